@@ -5,8 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
+JAR := python/quire/spark/quire-spark.jar
+JAR_SOURCES := $(shell find crates/quire-jvm -name '*.java' -o -name '*.py')
 
-.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash table-crash protocol-kills churn peers docs wheel clean
+.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash link-crash table-crash protocol-kills churn peers docs wheel clean
 
 setup: $(STAMP)
 
@@ -14,9 +16,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-# The extension is rebuilt whenever a Rust source is newer than the last install.
-$(STAMP): $(VENV)/bin/python pyproject.toml $(RUST_SOURCES)
+# The extension and the jar for Spark are rebuilt whenever a source is newer than the last install.
+$(STAMP): $(VENV)/bin/python pyproject.toml $(RUST_SOURCES) $(JAR_SOURCES)
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	cargo rustc --quiet --profile editable --locked --package quire-jvm --lib
+	$(BIN)/python crates/quire-jvm/build_jar.py target/editable $(JAR)
 	touch $@
 
 demo: setup
@@ -68,7 +72,7 @@ sim:
 #   frames of both directions; message types and filters; changes, leases and snapshots of queues; snapshots of last-value topics; commands and their options
 #   what a server sends to a client
 #   stores of publishes and of bookmarks
-#   values of messages as columns of Arrow
+#   values of messages as columns of Arrow; options, reads and tasks of Spark
 #   rows of CSV; bookmarks, times and ranges as text; requests for the care of journal files and their answers (Python)
 #
 # The names of such tests begin with `any_`. A bounded number of cases is part of `make test`, and so is the configuration. The stores are
@@ -82,6 +86,7 @@ fuzz: setup
 	cargo test --profile editable --locked --package quire-broker --lib any_bytes
 	cargo test --profile editable --locked --package quire-driver --test stores any_bytes
 	cargo test --profile editable --locked --package quire-arrow --test any_values
+	cargo test --profile editable --locked --package quire-spark --test any_texts
 	QUIRE_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -q -n auto tests/test_any_bytes.py
 
 python-test: setup
@@ -109,7 +114,11 @@ client-crash: setup
 queue-crash: setup
 	$(BIN)/python tests/queue_crashes.py $(or $(ROUNDS),200)
 
-# The server of a last-value topic is killed; a bounded number of rounds is part of `make test`.
+# Instances that replicate to each other are killed, stopped and parted; a bounded number of rounds is part of `make test`.
+link-crash: setup
+	$(BIN)/python tests/link_crashes.py $(or $(ROUNDS),200)
+
+# The server of a last-value topic, or a program with tables, is killed; a bounded number of rounds is part of `make test`.
 table-crash: setup
 	$(BIN)/python tests/table_crashes.py $(or $(ROUNDS),200)
 
@@ -126,17 +135,22 @@ peers: setup
 	$(BIN)/python -m pip install --quiet --editable '.[dev,peers]'
 	$(BIN)/python -m benches.peers $(PEERS)
 
-# The site, in target/site. A link that leads nowhere fails it.
+# The site, in target/site. A link that leads nowhere fails it. ruff breaks long signatures into lines.
 docs: $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet 'mkdocs>=1.6,<2' 'mkdocs-material>=9.7,<10' 'mkdocstrings-python>=2,<3'
+	$(BIN)/python -m pip install --quiet 'mkdocs>=1.6,<2' 'mkdocs-material>=9.7,<10' 'mkdocstrings-python>=2,<3' 'ruff>=0.14'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 # A wheel for Python 3.11 and newer, and for Linux with glibc 2.17 and newer: zig links against the symbols of that version. Elsewhere: `make
-# wheel WHEEL_OPTIONS=`. The wheel is installed into an empty environment and tried there.
+# wheel WHEEL_OPTIONS=`. The wheel is installed into an empty environment and tried there. The jar for Spark is in it: javac and PySpark compile
+# its classes, and its library is built as the extension is.
 WHEEL_OPTIONS ?= --zig --compatibility manylinux2014
+WHEEL_TARGET := $(shell rustc --print host-tuple)
 wheel: $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet 'maturin[zig]>=1.16,<2'
+	$(BIN)/python -m pip install --quiet 'maturin[zig]>=1.16,<2' 'cargo-zigbuild>=0.20' 'pyspark>=4.2,<5'
 	rm -rf dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(if $(findstring --zig,$(WHEEL_OPTIONS)),cargo-zigbuild,cargo) rustc --release --locked --package quire-jvm --lib \
+		--target $(WHEEL_TARGET)$(if $(findstring --zig,$(WHEEL_OPTIONS)),.2.17) -- -C strip=symbols
+	$(BIN)/python crates/quire-jvm/build_jar.py target/$(WHEEL_TARGET)/release $(JAR)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/maturin build --release --locked --out dist $(WHEEL_OPTIONS)
 	$(BIN)/python tests/wheel.py dist/*.whl
 

@@ -197,7 +197,7 @@ def _prose(text: str) -> str:
 def _cell(text: str) -> str:
     """A text in a cell of a table: options, URLs and files as code, and characters of the markup as text."""
     parts = re.split(
-        r"(`[^`]+`|--[\w-]+|\$\w+|quire://[\w.:]*\w|\b(?:file|local|memory):[A-Z]*|dist/\S+|\^ \$ .+ \\)",
+        r"(`[^`]+`|--delay 10m|--[\w-]+|\$\w+|quire://[\w.:]*\w|\b(?:file|local|memory):[A-Z]*|dist/\S+|\^ \$ .+ \\)",
         text,
     )
     parts[::2] = [re.sub(_MARKUP, _entity, part) for part in parts[::2]]

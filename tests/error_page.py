@@ -18,7 +18,9 @@ _HEAD: Final = """\
 
 This page is generated from `python/quire/_errors.py` by `python tests/error_page.py`.
 
-Every error is a `quire.QuireError`:
+Every error is a `quire.QuireError`. The exceptions are the built-in `TimeoutError` for a call that
+takes longer than its `timeout`, `TypeError` or `ValueError` for data that cannot be published, and
+`TypeError` for an argument that a function does not have. A `QuireError` has these attributes:
 
 | attribute | is |
 | --- | --- |
@@ -30,7 +32,6 @@ Every error is a `quire.QuireError`:
 | `column` of a `BadFilterError` | the position in the filter, from 1 |
 | `sequence`, `topic` | of the published message that the error is about, where they are known, or `None` |
 
-A call that takes longer than its `timeout` raises the built-in `TimeoutError`.
 [protocol.md](../protocol.md) section 5 describes the reaction of a client to each code.
 
 ## Classes

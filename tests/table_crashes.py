@@ -1,26 +1,31 @@
-"""Kill the server of a last-value topic with `kill -9` at random moments, and compare all copies of its records.
+"""Kill the server of a last-value topic, or a program with tables, with `kill -9` at random moments, and compare all copies.
 
 `tests/test_table_crash.py` runs a few rounds. As a program, it runs ROUNDS of them:
 
     python tests/table_crashes.py ROUNDS [SEED]
 
-A writer publishes and deletes, and a reader has a `Table`. Both outlive the server. After each kill, and at the
-end, these are equal:
+A writer publishes and deletes. It and a `Table` beside it outlive everything. A subscriber in another process
+has two tables, one of them with a filter and conflation. Each round kills the server, the subscriber, or both,
+and starts it again. After each round, these are equal:
 
-- the table of the reader;
+- the table beside the writer;
+- the tables of the subscriber;
 - the records that a query of another client returns;
-- the records of all publishes and deletes that the writer has made, each of which is applied once.
-
-After the last round the records are also computed from the log, in the order of its messages and deletes.
+- the records of all publishes and deletes that the writer has made, each of which is applied once;
+- the records that are computed from the log, in the order of its messages and deletes.
 """
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import quire
 from support.server_process import ServerProcess
@@ -33,9 +38,14 @@ SETTINGS: dict[str, Any] = {
 _OPTIONS: dict[str, Any] = {
     "reconnect": quire.Reconnect(initial="5ms", maximum="50ms"),
     "wait": True,
+    "connect_timeout": PATIENCE,
     "command_timeout": None,
 }
 _KEYS = 200
+#: What is killed in a round.
+_VICTIMS = ("server", "subscriber", "both")
+
+Copy = dict[str, int]
 
 
 class Writer:
@@ -43,7 +53,7 @@ class Writer:
 
     def __init__(self, url: str, dice: random.Random) -> None:
         self.client = quire.Client(url, name="writer", **_OPTIONS)
-        self.records: dict[str, int] = {}
+        self.records: Copy = {}
         self._dice = dice
         self._count = 0
 
@@ -63,37 +73,102 @@ class Writer:
             self.records[key] = self._count
 
 
+class Subscriber:
+    """A process with tables of the topic."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._process = self._started()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def start(self) -> None:
+        self._process = self._started()
+
+    def tables(self) -> list[Copy | None]:
+        """The records of its tables: all, and those with an even number. `None`: a table may miss changes."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("tables\n")
+        self._process.stdin.flush()
+        answer: list[Copy | None] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def _started(self) -> subprocess.Popen[str]:
+        command = [sys.executable, __file__, "subscriber", self._url]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def subscribe(url: str) -> None:
+    """The process of a `Subscriber`."""
+    with quire.Client(url, name="subscriber", **_OPTIONS) as client:
+        tables = [
+            client.table("orders"),
+            client.table("orders", filter="/n % 2 = 0", conflation="20ms"),
+        ]
+        for _ in sys.stdin:
+            copies = [None if table.stale else _records(table.values()) for table in tables]
+            print(json.dumps(copies), flush=True)
+
+
 def crash_rounds(directory: Path, rounds: int, seed: int) -> int:
     """Runs `rounds` kills on the journal in `directory`; gives how many changes were made."""
     dice = random.Random(seed)
     with ServerProcess(directory, **SETTINGS) as server:
         writer = Writer(server.url, dice)
-        with quire.Client(server.url, name="reader", **_OPTIONS) as reader:
+        with (
+            quire.Client(server.url, name="reader", **_OPTIONS) as reader,
+            Subscriber(server.url) as subscriber,
+        ):
             table = reader.table("orders")
             changes = 0
             for _ in range(rounds):
                 for _ in range(dice.randrange(50, 1500)):
                     writer.change()
                     changes += 1
+                victim = dice.choice(_VICTIMS)
                 # Some of the publishes are on their way.
-                server.kill()
-                server.start()
+                if victim != "subscriber":
+                    server.kill()
+                if victim != "server":
+                    subscriber.kill()
+                    subscriber.start()
+                if victim != "subscriber":
+                    server.start()
                 writer.client.flush(timeout=PATIENCE)
-                wait_until(lambda: not table.stale and _records(table.values()) == writer.records)
-                with quire.Client(server.url, **_OPTIONS) as other:
-                    assert _records(other.sow("orders")) == writer.records
+                _check(directory, writer, server.url, table, subscriber)
         writer.client.close()
         assert server.terminate() == 0
     assert _from_the_log(directory / "journal") == writer.records
     return changes
 
 
-def _records(messages: Any) -> dict[str | None, int]:
-    return {message.sow_key: message.json()["n"] for message in messages}
+def _check(directory: Path, writer: Writer, url: str, table: quire.Table, subscriber: Subscriber) -> None:
+    records = writer.records
+    even = {key: number for key, number in records.items() if number % 2 == 0}
+    wait_until(lambda: not table.stale and _records(table.values()) == records)
+    wait_until(lambda: subscriber.tables() == [records, even])
+    with quire.Client(url, **_OPTIONS) as other:
+        assert _records(other.sow("orders")) == records
+    assert _from_the_log(directory / "journal") == records
 
 
-def _from_the_log(directory: Path) -> dict[str, int]:
-    records: dict[str, int] = {}
+def _records(messages: Iterable[quire.Message]) -> Copy:
+    return {message.sow_key or "": message.json()["n"] for message in messages}
+
+
+def _from_the_log(directory: Path) -> Copy:
+    records: Copy = {}
     with quire.Journal(directory, read_only=True) as journal:
         for record in journal.records(topic="orders"):
             for key in record.deleted_keys:
@@ -117,4 +192,10 @@ def main(rounds: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(2**32))
+    if sys.argv[1] == "subscriber":
+        subscribe(sys.argv[2])
+    else:
+        main(
+            int(sys.argv[1]),
+            int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(2**32),
+        )

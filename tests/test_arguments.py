@@ -55,6 +55,11 @@ def test_a_misspelt_argument_is_named_with_the_call(client: quire.Client) -> Non
         ({"heartbeat": "1us"}, "heartbeat", "is below"),
         ({"receive_size_max": 0}, "receive_size_max", "expected at least 1 byte, got 0"),
         ({"reconnect": 5}, "reconnect", "expected a quire.Reconnect, got `int`"),
+        (
+            {"server_chooser": "best"},
+            "server_chooser",
+            "expected one of 'first', 'random', 'least_loaded', got 'best'",
+        ),
         ({"ack_batch_size": "5"}, "ack_batch_size", "expected a whole number, got `str`"),
         ({"auto_ack": "yes"}, "auto_ack", "expected True or False, got `str`"),
     ],

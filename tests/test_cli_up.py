@@ -178,3 +178,10 @@ def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert "has other files, and no instances" in refused.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "trial").touch()
+    refused = command_line.quire("up", str(tmp_path / "trial"))
+    assert refused.returncode == 2
+    assert "trial is a file: name a directory" in refused.stderr

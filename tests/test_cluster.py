@@ -164,3 +164,20 @@ def test_a_wrong_argument_is_refused(call: Callable[[Cluster], Any], reason: str
             call(cluster)
     finally:
         cluster.close()
+
+
+def test_three_instances_agree_after_a_publisher_moved_to_another_one_during_a_partition() -> None:
+    with quire.testing.cluster(3) as cluster:
+        first, second, third = cluster
+        cluster.partition(first, second)
+        publisher = quire.Client(first.url, name="p")
+        publisher.publish("orders", {"n": 1})
+        wait_until(lambda: numbers_at(third.url) == [1])
+        publisher.close(timeout=0)
+        # The second instance gets the next message from the third one, before the first one can send the first message.
+        with quire.Client(third.url, name="p") as publisher:
+            publisher.publish("orders", {"n": 2})
+            publisher.flush(PATIENCE)
+        cluster.heal()
+        cluster.wait_until_replicated(PATIENCE)
+        assert [numbers_at(instance.url) for instance in cluster] == [[1, 2]] * 3

@@ -156,6 +156,11 @@ def test_mistakes_are_errors_that_name_the_argument(client: quire.Client) -> Non
         (lambda: client.sow("orders", batch_size=0), "batch_size"),
         (lambda: client.sow_and_subscribe("orders", oof=1), "oof"),  # type: ignore[arg-type]
         (lambda: client.table("orders", key=[]), "key"),
+        (lambda: client.sow("orders", projection=["/id"]), "projection"),  # type: ignore[call-arg]
+        (lambda: client.sow_and_subscribe("orders", grouping="/id"), "grouping"),  # type: ignore[call-arg]
+        (lambda: client.table("orders", projection="/id"), "projection"),  # type: ignore[call-arg]
+        (lambda: client.sow_and_subscribe("orders", rate=5), "rate"),
+        (lambda: client.sow_and_subscribe("kept", bookmark="now", live=True, paused=True), "paused"),
         (lambda: client.publish("orders", {}, sow_key=1), "sow_key"),  # type: ignore[arg-type]
     ):
         with pytest.raises(quire.ConfigError) as raised:
@@ -320,6 +325,45 @@ def test_a_subscription_with_a_bookmark_begins_with_an_earlier_state(tmp_path: P
             reader.sow_and_subscribe("orders", bookmark="now")
         with pytest.raises(quire.BadBookmarkError):
             reader.sow_and_subscribe("kept", bookmark=datetime.now(UTC) - timedelta(days=2))
+
+
+def test_the_messages_after_an_earlier_state_are_paced_and_paused(client: quire.Client) -> None:
+    publish(client, order(1), order(2), topic="kept")
+    client.flush(timeout=PATIENCE)
+    paused = client.sow_and_subscribe("kept", bookmark="now", order_by="/id", paused=True, completed=True)
+    assert ids([paused.get(timeout=PATIENCE) for _ in range(2)]) == [1, 2]
+    assert paused.completed.wait(PATIENCE)
+    paced = client.sow_and_subscribe("kept", bookmark="now", top_n=1, rate="0.001")
+    assert received(paced, 1) == [("sow", None, 1)]
+    live = client.sow_and_subscribe("kept", bookmark="now", filter="/id > 2", live=True)
+    publish(client, order(3), order(4), topic="kept")
+    assert received(live, 2) == [("publish", None, 3), ("publish", None, 4)]
+    assert received(paced, 1) == [("publish", None, 3)]
+    for waiting in (paused, paced):
+        with pytest.raises(TimeoutError):
+            waiting.get(timeout=0.05)
+    paused.resume()
+    assert received(paused, 2) == [("publish", None, 3), ("publish", None, 4)]
+
+
+def test_keys_select_the_records_of_an_earlier_state_and_the_messages_after_it(tmp_path: Path) -> None:
+    with (
+        ServerProcess(tmp_path / "server", **SETTINGS) as server,
+        quire.Client(server.url, name="both") as client,
+    ):
+        publish(client, order(1), order(2), order(3), topic="kept")
+        records = client.sow("kept", filter="/id <= 2")
+        keys = [record.sow_key or "" for record in records]
+        client.flush(timeout=PATIENCE)
+        kept = client.sow_and_subscribe("kept", bookmark="now", keys=keys, filter="/qty < 5", order_by="/id")
+        assert received(kept, 2) == [("sow", None, 1), ("sow", None, 2)]
+        publish(client, order(3), order(1, qty=5), order(2, qty=2), topic="kept")
+        assert received(kept, 1) == [("publish", None, 2)]
+        client.flush(timeout=PATIENCE)
+        server.kill()
+        server.start()
+        publish(client, order(3), order(1), topic="kept")
+        assert received(kept, 1) == [("publish", None, 1)]
 
 
 def test_a_page_keeps_its_part_of_the_order(client: quire.Client) -> None:
@@ -744,6 +788,40 @@ def test_a_replaced_subscription_receives_the_difference_between_the_views(clien
         orders.replace(filter="/id = 3", select="-/qty")
         assert received(orders, 3) == [("oof", "match", 4), ("oof", "match", 5), ("publish", None, 3)]
         assert orders.filter == "/id = 3"
+
+
+def test_a_page_is_turned(client: quire.Client) -> None:
+    publish(client, *(order(id) for id in range(1, 8)))
+    with client.sow_and_subscribe("orders", order_by="/id", top_n=2, skip_n=0, oof=True) as page:
+        assert ids([page.get(timeout=PATIENCE) for _ in range(2)]) == [1, 2]
+        page.replace(skip_n=2)
+        turned = [("oof", "match", 1), ("oof", "match", 2), ("publish", None, 3), ("publish", None, 4)]
+        assert received(page, 4) == turned
+        page.replace(order_by="/id DESC", skip_n=0, top_n=1)
+        assert received(page, 3) == [("oof", "match", 3), ("oof", "match", 4), ("publish", None, 7)]
+        publish(client, order(8))
+        assert received(page, 2) == [("oof", "match", 7), ("publish", None, 8)]
+    with client.sow_and_subscribe("orders", filter="/id > 6", order_by="/id") as orders:
+        key = [orders.get(timeout=PATIENCE).sow_key for _ in range(2)][1]
+        orders.replace(filter=None, keys=key)
+        publish(client, order(1), order(8, qty=2))
+        assert received(orders, 1) == [("publish", None, 8)]
+        for changed in ({"skip_n": 1}, {"top_n": 1}, {"order_by": "/id"}):
+            with pytest.raises(quire.ConfigError, match="only a page"):
+                orders.replace(**changed)
+    plain = client.subscribe("orders")
+    with pytest.raises(quire.ConfigError, match="began with a query"):
+        plain.replace(skip_n=1)
+
+
+def test_a_replacement_keeps_the_filter_unless_it_names_one(client: quire.Client) -> None:
+    publish(client, order(1), order(2), order(3))
+    with client.sow_and_subscribe("orders", filter="/id > 1", order_by="/id", oof=True) as orders:
+        assert ids([orders.get(timeout=PATIENCE) for _ in range(2)]) == [2, 3]
+        orders.replace(select="-/qty")
+        assert [orders.get(timeout=PATIENCE).data for _ in range(2)] == [b'{"id":2}', b'{"id":3}']
+        orders.replace(filter=None)
+        assert received(orders, 1) == [("publish", None, 1)]
 
 
 def test_a_replaced_delta_subscription_has_whole_records_that_enter(client: quire.Client) -> None:

@@ -22,6 +22,8 @@ ALLOWED = {
     "client": {"types", "command", "wire"},
     "broker": {"types", "command", "expression", "wire", "journal", "queue", "scan", "table"},
     "arrow": {"types", "expression", "journal", "queue", "client"},
+    "spark": {"types", "journal", "arrow"},
+    "jvm": {"spark"},
     "driver": {"types", "command", "journal", "client", "broker"},
     "sim": {"types", "command", "expression", "wire", "journal", "queue", "scan", "client", "broker"},
     "python": {
@@ -35,6 +37,7 @@ ALLOWED = {
         "client",
         "broker",
         "arrow",
+        "spark",
         "driver",
     },
 }

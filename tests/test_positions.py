@@ -228,15 +228,19 @@ def test_a_recovery_point_takes_the_same_forms_and_keeps_the_text_that_the_serve
 
 
 def test_spark_takes_the_same_forms_and_its_own_words() -> None:
-    def starting(text: str) -> str:
+    def starting(text: str) -> Any:
         return read_options({"path": "/tmp", "startingOffsets": text}).starting
 
     assert [starting(text) for text in ("earliest", "EPOCH", "0", "latest", "now")] == [
         *["earliest"] * 3,
         *["latest"] * 2,
     ]
-    assert starting("2026-01-31T12:00:00+01:00") == "20260131T110000Z"
-    assert [starting(text) for text in ("7|1|", "-1000", "-10 minutes")] == ["7|1|", "-1000", "-10 minutes"]
+    assert starting("2026-01-31T12:00:00+01:00") == {"time_ns": time_ns("20260131T110000Z")}
+    assert [starting(text) for text in ("7|1|", "-1000", "-10 minutes")] == [
+        {"bookmark": "7|1|"},
+        {"back": 1000},
+        {"ago_ns": 600 * 10**9},
+    ]
     with pytest.raises(quire.BadBookmarkError) as caught:
         starting("yesterday")
     assert str(caught.value).startswith(f"startingOffsets: {WORDS}")

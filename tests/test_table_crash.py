@@ -9,7 +9,7 @@ from table_crashes import crash_rounds
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_server_killed_at_random_moments_leaves_all_copies_of_its_records_equal(
+def test_a_server_and_a_subscriber_killed_at_random_moments_leave_all_copies_of_the_records_equal(
     tmp_path: Path, seed: int
 ) -> None:
     assert crash_rounds(tmp_path, rounds=4, seed=seed) > 0

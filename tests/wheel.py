@@ -8,6 +8,7 @@ The environment has nothing but the wheel and what the wheel requires: neither t
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,8 @@ def main(wheel: Path) -> None:
         run(python, "-m", "pip", "install", "--quiet", wheel.resolve())
         installed = Path(run(python, "-c", "import quire; print(quire.__file__)").strip())
         assert installed.is_relative_to(place), installed
+        if shutil.which("javac") is not None and not (installed.parent / "spark/quire-spark.jar").is_file():
+            sys.exit(f"{wheel.name} has no jar for Spark")
         for count in (1, 2):
             run(python, "-c", PUBLISH_AND_REPLAY, str(count))
         for example in re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M):

@@ -42,6 +42,10 @@ SequenceArgument = int | Auto | None
 LinkAction = Literal["downgrade", "upgrade", "pause", "resume"]
 
 
+#: Arguments of queries that a later version has.
+_AGGREGATION: Final = ("projection", "grouping")
+
+
 def takes(
     arguments: Callable[_P, _A],
 ) -> Callable[[Callable[[_S, _A], _R]], Callable[Concatenate[_S, _P], _R]]:
@@ -61,6 +65,9 @@ def takes(
                 if text == str(error):
                     raise
                 unknown = next((name for name in kwargs if name not in names), None)
+                if unknown in _AGGREGATION:
+                    reason = "aggregation is not in this version. Aggregate the records in the program"
+                    raise ConfigError(f"{reason}, for example after `to_polars`", key=unknown) from None
                 close = difflib.get_close_matches(unknown, names, 1) if unknown else []
                 raise TypeError(f'{text}; did you mean "{close[0]}"?' if close else text) from None
             return method(self, taken)

@@ -47,7 +47,16 @@ def trades(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture(params=("jvm", "python"))
+def reader(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
+    """Runs a test with both readers. Without this fixture it runs with that on the JVM, because the session has the jar."""
+    if request.param == "python":
+        spark.conf.set("spark.datasource.quire.reader", "python")
+    yield request.param
+    spark.conf.unset("spark.datasource.quire.reader")
+
+
 @pytest.fixture
-def read(spark: SparkSession) -> Callable[[], DataFrameReader]:
+def read(reader: str, spark: SparkSession) -> Callable[[], DataFrameReader]:
     """Gives a new `spark.read.format("quire")`: each keeps the options that it was given."""
     return lambda: spark.read.format("quire")

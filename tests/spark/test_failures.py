@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -36,9 +37,14 @@ def save(frame: DataFrame, path: str) -> None:
 
 
 def begins_with_the_cause(text: str) -> bool:
-    """Whether nothing but a sentence of Spark comes before the error of quire."""
-    before, found, _ = text.strip().partition("quire._errors.")
-    return bool(found) and before.count("\n") <= 1 and "Traceback" not in text
+    """Whether nothing but a sentence of Spark comes before the error of quire, and no stack of quire after it."""
+    found = re.search(r"quire\._errors\.|\[[a-z_]+\] ", text.strip())
+    return (
+        found is not None
+        and text.strip().count("\n", 0, found.start()) <= 1
+        and "Traceback" not in text
+        and "at quire." not in text
+    )
 
 
 def test_an_error_of_a_read_begins_with_its_cause(read: Any, trades: Path, tmp_path: Path) -> None:
@@ -77,6 +83,7 @@ def test_an_error_of_a_write_begins_with_its_cause(spark: SparkSession, tmp_path
         ({}, "symbol string NOT NULL"),
     ],
 )
+@pytest.mark.usefixtures("reader")
 def test_an_error_of_a_streaming_query_begins_with_its_cause(
     spark: SparkSession, trades: Path, tmp_path: Path, options: dict[str, str], schema: str
 ) -> None:

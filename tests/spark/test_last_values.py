@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 import quire
 from pyspark.errors import PySparkException
-from quire.spark import _batch, _directory
+from pyspark.sql.types import StructType
+from quire._quire import spark_frame
+from quire.spark import _scan
 from quire.spark._options import read_options
 from quire.testing import server
 from support.waiting import PATIENCE
@@ -126,14 +128,13 @@ def test_a_filter_and_conditions_select_among_the_newest_messages(read: Any, his
 
 
 def test_tasks_are_made_only_for_ranges_with_newest_messages(history: History) -> None:
-    spec = json.dumps({"columns": [], "topics": {"names": ["orders"]}})
-    given = {"path": str(history.directory), "lastValues": "orders", "minPartitions": "50"}
-    options = read_options(given)
-    span = _directory.span(_directory.locate(str(history.directory)), options)
-    parts = [part.value for part in _batch.split([span], spec, options)]
-    everything = read_options({key: value for key, value in given.items() if key != "lastValues"})
-    assert 0 < len(parts) < len(_batch.split([span], spec, everything))
-    rows = sum(batch.num_rows for part in parts for batch in _directory.scan(part, spec))
+    def tasks(**options: str) -> list[_scan.Task]:
+        frame = spark_frame({"path": str(history.directory), "minPartitions": "50", **options})
+        return _scan.ScanBuilder(frame, StructType()).tasks()
+
+    parts = tasks(lastValues="orders")
+    assert 0 < len(parts) < len(tasks(topics="orders"))
+    rows = sum(batch.num_rows for part in parts for batch in _scan.scan(part))
     assert rows == len(history.at_the_end)
 
 

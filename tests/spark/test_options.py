@@ -2,61 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-import time
-from decimal import Decimal
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import quire
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
-from pyspark.sql.streaming import datasource as limits
-from quire.spark import _options, _sink, _stream
+from quire._bookmarks import time_ns
+from quire._quire import spark_frame
+from quire.spark import _sink
 from quire.spark._batch import BatchReader
-from quire.spark._directory import span
 from quire.spark._options import read_options, write_options
-from quire.spark._stream import StreamReader
 from quire.testing import ServerProcess
 from support.waiting import PATIENCE
 
 from spark import journals
 
 
-def stream_reader(**options: str) -> StreamReader:
-    schema = t.StructType([t.StructField("position", t.LongType())])
-    return StreamReader(read_options({"startingOffsets": "earliest", **options}), schema)
-
-
-def test_a_batch_waits_for_its_messages_but_not_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_stream, "REFRESH_SECONDS", -1.0)
-    now = [100.0]
-    monkeypatch.setattr(_stream, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    journals.write(tmp_path, journals.trades(10))
-    limit = limits.ReadMaxRows(1000)
-    waiting = stream_reader(path=str(tmp_path), minMessagesPerTrigger="11", maxTriggerDelay="1h")
-    start = waiting.initialOffset()
-    assert waiting.latestOffset(start, limit) is start, "ten are not enough"
-    journals.write(tmp_path, journals.trades(1), name="other")
-    assert waiting.latestOffset(start, limit)["journals"][str(tmp_path)]["to"] == 11
-    impatient = stream_reader(path=str(tmp_path), minMessagesPerTrigger="1000", maxTriggerDelay="15m")
-    start = impatient.initialOffset()
-    now[0] += 899
-    assert impatient.latestOffset(start, limit) is start
-    now[0] += 1
-    assert impatient.latestOffset(start, limit)["journals"][str(tmp_path)]["to"] == 11
-    at_once = stream_reader(path=str(tmp_path), minMessagesPerTrigger="1000", maxTriggerDelay="1h")
-    at_once.prepareForTriggerAvailableNow()
-    assert at_once.latestOffset(at_once.initialOffset(), limit)["journals"][str(tmp_path)]["to"] == 11
+def span(**options: str) -> tuple[int, int]:
+    """The range that a read covers: after and limit."""
+    (found,) = json.loads(spark_frame(options))["ranges"]
+    return found["after"], found["limit"]
 
 
 @pytest.mark.parametrize(
@@ -70,53 +45,30 @@ def test_a_batch_waits_for_its_messages_but_not_for_ever(
     ],
 )
 def test_a_time_is_read_to_the_nanosecond(trades: Path, text: str, ns: int) -> None:
-    options = read_options({"path": str(trades), "endingTimestamp": text})
-    assert options.ending_ns == ns
-    assert span(str(trades), options).limit == (journals.COUNT if ns == (1 << 63) - 1 else 0)
+    given = {"path": str(trades), "endingTimestamp": text}
+    assert read_options(given).ending_ns == ns
+    assert span(**given)[1] == (journals.COUNT if ns == (1 << 63) - 1 else 0)
 
 
-#: Every way to write a unit, and how many nanoseconds it has.
-UNITS = {
-    name: ns
-    for ns, *names in (
-        (1, "ns", "nanosecond", "nanoseconds"),
-        (10**3, "us", "microsecond", "microseconds"),
-        (10**6, "ms", "msec", "msecs", "millisecond", "milliseconds"),
-        (10**9, "s", "sec", "secs", "second", "seconds"),
-        (60 * 10**9, "m", "min", "mins", "minute", "minutes"),
-        (3600 * 10**9, "h", "hour", "hours"),
-        (86_400 * 10**9, "d", "day", "days"),
-    )
-    for name in names
-}
+@given(st.datetimes(datetime(1970, 1, 2), datetime(2553, 12, 30)), st.timezones() | st.none())
+def test_the_core_reads_times_as_python_does(moment: datetime, zone: tzinfo | None) -> None:
+    at = moment if zone is None else moment.replace(tzinfo=zone)
+    assume((at.utcoffset() or timedelta()) % timedelta(seconds=1) == timedelta())
+    for text in (
+        at.isoformat(),
+        at.isoformat(" "),
+        at.isoformat(timespec="seconds"),
+        at.strftime("%Y%m%dT%H%M%S.%fZ"),
+    ):
+        expected = time_ns(text)
+        assert expected is not None
+        assert read_options({"path": "/j", "startingOffsets": text}).starting == {"time_ns": expected}
 
 
-@given(
-    unit=st.sampled_from(sorted(UNITS)),
-    change=st.sampled_from([str, str.upper, str.title]),
-    number=st.decimals(0, 11_000, places=3) | st.integers(0, 10_000),
-    blanks=st.tuples(*[st.sampled_from(["", " ", "  "])] * 3),
-)
-def test_a_relative_time_is_counted_in_its_unit_for_every_spelling(
-    unit: str, change: Any, number: Decimal | int, blanks: tuple[str, str, str]
-) -> None:
-    text = f"-{blanks[0]}{number}{blanks[1]}{change(unit)}{blanks[2]}"
-    expected = int(Decimal(number) * UNITS[unit])
-    now = time.time_ns()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_options, "time", SimpleNamespace(time_ns=lambda: now))
-        assert _options.time_ago_ns("startingOffsets", text) == now - expected
-
-
-def test_every_unit_of_a_relative_time_is_tested() -> None:
-    assert _options.UNITS_NS == UNITS
-
-
-def test_an_unknown_unit_of_a_relative_time_is_named_with_its_option(trades: Path) -> None:
+def test_an_unknown_unit_of_a_relative_time_is_named_with_its_option() -> None:
     for unit in ("weeks", "month", "mss", "us s"):
-        given = {"path": str(trades), "startingOffsets": f"-5 {unit}"}
         with pytest.raises(quire.QuireError, match=f"startingOffsets: .*{unit}"):
-            span(str(trades), read_options(given))
+            read_options({"path": "/j", "startingOffsets": f"-5 {unit}"})
 
 
 def test_a_stream_reads_archived_segments(spark: SparkSession, trades: Path, tmp_path: Path) -> None:
@@ -143,10 +95,8 @@ def test_a_stream_reads_archived_segments(spark: SparkSession, trades: Path, tmp
 def test_batches_have_so_many_rows(trades: Path) -> None:
     schema = t.StructType([t.StructField("position", t.LongType())])
     for rows, size, least in (("700", "64MB", 3), ("1000000", "1KB", 10), ("1000000", "64MB", 1)):
-        options = read_options(
-            {"path": str(trades), "batchRows": rows, "batchBytes": size, "partitionBytes": "1g"}
-        )
-        reader = BatchReader(options, schema, [span(str(trades), options)])
+        options = {"path": str(trades), "batchRows": rows, "batchBytes": size, "partitionBytes": "1g"}
+        reader = BatchReader(spark_frame(options), schema)
         (partition,) = reader.partitions()
         counts = [batch.num_rows for batch in reader.read(partition)]
         assert sum(counts) == journals.COUNT
@@ -227,8 +177,7 @@ def test_what_is_left_empty_and_numbers_at_their_bounds_are_taken() -> None:
 
 def test_a_place_before_or_behind_all_messages_is_the_first_or_the_last(trades: Path) -> None:
     def bounds(**options: str) -> tuple[int, int]:
-        found = span(str(trades), read_options({"path": str(trades), **options}))
-        return found.after, found.limit
+        return span(path=str(trades), **options)
 
     count = journals.COUNT
     for huge in HUGE:

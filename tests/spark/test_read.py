@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +13,7 @@ import quire
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from quire.spark import _batch, _columns, _directory
-from quire.spark._options import read_options
+from quire._quire import spark_columns, spark_frame, spark_schema
 
 from spark import journals
 
@@ -105,6 +105,18 @@ def test_a_member_with_a_slash_in_its_name_is_read_by_a_path_in_brackets(read: A
     assert reader.load(str(tmp_path)).where("x = 1").count() == 1
 
 
+def test_an_array_of_the_data_is_an_array_column(read: Any, tmp_path: Path) -> None:
+    arrays = [["a", "", None, 7], [], "a", None, [["b"], "c"]]
+    journals.write(tmp_path, [("t", {"tags": tags, "legs": {"sizes": [1, 2.5, 3]}}) for tags in arrays])
+    reader = read().option("fields", "tags array<string>, legs struct<sizes: array<int>>")
+    rows = reader.load(str(tmp_path)).orderBy("position").collect()
+    assert [row.tags for row in rows] == [["a", None, None, "7"], [], None, None, [None, "c"]]
+    assert {tuple(row.legs.sizes) for row in rows} == {(1, None, 3)}
+    for condition, count in (("array_contains(tags, 'c')", 1), ("tags IS NULL", 2)):
+        pushed = reader.option("pushConditions", "true").load(str(tmp_path))
+        assert pushed.where(condition).count() == count
+
+
 def test_the_options_choose_topics_and_messages(read: Any, trades: Path) -> None:
     def count(**options: Any) -> int:
         return int(read().options(**options).schema("position long").load(str(trades)).count())
@@ -156,20 +168,6 @@ def test_parallel_tasks_read_everything_once(read: Any, trades: Path) -> None:
         assert sorted(row.position for row in frame.collect()) == list(range(1, journals.COUNT + 1)), options
     assert read().option("minPartitions", 4).load(str(trades)).rdd.getNumPartitions() >= 4
     assert read().load(str(trades)).rdd.getNumPartitions() == 1, "small segments are joined"
-
-
-def test_every_core_gets_as_many_tasks_as_the_others(trades: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_batch, "PARTITION_BYTES", 150_000)
-    monkeypatch.setattr(_batch, "PARTITION_BYTES_MIN", 80_000)
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
-    options = read_options({"path": str(trades)})
-    reader = _batch.BatchReader(options, StructType(), [_directory.span(str(trades), options)])
-    parts = [partition.value for partition in reader.partitions()]
-    size = sum(segment.stat().st_size for segment in journals.segments(trades))
-    assert 3 < len(parts) <= 3 * -(-size // 450_000)
-    assert len(parts) % 3 == 0
-    assert [part.after for part in parts] == [0, *(part.limit for part in parts[:-1])]
-    assert parts[-1].limit == journals.COUNT
 
 
 def test_several_directories_are_one_frame(read: Any, trades: Path, tmp_path: Path) -> None:
@@ -290,13 +288,19 @@ def test_another_journal_under_the_same_path_is_noticed(spark: SparkSession, tmp
         ({"filter": "/n >"}, None, "filter: '/n >': .*column 5"),
         ({"filter": "/n >>> 3"}, None, "filter: '/n >>> 3': .*column 5"),
         ({"fields": "n wat"}, None, "fields: 'n wat' is not a name with a type"),
-        ({"fields": "n int, x array<int>"}, None, "fields: 'x array<int>'"),
+        ({"fields": "n int, x map<string,int>"}, None, "fields: 'x map<string,int>'"),
+        (
+            {"fields": "n int, x array<struct<a: int>>"},
+            None,
+            "fields: 'x array<struct<a:int>>' cannot be read",
+        ),
         ({"fields": "n int, N long"}, None, "fields: the column N is defined twice"),
         ({"fields": "n int, Topic string"}, None, "fields: topic is an attribute"),
         ({}, "n int, `a/b` int", r"column a/b: .*field.a/b .*\[/a/b\]"),
         ({}, "order struct<`a/b`: int>", "column order.a/b: "),
         ({"field.n": "/a[x]"}, "n int", "is no path"),
-        ({}, "x array<int>", "column x: array<int> .*from_json"),
+        ({}, "x array<array<int>>", "column x: array<array<int>> .*from_json"),
+        ({}, "x map<string,int>", "column x: map<string,int> .*from_json"),
         ({}, "x variant", "column x: variant"),
         ({}, "Position string", "column position: it is bigint"),
         ({"topicPattern": "("}, None, "topics"),
@@ -330,8 +334,13 @@ def test_what_cannot_be_is_refused_with_its_name(
     ],
 )
 def test_columns_are_defined_as_spark_writes_them(text: str, names: list[str], spark: SparkSession) -> None:
-    assert _columns.defined("fields", text) == names
-    assert spark.createDataFrame([], text).columns == names, "Spark takes them too"
+    frame = spark_frame({"path": "/j", "fields": text}, is_stream=True)
+    columns = StructType.fromJson(json.loads(spark_schema(frame))).fields[-len(names) :]
+    assert [column.name for column in columns] == names
+    for column, of_spark in zip(columns, spark.createDataFrame([], text).schema, strict=True):
+        assert (column.dataType, column.nullable) == (of_spark.dataType, of_spark.nullable), (
+            "Spark reads the same"
+        )
 
 
 @pytest.mark.parametrize(
@@ -339,7 +348,7 @@ def test_columns_are_defined_as_spark_writes_them(text: str, names: list[str], s
 )
 def test_columns_that_are_not_written_as_spark_has_them_are_refused(text: str) -> None:
     with pytest.raises(quire.ConfigError, match=r"^fields: "):
-        _columns.defined("fields", text)
+        spark_columns("fields", text)
 
 
 def test_a_directory_that_is_not_there_is_named(read: Any, tmp_path: Path) -> None:

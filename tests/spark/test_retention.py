@@ -13,10 +13,9 @@ import quire.spark
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
+from quire._quire import spark_frame
 from quire.cli import run as command
-from quire.spark import _directory
-from quire.spark._options import read_options
-from quire.spark._scan import ScanBuilder
+from quire.spark._scan import ScanBuilder, scan
 from support.waiting import PATIENCE
 
 from spark import journals
@@ -99,43 +98,43 @@ def test_a_session_that_read_the_journal_reads_the_rest_after_files_were_removed
         assert positions(read(), kept) == kept.rows(gone)
 
 
+def span(kept: Kept) -> tuple[int, int]:
+    """The range that a read covers now: after and limit."""
+    (found,) = json.loads(spark_frame({"path": str(kept.directory)}))["ranges"]
+    return found["after"], found["limit"]
+
+
 def test_a_cached_reader_follows_removed_and_archived_files(kept: Kept) -> None:
-    directory = str(kept.directory)
-    options = read_options({"path": directory})
-    assert _directory.span(directory, options).after == 0
+    assert span(kept)[0] == 0
     kept.publish(300)
     kept.archive()
-    found = _directory.span(directory, options)
-    assert (found.after, found.limit) == (0, 600)
+    assert span(kept) == (0, 600)
     kept.publish(300)
     gone = kept.remove()
-    found = _directory.span(directory, options)
-    assert (found.after, found.limit) == (gone, 900)
+    assert span(kept) == (gone, 900)
 
 
 def test_a_range_that_was_planned_before_its_files_were_archived_is_read_whole(kept: Kept) -> None:
-    options = read_options({"path": str(kept.directory)})
-    spec = ScanBuilder(options, StructType([StructField("position", LongType())])).spec
+    schema = StructType([StructField("position", LongType())])
     for _ in range(2):
-        planned = _directory.span(str(kept.directory), options)
+        frame = spark_frame({"path": str(kept.directory)})
         kept.archive()
+        tasks = ScanBuilder(frame, schema).tasks()
         found = [
-            position for batch in _directory.scan(planned, spec) for position in batch.column(0).to_pylist()
+            position for task in tasks for batch in scan(task) for position in batch.column(0).to_pylist()
         ]
         assert found == kept.rows()
         kept.publish(100)
 
 
 def test_a_cached_reader_finds_another_journal_in_the_directory(kept: Kept) -> None:
-    directory = str(kept.directory)
-    options = read_options({"path": directory})
     kept.remove()
-    assert _directory.span(directory, options).limit == 300
+    assert span(kept)[1] == 300
     for path in kept.directory.iterdir():
         path.unlink()
     kept.count = 0
     kept.publish(40)
-    assert _directory.span(directory, options).limit == 40
+    assert span(kept)[1] == 40
 
 
 def test_a_query_that_is_restarted_after_files_were_removed_fails_or_leaves_them_out(

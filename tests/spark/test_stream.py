@@ -12,12 +12,14 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from quire import BadBookmarkError
+from quire._quire import spark_frame
 from quire.spark import _stream
-from quire.spark._options import read_options
 from support.waiting import Deadline
 
 from spark import journals
 from spark.batches import Batches
+
+pytestmark = pytest.mark.usefixtures("reader")
 
 
 def batches_of(spark: SparkSession, checkpoint: Path, *paths: Path, **options: Any) -> Batches:
@@ -165,32 +167,9 @@ def test_another_journal_under_the_same_path_is_noticed(spark: SparkSession, tmp
         batches.run()
 
 
-def test_a_directory_that_is_added_begins_where_it_was_met(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_stream, "REFRESH_SECONDS", -1.0)
-    schema = StructType().add("position", "long")
-    paths = [str(tmp_path / name) for name in "ab"]
-    for path in paths:
-        journals.write(Path(path), journals.trades(10))
-
-    def of(*paths: str) -> _stream.StreamReader:
-        options = read_options({"paths": json.dumps(paths), "startingOffsets": "latest"})
-        return _stream.StreamReader(options, schema)
-
-    start = of(paths[0]).initialOffset()
-    both = of(*paths)
-    limit = both.getDefaultReadLimit()
-    assert both.latestOffset(start, limit) == start
-    # Only the one that the checkpoint does not know gets something.
-    journals.write(Path(paths[1]), journals.trades(3), name="later")
-    found = both.latestOffset(start, limit)["journals"]
-    assert [(found[path]["from"], found[path]["to"]) for path in paths] == [(10, 10), (10, 13)]
-
-
 def test_a_checkpoint_that_was_made_with_a_server_is_refused(trades: Path) -> None:
-    options = read_options({"path": str(trades), "startingOffsets": "earliest"})
-    reader = _stream.StreamReader(options, StructType().add("position", "long"))
+    frame = spark_frame({"path": str(trades), "startingOffsets": "earliest"}, is_stream=True)
+    reader = _stream.StreamReader(frame, StructType().add("position", "long"))
     of_a_server = {"v": 1, "from": "(0", "to": "(1|1|", "at": 1}
     with pytest.raises(BadBookmarkError, match="another source"):
         reader.latestOffset(of_a_server, reader.getDefaultReadLimit())

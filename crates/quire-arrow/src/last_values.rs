@@ -47,21 +47,13 @@ pub struct LastValues {
 }
 
 impl LastValues {
-    /// The positions in a range, for [`Positions::new`].
-    pub fn between(&self, bounds: Bounds) -> Vec<u8> {
+    /// The positions in a range, each as the distance from the one before, for [`Positions::new`].
+    pub fn between(&self, bounds: Bounds) -> Vec<u64> {
         let first = self.positions.partition_point(|position| *position <= bounds.after);
         let end = self.positions.partition_point(|position| *position <= bounds.limit);
-        let (mut bytes, mut before) = (Vec::new(), 0);
-        for position in &self.positions[first..end.max(first)] {
-            let mut distance = position.get() - before;
-            while distance >= 0x80 {
-                bytes.push(distance as u8 | 0x80);
-                distance >>= 7;
-            }
-            bytes.push(distance as u8);
-            before = position.get();
-        }
-        bytes
+        let mut before = 0;
+        let distance = |position: &Position| position.get() - std::mem::replace(&mut before, position.get());
+        self.positions[first..end.max(first)].iter().map(distance).collect()
     }
 }
 
@@ -108,15 +100,14 @@ pub fn last_values(
 /// Positions in ascending order, of which a scan makes rows.
 #[derive(Clone, Debug)]
 pub struct Positions {
-    bytes: Vec<u8>,
-    at: usize,
+    distances: std::vec::IntoIter<u64>,
     next: Option<Position>,
 }
 
 impl Positions {
-    /// From the bytes of [`LastValues::between`].
-    pub fn new(bytes: Vec<u8>) -> Self {
-        let mut positions = Positions { bytes, at: 0, next: Some(Position::ZERO) };
+    /// From [`LastValues::between`]. A distance of 0 ends the positions.
+    pub fn new(distances: Vec<u64>) -> Self {
+        let mut positions = Positions { distances: distances.into_iter(), next: Some(Position::ZERO) };
         positions.advance();
         positions
     }
@@ -140,16 +131,8 @@ impl Positions {
 
     fn advance(&mut self) {
         let Some(before) = self.next else { return };
-        let (mut distance, mut shift) = (0_u64, 0);
-        while let Some(byte) = self.bytes.get(self.at) {
-            self.at += 1;
-            distance |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or_default();
-            shift += 7;
-            if byte & 0x80 == 0 {
-                break;
-            }
-        }
-        self.next = (distance > 0).then(|| Position::new(before.get().saturating_add(distance)));
+        let distance = self.distances.next().filter(|distance| *distance > 0);
+        self.next = distance.and_then(|distance| before.get().checked_add(distance)).map(Position::new);
     }
 }
 

@@ -8,6 +8,7 @@
 //!
 //! Every column is of a type that Spark accepts as it is (`docs/spark.md`, "Columns").
 
+mod aggregate;
 mod builder;
 mod collector;
 mod column;
@@ -26,7 +27,8 @@ pub use infer::{Inferred, infer, top_level_fields};
 pub use last_values::{LastValues, Lifetimes, Positions, last_values};
 pub use messages::{Messages, MessagesError};
 pub use plan::{Bounds, Part, Plan};
-pub use scan::{Scan, ScanError, Skipped};
+pub use scan::{Progress, Scan, ScanError, Skipped};
 pub use spec::{
-    Attribute, ColumnSpec, FieldType, Literal, Operator, PredicateSpec, ScanSpec, Source, SpecError, Topics,
+    AggregateSpec, Attribute, ColumnSpec, FieldType, Function, Literal, Operator, PredicateSpec, ScanSpec,
+    Source, SpecError, Topics,
 };

@@ -9,14 +9,15 @@ use quire_expression::message_type::{FieldId, FieldPlan, PATH_STEP_COUNT_MAX, St
 use quire_expression::topic::{TopicPattern, TopicSelector};
 use quire_journal::{JournalError, Position, Reader, Timestamp, TopicFilter};
 
+use crate::aggregate;
 use crate::column::{Column, Content};
 use crate::field::Value;
 use crate::last_values::Positions;
 use crate::predicate::Predicate;
 use crate::scan::{Scan, ScanError};
 use crate::spec::{
-    Attribute, BATCH_BYTES_MAX, COLUMNS_MAX, ColumnSpec, FieldType, Literal, Operator, ScanSpec, Source,
-    SpecError, Topics,
+    AggregateSpec, Attribute, BATCH_BYTES_MAX, COLUMNS_MAX, ColumnSpec, FieldType, Literal, Operator,
+    ScanSpec, Source, SpecError, Topics,
 };
 
 /// Parts of one range: more tasks than that cost more to hand out than to run.
@@ -30,6 +31,8 @@ pub struct Plan(pub(crate) Arc<Compiled>);
 pub(crate) struct Compiled {
     pub columns: Vec<Column>,
     pub schema: SchemaRef,
+    /// Values of these functions are returned, not columns.
+    pub aggregate: Option<AggregateSpec>,
     pub topics: Wanted,
     pub filter: Option<Filter>,
     /// What is read from the data, for columns and predicates.
@@ -105,14 +108,19 @@ impl Plan {
                     field_predicates.push((compiler.path(&path, &path)?, r#type, predicate));
                 }
                 // Known to hold of every row or of none: nothing that a scan could leave out early.
-                Source::Struct(_) | Source::Constant(_) => (),
+                Source::Array { .. } | Source::Struct(_) | Source::Constant(_) => (),
             }
         }
         let filter = spec.filter.map(|text| Filter::parse(&text, &FilterOptions::default())).transpose()?;
-        let schema = Arc::new(Schema::new(Column::fields(&columns)));
+        let fields = match &spec.aggregate {
+            Some(aggregate) => aggregate::fields(aggregate)?,
+            None => Column::fields(&columns),
+        };
+        let schema = Arc::new(Schema::new(fields));
         Ok(Plan(Arc::new(Compiled {
             columns,
             schema,
+            aggregate: spec.aggregate,
             topics,
             filter,
             fields: compiler.fields,
@@ -130,6 +138,11 @@ impl Plan {
     /// The columns as Arrow has them.
     pub fn schema(&self) -> SchemaRef {
         self.0.schema.clone()
+    }
+
+    /// The topics of which records are read.
+    pub fn topics(&self) -> &dyn TopicFilter {
+        &self.0.topics
     }
 
     /// The part of the range in which the predicates can hold: those on positions, times and bookmarks narrow it.
@@ -258,6 +271,7 @@ impl Compiler {
         Ok(match &spec.source {
             Source::Attribute(attribute) => Content::Attribute(*attribute),
             Source::Field { path, r#type } => Content::Field(self.path(&spec.name, path)?, *r#type),
+            Source::Array { path, r#type } => Content::Array(self.path(&spec.name, path)?, *r#type),
             // No deeper than the JSON that it was read from, which has a bound.
             Source::Struct(columns) if columns.is_empty() => {
                 let reason = format!("column {:?}: a struct without columns", spec.name);

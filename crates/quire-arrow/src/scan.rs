@@ -1,6 +1,8 @@
 //! Reading a range of the log, batch by batch.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, SchemaRef};
@@ -25,7 +27,34 @@ pub struct Scan {
     matcher: Matcher,
     table: Table,
     skipped: Vec<Skipped>,
+    progress: Arc<Progress>,
     is_done: bool,
+}
+
+/// How far a scan is, for other threads. They can end it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Records that were looked at.
+    pub records: AtomicU64,
+    /// Batches of the log that were read.
+    pub batches: AtomicU64,
+    /// Bytes of these batches.
+    pub bytes: AtomicU64,
+    is_cancelled: AtomicBool,
+}
+
+impl Progress {
+    /// Ends the scan before it reads another batch of the log.
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
+    }
+
+    fn add(&self, batch: &quire_journal::Batch) {
+        let records = batch.last().get() + 1 - batch.first().get();
+        self.records.fetch_add(records, Ordering::Relaxed);
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(batch.size() as u64, Ordering::Relaxed);
+    }
 }
 
 /// Records that were left out, because they cannot be read any more.
@@ -80,6 +109,9 @@ pub enum ScanError {
         /// Rows of the batch.
         row_count: usize,
     },
+    /// [`Progress::cancel`].
+    #[error("the scan was cancelled")]
+    Cancelled,
     /// The columns do not form a batch.
     #[error("the batch cannot be built: {reason}")]
     Batch {
@@ -135,6 +167,7 @@ impl Scan {
             limit,
             positions,
             skipped,
+            progress: Arc::default(),
             is_done: false,
             plan,
         })
@@ -150,10 +183,18 @@ impl Scan {
         &self.skipped
     }
 
+    /// Its progress, which stays readable after the scan.
+    pub fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
+    }
+
     fn fill(&mut self) -> Result<(), ScanError> {
         let plan = self.plan.clone();
         let compiled = &*plan.0;
         while !self.table.is_full(compiled) && self.cursor.after() < self.limit {
+            if self.progress.is_cancelled.load(Ordering::Relaxed) {
+                return Err(ScanError::Cancelled);
+            }
             if let Some(positions) = &self.positions {
                 let Some(next) = positions.next() else { break };
                 if next.get() > self.cursor.after().get() + JUMP_MIN {
@@ -172,6 +213,7 @@ impl Scan {
                     continue;
                 }
             };
+            self.progress.add(&batch);
             let positions = &mut self.positions;
             let is_wanted = |record: &Record<'_>| {
                 positions.as_mut().is_none_or(|positions| positions.take(record.position))

@@ -3,7 +3,7 @@
 use quire_expression::filter::FilterError;
 use quire_expression::message_type::PATH_STEP_COUNT_MAX;
 use quire_expression::topic::TopicError;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Rows after which a batch ends: large enough that its fixed cost does not count, small enough for a Java heap of any size.
 const BATCH_ROWS: usize = 10_000;
@@ -18,11 +18,14 @@ pub(crate) const BATCH_BYTES_MAX: usize = 256 << 20;
 pub(crate) const COLUMNS_MAX: usize = 4096;
 
 /// The columns and the records that a scan returns.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScanSpec {
     /// The columns in their order.
     pub columns: Vec<ColumnSpec>,
+    /// Returns values of functions of all rows, instead of rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aggregate: Option<AggregateSpec>,
     /// Only these topics; `None` = all.
     #[serde(default)]
     pub topics: Option<Topics>,
@@ -52,8 +55,30 @@ pub struct ScanSpec {
     pub now_ns: u64,
 }
 
+/// Functions of all rows. Every scan returns their values for its part of the log.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct AggregateSpec {
+    /// One row for each topic, with the topic as its first column. Otherwise exactly one row, also without records.
+    pub by_topic: bool,
+    /// The other columns.
+    pub functions: Vec<Function>,
+}
+
+/// A function of rows. NULL counts neither as the least nor as the greatest value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Function {
+    /// The number of rows.
+    Count,
+    /// The least value of an attribute that is a number or a time.
+    Min(Attribute),
+    /// The greatest one.
+    Max(Attribute),
+}
+
 /// A column.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ColumnSpec {
     /// Its name.
     pub name: String,
@@ -66,7 +91,7 @@ pub struct ColumnSpec {
 }
 
 /// Where the values of a column come from.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// The record itself.
@@ -77,6 +102,13 @@ pub enum Source {
         /// name but `]`.
         path: String,
         /// The type of the column.
+        r#type: FieldType,
+    },
+    /// An array of its data. Any other value is NULL, and so is an element of another type.
+    Array {
+        /// Its path.
+        path: String,
+        /// The type of the elements.
         r#type: FieldType,
     },
     /// Several columns as one.
@@ -90,7 +122,7 @@ fn nullable() -> bool {
 }
 
 /// A property that every record has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attribute {
     /// Its place in this log.
@@ -136,7 +168,7 @@ pub enum Attribute {
 }
 
 /// The type of a column that is taken from the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FieldType {
     /// `true` or `false`.
@@ -180,7 +212,7 @@ impl FieldType {
 }
 
 /// Which topics.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topics {
     /// Exactly these.
@@ -194,7 +226,7 @@ pub enum Topics {
 }
 
 /// A condition on one value.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PredicateSpec {
     /// The value.
@@ -210,7 +242,7 @@ pub struct PredicateSpec {
 }
 
 /// What is asked of a value. NULL compared with anything is not true, and neither is its opposite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operator {
     /// Is one of the values.
@@ -234,7 +266,7 @@ pub enum Operator {
 }
 
 /// A constant.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Literal {
     /// `true` or `false`.
@@ -271,6 +303,12 @@ pub enum SpecError {
         column: String,
         /// The path as given.
         path: String,
+    },
+    /// The scan has no function of this attribute.
+    #[error("{attribute:?}: the least and the greatest are known of numbers and times of records only")]
+    Function {
+        /// The attribute.
+        attribute: Attribute,
     },
     /// A number is out of its range.
     #[error("{key}: {value} is not between 1 and {limit}")]

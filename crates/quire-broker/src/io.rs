@@ -394,6 +394,15 @@ pub enum Event {
         /// Whether nothing is sent to it from now on.
         is_paused: bool,
     },
+    /// The log no longer has all records that a destination lacks.
+    LinkHasGap {
+        /// The destination.
+        destination: String,
+        /// The destination has everything up to this position.
+        after: u64,
+        /// The first position of the log.
+        first: u64,
+    },
     /// Another instance sends its records.
     LinkAccepted {
         /// The instance.
@@ -453,6 +462,7 @@ impl Event {
             Event::SubscriptionEnded { .. }
             | Event::JournalFailed { .. }
             | Event::JournalStalled { .. }
+            | Event::LinkHasGap { .. }
             | Event::QueueMessageUnreadable { .. } => Level::Error,
         }
     }
@@ -572,6 +582,10 @@ impl fmt::Display for Event {
             Event::LinkPaused { destination, is_paused: false } => {
                 write!(f, "destination {destination:?}: resumed by a command")
             }
+            Event::LinkHasGap { destination, after, first } => write!(
+                f,
+                "destination {destination:?}: it has the records up to position {after}, and the log begins at position {first}. Nothing is sent to it until `quire replication resume`, which leaves out the records between"
+            ),
             Event::LinkAccepted { source, peer } => {
                 write!(f, "source {source:?}: connected from {peer}")
             }

@@ -112,6 +112,12 @@ pub(crate) fn unknown_subscription(number: u32) -> Refused {
     Refused::new(Code::UnknownSubscription, format!("the connection has no subscription {number}"))
 }
 
-pub(crate) fn not_last_value(topic: &str) -> Refused {
-    Refused::new(Code::NotLastValue, format!("the topic {topic:?} keeps no last values"))
+/// `is_container`: the name is that of an entry with a pattern.
+pub(crate) fn not_last_value(topic: &str, is_container: bool) -> Refused {
+    let reason = if is_container {
+        format!("{topic:?} is the name of an entry with a pattern, and no topic: name one of its topics")
+    } else {
+        format!("the topic {topic:?} keeps no last values")
+    };
+    Refused::new(Code::NotLastValue, reason)
 }

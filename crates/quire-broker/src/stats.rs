@@ -196,7 +196,7 @@ pub struct DestinationStats {
     pub instance: Option<String>,
     /// The address that is connected, or tried next.
     pub address: String,
-    /// `waiting`, `connecting`, `catching_up` or `live`.
+    /// `waiting`, `connecting`, `catching_up`, `live`, `paused` or `gap`.
     pub state: &'static str,
     /// As configured.
     pub configured_sync_type: SyncType,

@@ -56,7 +56,7 @@ use quire_wire::{Encode, WireError};
 use receipt::Receipts;
 pub use receipt::{BatchError, Outcome, ReceiptId};
 use reconnect::Backoff;
-pub use reconnect::Reconnect;
+pub use reconnect::{Reconnect, ServerChooser};
 pub use records::{DeleteSpec, QuerySpec};
 pub use resume_position::{LastBookmarks, ResumePosition};
 use subscription::Subscriptions;
@@ -522,6 +522,21 @@ impl ClientCore {
     /// Whether and where to connect: `Some((address, at))` while there is no connection and the client is not closed.
     pub fn poll_connect(&self) -> Option<(usize, Instant)> {
         (self.connection.is_none() && !matches!(self.state, State::Closed(_))).then(|| self.backoff.next())
+    }
+
+    /// Whether the choice of the next address needs the loads of the servers: call [`ClientCore::set_loads`] before the next attempt.
+    pub fn wants_loads(&self) -> bool {
+        self.backoff.wants_loads()
+    }
+
+    /// The number of connections of each server, by address; `None`: it does not answer.
+    pub fn set_loads(&mut self, loads: &[Option<u64>]) {
+        self.backoff.set_loads(loads);
+    }
+
+    /// The name of the instance that the client is logged on to.
+    pub fn instance(&self) -> Option<&str> {
+        (self.state == State::Connected).then_some(&*self.instance.name)
     }
 
     /// A connection to the address that [`ClientCore::poll_connect`] named is open.

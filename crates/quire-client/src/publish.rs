@@ -541,31 +541,33 @@ mod tests {
 
     #[test]
     fn a_command_goes_out_between_the_publishes_around_it_and_ends_with_its_connection() {
-        let mut store = PublishStore::new(1000);
-        let transmit = |store: &mut PublishStore| {
-            let mut wire = Vec::new();
-            while !store.is_sent() {
-                store.take(&mut wire, 1);
-            }
-            String::from_utf8(wire).unwrap()
-        };
-        let publish = |store: &mut PublishStore, sequence, frame: &str| {
-            store.push(sequence, |out| out.extend_from_slice(frame.as_bytes())).unwrap();
-        };
-        publish(&mut store, 1, "<one>");
-        store.begin(b"<logon>".to_vec());
-        assert_eq!(transmit(&mut store), "<logon>", "publishes wait until the logon is accepted");
-        store.reach(0);
-        store.put_command(b"<flush>");
-        publish(&mut store, 2, "<two>");
-        store.put_command(b"<pause>");
-        store.put_command(b"<resume>");
-        publish(&mut store, 3, "<three>");
-        assert_eq!(transmit(&mut store), "<one><flush><two><pause><resume><three>");
-        store.put_command(b"<stats>");
-        store.begin(b"<logon>".to_vec());
-        store.reach(0);
-        assert_eq!(transmit(&mut store), "<logon><one><two><three>");
+        for size in [1, 10, 1000] {
+            let mut store = PublishStore::new(1000);
+            let transmit = |store: &mut PublishStore| {
+                let mut wire = Vec::new();
+                while !store.is_sent() {
+                    store.take(&mut wire, size);
+                }
+                String::from_utf8(wire).unwrap()
+            };
+            let publish = |store: &mut PublishStore, sequence, frame: &str| {
+                store.push(sequence, |out| out.extend_from_slice(frame.as_bytes())).unwrap();
+            };
+            publish(&mut store, 1, "<one>");
+            store.begin(b"<logon>".to_vec());
+            assert_eq!(transmit(&mut store), "<logon>", "publishes wait until the logon is accepted");
+            store.reach(0);
+            store.put_command(b"<flush>");
+            publish(&mut store, 2, "<two>");
+            store.put_command(b"<pause>");
+            store.put_command(b"<resume>");
+            publish(&mut store, 3, "<three>");
+            assert_eq!(transmit(&mut store), "<one><flush><two><pause><resume><three>");
+            store.put_command(b"<stats>");
+            store.begin(b"<logon>".to_vec());
+            store.reach(0);
+            assert_eq!(transmit(&mut store), "<logon><one><two><three>");
+        }
     }
 
     #[test]

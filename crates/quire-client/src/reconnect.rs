@@ -4,9 +4,23 @@ use std::time::Duration;
 
 use quire_types::time::Instant;
 
+/// The order in which the addresses are tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerChooser {
+    /// That of the list.
+    #[default]
+    First,
+    /// Another random order each time.
+    Random,
+    /// By the number of connections of the servers, which the driver asks for; servers that do not answer are last.
+    LeastLoaded,
+}
+
 /// How a client reconnects after a lost connection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reconnect {
+    /// Which address is tried first.
+    pub chooser: ServerChooser,
     /// Wait before the second attempt at the same address.
     pub initial_delay: Duration,
     /// The longest wait.
@@ -22,6 +36,7 @@ pub struct Reconnect {
 impl Default for Reconnect {
     fn default() -> Self {
         Reconnect {
+            chooser: ServerChooser::First,
             initial_delay: Duration::from_millis(200),
             maximum_delay: Duration::from_secs(20),
             factor: 2.0,
@@ -34,10 +49,13 @@ impl Default for Reconnect {
 #[derive(Debug)]
 pub(super) struct Backoff {
     settings: Reconnect,
-    address_count: usize,
-    /// The address to be tried next, and when.
-    address: usize,
+    /// The addresses in the order of this pass, and the place of the one to be tried next.
+    order: Vec<usize>,
+    place: usize,
+    /// When it is tried.
     at: Instant,
+    /// This pass is to be ordered by the loads of the servers.
+    wants_loads: bool,
     /// Failures since the last success, over all addresses.
     failures: u32,
     failing_since: Option<Instant>,
@@ -46,37 +64,66 @@ pub(super) struct Backoff {
 
 impl Backoff {
     pub fn new(settings: Reconnect, address_count: usize, seed: u64, now: Instant) -> Self {
-        let random = seed | 1;
-        Backoff {
+        let mut backoff = Backoff {
             settings,
-            address_count: address_count.max(1),
-            address: 0,
+            order: (0..address_count.max(1)).collect(),
+            place: 0,
             at: now,
+            wants_loads: false,
             failures: 0,
             failing_since: Some(now),
-            random,
-        }
+            random: seed | 1,
+        };
+        backoff.begin_pass();
+        backoff
     }
 
     pub fn next(&self) -> (usize, Instant) {
-        (self.address, self.at)
+        (self.order[self.place], self.at)
     }
 
-    /// The connection was lost (`was_up`) or could not be made. A lost one is tried again at once from the top of the list, which is
-    /// in order of preference; the wait begins when every address has failed.
+    /// Whether [`Backoff::set_loads`] is to be called before the next attempt.
+    pub fn wants_loads(&self) -> bool {
+        self.wants_loads
+    }
+
+    /// The loads of the servers, by address; `None`: it does not answer. The order of equal loads is random.
+    pub fn set_loads(&mut self, loads: &[Option<u64>]) {
+        if std::mem::take(&mut self.wants_loads) {
+            self.order.sort_by_key(|address| loads.get(*address).copied().flatten().unwrap_or(u64::MAX));
+        }
+    }
+
+    fn begin_pass(&mut self) {
+        self.place = 0;
+        let count = self.order.len();
+        if count == 1 || self.settings.chooser == ServerChooser::First {
+            return;
+        }
+        self.wants_loads = self.settings.chooser == ServerChooser::LeastLoaded;
+        for end in (1..count).rev() {
+            let other = self.random_share() * (end + 1) as f64;
+            self.order.swap(end, (other as usize).min(end));
+        }
+    }
+
+    /// The connection was lost (`was_up`) or could not be made. After a lost one the first address of a new pass is tried at once; the wait
+    /// begins when every address has failed.
     pub fn failed(&mut self, now: Instant, was_up: bool) {
         let since = *self.failing_since.get_or_insert(now);
         if was_up {
-            (self.address, self.at, self.failures) = (0, now, 0);
+            (self.at, self.failures) = (now, 0);
             self.failing_since = Some(now);
+            self.begin_pass();
             return;
         }
         self.failing_since = Some(since);
-        self.address = (self.address + 1) % self.address_count;
+        self.place += 1;
         self.at = now;
-        if self.address == 0 {
+        if self.place == self.order.len() {
             self.at = now + self.delay();
             self.failures = self.failures.saturating_add(1);
+            self.begin_pass();
         }
     }
 
@@ -96,12 +143,17 @@ impl Backoff {
         let factor = settings.factor.max(1.0).powi(self.failures.min(64) as i32);
         let initial = settings.initial_delay.as_secs_f64();
         let delay = (initial * factor).min(settings.maximum_delay.as_secs_f64());
+        let jitter = initial * settings.jitter.max(0.0);
+        Duration::from_secs_f64(delay + jitter * self.random_share())
+    }
+
+    /// A random number from 0 up to 1.
+    fn random_share(&mut self) -> f64 {
         // xorshift: the spread is all that matters here.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let share = (self.random >> 11) as f64 / (1u64 << 53) as f64;
-        Duration::from_secs_f64(delay + initial * settings.jitter.max(0.0) * share)
+        (self.random >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
@@ -134,6 +186,49 @@ mod tests {
         backoff.succeeded();
         backoff.failed(ms(9), true);
         assert_eq!(backoff.next(), (0, ms(9)));
+    }
+
+    fn with(chooser: ServerChooser, address_count: usize, seed: u64) -> Backoff {
+        Backoff::new(Reconnect { chooser, ..Reconnect::default() }, address_count, seed, ms(0))
+    }
+
+    #[test]
+    fn a_random_order_has_every_address_once_in_each_pass() {
+        let mut first_ones = [0; 3];
+        for seed in 0..300 {
+            let mut backoff = with(ServerChooser::Random, 3, seed * 7919 + 3);
+            for _ in 0..2 {
+                let mut pass = Vec::new();
+                for _ in 0..3 {
+                    pass.push(backoff.next().0);
+                    backoff.failed(ms(1), false);
+                }
+                first_ones[pass[0]] += 1;
+                pass.sort_unstable();
+                assert_eq!(pass, [0, 1, 2]);
+            }
+        }
+        assert!(first_ones.iter().all(|count| *count > 120), "{first_ones:?}");
+    }
+
+    #[test]
+    fn the_server_with_the_fewest_connections_is_first_and_one_that_does_not_answer_is_last() {
+        let mut backoff = with(ServerChooser::LeastLoaded, 4, 5);
+        assert!(backoff.wants_loads());
+        backoff.set_loads(&[Some(7), None, Some(2), Some(9)]);
+        assert!(!backoff.wants_loads());
+        let mut pass = Vec::new();
+        for _ in 0..4 {
+            pass.push(backoff.next().0);
+            backoff.failed(ms(1), false);
+        }
+        assert_eq!(pass, [2, 0, 3, 1]);
+        assert!(backoff.wants_loads(), "they are asked again in the next pass");
+        backoff.set_loads(&[Some(1), Some(1), Some(0), Some(1)]);
+        backoff.succeeded();
+        backoff.failed(ms(2), true);
+        assert!(backoff.wants_loads(), "and after a lost connection");
+        assert!(!with(ServerChooser::LeastLoaded, 1, 5).wants_loads(), "there is nothing to choose");
     }
 
     #[test]

@@ -452,7 +452,10 @@ impl Subscriptions {
         // page follows only its records.
         let skip_n = records.and_then(|records| records.skip_n);
         let top_n = records.and_then(|records| records.top_n).filter(|_| !entry.accepted || skip_n.is_some());
-        let keys = records.and_then(|records| records.keys.as_deref()).map(keys_of);
+        // After a bookmark they also apply to the messages of the log.
+        let is_keyed = records.is_some() || entry.spec.bookmark.is_some();
+        let keys = spec.records.as_ref().filter(|_| is_keyed).and_then(|records| records.keys.as_deref());
+        let keys = keys.map(keys_of);
         let subscribe = Subscribe {
             command,
             acks,

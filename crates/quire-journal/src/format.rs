@@ -380,16 +380,18 @@ pub(crate) fn split_record(body: &[u8], position: Position) -> Option<(Record<'_
     Some((record, rest))
 }
 
-/// The number of the record in `body` with this publisher and sequence; reads nothing else of the records before it.
-pub(crate) fn find_record(body: &[u8], publisher: PublisherId, sequence: u64) -> Option<u64> {
-    let mut wanted = [0; 16];
-    wanted[..8].copy_from_slice(&publisher.0.to_le_bytes());
-    wanted[8..].copy_from_slice(&sequence.to_le_bytes());
+/// The number and the sequence of the first record in `body` with this publisher, and this sequence or a higher one; reads nothing else of
+/// the records before it.
+pub(crate) fn find_record(body: &[u8], publisher: PublisherId, sequence: u64) -> Option<(u64, u64)> {
+    let publisher = publisher.0.to_le_bytes();
     let mut rest = body;
     for number in 0.. {
         let head = rest.first_chunk::<RECORD_HEADER_SIZE>()?;
-        if head[24..] == wanted {
-            return Some(number);
+        if head[24..32] == publisher {
+            let found = u64_at(head, 32);
+            if found >= sequence {
+                return Some((number, found));
+            }
         }
         rest = skip_record(rest)?;
     }

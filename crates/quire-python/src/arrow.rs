@@ -1,6 +1,5 @@
-//! The journal as Arrow batches, for the data source for Spark and for `Journal.read_arrow`.
+//! Ranges of a log as Arrow batches.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
@@ -9,183 +8,31 @@ use arrow_schema::{ArrowError, SchemaRef};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyCapsule};
-use quire_arrow::{Bounds, Lifetimes, Plan, Positions, Scan, ScanError, ScanSpec, Skipped, SpecError};
+use pyo3::types::PyCapsule;
+use quire_arrow::{Bounds, Plan, Scan, ScanError, ScanSpec, Skipped, SpecError};
 use quire_client::Failure;
-use quire_journal::{AllTopics, Bookmark, Position, Reader, Timestamp};
+use quire_journal::Position;
 
 use crate::engine::journal_code;
 use crate::errors;
 use crate::interpreter;
-use crate::journal::to_python;
 use crate::journal_reader::JournalReader;
+use crate::spark;
 
-/// A journal directory, opened for reading while another process may write to it. Positions are numbers. Ranges are after `after`, up to
-/// `limit`.
-#[pyclass(frozen, module = "quire._quire")]
-pub struct ArrowReader {
-    reader: Reader,
-}
-
-#[pymethods]
-impl ArrowReader {
-    #[new]
-    #[pyo3(signature = (directory, archive=None))]
-    fn new(py: Python<'_>, directory: PathBuf, archive: Option<PathBuf>) -> PyResult<Self> {
-        let opened = interpreter::outside(py, || Reader::open_with_archive(directory, archive.as_deref()));
-        opened.map(|reader| ArrowReader { reader }).map_err(|error| to_python(py, &error))
-    }
-
-    /// The same journal as another reader has.
-    #[staticmethod]
-    fn of(reader: &JournalReader) -> Self {
-        ArrowReader { reader: reader.reader().clone() }
-    }
-
-    /// The first position that can be read.
-    #[getter]
-    fn first(&self) -> u64 {
-        self.reader.first().get()
-    }
-
-    /// The last position that was read so far.
-    #[getter]
-    fn last(&self) -> u64 {
-        self.reader.persisted().get()
-    }
-
-    /// Looks for new records. Returns the last position.
-    fn refresh(&self, py: Python<'_>) -> PyResult<u64> {
-        interpreter::outside(py, || self.reader.refresh()).map_err(|error| to_python(py, &error))?;
-        Ok(self.last())
-    }
-
-    /// The position of the message with this bookmark, if the log has it.
-    fn find(&self, py: Python<'_>, bookmark: &str) -> PyResult<Option<u64>> {
-        let bookmark: Bookmark = bookmark
-            .parse()
-            .map_err(|error| errors::new_error(py, "bad_bookmark", &format!("{bookmark:?}: {error}"), 0))?;
-        let found =
-            interpreter::outside(py, || self.reader.find(bookmark)).map_err(|error| to_python(py, &error))?;
-        Ok(found.map(Position::get))
-    }
-
-    /// The position of the last record taken at or before the instant.
-    fn position_before(&self, py: Python<'_>, timestamp_ns: u64) -> PyResult<u64> {
-        let at = Timestamp::from_ns(timestamp_ns);
-        let found = interpreter::outside(py, || self.reader.position_before(at))
-            .map_err(|error| to_python(py, &error))?;
-        Ok(found.get())
-    }
-
-    /// Bookmark and time of the record at a position, if it can be read.
-    fn identity(&self, py: Python<'_>, position: u64) -> PyResult<Option<(String, u64)>> {
-        let Some(before) = position.checked_sub(1).map(Position::new) else { return Ok(None) };
-        let read =
-            interpreter::outside(py, || self.reader.cursor(before).next(Position::new(position), &AllTopics));
-        let batch = read.map_err(|error| to_python(py, &error))?;
-        let record = batch.as_ref().and_then(|batch| batch.records().next());
-        let record = record.filter(|record| record.position.get() == position);
-        Ok(record.map(|record| (record.bookmark().to_string(), record.timestamp.as_ns())))
-    }
-
-    /// The part of a range that can contain the records of the spec.
-    fn narrow(&self, py: Python<'_>, spec: &str, after: u64, limit: u64) -> PyResult<(u64, u64)> {
-        let plan = plan(py, spec)?;
-        let narrowed = interpreter::outside(py, || plan.narrow(&self.reader, bounds(after, limit)));
-        let Bounds { after, limit } = narrowed.map_err(|error| to_python(py, &error))?;
-        Ok((after.get(), limit.get()))
-    }
-
-    /// Cuts a range into parts to be read in parallel: after, limit and bytes of each.
-    fn split(
-        &self,
-        py: Python<'_>,
-        spec: &str,
-        after: u64,
-        limit: u64,
-        part_size: u64,
-        part_count_min: u64,
-    ) -> PyResult<Vec<(u64, u64, u64)>> {
-        let plan = plan(py, spec)?;
-        let parts = interpreter::outside(py, || {
-            plan.split(&self.reader, bounds(after, limit), part_size, part_count_min)
-        });
-        Ok(parts.iter().map(|part| (part.bounds.after.get(), part.bounds.limit.get(), part.size)).collect())
-    }
-
-    /// The last position of about `size` bytes of the log after `after`.
-    fn limit_by_size(&self, py: Python<'_>, after: u64, limit: u64, size: u64) -> u64 {
-        interpreter::outside(py, || Plan::limit_by_size(&self.reader, bounds(after, limit), size)).get()
-    }
-
-    /// The newest message of each key of a topic, of those whose lifetime is not over at an instant. `lifetime_ns` is the lifetime of a
-    /// message without an expiration. With `expires` false no message has a lifetime.
-    #[pyo3(signature = (topic, after, limit, *, at_ns, expires, lifetime_ns))]
-    #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
-    fn last_values(
-        &self,
-        py: Python<'_>,
-        topic: &str,
-        after: u64,
-        limit: u64,
-        at_ns: u64,
-        expires: bool,
-        lifetime_ns: Option<u64>,
-    ) -> PyResult<LastValues> {
-        let lifetimes = match (expires, lifetime_ns) {
-            (false, _) => Lifetimes::Unlimited,
-            (true, None) => Lifetimes::OfMessages,
-            (true, Some(lifetime_ns)) => Lifetimes::AfterNs(lifetime_ns),
-        };
-        let (bounds, at) = (bounds(after, limit), Timestamp::from_ns(at_ns));
-        let found =
-            interpreter::outside(py, || quire_arrow::last_values(&self.reader, topic, bounds, lifetimes, at));
-        found.map(|found| LastValues { found }).map_err(|error| to_python(py, &error))
-    }
-
-    /// Reads a range. With `positions`, only the messages at these positions of [`LastValues::between`].
-    #[pyo3(signature = (spec, after, limit, positions=None))]
-    fn scan(
-        &self,
-        py: Python<'_>,
-        spec: &str,
-        after: u64,
-        limit: u64,
-        positions: Option<Vec<u8>>,
-    ) -> PyResult<ArrowScan> {
-        let (plan, bounds) = (plan(py, spec)?, bounds(after, limit));
-        let scan = interpreter::outside(py, || match positions {
-            Some(positions) => plan.scan_at(&self.reader, bounds, Positions::new(positions)),
-            None => plan.scan(&self.reader, bounds),
-        });
-        let scan = scan.map_err(|error| of_scan(py, &error))?;
-        Ok(ArrowScan::of(Box::new(scan)))
-    }
-}
-
-/// The newest message of each key of a topic, by their positions.
-#[pyclass(frozen, module = "quire._quire")]
-pub struct LastValues {
-    found: quire_arrow::LastValues,
-}
-
-#[pymethods]
-impl LastValues {
-    /// The messages with a key that were read, and those without.
-    #[getter]
-    fn counts(&self) -> (u64, u64) {
-        (self.found.keyed_count, self.found.keyless_count)
-    }
-
-    /// The positions in a range, for `ArrowReader.scan`. Empty when there is none.
-    fn between<'py>(&self, py: Python<'py>, after: u64, limit: u64) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.found.between(bounds(after, limit)))
-    }
-
-    fn __len__(&self) -> usize {
-        self.found.positions.len()
-    }
+/// Reads the records after `after`, up to `limit`, that a spec asks for.
+#[pyfunction]
+pub fn scan_journal(
+    py: Python<'_>,
+    reader: &JournalReader,
+    spec: &str,
+    after: u64,
+    limit: u64,
+) -> PyResult<ArrowScan> {
+    let plan = plan(py, spec)?;
+    let bounds = Bounds { after: Position::new(after), limit: Position::new(limit) };
+    let scan = interpreter::outside(py, || plan.scan(reader.reader(), bounds));
+    let scan = scan.map_err(|error| of_scan(py, &error))?;
+    Ok(ArrowScan::of(Box::new(scan)))
 }
 
 /// A range of the log, read once through the Arrow C stream interface.
@@ -218,6 +65,9 @@ pub enum ScanFailure {
     /// The server, or the way to it.
     #[error(transparent)]
     Client(#[from] Failure),
+    /// A task of Spark.
+    #[error(transparent)]
+    Spark(quire_spark::failure::Failure),
 }
 
 /// The results that the consumer of the stream cannot see through its interface.
@@ -256,6 +106,7 @@ impl ArrowScan {
         self.outcome.lock().error.as_ref().map(|error| match error {
             ScanFailure::Scan(error) => of_scan(py, error),
             ScanFailure::Client(failure) => errors::to_python(py, failure),
+            ScanFailure::Spark(failure) => spark::raised(py, failure),
         })
     }
 }
@@ -310,16 +161,6 @@ impl RecordBatchReader for Stream {
     }
 }
 
-/// Checks a spec as a scan would.
-#[pyfunction]
-pub fn check_scan(py: Python<'_>, spec: &str) -> PyResult<()> {
-    plan(py, spec).map(drop)
-}
-
-fn bounds(after: u64, limit: u64) -> Bounds {
-    Bounds { after: Position::new(after), limit: Position::new(limit) }
-}
-
 pub(crate) fn plan(py: Python<'_>, spec: &str) -> PyResult<Plan> {
     ScanSpec::from_json(spec).and_then(Plan::new).map_err(|error| match &error {
         SpecError::Filter(filter) => {
@@ -336,7 +177,7 @@ fn of_scan(py: Python<'_>, error: &ScanError) -> PyErr {
         ScanError::Journal(error) => journal_code(error),
         ScanError::Removed { .. } | ScanError::Short { .. } => "bookmark_not_found",
         ScanError::Null { .. } => "bad_option",
-        ScanError::Batch { .. } => "internal",
+        ScanError::Batch { .. } | ScanError::Cancelled => "internal",
     };
     errors::new_error(py, code, &error.to_string(), 0)
 }

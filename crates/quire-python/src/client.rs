@@ -17,7 +17,7 @@ use pyo3::types::PyList;
 use quire_arrow::Messages;
 use quire_client::{
     BatchError, ClientConfig, CommandId, DeleteSpec, Failure, Message as Received, NewDelay, NewMessage,
-    PublishError, QuerySpec, Reconnect, RecordsSpec, Sequence, State, SubscriptionSpec,
+    PublishError, QuerySpec, Reconnect, RecordsSpec, Sequence, ServerChooser, State, SubscriptionSpec,
 };
 use quire_command::{DefineQueue, Subject, SubscribeOptions};
 use quire_driver::client::{
@@ -151,6 +151,7 @@ struct OptionsArgument {
     heartbeat: Option<Duration>,
     connect_timeout: Duration,
     reconnect: ReconnectArgument,
+    server_chooser: String,
     publish_store: PublishStoreArgument,
     receive_size_max: usize,
     ack_batch_size: u32,
@@ -200,7 +201,7 @@ impl Client {
             password: options.password,
             heartbeat: options.heartbeat,
             ack_interval: Duration::ZERO,
-            reconnect: options.reconnect.into(),
+            reconnect: options.reconnect.into_core(&options.server_chooser)?,
             address_count: links.len(),
             publish_store_size_max: options.publish_store.size_max,
             ack_batch_size: options.ack_batch_size,
@@ -744,6 +745,12 @@ impl Client {
         self.handle.client().last_error().map(|error| error.code)
     }
 
+    /// The name of the instance that the client is logged on to.
+    #[getter]
+    fn instance(&self) -> Option<String> {
+        self.handle.client().instance()
+    }
+
     #[getter]
     fn persisted(&self) -> u64 {
         self.handle.client().persisted()
@@ -840,15 +847,21 @@ fn seconds(at: SystemTime) -> f64 {
     at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-impl From<ReconnectArgument> for Reconnect {
-    fn from(reconnect: ReconnectArgument) -> Self {
-        Reconnect {
-            initial_delay: reconnect.initial,
-            maximum_delay: reconnect.maximum,
-            factor: reconnect.factor,
-            jitter: reconnect.jitter,
-            give_up_after: reconnect.give_up_after,
-        }
+impl ReconnectArgument {
+    fn into_core(self, server_chooser: &str) -> PyResult<Reconnect> {
+        Ok(Reconnect {
+            chooser: match server_chooser {
+                "first" => ServerChooser::First,
+                "random" => ServerChooser::Random,
+                "least_loaded" => ServerChooser::LeastLoaded,
+                other => return Err(PyValueError::new_err(format!("server_chooser: {other:?}"))),
+            },
+            initial_delay: self.initial,
+            maximum_delay: self.maximum,
+            factor: self.factor,
+            jitter: self.jitter,
+            give_up_after: self.give_up_after,
+        })
     }
 }
 

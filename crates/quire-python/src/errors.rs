@@ -49,7 +49,8 @@ pub fn bad_option(py: Python<'_>, key: &str, reason: &str) -> PyErr {
     from_code(py, "bad_option", reason, 0, Some(key))
 }
 
-fn from_code(py: Python<'_>, code: &str, reason: &str, column: u32, key: Option<&str>) -> PyErr {
+/// The exception with the class of `code`, of which the input `key` is wrong.
+pub fn from_code(py: Python<'_>, code: &str, reason: &str, column: u32, key: Option<&str>) -> PyErr {
     static FROM_CODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     FROM_CODE
         .import(py, "quire._errors", "from_code")

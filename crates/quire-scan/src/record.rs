@@ -7,6 +7,7 @@ use quire_journal::Record;
 use quire_types::Timestamp;
 
 /// The frame's view of a record.
+#[inline]
 pub fn message_of<'a>(record: &Record<'a>, subscription: u32) -> Message<'a> {
     Message {
         subscription,

@@ -103,7 +103,7 @@ impl Start {
     }
 
     /// The place after the oldest of the points in this log, or before it with `is_included`; `None` when the log contains none of them.
-    /// May read from the disk.
+    /// A list can have a message that this log lacks: then it begins before the next message of the same publisher. May read from the disk.
     pub fn locate(
         &self,
         reader: &Reader,
@@ -111,21 +111,29 @@ impl Start {
         is_included: bool,
     ) -> Result<Option<Position>, JournalError> {
         let back = u64::from(is_included);
-        let mut oldest: Option<Position> = None;
+        let (mut oldest, mut before): (Option<Position>, Option<Position>) = (None, None);
         for point in &self.0 {
             let found = match *point {
                 StartPoint::Epoch => Some(Position::default()),
                 StartPoint::Now => Some(now),
-                StartPoint::Bookmark(bookmark) => {
-                    reader.find(bookmark)?.map(|position| Position(position.0 - back))
-                }
+                StartPoint::Bookmark(bookmark) => match reader.find_from(bookmark)? {
+                    Some((sequence, position)) if sequence == bookmark.sequence => {
+                        Some(Position(position.0 - back))
+                    }
+                    Some((_, next)) => {
+                        let earlier = Position(next.0 - 1);
+                        before = Some(before.map_or(earlier, |before| before.min(earlier)));
+                        None
+                    }
+                    None => None,
+                },
                 StartPoint::Time(Timestamp(ns)) => {
                     Some(reader.position_before(Timestamp(ns.saturating_sub(back)))?)
                 }
             };
             oldest = [oldest, found].into_iter().flatten().min();
         }
-        Ok(oldest)
+        Ok(oldest.map(|oldest| before.map_or(oldest, |before| before.min(oldest))))
     }
 }
 

@@ -34,7 +34,7 @@ pub use history::{AsOf, BeforeHistory, HistoryConfig, KnownHistory, Moment};
 pub use index::{INDEXES_MAX, MADE_INDEXES_MAX};
 pub use key::{KEY_SIZE_MAX, Key, KeyFields, KeyRule, check_supplied_key};
 pub use order::{ORDER_FIELDS_MAX, Order};
-pub use page::{Move, MoveKind, PageId, PageQuery};
+pub use page::{Move, MoveKind, PageId, PageQuery, Shown};
 pub use query::{Polled, Query, ScanId};
 pub use row::Row;
 pub use slots::IndexLimits;

@@ -43,6 +43,17 @@ pub struct PageQuery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageId(pub(crate) u64);
 
+/// Which of the rows that a page shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// All of them.
+    All,
+    /// Those that another page of the table does not show.
+    Beyond(PageId),
+    /// Those that another page of the table shows, too.
+    Common(PageId),
+}
+
 /// One row that entered or left the shown part of a page, or changed in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move<'a> {

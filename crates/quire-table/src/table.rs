@@ -7,7 +7,7 @@ use crate::history::{AsOf, BeforeHistory, History, HistoryConfig, KnownHistory, 
 use crate::index::{ByKey, Indexes};
 use crate::key::KeyFields;
 use crate::key_index::{KeyIndex, hash_of};
-use crate::page::{Change, Move, Page, PageId, PageQuery, SlotMove};
+use crate::page::{Change, Move, Page, PageId, PageQuery, Shown, SlotMove};
 use crate::query::{Polled, Query, ScanId};
 use crate::row::{Head, Row};
 use crate::rows::{Previous, Rows};
@@ -425,12 +425,15 @@ impl Table {
         }
     }
 
-    /// Begins a scan of the rows that a page shows now, in its order.
-    pub fn open_shown(&mut self, page: PageId, copies_size_max: usize) -> ScanId {
-        let (slots, order) = match self.pages.get(&page) {
-            Some(page) => (page.shown_slots(), page.order().cloned()),
-            None => (Vec::new(), None),
-        };
+    /// Begins a scan of rows that a page shows now, in its order.
+    pub fn open_shown(&mut self, page: PageId, shown: Shown, copies_size_max: usize) -> ScanId {
+        let slots_of = |page| self.pages.get(&page).map(Page::shown_slots).unwrap_or_default();
+        let mut slots = slots_of(page);
+        if let Shown::Beyond(other) | Shown::Common(other) = shown {
+            let others = slots_of(other);
+            slots.retain(|slot| others.binary_search(slot).is_ok() == matches!(shown, Shown::Common(_)));
+        }
+        let order = self.pages.get(&page).and_then(Page::order).cloned();
         let query = Query { order, copies_size_max, ..Query::default() };
         // The rows of the page count as alive until they are removed.
         self.begin_scan(query, Timestamp(0), Slots::listed(slots))

@@ -14,16 +14,19 @@ impl Position {
     pub const ZERO: Position = Position(0);
 
     /// The position with this number.
+    #[inline]
     pub const fn new(number: u64) -> Self {
         Position(number)
     }
 
     /// The number.
+    #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }
 
     /// The position after this one. A log ends long before the numbers do.
+    #[inline]
     pub const fn next(self) -> Self {
         Position(self.0.saturating_add(1))
     }
@@ -44,11 +47,13 @@ const INSTANCE_SEED: u64 = 0x6578_6973_7469_6e67;
 
 impl PublisherId {
     /// The publisher with this number.
+    #[inline]
     pub const fn new(number: u64) -> Self {
         PublisherId(number)
     }
 
     /// The number.
+    #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -87,6 +92,7 @@ pub struct Bookmark {
 
 impl Bookmark {
     /// The bookmark with these two parts.
+    #[inline]
     pub const fn new(publisher: PublisherId, sequence: u64) -> Self {
         Bookmark { publisher, sequence }
     }

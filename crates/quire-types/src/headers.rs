@@ -68,11 +68,13 @@ impl<'a> Headers<'a> {
     }
 
     /// The list, as [`Headers::from_bytes`] takes it.
+    #[inline]
     pub const fn as_bytes(self) -> &'a [u8] {
         self.0
     }
 
     /// Whether there are none.
+    #[inline]
     pub const fn is_empty(self) -> bool {
         self.0.is_empty()
     }

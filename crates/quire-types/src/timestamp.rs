@@ -16,11 +16,13 @@ const NS_PER_S: u64 = 1_000_000_000;
 
 impl Timestamp {
     /// From nanoseconds since 1970.
+    #[inline]
     pub const fn from_ns(ns: u64) -> Self {
         Timestamp(ns)
     }
 
     /// Nanoseconds since 1970.
+    #[inline]
     pub const fn as_ns(self) -> u64 {
         self.0
     }

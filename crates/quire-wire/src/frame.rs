@@ -267,28 +267,34 @@ pub(super) struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
+    #[inline]
     pub(super) fn new(frame: &'static str, body: &'a [u8]) -> Self {
         Body { frame, rest: body }
     }
 
+    #[inline]
     pub(super) fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], WireError> {
         let (value, rest) = self.rest.split_first_chunk::<N>().ok_or_else(|| self.bad(field))?;
         self.rest = rest;
         Ok(*value)
     }
 
+    #[inline]
     pub(super) fn u16(&mut self, field: &'static str) -> Result<u16, WireError> {
         Ok(u16::from_le_bytes(self.array(field)?))
     }
 
+    #[inline]
     pub(super) fn u32(&mut self, field: &'static str) -> Result<u32, WireError> {
         Ok(u32::from_le_bytes(self.array(field)?))
     }
 
+    #[inline]
     pub(super) fn u64(&mut self, field: &'static str) -> Result<u64, WireError> {
         Ok(u64::from_le_bytes(self.array(field)?))
     }
 
+    #[inline]
     pub(super) fn bytes(&mut self, size: usize, field: &'static str) -> Result<&'a [u8], WireError> {
         if size > self.rest.len() {
             return Err(self.bad(field));
@@ -298,6 +304,7 @@ impl<'a> Body<'a> {
         Ok(value)
     }
 
+    #[inline]
     pub(super) fn rest(self) -> &'a [u8] {
         self.rest
     }

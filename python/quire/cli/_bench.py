@@ -183,8 +183,8 @@ def latency(
     """Measure the latency to a subscriber, until a message is persisted, and of the disk alone.
 
     The latency to the subscriber is measured at a constant rate, and from the time at which a message was due.
-    Then the client publishes one message at a time, and waits until it is persisted. Then the program writes
-    and syncs as many bytes without quire.
+    Then the client publishes one message at a time, and waits until it is persisted.
+    Then the program writes and syncs as many bytes without quire.
 
     For example:
       quire bench latency --rate 5000 --seconds 10

@@ -372,8 +372,8 @@ PATTERN_CHARACTERS = frozenset(r"^$*+?[](){}|\\")
 #: How the text of an error of Java begins.
 _JAVA_CALL = "An error occurred while calling"
 
-#: An error of quire in a text of Spark: after its own words, or in the last line of a traceback.
-_ERROR = re.compile(r"(?:^|: )quire\._errors\.(\w+): (.*)$", re.MULTILINE)
+#: An error of quire in a text of Spark: after its own words, or in the last line of a traceback. The reader on the JVM gives its code.
+_ERROR = re.compile(r"(?:^|: )(?:quire\._errors\.(\w+):|\[([a-z_]+)\]) (.*)$", re.MULTILINE)
 
 
 @contextmanager
@@ -384,15 +384,15 @@ def _spark(
 
     A journal that does not exist is reported before Java starts, which takes seconds.
     """
+    from quire._quire import SparkJournal
     from quire.spark import session
-    from quire.spark._directory import locate
 
     if not re.fullmatch("[1-9][0-9]*[kmgtKMGT]", memory):
         raise ConfigError(f"memory: {memory!r} is no size such as 512m or 2g")
     if master is not None and not re.match("(local|spark|k8s)|yarn$", master):
         raise ConfigError(f"master: {master!r} is none of local[4], spark://HOST:7077, yarn, k8s://HOST:PORT")
     if journal is not None:
-        locate(journal)
+        SparkJournal(journal)
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not is_submitted and "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         raise ConfigError("Spark needs Java 17 or newer: neither is java on the path, nor JAVA_HOME set")
@@ -464,7 +464,9 @@ def _own(error: Exception) -> QuireError:
         # Some of Spark's messages begin with an empty line, and those of Java with the call that failed.
         text = (line for line in str(error).splitlines() if line.strip() and not line.startswith(_JAVA_CALL))
         return QuireError(next(text, type(error).__name__).removeprefix(": "))
-    name, reason = found[-1].groups()
+    name, code, reason = found[-1].groups()
+    if code is not None:
+        return _errors.from_code(code, reason)
     kind = getattr(_errors, name, QuireError)
     # The text has its hint already.
     own: QuireError = QuireError(reason, code=kind.code) if kind.hint or kind is QuireError else kind(reason)

@@ -136,6 +136,8 @@ def pause(destination: str, *, url: Url = None) -> int:
 def resume(destination: str, *, url: Url = None) -> int:
     """Connect to a paused destination, and send it what it lacks.
 
+    A destination with a gap gets the records that are still in the journal.
+
     For example:
       quire replication resume east-2
 

@@ -72,6 +72,8 @@ def up(
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """Lets one `quire up` at a time run the instances of a directory."""
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(f"{directory} is a file: name a directory", key="directory")
     if directory.is_dir() and any(directory.iterdir()) and not any(directory.glob("instance-*.toml")):
         raise ConfigError(f"{directory} has other files, and no instances: name another one", key="directory")
     directory.mkdir(parents=True, exist_ok=True)
@@ -141,6 +143,8 @@ def _write(directory: Path, count: int, port: int, sync_type: SyncType) -> list[
                     'downgrade_after = "10s"  # publishers continue without an instance that is down',
                     'upgrade_below = "5s"',
                 ]
+            if count > 2:
+                text.append('pass_through = [".*"]  # a message can come to a third instance on two paths')
             text += ["", "[[replication.destination.topic]]", 'name = "^"', 'message_type = "json"']
         file = directory / f"instance-{number + 1}.toml"
         file.write_text("\n".join(text) + "\n")

@@ -134,13 +134,16 @@ class AsyncSubscription(SubscriptionBase):
     async def replace(self, change: Change) -> None:
         """Changes the subscription atomically.
 
-        Arguments that are left out stay as they are, except that the filter is removed. `None` removes the
-        rate, the conflation and the select list. The subscription keeps its place in the log unless
-        `bookmark` is given. When the server refuses the change, nothing has changed.
+        Arguments that are left out stay as they are. `None` removes the filter, the rate, the conflation and
+        the select list. The subscription keeps its place in the log unless `bookmark` is given. When the
+        server refuses the change, nothing has changed.
 
         A subscription that began with a query receives the difference between the two views: `"publish"` for
-        records that come into view, and with `oof=True` `"oof"` for records that leave it. A page cannot
-        be replaced. A subscription that began with a query and a bookmark receives no difference.
+        records that come into view, and with `oof=True` `"oof"` for records that leave it. A subscription that
+        began with a query and a bookmark receives no difference.
+
+        - `keys`: only of a subscription that began with a query
+        - `skip_n`, `top_n`, `order_by`: only of a page. `page.replace(skip_n=20)` turns the page
         """
         await self._replace(change)
 

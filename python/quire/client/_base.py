@@ -142,6 +142,7 @@ class ClientBase(Generic[S]):
                 s._health(moment(by_number.get(s._core.number)), missed.get(s._core.number, 0))
                 for s in list(self._subscriptions.values())
             ),
+            instance=core.instance,
         )
 
     def add_state_listener(self, listener: StateListener) -> None:

@@ -128,13 +128,16 @@ class Subscription(SubscriptionBase):
     def replace(self, change: Change) -> None:
         """Changes the subscription atomically.
 
-        Arguments that are left out stay as they are, except that the filter is removed. `None` removes the
-        rate, the conflation and the select list. The subscription keeps its place in the log unless
-        `bookmark` is given. When the server refuses the change, nothing has changed.
+        Arguments that are left out stay as they are. `None` removes the filter, the rate, the conflation and
+        the select list. The subscription keeps its place in the log unless `bookmark` is given. When the
+        server refuses the change, nothing has changed.
 
         A subscription that began with a query receives the difference between the two views: `"publish"` for
-        records that come into view, and with `oof=True` `"oof"` for records that leave it. A page cannot
-        be replaced. A subscription that began with a query and a bookmark receives no difference.
+        records that come into view, and with `oof=True` `"oof"` for records that leave it. A subscription that
+        began with a query and a bookmark receives no difference.
+
+        - `keys`: only of a subscription that began with a query
+        - `skip_n`, `top_n`, `order_by`: only of a page. `page.replace(skip_n=20)` turns the page
         """
         finish(self._replace(change))
 
@@ -164,7 +167,7 @@ class Client(ClientBase[Subscription]):
     such as "64MB".
 
     - `url`: `quire://host:port` (a server), `file:DIRECTORY` or `memory:` (an engine in this process), or a
-      list of URLs, which are tried in this order
+      list of URLs of instances that replicate to each other
     - `config`: settings of an engine in this process; by default it records every topic as JSON
     - `name`: the identity of the publisher. It must be unique, and the same after a restart. Without it, a
       name is generated, and the server cannot drop duplicates that are sent after a restart
@@ -192,6 +195,9 @@ class Client(ClientBase[Subscription]):
     - `ack_batch_size`, `ack_timeout`: acknowledgements are sent together, when there is this number of them
       or after this time
     - `reconnect`: the delays between attempts to reconnect, as a `Reconnect`
+    - `server_chooser`: which of several URLs is tried first, also after a lost connection. `"first"`: the
+      first one of the list. `"random"`: any. `"least_loaded"`: the server with the fewest connections; servers
+      that do not answer within 2 s are tried last
 
     Raises `ConfigError` for an invalid argument, `DisconnectedError` when no server accepts the connection,
     and `TimeoutError` after `connect_timeout`.
@@ -584,6 +590,9 @@ class Client(ClientBase[Subscription]):
         - `bookmark`: the records are those of the state after a message or a time, as in `sow`. Then every later
           message follows, from the log. With a granularity, the state can be earlier, and the messages begin
           there. The topic must be recorded and have a `history`. Not with `oof` or `skip_n`
+        - `rate`, `rate_max_gap`, `live`, `paused`: as in `subscribe`, for the messages after the records. They
+          require a `bookmark`
+        - `completed`: changes nothing. `subscription.completed` is always set with the last record
         - `conflation`: deliver at most one message about each record in each interval of this length: the
           newest. A record that comes and goes within an interval gives no message. The records of the query
           are not delayed

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from numbers import Real
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from quire import _quire
 from quire._arguments import check_function, check_type, delta_of, delta_to_core, timeout_to_core
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from quire.config import Config
 
 DEFAULT_CLOSE_TIMEOUT: Final = 10.0
+
+ServerChooser = Literal["first", "random", "least_loaded"]
 
 #: Two of these without a word end a connection: below it, a busy machine would.
 HEARTBEAT_MIN: Final = timedelta(milliseconds=10)
@@ -84,6 +86,7 @@ class ClientOptions:
     ack_batch_size: int = 1
     ack_timeout: Duration = timedelta(seconds=1)
     reconnect: Reconnect | None = None
+    server_chooser: ServerChooser = "first"
     receive_size_max: Size = 64 * 1024 * 1024
     encoder: Encoder | None = None
     #: Where the URLs lead. Relative directories are those of the moment when the client was made.
@@ -111,6 +114,11 @@ class ClientOptions:
                 "'background' requires a publish_store= with a path: without a file, publishes of a client that never"
                 " connects are lost with the process",
                 key="connect",
+            )
+        if self.server_chooser not in get_args(ServerChooser):
+            expected = ", ".join(map(repr, get_args(ServerChooser)))
+            raise ConfigError(
+                f"expected one of {expected}, got {self.server_chooser!r}", key="server_chooser"
             )
         reconnect = Reconnect() if self.reconnect is None else self.reconnect
         if not isinstance(reconnect, Reconnect):
@@ -159,7 +167,7 @@ class ClientOptions:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """In the order in which they are tried."""
+        """As they were given."""
         return (self.url,) if isinstance(self.url, str) else tuple(self.url)
 
     @property

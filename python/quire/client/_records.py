@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from quire._arguments import check_function, check_timeout, check_type, count_to_core, timeout_to_core
 from quire._bookmarks import Point, message_bookmarks, point_to_core
@@ -14,7 +14,7 @@ from quire._filter import FilterArgument, optional_filter_to_core
 from quire._message import Message, to_bytes
 from quire._units import Duration
 from quire.client._driver import Handler
-from quire.client._spec import Spec, fields_to_core
+from quire.client._spec import Rate, Spec, fields_to_core
 
 if TYPE_CHECKING:
     from quire import _quire
@@ -40,18 +40,25 @@ class QuerySpec:
     def __post_init__(self) -> None:
         check_type(self.topic, str, "topic")
         check_type(self.order_by, str, "order_by", optional=True)
-        _set(
-            self,
-            filter=optional_filter_to_core(self.filter),
-            top_n=count_to_core(self.top_n, "top_n"),
-            skip_n=count_to_core(self.skip_n, "skip_n"),
-            keys=keys_to_core(self.keys),
-            bookmark=None if self.bookmark is None else point_to_core(self.bookmark, "bookmark"),
-            select=fields_to_core(self.select, "select"),
-            batch_size=_batch_size(self.batch_size),
-            timeout=timeout_to_core(self.timeout),
-        )
+        # Most members are left out, and a query by key takes some microseconds.
+        for name, to_core in _QUERY_TO_CORE.items():
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, to_core(value))
         _check_skip(self.skip_n, self.top_n)
+
+
+#: The members of `QuerySpec` that the core reads in another form.
+_QUERY_TO_CORE: Final[dict[str, Callable[[Any], Any]]] = {
+    "filter": optional_filter_to_core,
+    "top_n": lambda count: count_to_core(count, "top_n"),
+    "skip_n": lambda count: count_to_core(count, "skip_n"),
+    "keys": lambda keys: keys_to_core(keys),
+    "bookmark": lambda point: point_to_core(point, "bookmark"),
+    "select": lambda fields: fields_to_core(fields, "select"),
+    "batch_size": lambda count: _batch_size(count),
+    "timeout": timeout_to_core,
+}
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,18 @@ class Records:
     skip_n: int | None = None
     keys: list[str] | None = None
     oof: bool = False
+
+    def with_changes(self, changed: dict[str, Any]) -> Records:
+        """The query with other members. Raises `ConfigError` for those that only a page can change."""
+        for key in ("order_by", "top_n", "skip_n"):
+            if key in changed and self.skip_n is None:
+                raise ConfigError("only a page, a subscription with `skip_n`, can change it", key=key)
+            if key in changed and key != "order_by":
+                changed[key] = count_to_core(changed[key], key)
+        check_type(changed.get("order_by"), str, "order_by", optional=True)
+        if "keys" in changed:
+            changed["keys"] = keys_to_core(changed["keys"])
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
@@ -87,6 +106,9 @@ class SpecWithRecords(Spec):
     @property
     def records(self) -> Records | None:
         return self.query
+
+    def with_query(self, changed: dict[str, Any]) -> Self:
+        return replace(self, query=self.query.with_changes(changed))
 
     @property
     def wants_completed(self) -> bool:
@@ -137,6 +159,11 @@ class RecordsSpec:
     bookmark: Point | None = None
     select: str | Iterable[str] | None = None
     oof: bool = False
+    live: bool = False
+    paused: bool = False
+    completed: bool = False
+    rate: Rate | None = None
+    rate_max_gap: Duration | None = None
     conflation: Duration | None = None
     conflation_key: str | Iterable[str] | None = None
     on_message: Handler | None = None
@@ -180,6 +207,11 @@ class RecordsSpec:
             filter=self.filter,
             select=self.select,
             bookmark=self.bookmark,
+            live=self.live,
+            paused=self.paused,
+            completed=self.completed,
+            rate=self.rate,
+            rate_max_gap=self.rate_max_gap,
             conflation=self.conflation,
             conflation_key=self.conflation_key,
             on_message=self.on_message,

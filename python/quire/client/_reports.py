@@ -58,6 +58,7 @@ class Health:
     - `last_error`: why the last attempt to connect failed, if one did
     - `last_heard`: the time at which the last bytes came from the server (UTC)
     - `subscriptions`: the state of each subscription
+    - `instance`: the name of the instance that the client is connected to
     """
 
     state: str
@@ -66,6 +67,7 @@ class Health:
     last_error: str | None = None
     last_heard: datetime | None = None
     subscriptions: tuple[SubscriptionHealth, ...] = ()
+    instance: str | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from decimal import Decimal
 from enum import Enum
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from quire import _quire
 from quire._arguments import (
@@ -41,6 +41,8 @@ Kept = Literal[_Kept.KEPT]
 #: Where a replay begins when its bookmark is not in the log; `"fail"`: it is refused.
 BookmarkNotFound = Literal["epoch", "now", "fail"]
 _NOT_FOUND_OPTIONS: Final[dict[str, int]] = {"epoch": 0, "fail": 1 << 4, "now": 1 << 5}
+#: The members of `Change` that belong to the query of a subscription.
+_OF_QUERY: Final = ("keys", "order_by", "top_n", "skip_n")
 #: Text as on the wire, or messages per second.
 Rate = str | float | int
 
@@ -121,6 +123,12 @@ class Spec:
         """The query with which the subscription begins; `None` for a subscription without one."""
         return None
 
+    def with_query(self, changed: dict[str, Any]) -> Self:
+        """The subscription with other members of its query. Raises `ConfigError` when it has no query."""
+        for key in changed:
+            raise ConfigError("only a subscription that began with a query has it", key=key)
+        return self
+
     @property
     def wants_completed(self) -> bool:
         """A replay is always asked to say when it has caught up, so that `completed` is true to its name."""
@@ -138,7 +146,7 @@ class BlockingSpec(Spec):
 class Change:
     """The arguments of `Subscription.replace`, which are documented there."""
 
-    filter: FilterArgument | None = None
+    filter: FilterArgument | Kept | None = KEPT
     topic: str | None = None
     bookmark: Bookmark | None = None
     live: bool | None = None
@@ -149,6 +157,10 @@ class Change:
     conflation: Duration | Kept | None = KEPT
     conflation_key: str | Iterable[str] | Kept | None = KEPT
     select: str | Iterable[str] | Kept | None = KEPT
+    keys: str | Iterable[str] | Kept | None = KEPT
+    order_by: str | Kept | None = KEPT
+    top_n: int | None = None
+    skip_n: int | None = None
     timeout: Duration | None = None
 
     def of(self, spec: Spec) -> Spec:
@@ -157,7 +169,8 @@ class Change:
         changed = {
             field.name: said[field.name] for field in fields(self) if said[field.name] is not field.default
         }
-        return replace(spec, **(changed | {"filter": self.filter}))
+        of_query = {key: changed.pop(key) for key in _OF_QUERY if key in changed}
+        return replace(spec.with_query(of_query), **changed)
 
 
 def _rate_to_core(rate: Rate | None) -> str | None:

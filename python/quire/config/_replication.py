@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from quire._filter import MessageType
-from quire.config._values import Address, Period
+from quire.config._values import Address, Period, Size
 
 
 def _listed(value: Any) -> Any:
@@ -52,7 +52,9 @@ class Destination(_Model):
     downgrade_after: Period | None = None
     #: It is waited for again when that message is younger than this.
     upgrade_below: Period | None = None
-    #: Checks that are left out when the link is made: `txlog`, `message_type`, `sow`, `key`.
+    #: Bytes of the journal, its newest files, that are kept for it. Older files may be removed although it needs them.
+    retained_size_max: Size | None = None
+    #: Checks that are left out when the link is made: `txlog`, `message_type`, `sow`, `key`, `replicate`, `cascade`.
     exclude_validation: Texts = ()
     topic: Annotated[tuple[ReplicatedTopic, ...], Field(min_length=1)]
 
@@ -81,6 +83,7 @@ class Destination(_Model):
             "compression": self.compression,
             "downgrade_after_ns": _ns(self.downgrade_after),
             "upgrade_below_ns": _ns(self.upgrade_below),
+            "retained_size_max": self.retained_size_max,
             "exclude_validation": list(self.exclude_validation),
             "topics": [topic.model_dump() for topic in self.topic],
         }

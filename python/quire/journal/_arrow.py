@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire._errors import ConfigError, QuireError
 from quire._frames import check_types
-from quire._quire import ArrowReader, ArrowScan, JournalReader
+from quire._quire import ArrowScan, JournalReader, scan_journal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ def read_arrow(
     except ImportError:
         raise ConfigError("Arrow is not installed: pip install 'quire[arrow]'") from None
     first, last = reader.bounds(after, until)
-    scan = ArrowReader.of(reader).scan(json.dumps(spec), first, max(first, last))
+    scan = scan_journal(reader, json.dumps(spec), first, max(first, last))
     return batches(scan, lambda _first, _last, _reason: None)
 
 

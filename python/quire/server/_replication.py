@@ -42,7 +42,11 @@ class ServerReplication:
         self._act(destination, "pause")
 
     def resume(self, destination: str) -> None:
-        """Connects to a paused destination, and sends what it lacks. Raises the errors of `pause`."""
+        """Connects to a paused destination, and sends what it lacks.
+
+        A destination with a gap gets the records that are still in the journal (docs/replication.md, "Journal
+        files"). Raises the errors of `pause`.
+        """
         self._act(destination, "resume")
 
     def _act(self, destination: str, action: LinkAction) -> None:

@@ -22,8 +22,10 @@ try:
 except ImportError as _error:
     raise ConfigError("Spark is not installed: pip install 'quire[spark]'") from _error
 
+from quire.spark import _jar
 from quire.spark._archive import Archived, Compacted, archive, compact
 from quire.spark._bars import bars
+from quire.spark._jar import jar
 from quire.spark._last_value import LastValues, last_value
 from quire.spark._queue_audit import queue_audit
 from quire.spark._replay import Replayed, replay
@@ -50,6 +52,9 @@ def session(
 
         spark = quire.spark.session("local[2]")
         spark.read.format("quire").load("quire-data/journal").show()
+
+    The session has the jar of quire (`jar()`), with which reads take less time. A session that another part of
+    the program made before stays as it is: give its builder `spark.jars`.
 
     `memory` is the memory of the driver, which does all the work in local mode. With `quiet`, Spark prints
     only errors, also while it starts. `config` overrides settings. With `master=None`, `spark-submit` decides
@@ -78,6 +83,9 @@ def session(
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
     settings.update(config or {})
+    if (own := _jar.found()) is not None:
+        # Next to the jars of the program.
+        settings["spark.jars"] = ",".join(filter(None, (settings.get("spark.jars"), str(own))))
     builder: Any = SparkSession.builder
     builder = builder.appName(name) if master is None else builder.appName(name).master(master)
     for key, value in settings.items():
@@ -120,6 +128,7 @@ __all__ = [
     "archive",
     "bars",
     "compact",
+    "jar",
     "last_value",
     "queue_audit",
     "register",

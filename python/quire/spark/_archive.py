@@ -17,11 +17,10 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from quire._errors import ConfigError
-from quire._quire import ArrowReader
-from quire.spark import _columns, _directory
+from quire._quire import SparkJournal, SparkRead, spark_columns, spark_frame
 from quire.spark._files import Files
-from quire.spark._options import job_options, read_options
-from quire.spark._scan import ScanBuilder
+from quire.spark._options import job_options, options_of
+from quire.spark._scan import log, scan, tasks_of
 
 _CHECKPOINT = "_checkpoint"
 _JOINED = "_joined"
@@ -96,7 +95,7 @@ def archive(
     if not 1 <= max_messages < 1 << 63:
         raise ConfigError(f"max_messages: {max_messages} is not from 1 to {(1 << 63) - 1}")
     if fields:
-        own = _OWN_COLUMNS.intersection(name.lower() for name in _columns.defined("fields", fields))
+        own = _OWN_COLUMNS.intersection(name.lower() for name in spark_columns("fields", fields))
         if own:
             raise ConfigError(f"fields: {min(own)} is a column of the archive itself")
     options = {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(max_messages)}
@@ -141,11 +140,12 @@ class _Names:
             raise self._not_written(target)
         self._topics = topics
         pattern = f"{_LONG}|{_NOT_ASCII}" if self._encoding is not None else _LONG
-        self._options = read_options({"path": journal, "topicPattern": pattern, **options})
-        self._directory = _directory.locate(self._options.directories[0])
-        begin, reader = self._begin(), self._reader()
+        self._frame = spark_frame({"path": journal, "topicPattern": pattern, **options})
+        self._options = options_of(json.loads(self._frame)["options"])
+        self._journal = SparkJournal(self._options.directories[0], self._options.archive)
+        begin, (first, last) = self._begin(), self._journal.bounds()
         # The first run begins with what the journal has.
-        self._after = reader.first - 1 if begin is None else self._retained(begin, reader.last)
+        self._after = first - 1 if begin is None else self._retained(begin, last)
         #: Positions after the last batch that were removed from the journal.
         self.lost = 0 if begin is None else self._after - begin
 
@@ -164,21 +164,20 @@ class _Names:
 
     def _unusual(self) -> Iterator[str]:
         """The topics of new messages of which the name has to be looked at: the scan skips all others."""
-        last = self._reader().last
+        _, last = self._journal.bounds()
         self._after = self._retained(min(self._after, last), last)
-        spec = ScanBuilder(self._options, t.StructType([t.StructField("topic", t.StringType())])).spec
-        for batch in _directory.scan(self._range(self._after, last), spec):
-            yield from batch.column(0).unique().to_pylist()
+        schema = t.StructType([t.StructField("topic", t.StringType())]).json()
+        read = SparkRead(f'{{"frame": {self._frame}, "schema": {schema}}}')
+        for task in tasks_of(*read.plan_part(self._journal.directory, self._after, last)):
+            for batch in scan(task):
+                yield from batch.column(0).unique().to_pylist()
         self._after = last
 
-    def _reader(self) -> ArrowReader:
-        return _directory.refreshed(self._directory, self._options.archive)
-
-    def _range(self, after: int, last: int) -> _directory.Range:
-        return _directory.Range(self._directory, after, last, None, self._options.archive)
-
     def _retained(self, after: int, last: int) -> int:
-        return _directory.retained(self._reader(), self._range(after, last), self._options)
+        begin, warnings = self._journal.retained(after, last, self._options.fail_on_data_loss)
+        for warning in warnings:
+            log.warning("%s", warning)
+        return begin
 
     def _begin(self) -> int | None:
         """Where the run begins: after the last batch that Spark has noted to be whole; `None` for the first run."""
@@ -188,7 +187,7 @@ class _Names:
             return None
         newest = str(max(numbers))
         lines = (self._files.read(f"{offsets}/{newest}") or "").splitlines()
-        place: Any = json.loads(lines[-1])["journals"].get(self._directory) if lines else None
+        place: Any = json.loads(lines[-1])["journals"].get(self._journal.directory) if lines else None
         if place is None:
             return None
         return int(place["to" if self._files.exists(f"{commits}/{newest}") else "from"])

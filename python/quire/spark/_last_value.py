@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from quire._errors import ConfigError
-from quire.spark import _columns, _directory
+from quire._quire import SparkJournal, spark_columns
 from quire.spark._files import Files
 from quire.spark._options import job_options, read_options
+from quire.spark._scan import log
 
 _STATE = "_state.json"
 
@@ -60,21 +61,22 @@ def last_value(
         raise ConfigError(
             f"keys, topics: {target} was made with {state['keys']!r} of {state['topics'] or 'all topics'}"
         )
-    columns = _columns.defined("keys", keys)
+    columns = spark_columns("keys", keys)
     # The end of the run comes from the journal, not from the rows: the newest record may have another topic, or be
     # no message. Later messages are left to the next run, even if the frame, a later snapshot, contains them.
     job = job_options(archive_directory, skip_lost)
     options = read_options({"path": journal, **job})
-    directory, at = _directory.locate(options.directories[0]), state.get("at")
-    known = None if at is None else (str(at[0]), int(at[1]))
+    opened, at = SparkJournal(options.directories[0], options.archive), state.get("at")
     # Raises when the record that the table ends with is another now: what is new could not be told.
-    done = _directory.Range(directory, 0, state["position"], known, options.archive)
-    _directory.reader_of(done)
-    found = _directory.refreshed(directory, options.archive)
-    position = max(state["position"], found.last)
+    opened.check(state["position"], None if at is None else (str(at[0]), int(at[1])))
+    position = max(state["position"], opened.bounds()[1])
+    lost = 0
     # The first run begins with what the journal has.
-    since = replace(done, after=state["position"], limit=position) if state["version"] else done
-    lost = _directory.retained(found, since, options) - since.after
+    if state["version"]:
+        begin, warnings = opened.retained(state["position"], position, options.fail_on_data_loss)
+        lost = begin - state["position"]
+        for warning in warnings:
+            log.warning("%s", warning)
     reader = spark.read.format("quire").option("fields", keys).options(**job)
     # Every use of the frame has the conditions below.
     reader = reader.option("pushConditions", "true")
@@ -87,7 +89,7 @@ def last_value(
     _newest(spark, new, files, state["version"], columns).write.mode("overwrite").parquet(
         files.path(f"version={version}")
     )
-    after = {"position": position, "at": _directory.identity(found, position), "version": version}
+    after = {"position": position, "at": opened.identity(position), "version": version}
     files.write(_STATE, json.dumps({**after, "keys": keys, "topics": topics}))
     files.remove(f"version={state['version']}")
     path = files.path(f"version={version}")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import Row, SparkSession
 
 from quire._errors import ConfigError
+from quire._quire import SparkJournal, spark_frame
 from quire.client._again import check_not_again
 from quire.client._blocking import Client
-from quire.spark import _directory
-from quire.spark._options import ReadOptions, job_options, read_options
+from quire.spark._options import job_options
+from quire.spark._scan import log
 
 #: Seconds. The system takes no sleep of centuries, which a small pace can ask for.
 _SLEEP_MAX = 3600.0
@@ -73,7 +75,7 @@ def replay(
     begun = time.monotonic()
     count = 0
     with Client(url, name=name, wait=True) as client:
-        lost = _lost(read_options({"path": journal, **options}), client.persisted)
+        lost = _lost({"path": journal, **options}, client.persisted)
         for row in _in_order(frame.toLocalIterator(prefetchPartitions=True)):
             if not count and not again:
                 check_not_again(client, row.topic, row.bookmark, row.timestamp_ns, topic)
@@ -103,16 +105,19 @@ def _headers(column: Mapping[str, bytearray] | None) -> dict[str, str | bytes] |
     return headers
 
 
-def _lost(options: ReadOptions, done: int) -> int:
+def _lost(options: Mapping[str, str], done: int) -> int:
     """How many positions of the range were removed from the journal since the replay was stopped, after the last message that it had
     published."""
-    directory = _directory.locate(options.directories[0])
-    range = _directory.span(directory, options)
-    found = _directory.reader(directory, options.archive)
+    frame = json.loads(spark_frame(dict(options)))
+    range_, archive = frame["ranges"][0], frame["options"]["archive"]
+    opened = SparkJournal(range_["directory"], archive)
     # A range that begins later than the journal does has lost nothing, and a replay that has not begun takes what there is.
-    if done == 0 or range.after > found.first - 1:
+    if done == 0 or range_["after"] > opened.bounds()[0] - 1:
         return 0
-    return _directory.retained(found, replace(range, after=done), options) - done
+    begin, warnings = opened.retained(done, range_["limit"], frame["options"]["fail_on_data_loss"])
+    for warning in warnings:
+        log.warning("%s", warning)
+    return begin - done
 
 
 def _in_order(rows: Iterator[Row]) -> Iterator[Row]:

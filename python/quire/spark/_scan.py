@@ -1,71 +1,92 @@
-"""The scan that the options, the schema and the filters of a read ask of the Rust core."""
+"""The scan that a frame, a schema and the filters of a read ask of the core."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark import SparkFiles
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
 from quire._errors import BadFilterError, ConfigError
-from quire._quire import check_scan
-from quire.spark import _columns, _pushdown
+from quire._quire import SparkRead, spark_scan
+from quire.journal._arrow import batches
+from quire.spark import _pushdown
 from quire.spark._failures import hiding_traceback
-from quire.spark._options import ReadOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("quire.spark")
+
+
+class Task(ds.InputPartition):
+    """The part of a read for one task: a text of the core."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(task)
 
 
 class ScanBuilder:
     """Checked as soon as it is made: a mistake is the driver's to show, not that of a task."""
 
-    def __init__(self, options: ReadOptions, schema: t.StructType) -> None:
-        self._options = options
-        self._schema = schema
-        self._spec: dict[str, Any] = {
-            "columns": _columns.sources(schema, options),
-            "topics": options.topics,
-            # A server filters by itself: it knows the types of the messages.
-            "filter": None if options.url else options.filter,
-            "includes_events": options.includes_events,
-            "includes_deletes": options.includes_deletes,
-            "skips_damage": not options.fail_on_data_loss,
-            "batch_rows": options.batch_rows,
-            "batch_bytes": options.batch_bytes,
-            "now_ns": time.time_ns(),
-        }
-        try:
-            check_scan(self.spec)
-        except BadFilterError as error:
-            raise in_filter(error, options.filter) from None
+    def __init__(self, frame: str, schema: t.StructType) -> None:
+        self._frame = frame
+        self._schema = schema.json()
+        self._conditions: list[dict[str, Any]] = []
+        self.read.spec()
 
     def push(self, filters: Sequence[ds.Filter]) -> None:
         """Leaves rows out early that do not pass."""
-        self._spec["predicates"] = _pushdown.predicates(filters, self._schema, self._options)
+        self._conditions = [_pushdown.condition(filter) for filter in filters]
+
+    @property
+    def text(self) -> str:
+        """The read as the core takes it."""
+        conditions = json.dumps(self._conditions)
+        return f'{{"frame": {self._frame}, "schema": {self._schema}, "conditions": {conditions}}}'
+
+    @property
+    def read(self) -> SparkRead:
+        """The read."""
+        return SparkRead(self.text)
 
     @property
     def conditions(self) -> str:
         """A name for the filters: the same for the same ones in any order."""
-        predicates = sorted(json.dumps(predicate, sort_keys=True) for predicate in self._spec["predicates"])
-        return hashlib.sha256("\n".join(predicates).encode()).hexdigest()[:32]
+        conditions = sorted(json.dumps(condition, sort_keys=True) for condition in self._conditions)
+        return hashlib.sha256("\n".join(conditions).encode()).hexdigest()[:32]
 
-    @property
-    def topics(self) -> Sequence[str] | None:
-        """The topics that the filters leave, when they name some."""
-        for predicate in self._spec.get("predicates", ()):
-            is_topic = predicate["source"] == {"attribute": "topic"}
-            if is_topic and predicate["operator"] == "in" and not predicate["negated"]:
-                return [str(value) for value in predicate["values"]]
-        return None
+    def tasks(self) -> list[Task]:
+        """Cuts the read into tasks."""
+        return tasks_of(*self.read.plan())
 
-    @property
-    def spec(self) -> str:
-        """Returns the argument of `ArrowReader`."""
-        return json.dumps(self._spec)
+
+def tasks_of(tasks: Sequence[str], warnings: Sequence[str]) -> list[Task]:
+    """The tasks of a plan, of which the warnings are logged."""
+    for warning in warnings:
+        log.warning("%s", warning)
+    return list(map(Task, tasks))
+
+
+def scan(task: ds.InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yields the batches of a task. An unreadable message is an error, or logged if it may be skipped."""
+    # Without a partition, Spark passes an empty one.
+    if not isinstance(task.value, str):
+        return
+    with hiding_traceback():
+        directory = json.loads(task.value)["range"]["directory"]
+        yield from batches(spark_scan(task.value), partial(_tell, directory))
+
+
+def _tell(directory: str, first: int, last: int, reason: str) -> None:
+    log.warning("%s: messages %d to %d are left out: %s", directory, first, last, reason)
 
 
 def in_filter(error: BadFilterError, text: str | None) -> BadFilterError:

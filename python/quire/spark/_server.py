@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
-from quire._bookmarks import EPOCH, NOW, instant_to_core, time_ns
+from quire._bookmarks import EPOCH, NOW, instant_to_core
 from quire._errors import BadBookmarkError, BadFilterError, ConfigError
 from quire._quire import ArrowRange
 from quire.client._blocking import Client, Subscription
 from quire.client._options import Reconnect
 from quire.client._spec import Spec
 from quire.journal._arrow import batches
-from quire.spark._options import EARLIEST, LATEST, PARTITION_BYTES_MIN, ReadOptions, password, time_ago_ns
+from quire.spark import _options
+from quire.spark._options import ReadOptions, password
 from quire.spark._scan import in_filter
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _NOT_FOUND = "bookmark_not_found"
 
 #: A range with at most this number of messages, and 16 MB, is one task: a smaller task costs more to start than to run.
 _PART_MESSAGES_MIN = 50_000
+_PART_BYTES_MIN = 16 << 20
 
 #: Limit of received messages that wait in a task, in bytes. Above it, the server pauses.
 _RECEIVE_BYTES_MAX = 16 << 20
@@ -175,7 +177,7 @@ class Connection:
         """Cuts a range into about `parts` parts of equal time. Does not cut a small range."""
         if range_.is_empty:
             return []
-        if parts <= 1 or self.count(range_, wanted, _PART_MESSAGES_MIN, PARTITION_BYTES_MIN)[2]:
+        if parts <= 1 or self.count(range_, wanted, _PART_MESSAGES_MIN, _PART_BYTES_MIN)[2]:
             return [range_]
         first = self.first(range_)
         begin_ns = 0 if first is None else first[1]
@@ -238,10 +240,10 @@ def span(connection: Connection, options: ReadOptions) -> ServerRange:
 
 def _start(connection: Connection, options: ReadOptions, head: Place) -> Place:
     if options.starting_ns is None:
-        return _offset(connection, "startingOffsets", options.starting, head)
+        return _offset(connection, "startingOffsets", options.starting or "earliest", head)
     since = Place(instant_to_core(options.starting_ns), is_before=True)
     found = connection.first(ServerRange(since, head))
-    if found is None and options.timestamp_strategy == "error":
+    if found is None and not options.starts_at_latest:
         raise ConfigError(
             "startingTimestamp: it is behind the last message; timestampStrategy=latest begins there"
         )
@@ -254,21 +256,25 @@ def _end(connection: Connection, options: ReadOptions, head: Place) -> Place:
     return _behind(connection, options.ending_ns, head)
 
 
-def _offset(connection: Connection, key: str, text: str, head: Place) -> Place:
-    if text in (LATEST, EARLIEST):
-        return head if text == LATEST else Place(EPOCH)
-    if re.fullmatch(r"-\d+", text):
-        raise ConfigError(
-            f"{key}: a server does not say how many messages it has; give a bookmark or a time, or read the directory"
-        )
-    instant_ns = time_ago_ns(key, text)
-    if instant_ns is None:
-        instant_ns = time_ns(text)
-    if instant_ns is not None:
-        return _behind(connection, instant_ns, head)
-    if not connection.has(text):
-        raise BadBookmarkError(f"the log does not have {text}", key=key)
-    return Place(text)
+def _offset(connection: Connection, key: str, place: _options.Place, head: Place) -> Place:
+    match place:
+        case "latest":
+            return head
+        case "earliest":
+            return Place(EPOCH)
+        case {"back": _}:
+            raise ConfigError(
+                f"{key}: a server does not say how many messages it has; give a bookmark or a time, or read the directory"
+            )
+        case {"ago_ns": int(ns)}:
+            return _behind(connection, max(time.time_ns() - ns, 0), head)
+        case {"time_ns": int(ns)}:
+            return _behind(connection, ns, head)
+        case {"bookmark": str(bookmark)}:
+            if not connection.has(bookmark):
+                raise BadBookmarkError(f"the log does not have {bookmark}", key=key)
+            return Place(bookmark)
+    raise AssertionError(place)
 
 
 def _behind(connection: Connection, ns: int, head: Place) -> Place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
 from quire.spark._failures import hiding_traceback
-from quire.spark._options import ReadOptions
+from quire.spark._options import ReadOptions, options_of
 from quire.spark._scan import PushFilters, ScanBuilder
 from quire.spark._server import Connection, ServerRange, Wanted
 
@@ -28,12 +29,12 @@ class ServerPart(ds.InputPartition):
 class ServerReader(ds.DataSourceReader):
     """Reads what the options covered when the frame was made: every action on it sees the same."""
 
-    def __init__(self, options: ReadOptions, schema: t.StructType, range_: ServerRange, frame: str) -> None:
-        self._options = options
+    def __init__(self, frame: str, schema: t.StructType, range_: ServerRange, name: str) -> None:
+        self._options = options_of(json.loads(frame)["options"])
         self._range = range_
-        self._scan = ScanBuilder(options, schema)
-        if options.takes_conditions:
-            setattr(self, "pushFilters", PushFilters(self._scan, frame))  # noqa: B010  (see `PushFilters`)
+        self._scan = ScanBuilder(frame, schema)
+        if self._options.takes_conditions:
+            setattr(self, "pushFilters", PushFilters(self._scan, name))  # noqa: B010  (see `PushFilters`)
 
     @hiding_traceback()
     def partitions(self) -> Sequence[ds.InputPartition]:
@@ -41,11 +42,11 @@ class ServerReader(ds.DataSourceReader):
             return split(connection, self._range, self._wanted, self._options)
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        return receive(partition, self._options, self._wanted, self._scan.spec)
+        return receive(partition, self._options, self._wanted, self._scan.read.spec())
 
     @property
     def _wanted(self) -> Wanted:
-        return Wanted.of(self._options, self._scan.topics)
+        return Wanted.of(self._options, self._scan.read.topics())
 
 
 def split(

@@ -7,8 +7,10 @@ driver counts a batch before it plans it.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource as ds
@@ -17,7 +19,7 @@ from pyspark.sql.streaming import datasource as limits
 
 from quire._errors import BadBookmarkError
 from quire.spark._failures import hiding_traceback
-from quire.spark._options import ReadOptions
+from quire.spark._options import options_of
 from quire.spark._scan import ScanBuilder
 from quire.spark._server import Connection, Place, ServerRange, Wanted, span
 from quire.spark._server_batch import receive, split
@@ -37,9 +39,11 @@ _EVERYTHING = 1 << 62
 class ServerStreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
     """Lives in one process of the driver for a run of a query; `read` runs elsewhere, on a copy as it was made."""
 
-    def __init__(self, options: ReadOptions, schema: t.StructType) -> None:
-        self._options = options
-        self._scan = ScanBuilder(options, schema)
+    def __init__(self, frame: str, schema: t.StructType) -> None:
+        options = options_of(json.loads(frame)["options"])
+        # A query that was not told where to begin begins with what comes.
+        self._options = replace(options, starting=options.starting or "latest")
+        self._scan = ScanBuilder(frame, schema)
         self._wanted = Wanted.of(options)
         self._connected: Connection | None = None
         #: With `AvailableNow`: the last place to read.
@@ -97,7 +101,7 @@ class ServerStreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvaila
         return split(self._connection, range_, self._wanted, self._options)
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        return receive(partition, self._options, self._wanted, self._scan.spec)
+        return receive(partition, self._options, self._wanted, self._scan.read.spec())
 
     @property
     def _connection(self) -> Connection:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import uuid
 from collections.abc import MutableMapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
-from quire._errors import ConfigError, DisconnectedError, QuireError
+from quire._errors import DisconnectedError, QuireError
+from quire.spark import _jar
 from quire.spark._failures import hiding_traceback
 
 if TYPE_CHECKING:
-    from quire.spark._directory import Range
-    from quire.spark._options import ReadOptions
     from quire.spark._server import ServerRange
 
 # Spark imports this module in every worker: the compiled core, pyarrow and the rest are imported where used.
@@ -39,14 +38,15 @@ class QuireDataSource(ds.DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         #: The name of the frame: all that Spark plans for it has this object.
-        self._frame = uuid.uuid4().hex
-        self._ranges: list[Range] | ServerRange | None = None
+        self._name = uuid.uuid4().hex
+        #: The frame of the core, and the range of a server.
+        self._frame: tuple[str, ServerRange | None] | None = None
         if not _OF_A_SINK & {key.lower() for key in options}:
             # Here, because Spark keeps this object for the life of the frame: two actions on it read the same. What is wrong is said when
             # the frame is read: it may as well be a sink, whose directory is made by the write. A server that does not answer would not
             # answer that either.
             try:
-                self._ranges = self._snapshot(self._read_options())
+                self._frame = self._snapshot()
             except (DisconnectedError, TimeoutError):
                 raise
             except (QuireError, OSError):
@@ -57,25 +57,24 @@ class QuireDataSource(ds.DataSource):
         return "quire"
 
     @hiding_traceback()
-    def schema(self) -> str:
-        from quire.spark._columns import ddl
+    def schema(self) -> t.StructType:
+        from quire._quire import spark_schema
 
-        options = self._read_options()
-        if self._ranges is None:
-            self._snapshot(options)  # says what is wrong
-        return ddl(options)
+        frame, _ = self._frame or self._snapshot()  # says what is wrong
+        return t.StructType.fromJson(json.loads(spark_schema(frame)))
 
     @hiding_traceback()
     def reader(self, schema: t.StructType) -> ds.DataSourceReader:
-        options = self._read_options()
-        ranges = self._ranges if self._ranges is not None else self._snapshot(options)
-        if isinstance(ranges, list):
-            from quire.spark._batch import BatchReader
+        _jar.check_choice(self.options)
+        frame, server_range = self._frame or self._snapshot()
+        if server_range is not None:
+            from quire.spark._server_batch import ServerReader
 
-            return BatchReader(options, schema, ranges, self._frame)
-        from quire.spark._server_batch import ServerReader
+            return ServerReader(frame, schema, server_range, self._name)
+        from quire.spark._batch import BatchReader
 
-        return ServerReader(options, schema, ranges, self._frame)
+        takes_conditions = json.loads(frame)["options"]["takes_conditions"]
+        return BatchReader(frame, schema, self._name, takes_conditions)
 
     def streamReader(self, schema: t.StructType) -> ds.DataSourceStreamReader:
         try:
@@ -86,25 +85,17 @@ class QuireDataSource(ds.DataSource):
             return FailedStreamReader(error)
 
     def _stream_reader(self, schema: t.StructType) -> ds.DataSourceStreamReader:
-        from quire.spark._options import LATEST
+        from quire._quire import spark_frame
 
-        given = {key.lower() for key in self.options}
-        # A query that was not told where to begin begins with what comes.
-        options = self._read_options()
-        if options.last_values is not None:
-            raise ConfigError(
-                "lastValues: spark.read has it, spark.readStream does not; a query over the stream gets each change, "
-                "also with includeDeletes"
-            )
-        if "startingoffsets" not in given:
-            options = replace(options, starting=LATEST)
-        if options.url is not None:
+        _jar.check_choice(self.options)
+        frame = spark_frame(dict(self.options), is_stream=True)
+        if json.loads(frame)["options"]["url"] is not None:
             from quire.spark._server_stream import ServerStreamReader
 
-            return ServerStreamReader(options, schema)
+            return ServerStreamReader(frame, schema)
         from quire.spark._stream import StreamReader
 
-        return StreamReader(options, schema)
+        return StreamReader(frame, schema)
 
     @hiding_traceback()
     def writer(self, schema: t.StructType, overwrite: bool) -> ds.DataSourceWriter:
@@ -120,17 +111,15 @@ class QuireDataSource(ds.DataSource):
 
         return StreamWriter(write_options(self.options), schema, overwrite)
 
-    def _read_options(self) -> ReadOptions:
-        from quire.spark._options import read_options
+    def _snapshot(self) -> tuple[str, ServerRange | None]:
+        from quire._quire import spark_frame
+        from quire.spark._options import options_of
 
-        return read_options(self.options)
+        frame = spark_frame(dict(self.options))
+        options = options_of(json.loads(frame)["options"])
+        if options.url is None:
+            return frame, None
+        from quire.spark import _server
 
-    def _snapshot(self, options: ReadOptions) -> list[Range] | ServerRange:
-        if options.url is not None:
-            from quire.spark import _server
-
-            with _server.Connection(options) as connection:
-                return _server.span(connection, options)
-        from quire.spark._directory import locate, span
-
-        return [span(locate(directory), options) for directory in options.directories]
+        with _server.Connection(options) as connection:
+            return frame, _server.span(connection, options)

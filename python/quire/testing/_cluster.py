@@ -102,6 +102,8 @@ class Cluster:
             destinations = [
                 {
                     "topic": _topics(settings),
+                    # A message can come to a third instance on two paths (docs/replication.md, "What is sent").
+                    "pass_through": [".*"] if n > 2 else [],
                     **link,
                     "name": names[other],
                     "addresses": [f"127.0.0.1:{self._forwarders[number, other].port}"],

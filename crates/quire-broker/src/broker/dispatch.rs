@@ -78,7 +78,7 @@ impl Broker {
         let session = &self.cx.sessions.all[id];
         let admitted = match &session.identity {
             Some(identity) => self.cx.admit(&identity.principal, command),
-            // All that a stranger may send is a logon: see below.
+            // Before it is logged on, a connection may send only a logon: see below.
             None => Ok(()),
         };
         if let Err(refused) = admitted {

@@ -244,7 +244,7 @@ impl Broker {
     pub fn close(mut self) -> Result<(), JournalError> {
         self.queues.close(&mut self.cx)?;
         self.tables.close(&mut self.cx)?;
-        self.links.save()?;
+        self.links.save(&self.cx)?;
         self.cx.log.journal.close()
     }
 

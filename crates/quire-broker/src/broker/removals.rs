@@ -51,7 +51,7 @@ impl Removals<'_> {
                 self.answer_delete(id, &DeleteDone { command, acks, count: 0 });
                 Ok(())
             }
-            [] => Err(not_last_value(topic)),
+            [] => Err(not_last_value(topic, self.cx.topics.is_container(topic))),
             _ => self.tables.begin_delete(self.cx, id, delete, &tables),
         });
         if let Err(refused) = begun {

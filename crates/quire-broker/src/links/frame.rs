@@ -465,7 +465,8 @@ mod tests {
         }
     }
 
-    fn examples() -> Vec<Vec<u8>> {
+    /// Every kind of frame, with its name in the golden file.
+    fn examples() -> Vec<(&'static str, Vec<u8>)> {
         let mark = Some(Mark { position: Position::new(2), bookmark: Bookmark::new(PublisherId::new(1), 5) });
         let hello = Hello {
             version: 1,
@@ -480,20 +481,20 @@ mod tests {
         };
         let welcome = Welcome { version: 1, instance: "b", group: "b", has_mark: true, ..Welcome::default() };
         let frames = [
-            Frame::Hello(hello),
-            Frame::Welcome(welcome),
-            Frame::Refused { reason: "no" },
-            Frame::Acknowledged { through: Position::new(9), hops: 1, mark },
-            Frame::Heartbeat,
-            Frame::CaughtUp,
+            ("hello", Frame::Hello(hello)),
+            ("welcome", Frame::Welcome(welcome)),
+            ("refused", Frame::Refused { reason: "no" }),
+            ("acknowledged", Frame::Acknowledged { through: Position::new(9), hops: 1, mark }),
+            ("heartbeat", Frame::Heartbeat),
+            ("caught_up", Frame::CaughtUp),
         ];
         let mut examples: Vec<_> = frames
             .iter()
-            .map(|frame| {
+            .map(|(name, frame)| {
                 let mut bytes = Vec::new();
                 frame.encode(&mut bytes);
                 assert_eq!(next_frame(&bytes, 1000), Ok(Some((frame.clone(), bytes.len()))));
-                bytes
+                (*name, bytes)
             })
             .collect();
         let mut bytes = Vec::new();
@@ -504,14 +505,14 @@ mod tests {
         let mut writer = RecordsWriter::begin(&mut compressed);
         (0..20).for_each(|_| writer.put(&record(), &mut compressed));
         writer.end(Position::new(8), Compression::Lz4, &mut compressed);
-        examples.push(compressed);
-        examples.push(bytes);
+        examples.push(("compressed", compressed));
+        examples.push(("records", bytes));
         examples
     }
 
     #[test]
     fn records_arrive_as_they_were_sent() {
-        let bytes = examples().pop().unwrap_or_default();
+        let (_, bytes) = examples().pop().unwrap_or_default();
         let Ok(Some((Frame::Records(records), size))) = next_frame(&bytes, 1000) else {
             panic!("no records")
         };
@@ -532,9 +533,47 @@ mod tests {
         assert_eq!(found, [Ok(expected)]);
     }
 
+    /// An encoder and a decoder that drift together pass every round trip, and fail here.
+    #[test]
+    fn every_frame_has_the_bytes_of_the_golden_file() {
+        let golden = include_str!("../../tests/golden/link-frames.txt");
+        let golden = golden.lines().filter(|line| !line.starts_with('#'));
+        let golden: Vec<(&str, Vec<u8>)> = golden
+            .map(|line| {
+                let (name, digits) = line.split_once(' ').unwrap();
+                let digits = digits.replace(' ', "");
+                let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+                (name, (0..digits.len()).step_by(2).map(byte).collect())
+            })
+            .collect();
+        for (name, bytes) in examples() {
+            let expected = golden.iter().find(|(key, _)| *key == name);
+            let expected = expected.map(|(_, bytes)| &bytes[..]);
+            // Another version of the library may compress in another way, and must read what this one has written.
+            if name == "compressed" {
+                let Ok(Some((Frame::Compressed(read), _))) = next_frame(expected.unwrap_or_default(), 1000)
+                else {
+                    panic!("no compressed frame: {bytes:02x?}")
+                };
+                let Ok(Some((Frame::Compressed(made), _))) = next_frame(&bytes, 1000) else { panic!() };
+                assert_eq!(read.decompress(10_000), made.decompress(10_000));
+                let mut again = Vec::new();
+                Frame::Compressed(read).encode(&mut again);
+                assert_eq!(Some(&again[..]), expected);
+                continue;
+            }
+            assert_eq!(expected, Some(&bytes[..]), "{name}: {bytes:02x?}");
+        }
+        for kind in 0..=255 {
+            let is_known = next_frame(&[1, 0, 0, 0, kind], 1000) != Err(BadFrame("an unknown kind"));
+            let is_golden = golden.iter().any(|(_, bytes)| bytes[4] == kind);
+            assert_eq!(is_known, is_golden, "the kind {kind}");
+        }
+    }
+
     #[test]
     fn a_frame_that_is_cut_short_is_waited_for_and_a_changed_one_never_panics() {
-        for bytes in examples() {
+        for (_, bytes) in examples() {
             for size in 0..bytes.len() {
                 assert_eq!(next_frame(&bytes[..size], 1000), Ok(None));
             }

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use quire_journal::{Instance, Position};
 use quire_types::time::Instant;
 
+use super::check::check;
 use super::frame::{
     FRAME_OVERHEAD_MAX, Frame, Hello, Mark, Records, SentRecord, VERSION, Welcome, next_frame, take_records,
 };
-use super::settings::{CHECKS, NAME_SIZE_MAX};
-use super::{HEARTBEAT, SILENCE_MAX, key_of};
+use super::settings::Definition;
+use super::{HEARTBEAT, SILENCE_MAX};
 use crate::context::Context;
 use crate::io::{ConnectionId, Event, Output};
 use crate::replicated::Destinations;
@@ -25,6 +26,8 @@ use crate::work::{Job, JobOwner};
 pub(super) struct Incoming {
     pub(super) connection: ConnectionId,
     peer: String,
+    /// The links of this instance.
+    own_links: Arc<[Arc<Definition>]>,
     /// The source, once its `hello` came.
     pub(super) source: Option<SourceInstance>,
     state: State,
@@ -156,10 +159,16 @@ impl Arrived {
 }
 
 impl Incoming {
-    pub(super) fn new(connection: ConnectionId, peer: &str, now: Instant) -> Self {
+    pub(super) fn new(
+        connection: ConnectionId,
+        peer: &str,
+        own_links: Arc<[Arc<Definition>]>,
+        now: Instant,
+    ) -> Self {
         Incoming {
             connection,
             peer: peer.to_owned(),
+            own_links,
             source: None,
             state: State::AwaitingHello,
             input: Vec::new(),
@@ -239,14 +248,14 @@ impl Incoming {
     }
 
     fn greet(&mut self, cx: &mut Context, hello: &Hello<'_>) {
-        if let Err(reason) = check(cx, hello) {
-            return self.end(cx, &reason);
-        }
         self.source = Some(SourceInstance {
             name: hello.instance.into(),
             group: hello.group.into(),
             started_ns: hello.started_ns,
         });
+        if let Err(reason) = check(cx, hello, &self.own_links) {
+            return self.end(cx, &reason);
+        }
         match hello.mark {
             Some(mark) if mark.position <= cx.log.journal.persisted() => {
                 let job = Job::FindBookmark { reader: cx.log.reader.clone(), bookmark: mark.bookmark };
@@ -379,71 +388,4 @@ impl Incoming {
             duplicate_count: self.duplicate_count,
         }
     }
-}
-
-/// Checks the two configurations against each other.
-///
-/// # Errors
-/// Every difference, check by check.
-fn check(cx: &mut Context, hello: &Hello<'_>) -> Result<(), String> {
-    let (name, group) = (cx.config.name.clone(), cx.config.group().to_owned());
-    if hello.version != VERSION {
-        return Err(format!("links of version {} are not known here, version {VERSION} is", hello.version));
-    }
-    if !cx.config.replication.accepts {
-        return Err(format!("instance {name:?} accepts no links: set replication.address there"));
-    }
-    if hello.instance == name {
-        return Err(format!("both instances have the name {name:?}: names must be unique"));
-    }
-    if [hello.instance, hello.group].iter().any(|text| !(1..=NAME_SIZE_MAX).contains(&text.len())) {
-        return Err("the name or the group of the source is empty or too long".to_owned());
-    }
-    let is_meant = hello.destination == name
-        || (!hello.destination_group.is_empty() && hello.destination_group == group);
-    if !is_meant {
-        return Err(format!(
-            "this instance has the name {name:?} and the group {group:?}, and the source looks for {:?}",
-            hello.destination
-        ));
-    }
-    let mut mistakes = Vec::new();
-    let is_checked = |check: &str| !hello.excluded.contains(&check);
-    for offer in &hello.topics {
-        let topic = cx.topics.intern(offer.topic);
-        let recording = &cx.topics.topic(topic).recording;
-        if is_checked(CHECKS[0]) && !(recording.is_configured() && recording.records_any()) {
-            mistakes
-                .push(format!("txlog: {name:?} does not record the topic {:?} of the source", offer.topic));
-            continue;
-        }
-        if is_checked(CHECKS[1]) && recording.message_type.name() != offer.message_type {
-            mistakes.push(format!(
-                "message_type: the topic {:?} has the type {:?} at the source and {:?} here",
-                offer.topic,
-                offer.message_type,
-                recording.message_type.name()
-            ));
-        }
-        let queues = cx.topics.describe(offer.topic).queues;
-        if let Some(queue) = queues.iter().find(|queue| !cx.config.is_local_queue(queue)) {
-            mistakes.push(format!(
-                "queue: {queue:?} takes messages of the topic {:?}, which comes from another instance; define it as [[local_queue]]: then each instance delivers every message to its own consumers",
-                offer.topic
-            ));
-        }
-        let key = key_of(&cx.config, offer.topic);
-        if key.is_empty() != offer.key.is_empty() {
-            let place = if key.is_empty() { "the source" } else { "this instance" };
-            if is_checked(CHECKS[2]) {
-                mistakes.push(format!("sow: only {place} keeps last values of the topic {:?}", offer.topic));
-            }
-        } else if is_checked(CHECKS[3]) && key != offer.key {
-            mistakes.push(format!(
-                "key: the topic {:?} has the key {:?} at the source and {key:?} here",
-                offer.topic, offer.key
-            ));
-        }
-    }
-    if mistakes.is_empty() { Ok(()) } else { Err(mistakes.join("; ")) }
 }

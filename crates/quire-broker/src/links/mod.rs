@@ -4,6 +4,7 @@
 //! source, `incoming.rs` that of the destination, and `frame.rs` has their frames. The records come from the log (`read.rs`), where the
 //! tests of `route.rs` choose them. The run loop records what came in, through the one intake.
 
+mod check;
 mod compress;
 mod frame;
 mod incoming;
@@ -58,6 +59,8 @@ const OFFERED_MAX: usize = 10_000;
 
 /// The links of the instance.
 pub(crate) struct Links {
+    /// Those to the destinations, as the configuration has them.
+    definitions: Arc<[Arc<Definition>]>,
     outgoing: Vec<Outgoing>,
     incoming: Vec<Incoming>,
     by_connection: HashMap<ConnectionId, Side, FxBuildHasher>,
@@ -79,12 +82,14 @@ enum Side {
 
 impl Links {
     pub(crate) fn new(definitions: Vec<Definition>, cx: &Context) -> Self {
-        let definitions = definitions.into_iter().map(Arc::new).enumerate();
-        let mut outgoing: Vec<_> =
-            definitions.map(|(number, definition)| Outgoing::new(number, definition)).collect();
+        let definitions: Arc<[_]> = definitions.into_iter().map(Arc::new).collect();
+        let new_link =
+            |(number, definition): (usize, &Arc<Definition>)| Outgoing::new(number, definition.clone());
+        let mut outgoing: Vec<_> = definitions.iter().enumerate().map(new_link).collect();
         let places = Places::new(&cx.log.journal);
         if !outgoing.is_empty() {
             let end = cx.log.journal.persisted();
+            outgoing.iter_mut().for_each(|link| link.resume(start_of_log(cx), None));
             for (name, resume_from, mark) in places.read() {
                 let is_named = |link: &&mut Outgoing| link.definition.settings.name == name;
                 // Beyond the end of the log the place is of a log that was replaced by an older copy.
@@ -94,6 +99,7 @@ impl Links {
             }
         }
         Links {
+            definitions,
             outgoing,
             incoming: Vec::new(),
             by_connection: HashMap::default(),
@@ -130,7 +136,8 @@ impl Links {
 
     /// Another instance has connected.
     pub(crate) fn accepted(&mut self, cx: &mut Context, connection: ConnectionId, peer: &str) {
-        self.incoming.push(Incoming::new(connection, peer, cx.now.instant));
+        let own_links = self.definitions.clone();
+        self.incoming.push(Incoming::new(connection, peer, own_links, cx.now.instant));
         self.by_connection.insert(connection, Side::Incoming);
     }
 
@@ -335,10 +342,19 @@ impl Links {
     }
 
     fn save_places(&mut self, cx: &mut Context) {
-        let outgoing = &self.outgoing;
-        if !outgoing.is_empty() {
-            self.places.save(cx, || outgoing.iter().map(saved_place).collect());
+        if !self.outgoing.is_empty() && self.places.is_due(cx.now.instant) {
+            self.outgoing.iter_mut().for_each(|link| link.look_at_retained(cx));
+            let saved = self.saved(cx);
+            self.places.save(cx, saved);
         }
+    }
+
+    fn saved(&self, cx: &Context) -> place::Saved {
+        let places = self.outgoing.iter().map(|link| {
+            let (resume_from, mark) = link.place();
+            (link.definition.settings.name.clone(), resume_from, mark)
+        });
+        place::Saved { places: places.collect(), needs: self.needed_from(cx) }
     }
 
     /// The places were written; false: that failed.
@@ -400,7 +416,12 @@ impl Links {
     ) -> Result<(), String> {
         let is_named = |link: &&mut Outgoing| link.definition.settings.name == destination;
         let Some(link) = self.outgoing.iter_mut().find(is_named) else {
-            return Err(format!("no destination has the name {destination:?}"));
+            let names = self.outgoing.iter().map(|link| format!("{:?}", link.definition.settings.name));
+            let names = names.collect::<Vec<_>>().join(", ");
+            let names = if names.is_empty() { "none" } else { &names };
+            return Err(format!(
+                "no destination has the name {destination:?}; the destinations are: {names}"
+            ));
         };
         match action {
             LinkAction::Downgrade => link.set_by_command(cx, true),
@@ -410,7 +431,7 @@ impl Links {
                 Ok(())
             }
             LinkAction::Resume => {
-                link.unpause(cx);
+                link.resume_by_command(cx);
                 Ok(())
             }
         }
@@ -437,17 +458,17 @@ impl Links {
     ///
     /// # Errors
     /// That of the journal.
-    pub(crate) fn save(&self) -> Result<(), JournalError> {
+    pub(crate) fn save(&self, cx: &Context) -> Result<(), JournalError> {
         if self.outgoing.is_empty() {
             return Ok(());
         }
-        self.places.write_now(self.outgoing.iter().map(saved_place).collect())
+        self.places.write_now(self.saved(cx))
     }
 }
 
-fn saved_place(link: &Outgoing) -> place::Place {
-    let (resume_from, mark) = link.place();
-    (link.definition.settings.name.clone(), resume_from, mark)
+/// The position before the first record of the log.
+fn start_of_log(cx: &Context) -> Position {
+    Position::new(cx.log.reader.first().get() - 1)
 }
 
 impl LogConsumer for Links {
@@ -461,8 +482,8 @@ impl LogConsumer for Links {
 
     fn on_unreadable(&mut self, _: &mut Context, _: Position, _: &JournalError) {}
 
-    fn needed_from(&self, _: &Context) -> Option<Position> {
-        self.outgoing.iter().map(Outgoing::needed_from).min()
+    fn needed_from(&self, cx: &Context) -> Option<Position> {
+        self.outgoing.iter().map(|link| link.needed_from(cx)).min()
     }
 }
 

@@ -11,7 +11,8 @@
 //! While it is live, `scanned` is the position up to which the log was looked at. Records are in flight until the destination
 //! acknowledges them. `acknowledged` follows `scanned` at once while nothing is in flight.
 //!
-//! A command brings the link from any state to `Paused`, and another one from there to `Waiting`.
+//! A command brings the link from any state to `Paused`, and another one from there to `Waiting`. The link is `Gap` when the log no
+//! longer has records that the destination lacks. The second command brings it from there to `Waiting`, too.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use quire_types::time::Instant;
 use super::frame::{Frame, Hello, Mark, VERSION, Welcome};
 use super::read::{LinkFound, LinkReading, SentFrame};
 use super::settings::{Definition, SyncType};
-use super::{HEARTBEAT, SILENCE_MAX, offered};
+use super::{HEARTBEAT, SILENCE_MAX, offered, start_of_log};
 use crate::context::Context;
 use crate::io::{ConnectionId, Event, Output};
 use crate::replicated::Progress;
@@ -115,6 +116,7 @@ enum State {
     Greeting(ConnectionId),
     Live(ConnectionId),
     Paused,
+    Gap,
 }
 
 impl Outgoing {
@@ -159,7 +161,7 @@ impl Outgoing {
     pub(super) fn connection(&self) -> Option<ConnectionId> {
         match self.state {
             State::Greeting(connection) | State::Live(connection) => Some(connection),
-            State::Waiting(_) | State::Opening | State::Paused => None,
+            State::Waiting(_) | State::Opening | State::Paused | State::Gap => None,
         }
     }
 
@@ -167,9 +169,48 @@ impl Outgoing {
         matches!(self.state, State::Live(_))
     }
 
-    /// The first position that the destination still needs.
-    pub(super) fn needed_from(&self) -> Position {
-        self.resume_from.next()
+    /// The first position of the log that must stay for the destination.
+    pub(super) fn needed_from(&self, cx: &Context) -> Position {
+        let size_max = self.definition.settings.retained_size_max;
+        let limit = size_max.map(|size_max| cx.log.reader.start_of_newest(size_max));
+        self.resume_from.next().max(limit.unwrap_or_default())
+    }
+
+    /// At the limit, files that the destination needs may be removed. The link ends when this has happened.
+    pub(super) fn look_at_retained(&mut self, cx: &mut Context) {
+        if self.reading.is_none() && self.scanned.next() < self.needed_from(cx) {
+            // A cursor would keep the files.
+            self.cursor = None;
+        }
+        if !self.is_live() && self.lacks_files(cx, self.resume_from) {
+            self.stop_at_gap(cx);
+        }
+    }
+
+    fn lacks_files(&self, cx: &Context, after: Position) -> bool {
+        after.next() < cx.log.reader.first()
+    }
+
+    /// Records that the destination lacks are no longer in the log: nothing is sent until a command accepts the gap.
+    fn stop_at_gap(&mut self, cx: &mut Context) {
+        if matches!(self.state, State::Gap | State::Paused) {
+            return;
+        }
+        if let Some(connection) = self.connection() {
+            cx.outputs.push_back(Output::Close { connection });
+        }
+        self.forget_connection();
+        (self.start, self.address) = (Start::Over, 0);
+        self.state = State::Gap;
+        let (after, first) = (self.resume_from.get(), cx.log.reader.first().get());
+        let event = Event::LinkHasGap { destination: self.name(), after, first };
+        self.last_error = Some(event.to_string());
+        cx.outputs.push_back(Output::Log(event));
+        if self.definition.settings.sync_type == SyncType::Sync {
+            self.by_command = true;
+            self.set_downgraded(cx, true, "journal files that it needs were removed");
+        }
+        cx.wants_turn = true;
     }
 
     /// Continues after an earlier run, from what it saved.
@@ -186,6 +227,9 @@ impl Outgoing {
     pub(super) fn advance(&mut self, cx: &mut Context) {
         let now = cx.now.instant;
         match self.state {
+            State::Waiting(at) if at <= now && self.lacks_files(cx, self.resume_from) => {
+                self.stop_at_gap(cx);
+            }
             State::Waiting(at) if at <= now => self.open(cx),
             State::Greeting(_) | State::Live(_) if self.heard_at + SILENCE_MAX <= now => {
                 self.lose(cx, "nothing was heard from it for 10 s");
@@ -201,7 +245,7 @@ impl Outgoing {
                     self.send(cx, connection, &Frame::Heartbeat);
                 }
             }
-            State::Waiting(_) | State::Opening | State::Greeting(_) | State::Paused => (),
+            State::Waiting(_) | State::Opening | State::Greeting(_) | State::Paused | State::Gap => (),
         }
         self.look_at_age(cx);
         // Publishers were acknowledged earlier in the turn.
@@ -223,7 +267,7 @@ impl Outgoing {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let link = match self.state {
             State::Waiting(at) => Some(at),
-            State::Opening | State::Paused => None,
+            State::Opening | State::Paused | State::Gap => None,
             State::Greeting(_) => Some(self.heard_at + SILENCE_MAX),
             State::Live(_) => Some((self.heard_at + SILENCE_MAX).min(self.sent_at + HEARTBEAT)),
         };
@@ -266,7 +310,7 @@ impl Outgoing {
             started_ns: cx.started_ns(),
             mark: self.mark,
             topics: offers.iter().map(super::Offer::as_frame).collect(),
-            excluded: settings.exclude_validation.iter().map(String::as_str).collect(),
+            excluded: self.definition.excluded().collect(),
         };
         let mut bytes = Vec::new();
         Frame::Hello(hello).encode(&mut bytes);
@@ -344,7 +388,11 @@ impl Outgoing {
         self.last_error = None;
         if !welcome.has_mark {
             // It is another instance of the group, it has lost its log, or nothing was ever sent: everything is offered again.
-            (self.resume_from, self.mark) = (Position::ZERO, None);
+            (self.resume_from, self.mark) = (start_of_log(cx), None);
+        }
+        if self.lacks_files(cx, self.resume_from) {
+            self.stop_at_gap(cx);
+            return None;
         }
         self.is_marked = true;
         (self.last_sent, self.marked) = (self.resume_from, self.resume_from);
@@ -419,6 +467,9 @@ impl Outgoing {
             return;
         }
         let Some(peer) = self.peer.clone() else { return };
+        if self.cursor.is_none() && self.lacks_files(cx, self.scanned) {
+            return self.stop_at_gap(cx);
+        }
         let cursor = self.cursor.take().unwrap_or_else(|| cx.log.reader.cursor(self.scanned));
         let reading = LinkReading {
             cursor,
@@ -547,10 +598,16 @@ impl Outgoing {
         cx.wants_turn = true;
     }
 
-    /// Connects again.
-    pub(super) fn unpause(&mut self, cx: &mut Context) {
-        if self.state != State::Paused {
-            return;
+    /// Connects again after a pause. A destination with a gap gets the records that are in the log.
+    pub(super) fn resume_by_command(&mut self, cx: &mut Context) {
+        match self.state {
+            State::Paused => (),
+            State::Gap => {
+                self.resume(start_of_log(cx), None);
+                (self.acknowledged, self.scanned) = (self.resume_from, self.resume_from);
+                self.settle();
+            }
+            State::Waiting(_) | State::Opening | State::Greeting(_) | State::Live(_) => return,
         }
         self.failed_passes = 0;
         self.state = State::Waiting(cx.now.instant);
@@ -652,6 +709,7 @@ impl Outgoing {
                 State::Live(_) if self.owes_caught_up => "catching_up",
                 State::Live(_) => "live",
                 State::Paused => "paused",
+                State::Gap => "gap",
             },
             configured_sync_type: settings.sync_type,
             sync_type: match cx.log.replicated.is_waited_for(self.number) {

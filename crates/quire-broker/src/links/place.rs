@@ -25,10 +25,18 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// A destination by its name, where its link begins, and the message that it is known to have.
 pub(super) type Place = (String, Position, Option<Mark>);
 
+/// The content of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Saved {
+    pub(super) places: Vec<Place>,
+    /// The first position of the log that must stay for the destinations.
+    pub(super) needs: Option<Position>,
+}
+
 /// The file, and what it holds.
 pub(super) struct Places {
     files: Sidecars,
-    saved: Vec<Place>,
+    saved: Saved,
     /// The number of the job that writes it.
     writing: Option<u64>,
     look_due: Option<Instant>,
@@ -37,12 +45,12 @@ pub(super) struct Places {
 /// A file that is ready to be written.
 pub(crate) struct PlacesFile {
     files: Sidecars,
-    places: Vec<Place>,
+    saved: Saved,
 }
 
 impl Places {
     pub(super) fn new(journal: &Journal) -> Self {
-        Places { files: journal.sidecars(), saved: Vec::new(), writing: None, look_due: None }
+        Places { files: journal.sidecars(), saved: Saved::default(), writing: None, look_due: None }
     }
 
     /// Reads the places that an earlier run saved. Nothing when the file cannot be used.
@@ -55,18 +63,18 @@ impl Places {
         }
     }
 
-    /// Has the file written when the destinations have moved, once in a while.
-    pub(super) fn save(&mut self, cx: &mut Context, places: impl FnOnce() -> Vec<Place>) {
-        let now = cx.now.instant;
-        if self.writing.is_some() || self.look_due.is_some_and(|due| now < due) {
-            return;
-        }
-        self.look_due = Some(now + INTERVAL);
-        let places = places();
-        if places != self.saved {
-            let file = PlacesFile { files: self.files.clone(), places: places.clone() };
+    /// Whether it is time to look whether the destinations have moved.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.writing.is_none() && self.look_due.is_none_or(|due| due <= now)
+    }
+
+    /// Has the file written when the destinations have moved.
+    pub(super) fn save(&mut self, cx: &mut Context, saved: Saved) {
+        self.look_due = Some(cx.now.instant + INTERVAL);
+        if saved != self.saved {
+            let file = PlacesFile { files: self.files.clone(), saved: saved.clone() };
             self.writing = Some(cx.begin_job(JobOwner::LinkPlaces, Job::LinkPlaces(file)));
-            self.saved = places;
+            self.saved = saved;
         }
     }
 
@@ -74,7 +82,7 @@ impl Places {
     pub(super) fn written(&mut self, is_written: bool) {
         self.writing = None;
         if !is_written {
-            self.saved.clear();
+            self.saved = Saved::default();
         }
     }
 
@@ -83,18 +91,18 @@ impl Places {
         self.look_due.filter(|_| self.writing.is_none())
     }
 
-    pub(super) fn write_now(&self, places: Vec<Place>) -> Result<(), JournalError> {
-        PlacesFile { files: self.files.clone(), places }.write()
+    pub(super) fn write_now(&self, saved: Saved) -> Result<(), JournalError> {
+        PlacesFile { files: self.files.clone(), saved }.write()
     }
 }
 
 impl PlacesFile {
     /// Writes the file. Waits for the disk.
     pub(crate) fn write(self) -> Result<(), JournalError> {
-        let needs = self.places.iter().map(|(_, resume_from, _)| resume_from.next()).min();
+        let Saved { places, needs } = self.saved;
         let head = SidecarHead { version: VERSION, position: needs.unwrap_or_default(), needs };
         let mut content = Vec::new();
-        for (name, resume_from, mark) in &self.places {
+        for (name, resume_from, mark) in &places {
             content.extend_from_slice(&(name.len() as u16).to_le_bytes());
             let (position, publisher, sequence) = mark.map_or((0, 0, 0), |Mark { position, bookmark }| {
                 (position.get(), bookmark.publisher.get(), bookmark.sequence)
@@ -138,7 +146,7 @@ mod tests {
         let mark = Some(Mark { position: Position::new(3), bookmark });
         let saved =
             vec![("east-2".to_owned(), Position::new(5), mark), ("b".to_owned(), Position::ZERO, None)];
-        places.write_now(saved.clone()).unwrap();
+        places.write_now(Saved { places: saved.clone(), needs: Some(Position::new(1)) }).unwrap();
         assert_eq!(places.read(), saved);
         assert_eq!(journal.sidecars().needs(), Some(Position::new(1)));
     }

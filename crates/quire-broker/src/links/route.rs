@@ -57,11 +57,21 @@ impl Route {
         })
     }
 
+    /// Whether it sends messages of the topic, apart from their content.
+    pub(super) fn names(&self, topic: &str, message_type: &str) -> bool {
+        self.topics
+            .iter()
+            .any(|route| route.message_type.name() == message_type && route.selector.matches(topic))
+    }
+
+    /// Whether it sends on what came from an instance of a group.
+    pub(super) fn passes_on_from(&self, group: &str) -> bool {
+        self.pass_through.iter().any(|pattern| pattern.matches(group))
+    }
+
     /// Test 3: published here, or passed on from a group.
     pub(crate) fn passes_on(&self, path: InstancePath<'_>) -> bool {
-        path.instances()
-            .last()
-            .is_none_or(|from| self.pass_through.iter().any(|pattern| pattern.matches(from.group)))
+        path.instances().last().is_none_or(|from| self.passes_on_from(from.group))
     }
 
     /// Test 4: whether a message with this path has passed the destination.

@@ -53,6 +53,8 @@ pub struct DestinationSettings {
     pub downgrade_after_ns: Option<u64>,
     /// It is waited for again when that message is younger than this.
     pub upgrade_below_ns: Option<u64>,
+    /// Bytes of the journal, its newest files, that are kept for it. Older files may be removed although it needs them; `None`: no limit.
+    pub retained_size_max: Option<u64>,
     /// Checks of the two configurations that are left out.
     pub exclude_validation: Vec<String>,
     /// What is sent.
@@ -96,7 +98,14 @@ pub struct ReplicatedTopic {
 }
 
 /// The checks of two configurations against each other, by the names that `exclude_validation` uses.
-pub(crate) const CHECKS: [&str; 4] = ["txlog", "message_type", "sow", "key"];
+pub(super) const CHECKS: [&str; 6] = [TXLOG, MESSAGE_TYPE, SOW, KEY, REPLICATE, CASCADE];
+pub(super) const TXLOG: &str = "txlog";
+pub(super) const MESSAGE_TYPE: &str = "message_type";
+pub(super) const SOW: &str = "sow";
+pub(super) const KEY: &str = "key";
+/// For sync links only: clients fail over between their ends.
+pub(super) const REPLICATE: &str = "replicate";
+pub(super) const CASCADE: &str = "cascade";
 
 /// A destination, compiled.
 #[derive(Debug)]
@@ -112,6 +121,17 @@ impl Definition {
 
     pub(crate) fn upgrade_below(&self) -> Option<Duration> {
         self.settings.upgrade_below_ns.map(Duration::from_nanos)
+    }
+
+    /// The checks that the link leaves out.
+    pub(super) fn excluded(&self) -> impl Iterator<Item = &str> {
+        let one_way = (self.settings.sync_type == SyncType::Async).then_some(REPLICATE);
+        self.settings.exclude_validation.iter().map(String::as_str).chain(one_way)
+    }
+
+    /// Whether it is the link to an instance.
+    pub(super) fn leads_to(&self, instance: &str, group: &str) -> bool {
+        self.settings.name == instance || self.settings.group.as_deref() == Some(group)
     }
 }
 

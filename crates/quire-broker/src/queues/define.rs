@@ -373,7 +373,7 @@ impl QueueService {
         let points = points.map(|points| {
             (
                 QueuePointsFile::new(cx.log.journal.sidecars()),
-                self.file_entries(points, cx.log.reader.first()),
+                self.file_entries(cx, points, cx.log.journal.persisted()),
             )
         });
         let (file, queues) = (self.defining.file.clone(), self.defining.definitions_after(queue, &change));

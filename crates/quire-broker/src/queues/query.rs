@@ -86,7 +86,7 @@ impl QueueService {
     ) -> Result<QueryJob, Refused> {
         let Some(queue) = self.find(query.topic) else {
             return Err(match query.wants_last_values {
-                true => not_last_value(query.topic),
+                true => not_last_value(query.topic, cx.topics.is_container(query.topic)),
                 false => Refused::new(Code::UnknownQueue, format!("no queue has the name {:?}", query.topic)),
             });
         };

@@ -1,10 +1,12 @@
 //! Rebuilding the queues from the log at the start (docs/queues.md section 5).
 
+use std::sync::Arc;
+
 use quire_journal::{AllTopics, Batch, JournalError, Position, Progress, Record, RecordKind};
 
-use super::QueueService;
 use super::changes::append;
 use super::names::NamesFile;
+use super::{Definition, QueueService};
 use crate::context::Context;
 use crate::{Event, Output};
 use quire_queue::{Change, ChangeKind, Logged, QueueId, Reasons, Time};
@@ -35,7 +37,7 @@ impl QueueService {
         self.clamp_created(cx)?;
         self.recognize_names(cx)?;
         if !self.any() {
-            return self.saving.clear();
+            return self.saving.clear(cx.log.journal.persisted());
         }
         let mut beginnings = self.beginnings(cx, on_progress)?;
         let reader = cx.log.reader.clone();
@@ -75,20 +77,29 @@ impl QueueService {
     ) -> Result<Vec<Beginning>, JournalError> {
         let saved = self.saving.read();
         let mut known: Vec<Option<(Position, String)>> = vec![None; self.all.len()];
-        match saved {
-            Some(points) => {
-                for point in points.points {
-                    if let Some(queue) = self.find(&point.queue) {
-                        known[queue.get() as usize] = Some((point.settled, point.recovery_point));
-                    }
+        // The log also contains the places, of queues that the file does not name yet, too. The file may be new or lost.
+        let mut search_after = Some(Position::ZERO);
+        if let Some(points) = saved {
+            for point in points.points {
+                if let Some(queue) = self.find(&point.queue) {
+                    known[queue.get() as usize] = Some((point.settled, point.recovery_point));
                 }
             }
-            // The file is new or lost. The log also contains the places.
-            None => self.read_log(cx, Position::ZERO, on_progress, |service, _, batch| {
+            // Where a queue is new in the configuration, or has another recovery point, it may have begun after the file was written.
+            let is_in_file = |(queue, definition): (QueueId, &Arc<Definition>)| {
+                let text = &definition.recovery_point.0;
+                self.defining.created(queue).is_some()
+                    || known[queue.get() as usize].as_ref().map_or("epoch", |(_, known)| known.as_str())
+                        == text
+            };
+            search_after = points.covers.filter(|_| !self.live().all(is_in_file));
+        }
+        if let Some(after) = search_after {
+            self.read_log(cx, after, on_progress, |service, _, batch| {
                 for record in batch.records() {
                     service.find_beginning(&record, &mut known);
                 }
-            })?,
+            })?;
         }
         let now = cx.log.journal.persisted();
         let mut beginnings = Vec::new();

@@ -70,9 +70,9 @@ impl Saving {
         self.file.read()
     }
 
-    /// Forgets queues that are there no longer.
-    pub fn clear(&self) -> Result<(), JournalError> {
-        self.file.clear()
+    /// Forgets queues that are there no longer. The log ends at `end`.
+    pub fn clear(&self, end: Position) -> Result<(), JournalError> {
+        self.file.clear(end)
     }
 
     /// The position up to which the file has a queue settled. Everything that settled the queue up to there is in the log.
@@ -106,8 +106,8 @@ impl QueueService {
         points
     }
 
-    /// The content of the file when the queues are settled up to `points`, of a log that begins at `first`.
-    pub(super) fn file_entries(&self, points: &Points, first: Position) -> QueuePoints {
+    /// The content of the file when the queues are settled up to `points`, and the log is persisted up to `covers`.
+    pub(super) fn file_entries(&self, cx: &Context, points: &Points, covers: Position) -> QueuePoints {
         let entry = |(queue, definition): (QueueId, &std::sync::Arc<super::Definition>)| {
             Some(QueuePoint {
                 queue: definition.name.to_string(),
@@ -115,7 +115,7 @@ impl QueueService {
                 settled: (*points.get(queue.get() as usize)?)?,
             })
         };
-        QueuePoints::new(self.live().filter_map(entry).collect(), first)
+        QueuePoints::new(self.live().filter_map(entry).collect(), cx.log.reader.first(), covers)
     }
 
     /// A queue was created and begins after a position, or was removed.
@@ -177,10 +177,10 @@ impl QueueService {
             return;
         }
         let persisted = cx.log.journal.persisted();
-        if let Some((_, points)) = saving.next.take_if(|(rests_on, _)| *rests_on <= persisted) {
+        if let Some((rests_on, points)) = saving.next.take_if(|(rests_on, _)| *rests_on <= persisted) {
             let file = saving.file.clone();
             saving.is_under_way = true;
-            let entries = self.file_entries(&points, cx.log.reader.first());
+            let entries = self.file_entries(cx, &points, rests_on);
             self.saving.writing = Some(points);
             cx.begin_queue_job(Purpose::Save, QueueJob::WriteSettled { file, points: entries });
         }
@@ -207,9 +207,10 @@ impl QueueService {
     /// The positions with which recovery began. They are saved at once if the file has others.
     pub(super) fn set_beginnings(&mut self, cx: &mut Context, points: Vec<Position>) {
         let points: Points = points.into_iter().map(Some).collect();
-        let entries = self.file_entries(&points, cx.log.reader.first());
-        if self.saving.read().as_ref() != Some(&entries) {
-            self.saving.next = Some((cx.log.journal.appended(), points.clone()));
+        let end = cx.log.journal.appended();
+        let entries = self.file_entries(cx, &points, end);
+        if self.saving.read().is_none_or(|found| !found.is_as_good_as(&entries)) {
+            self.saving.next = Some((end, points.clone()));
         }
         self.saving.saved = Some(points);
         self.pin_log(cx);
@@ -224,6 +225,6 @@ impl QueueService {
     /// At the end: everything is in the log, so the file can say all of it. Waits for the disk.
     pub(crate) fn save_at_end(&mut self, cx: &mut Context) -> Result<(), JournalError> {
         let points = self.points(cx.log.served);
-        self.saving.file.write(&self.file_entries(&points, cx.log.reader.first()))
+        self.saving.file.write(&self.file_entries(cx, &points, cx.log.journal.persisted()))
     }
 }

@@ -6,7 +6,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const POINTS_FILE: &str = "queues.ack";
 const POINTS_NAME: &str = "queues";
-const POINTS_VERSION: u32 = 2;
+const POINTS_VERSION: u32 = 3;
+/// Version 2 has the same content. The position in its head is not the end of the log that it covers.
+const POINTS_VERSION_WITHOUT_END: u32 = 2;
 /// Version 1, which is older than sidecar files, begins with this.
 const OLDER_POINTS_HEAD: &[u8] = b"QUIREQUE\x01\0\0\0";
 const ENTRY_HEAD_SIZE: usize = 12;
@@ -30,15 +32,23 @@ pub(crate) struct QueuePoint {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueuePoints {
     pub points: Vec<QueuePoint>,
+    /// The log up to here was known when the file was written: a queue that is missing in it had no beginning up to here. `None` in files
+    /// of earlier versions.
+    pub covers: Option<Position>,
     /// The first position of the log that a queue needs.
     needs: Option<Position>,
 }
 
 impl QueuePoints {
-    /// Those of a log that begins at `first`: nothing before it can be needed.
-    pub fn new(points: Vec<QueuePoint>, first: Position) -> Self {
+    /// Those of a log that begins at `first`: nothing before it can be needed. They cover the log up to `covers`.
+    pub fn new(points: Vec<QueuePoint>, first: Position, covers: Position) -> Self {
         let needs = points.iter().map(|point| point.settled.next().max(first)).min();
-        QueuePoints { points, needs }
+        QueuePoints { points, covers: Some(covers), needs }
+    }
+
+    /// Whether a file with `self` can stay in place of one with `other`.
+    pub fn is_as_good_as(&self, other: &QueuePoints) -> bool {
+        self.points == other.points && self.needs == other.needs && self.covers.is_some()
     }
 
     fn encode(&self) -> Result<Vec<u8>, JournalError> {
@@ -90,25 +100,32 @@ impl QueuePointsFile {
     /// The content that was written last; `None` when there is no file, or it is not whole, or of a later version.
     pub fn read(&self) -> Option<QueuePoints> {
         match self.0.read(POINTS_FILE, POINTS_NAME).ok()? {
-            FoundSidecar::Whole(head, content) if head.version == POINTS_VERSION => {
-                Some(QueuePoints { points: decode(&content)?, needs: head.needs })
+            FoundSidecar::Whole(head, content) if head.version == POINTS_VERSION => Some(QueuePoints {
+                points: decode(&content)?,
+                covers: Some(head.position),
+                needs: head.needs,
+            }),
+            FoundSidecar::Whole(head, content) if head.version == POINTS_VERSION_WITHOUT_END => {
+                Some(QueuePoints { points: decode(&content)?, covers: None, needs: head.needs })
             }
             // It does not say what is needed, so that it is written anew at the start.
             FoundSidecar::Older(bytes) => {
                 let points = decode(bytes.strip_prefix(OLDER_POINTS_HEAD)?)?;
-                Some(QueuePoints { points, needs: None })
+                Some(QueuePoints { points, covers: None, needs: None })
             }
             _ => None,
         }
     }
 
-    /// Forgets queues that are there no longer, so that the log need not be kept for them.
+    /// Forgets queues that are there no longer, so that the log need not be kept for them. The log ends at `end`.
     ///
     /// # Errors
     /// What the system refuses.
-    pub fn clear(&self) -> Result<(), JournalError> {
+    pub fn clear(&self, end: Position) -> Result<(), JournalError> {
         match self.read() {
-            Some(points) if !points.points.is_empty() => self.write(&QueuePoints::default()),
+            Some(points) if !points.points.is_empty() => {
+                self.write(&QueuePoints { covers: Some(end), ..QueuePoints::default() })
+            }
             _ => Ok(()),
         }
     }
@@ -118,7 +135,7 @@ impl QueuePointsFile {
     /// # Errors
     /// What the system refuses; a name or recovery point that is too long.
     pub fn write(&self, points: &QueuePoints) -> Result<(), JournalError> {
-        let position = points.points.iter().map(|point| point.settled).max().unwrap_or_default();
+        let position = points.covers.unwrap_or_default();
         let head = SidecarHead { version: POINTS_VERSION, position, needs: points.needs };
         self.0.write(POINTS_FILE, POINTS_NAME, head, &[&points.encode()?])
     }
@@ -194,16 +211,24 @@ mod tests {
 
     #[test]
     fn points_come_back_whole_or_not_at_all() {
-        let points = QueuePoints::new(vec![point("orders", 7), point("", u64::MAX)], Position::new(1));
+        let points = QueuePoints::new(
+            vec![point("orders", 7), point("", u64::MAX)],
+            Position::new(1),
+            Position::new(9),
+        );
         assert_eq!(points.needs, Some(Position::new(8)));
         let bytes = points.encode().unwrap();
         assert_eq!(decode(&bytes).as_ref(), Some(&points.points));
         for end in (1..bytes.len()).filter(|end| *end != 23) {
             assert_eq!(decode(&bytes[..end]), None, "{end} bytes");
         }
-        assert!(QueuePoints::new(vec![point(&"x".repeat(65_536), 1)], Position::new(1)).encode().is_err());
+        assert!(
+            QueuePoints::new(vec![point(&"x".repeat(65_536), 1)], Position::new(1), Position::new(9))
+                .encode()
+                .is_err()
+        );
         // A removed record cannot be needed.
-        let points = QueuePoints::new(vec![point("orders", 0)], Position::new(100));
+        let points = QueuePoints::new(vec![point("orders", 0)], Position::new(100), Position::new(100));
         assert_eq!(points.needs, Some(Position::new(100)));
     }
 
@@ -212,12 +237,17 @@ mod tests {
         let journal = Journal::in_memory(&Options::default()).unwrap();
         let file = QueuePointsFile::new(journal.sidecars());
         assert_eq!(file.read(), None);
-        let points = QueuePoints::new(vec![point("orders", 12), point("jobs", 20)], Position::new(1));
+        let points = QueuePoints::new(
+            vec![point("orders", 12), point("jobs", 20)],
+            Position::new(1),
+            Position::new(25),
+        );
         file.write(&points).unwrap();
         assert_eq!(file.read(), Some(points));
         assert_eq!(journal.sidecars().needs(), Some(Position::new(13)));
-        file.clear().unwrap();
-        assert_eq!((file.read(), journal.sidecars().needs()), (Some(QueuePoints::default()), None));
+        file.clear(Position::new(30)).unwrap();
+        let cleared = QueuePoints { covers: Some(Position::new(30)), ..QueuePoints::default() };
+        assert_eq!((file.read(), journal.sidecars().needs()), (Some(cleared), None));
     }
 
     #[test]
@@ -227,7 +257,9 @@ mod tests {
         let (journal, _) =
             Journal::driven_by_hand(Arc::new(disk.clone()), Path::new("journal"), &options).unwrap();
         let mut bytes = OLDER_POINTS_HEAD.to_vec();
-        bytes.extend(QueuePoints::new(vec![point("jobs", 7)], Position::new(1)).encode().unwrap());
+        bytes.extend(
+            QueuePoints::new(vec![point("jobs", 7)], Position::new(1), Position::new(9)).encode().unwrap(),
+        );
         // CRC-32C of all of it.
         bytes.extend(0xdc90_60fc_u32.to_le_bytes());
         let file = disk.create(Path::new("journal/queues.ack"), bytes.len() as u64).unwrap();
@@ -235,8 +267,27 @@ mod tests {
         let points = QueuePointsFile::new(journal.sidecars()).read().unwrap();
         assert_eq!(points.points, [point("jobs", 7)]);
         // So a start writes it anew.
-        assert_ne!(points, QueuePoints::new(points.points.clone(), Position::new(1)));
+        assert!(!points.is_as_good_as(&QueuePoints::new(
+            points.points.clone(),
+            Position::new(1),
+            Position::new(9)
+        )));
         assert_eq!(journal.sidecars().needs(), Some(Position::new(8)));
+    }
+
+    #[test]
+    fn a_points_file_of_version_2_does_not_say_what_it_covers() {
+        let journal = Journal::in_memory(&Options::default()).unwrap();
+        let (points, needs) = (
+            QueuePoints::new(vec![point("jobs", 7)], Position::new(1), Position::new(9)),
+            Some(Position::new(8)),
+        );
+        let head = SidecarHead { version: 2, position: Position::new(7), needs };
+        journal.sidecars().write(POINTS_FILE, POINTS_NAME, head, &[&points.encode().unwrap()]).unwrap();
+        let found = QueuePointsFile::new(journal.sidecars()).read().unwrap();
+        assert_eq!(found, QueuePoints { covers: None, ..points.clone() });
+        assert!(!found.is_as_good_as(&points));
+        assert!(points.is_as_good_as(&found));
     }
 
     #[test]

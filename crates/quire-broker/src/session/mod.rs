@@ -26,7 +26,7 @@ use quire_types::time::Instant;
 /// The life of a connection (protocol.md section 2).
 ///
 /// ```text
-/// Strange --logon--> Entering --persisted--> Open --goodbye--> Leaving --persisted--> Closed
+/// AwaitingLogon --logon--> LoggingOn --persisted--> Open --goodbye--> Closing --persisted--> Closed
 ///    any of them --error--> Closed
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -54,10 +54,15 @@ impl State {
     pub(super) fn unfollow(&mut self, id: SubscriptionId) {
         let Followers { pages, conflated } = &mut self.followers;
         conflated.retain(|follower| *follower != id);
-        if let Some(index) = pages.iter().position(|(_, subscription)| *subscription == id) {
-            let (page, _) = pages.swap_remove(index);
+        for (page, _) in pages.extract_if(.., |(_, subscription)| *subscription == id) {
             self.table.close_page(page);
         }
+    }
+
+    /// Ends one page of a subscription.
+    pub(super) fn close_page(&mut self, page: PageId) {
+        self.followers.pages.retain(|(open, _)| *open != page);
+        self.table.close_page(page);
     }
 }
 

@@ -14,7 +14,8 @@
 //!   [`serve`](Tables::serve), [`next_timeout`](Tables::next_timeout): once per turn.
 //!
 //! A query is a scan of a table in portions between other work (`scan.rs`). A delete by filter is a scan that collects keys (`delete.rs`).
-//! A page, and a conflated subscription with `oof`, get their changes from here (`follow.rs`).
+//! A page, and a conflated subscription with `oof`, get their changes from here (`follow.rs`). A subscription that is replaced gets the
+//! difference between its two views (`replace.rs`), or between two pages (`turn.rs`).
 //! The service appends nothing to the log, because the sequence of a delete belongs to its publisher. The run loop appends the records of
 //! deletes, and sends the messages about records that leave the view of a subscription (`view.rs`).
 
@@ -31,6 +32,7 @@ mod scan;
 mod settings;
 mod snapshot_file;
 mod snapshots;
+mod turn;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -40,7 +42,7 @@ use hashbrown::HashMap;
 use quire_command::{MessageKind, OofReason};
 use quire_expression::message_type::Arena;
 use quire_journal::{Cursor, Headers, Journal, JournalError, Position, Record, Timestamp};
-use quire_table::{Moment, Row, Table, TableConfigError};
+use quire_table::{Moment, PageId, Row, Table, TableConfigError};
 use quire_types::time::{Instant, Now};
 use rustc_hash::FxBuildHasher;
 
@@ -134,7 +136,8 @@ struct State {
 struct Following {
     tables: Vec<TableId>,
     is_delta: bool,
-    is_page: bool,
+    /// The newest page of the subscription. It may still look at the records, while an older one is in effect.
+    page: Option<(TableId, PageId)>,
 }
 
 /// A message that becomes a record.

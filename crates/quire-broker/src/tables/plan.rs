@@ -285,13 +285,15 @@ impl Tables {
         // The lifetimes of later records end after this time, also when the clock is set back now. So `begun` tells them from the records
         // that had expired.
         cx.log.stamp(cx.now.wall);
+        let turns_page = former.as_ref().is_some_and(|former| former.page.is_some());
         let held = former.and_then(|former| former.held.as_mut().map(std::mem::take));
+        let holds = options.has(SubscribeOptions::SOW) && !turns_page;
         SowSubscription {
             keys: plan.keys.as_ref().map(|keys| keys.iter().cloned().collect()),
             wants_oof: options.has(SubscribeOptions::OOF),
             is_follower,
             delta: options.has(SubscribeOptions::DELTA).then(|| Delta::new(no_empties, selects())),
-            held: options.has(SubscribeOptions::SOW).then(|| held.unwrap_or_default()),
+            held: held.or_else(|| holds.then(Vec::new)),
             begun: cx.now.wall,
         }
     }
@@ -325,8 +327,13 @@ impl Tables {
                 }
             }
         }
-        let following = Following { tables: plan.tables.clone(), is_delta, is_page: plan.is_page };
-        self.subscriptions.insert(subscription_id, following);
+        let mut tables = plan.tables.clone();
+        let former_page = former.as_ref().and_then(|former| former.page);
+        if let Some((former_table, _)) = former_page {
+            tables.push(former_table);
+            held_size.get_or_insert(0);
+        }
+        self.subscriptions.insert(subscription_id, Following { tables, is_delta, page });
         // Without `sow` there is nothing to send.
         let Some(held_size) = held_size else { return };
         let is_of_change = former.is_some();

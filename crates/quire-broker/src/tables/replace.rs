@@ -12,8 +12,10 @@ use quire_expression::filter::Filter;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::select::Select;
 use quire_journal::Timestamp;
-use quire_table::Row;
+use quire_table::{PageId, Row};
 
+use super::scan::Difference;
+use super::turn::PageDifference;
 use super::view::{VIEW_EFFORT_MAX, context_of_row};
 use super::{Following, Scan, TableDefinition, Tables};
 use crate::context::Context;
@@ -30,6 +32,8 @@ pub(crate) struct FormerView {
     begun: Timestamp,
     /// The messages that wait for its records; `None`: it has all of them.
     pub(super) held: Option<Vec<u8>>,
+    /// It is a page, which stays in effect until the new page has looked at the records.
+    pub(super) page: Option<(TableId, PageId)>,
 }
 
 /// The records that a subscription has in view.
@@ -80,14 +84,6 @@ impl View {
             filter.decide(&context_of_row(&definition.name, definition.message_type, row, at), arena);
         arena.allow(u64::MAX);
         decided
-    }
-
-    fn part(&self, message_type: MessageType, row: &Row<'_>, arena: &mut Arena) -> Vec<u8> {
-        let mut memory = Vec::new();
-        match &self.select {
-            Some(select) => select.apply(Some(message_type), row.data, arena, &mut memory).to_vec(),
-            None => row.data.to_vec(),
-        }
     }
 }
 
@@ -143,13 +139,30 @@ impl ViewDifference {
         }
     }
 
-    /// Whether the select lists deliver different parts of a record that stays in view.
     fn changes_part(&self, message_type: MessageType, row: &Row<'_>, arena: &mut Arena) -> bool {
-        if self.former.select.is_none() && self.new.select.is_none() {
-            return false;
-        }
-        self.former.part(message_type, row, arena) != self.new.part(message_type, row, arena)
+        changes_part(self.former.select.as_ref(), self.new.select.as_ref(), message_type, row, arena)
     }
+}
+
+/// Whether two select lists deliver different parts of a record.
+pub(super) fn changes_part(
+    former: Option<&Select>,
+    new: Option<&Select>,
+    message_type: MessageType,
+    row: &Row<'_>,
+    arena: &mut Arena,
+) -> bool {
+    if former.is_none() && new.is_none() {
+        return false;
+    }
+    let mut part = |select: Option<&Select>| {
+        let mut memory = Vec::new();
+        match select {
+            Some(select) => select.apply(Some(message_type), row.data, arena, &mut memory).to_vec(),
+            None => row.data.to_vec(),
+        }
+    };
+    part(former) != part(new)
 }
 
 impl Tables {
@@ -160,20 +173,22 @@ impl Tables {
 
     /// Whether a subscription is a page.
     pub(crate) fn is_page(&self, id: SubscriptionId) -> bool {
-        self.subscriptions.get(&id).is_some_and(|following| following.is_page)
+        self.subscriptions.get(&id).is_some_and(|following| following.page.is_some())
     }
 
-    /// A subscription is about to be replaced. Gives the view that it has, if it has one. Its scans continue.
+    /// A subscription is about to be replaced. Gives the view that it has, if it has one. Its scans continue, and so does its page.
     pub(crate) fn part(&mut self, cx: &mut Context, id: SubscriptionId) -> Option<FormerView> {
-        let Following { tables, is_delta, .. } = self.subscriptions.remove(&id)?;
-        self.unwatch(id, &tables, is_delta);
+        let Following { tables, is_delta, page } = self.subscriptions.remove(&id)?;
+        if page.is_none() {
+            self.unwatch(id, &tables, is_delta);
+        }
         let subscription = cx.subscription(id);
         let ServedBy::Sow(sow) = std::mem::replace(&mut subscription.served_by, ServedBy::Ordinary) else {
             return None;
         };
         let (filter, select) = (subscription.filter.clone(), subscription.select.clone());
         let view = View { tables, keys: sow.keys, filter, select };
-        Some(FormerView { view, begun: sow.begun, held: sow.held })
+        Some(FormerView { view, begun: sow.begun, held: sow.held, page })
     }
 
     /// Makes the scan of a new view the scan of its difference to the former one.
@@ -186,7 +201,12 @@ impl Tables {
         top_n: Option<u64>,
         scan: &mut Scan,
     ) {
-        let FormerView { view: former, begun, .. } = former;
+        let FormerView { view: former, begun, page, .. } = former;
+        if let Some(page) = page {
+            let difference = PageDifference::new(page, (former.select, new.select));
+            scan.change = Some(Difference::OfPages(Box::new(difference)));
+            return;
+        }
         let mut leaving_count = 0;
         if wants_oof {
             // As of its begin, so that it includes those whose lifetime has ended since then.
@@ -202,7 +222,7 @@ impl Tables {
             }
         }
         let entering_max = top_n.unwrap_or(u64::MAX);
-        scan.change =
-            Some(Box::new(ViewDifference { former, new, at: cx.now.wall, leaving_count, entering_max }));
+        let difference = ViewDifference { former, new, at: cx.now.wall, leaving_count, entering_max };
+        scan.change = Some(Difference::OfViews(Box::new(difference)));
     }
 }

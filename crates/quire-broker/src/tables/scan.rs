@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use quire_command::{Ack, AckKind, Acks, Code, Message, MessageKind, Reply};
+use quire_expression::message_type::Arena;
 use quire_expression::select::Select;
-use quire_table::{PageId, Polled, ScanId};
+use quire_table::{PageId, Polled, Row, ScanId, Shown};
 
 use super::follow::refusal_of;
 use super::replace::{Told, ViewDifference};
-use super::{Following, State, Tables};
+use super::turn::PageDifference;
+use super::{Following, State, TableDefinition, Tables};
 use crate::codec::Encoder;
 use crate::context::Context;
 use crate::replay::CHUNK_SIZE_MAX;
@@ -52,11 +54,43 @@ pub(super) struct Scan {
     pub select: Option<Select>,
     pub encoder: Encoder,
     /// It is the difference between two views of a subscription.
-    pub change: Option<Box<ViewDifference>>,
+    pub change: Option<Difference>,
     /// The scan that begins when this one is done: the subscription was replaced meanwhile.
     pub next: Option<Box<Scan>>,
     /// Of the messages that the subscription holds back, those that come before this scan, in bytes.
     pub lead_size: usize,
+}
+
+/// The messages that a scan gives in place of records: a subscription was replaced.
+pub(super) enum Difference {
+    OfViews(Box<ViewDifference>),
+    OfPages(Box<PageDifference>),
+}
+
+impl Difference {
+    fn is_leaving(&self) -> bool {
+        matches!(self, Difference::OfViews(difference) if difference.is_leaving())
+    }
+
+    fn finish_part(&mut self) {
+        match self {
+            Difference::OfViews(difference) => difference.finish_part(),
+            Difference::OfPages(difference) => difference.finish_part(),
+        }
+    }
+
+    fn tell(
+        &mut self,
+        table: TableId,
+        definition: &TableDefinition,
+        row: &Row<'_>,
+        arena: &mut Arena,
+    ) -> Told {
+        match self {
+            Difference::OfViews(difference) => difference.tell(table, definition, row, arena),
+            Difference::OfPages(difference) => difference.tell(definition, row, arena),
+        }
+    }
 }
 
 impl Scan {
@@ -345,8 +379,14 @@ impl Tables {
                 let copies_size_max =
                     usize::try_from(cx.config.limits.max_query_copies).unwrap_or(usize::MAX);
                 scan.total = Total { matched, is_final: true };
-                scan.parts.push_back((id, table.open_shown(page, copies_size_max)));
                 scan.page = None;
+                match scan.subscription.filter(|_| scan.change.is_some()) {
+                    Some(subscription) => self.turn_page(cx, scan, subscription, (id, page)),
+                    None => {
+                        let shown = table.open_shown(page, Shown::All, copies_size_max);
+                        scan.parts.push_back((id, shown));
+                    }
+                }
                 Step::More
             }
             failure => Step::Failed(refusal_of(cx, definition, failure)),
@@ -371,7 +411,9 @@ fn finish(cx: &mut Context, scan: &Scan) {
         cx.put(scan.session, &Reply::Ack(ack));
     }
     if let Some(subscription) = scan.subscription {
-        cx.release_held(subscription, scan.next.as_ref().map(|next| next.lead_size));
+        // A page stays in effect while the page that replaces it looks at the records.
+        let next = scan.next.as_ref().filter(|next| next.page.is_none());
+        cx.release_held(subscription, next.map(|next| next.lead_size));
         cx.subscriptions.follow_log(subscription);
     }
 }

@@ -448,10 +448,7 @@ fn key_of(error: &TableConfigError) -> &'static str {
         TableConfigError::NoIndexes { .. } => "hash_index",
         TableConfigError::EmptyList { list }
         | TableConfigError::NotAField { list, .. }
-        | TableConfigError::Twice { list, .. } => match *list {
-            "ordered_index" => "index",
-            list => list,
-        },
+        | TableConfigError::Twice { list, .. } => list,
         TableConfigError::TooManyIndexes { .. } => "index",
     }
 }

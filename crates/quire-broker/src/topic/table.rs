@@ -287,6 +287,7 @@ impl TopicTable {
         Some(route.publish_target.clone())
     }
 
+    #[inline]
     pub(crate) fn topic(&self, id: TopicId) -> &Topic {
         &self.topics[id.0 as usize]
     }

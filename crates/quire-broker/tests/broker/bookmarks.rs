@@ -57,6 +57,9 @@ fn a_replay_begins_where_its_bookmark_says() {
         (bookmark("b", 100), 6),
         // The oldest in the log, which has the largest number; the unknown one is ignored.
         (list, 2),
+        // The log lacks a message of a publisher: it begins before the next one of that publisher.
+        (format!("{},{}", bookmark("a", 3), bookmark("b", 85)), 3),
+        (format!("{},{}", bookmark("a", 3), bookmark("b", 101)), 5),
         (time, 3),
         (late, 0),
         // None of them known: from the beginning, which repeats rather than loses.

@@ -61,12 +61,13 @@ enum Step {
         filter: usize,
         kind: Kind,
     },
-    /// Pages cannot be replaced.
     Replace {
         number: u32,
         selector: usize,
         filter: usize,
         is_conflated: bool,
+        /// Of a page.
+        page: Page,
     },
     Unsubscribe {
         number: u32,
@@ -112,8 +113,10 @@ fn step() -> impl Strategy<Value = Step> {
                 kind,
             }
         ),
-        4 => (1..5u32, 0..SELECTORS.len(), 0..3usize, any::<bool>()).prop_map(
-            |(number, selector, filter, is_conflated)| Step::Replace { number, selector, filter, is_conflated }
+        4 => (1..5u32, 0..SELECTORS.len(), 0..3usize, any::<bool>(), page()).prop_map(
+            |(number, selector, filter, is_conflated, page)| {
+                Step::Replace { number, selector, filter, is_conflated, page }
+            }
         ),
         1 => (1..5u32).prop_map(|number| Step::Unsubscribe { number }),
         3 => (0..12usize, 0..3usize).prop_map(|(back, filter)| Step::Past { back, filter }),
@@ -140,10 +143,12 @@ struct Kind {
 }
 
 fn kind() -> impl Strategy<Value = Kind> {
-    (0..4u8, any::<bool>(), page()).prop_map(|(delta, is_conflated, page)| match delta {
-        0 => Kind { is_delta: true, is_conflated: false, page: None },
-        _ => Kind { is_delta: false, is_conflated, page },
-    })
+    (0..4u8, any::<bool>(), proptest::option::of(page())).prop_map(
+        |(delta, is_conflated, page)| match delta {
+            0 => Kind { is_delta: true, is_conflated: false, page: None },
+            _ => Kind { is_delta: false, is_conflated, page },
+        },
+    )
 }
 
 /// A part of the order by `/v`.
@@ -154,13 +159,9 @@ struct Page {
     is_descending: bool,
 }
 
-fn page() -> impl Strategy<Value = Option<Page>> {
+fn page() -> impl Strategy<Value = Page> {
     let page = (0..3u32, 0..4u32, any::<bool>());
-    proptest::option::of(page.prop_map(|(skip_n, top_n, is_descending)| Page {
-        skip_n,
-        top_n,
-        is_descending,
-    }))
+    page.prop_map(|(skip_n, top_n, is_descending)| Page { skip_n, top_n, is_descending })
 }
 
 /// A time, in nanoseconds since the beginning.
@@ -187,8 +188,8 @@ struct View {
     selector: usize,
     filter: usize,
     kind: Kind,
-    /// The commands that are not answered yet. Those that replace have the selector, the filter, and whether messages are conflated.
-    commands: VecDeque<Option<(usize, usize, bool)>>,
+    /// The commands that are not answered yet. Those that replace have the selector, the filter, and the kind.
+    commands: VecDeque<Option<(usize, usize, Kind)>>,
     /// The time of the state with which it began; later messages come from the log.
     since: Option<At>,
     rows: BTreeMap<String, String>,
@@ -430,13 +431,13 @@ impl World {
                     self.views.insert(number, View { selector, filter, kind, commands, since: None, rows });
                 }
             }
-            Step::Replace { number, selector, filter, is_conflated } => {
-                let is_meant = |view: &&mut View| view.kind.page.is_none() && view.since.is_none();
-                let view = self.views.get_mut(&number).filter(is_meant);
-                if let Some(view) = view {
+            Step::Replace { number, selector, filter, is_conflated, page } => {
+                if let Some(view) = self.views.get_mut(&number).filter(|view| view.since.is_none()) {
                     let is_conflated = is_conflated && !view.kind.is_delta;
-                    view.commands.push_back(Some((selector, filter, is_conflated)));
-                    let kind = Kind { is_conflated, ..view.kind };
+                    let page = view.kind.page.map(|_| page);
+                    let selector = if page.is_some() { selector % ALL } else { selector };
+                    let kind = Kind { is_conflated, page, ..view.kind };
+                    view.commands.push_back(Some((selector, filter, kind)));
                     self.subscribe(number, selector, filter, kind, true);
                 }
             }
@@ -593,9 +594,8 @@ impl World {
                     let Some(view) = self.views.get_mut(&subscription) else { continue };
                     let replaced = view.commands.pop_front().expect("a command without an answer");
                     match (replaced, code) {
-                        (Some((selector, filter, is_conflated)), Code::Ok) => {
-                            (view.selector, view.filter) = (selector, filter);
-                            view.kind.is_conflated = is_conflated;
+                        (Some((selector, filter, kind)), Code::Ok) => {
+                            (view.selector, view.filter, view.kind) = (selector, filter, kind);
                         }
                         // Messages wait for a filter, or too many changes wait.
                         (Some(_), Code::LimitExceeded) | (None, Code::Ok) => (),

@@ -282,25 +282,116 @@ fn a_subscription_can_move_to_a_topic_without_last_values_and_back() {
     assert_eq!(pair.take_rows(2), [r#"+{"id":5}"#]);
 }
 
+/// The records of the topic at these places, from the highest id on.
+fn page(number: u32, skip_n: u32, top_n: u32) -> Subscribe<'static> {
+    let (skip_n, top_n) = (Some(skip_n), Some(top_n));
+    Subscribe { order_by: Some("/id DESC"), skip_n, top_n, ..sow(number, "orders") }
+}
+
 #[test]
-fn a_page_is_not_replaced_and_stays_a_page() {
+fn only_a_page_is_replaced_by_a_page() {
     let mut pair = up_to_three();
-    let page = |number, skip_n| Subscribe {
-        order_by: Some("/id DESC"),
-        skip_n: Some(skip_n),
-        top_n: Some(1),
-        ..sow(number, "orders")
-    };
-    pair.subscribe(2, &page(4, 0));
+    pair.subscribe(2, &page(4, 0, 1));
     pair.turn();
     assert_eq!(pair.take_rows(2), [r#"={"id":5}"#]);
-    for (number, replace) in [(4, sow(4, "orders")), (4, page(4, 1)), (3, page(3, 0))] {
+    for (number, replace) in [(4, sow(4, "orders")), (3, page(3, 0, 1))] {
         pair.subscribe(2, &replacing(replace));
         pair.turn();
         assert_eq!(pair.take(2), [refused(Code::BadOption, number, number)]);
     }
     publish_all(&mut pair, 6, &[r#"{"id":6}"#]);
     assert_eq!(pair.take_rows(2), [r#"-Match {"id":5}"#, r#"+{"id":6}"#]);
+}
+
+#[test]
+fn a_replaced_page_gives_the_records_that_leave_and_those_that_enter() {
+    let mut pair = up_to_three();
+    pair.subscribe(2, &page(4, 0, 2));
+    pair.turn();
+    pair.take(2);
+    // The next page, and then a larger one that has some of its records.
+    pair.subscribe(2, &replacing(page(4, 2, 2)));
+    pair.turn();
+    let turned = [r#"-Match {"id":5}"#, r#"-Match {"id":4}"#, r#"+{"id":3}"#, r#"+{"id":2}"#];
+    assert_eq!(pair.take_rows(2), turned);
+    pair.subscribe(2, &replacing(page(4, 1, 4)));
+    pair.turn();
+    assert_eq!(pair.take_rows(2), [r#"+{"id":4}"#, r#"+{"id":1}"#]);
+    // Another filter, and then another select list, which delivers the same parts of the records 5 and 3.
+    let odd = || Subscribe { filter: Some("/id % 2 = 1"), ..page(4, 0, 2) };
+    pair.subscribe(2, &replacing(odd()));
+    pair.turn();
+    let turned = [r#"-Match {"id":4}"#, r#"-Match {"id":2}"#, r#"-Match {"id":1}"#, r#"+{"id":5}"#];
+    assert_eq!(pair.take_rows(2), turned);
+    pair.subscribe(2, &replacing(Subscribe { select: Some("-/x"), ..odd() }));
+    pair.turn();
+    assert_eq!(pair.take_rows(2), Vec::<String>::new());
+    publish_all(&mut pair, 6, &[r#"{"id":5,"x":1}"#, r#"{"id":7}"#]);
+    assert_eq!(pair.take_rows(2), [r#"+{"id":5}"#, r#"-Match {"id":3}"#, r#"+{"id":7}"#]);
+    pair.subscribe(2, &replacing(odd()));
+    pair.turn();
+    assert_eq!(pair.take_rows(2), [r#"+{"id":5,"x":1}"#], "the program has another part of the record");
+}
+
+#[test]
+fn a_page_moves_to_another_topic_and_keeps_no_record_of_the_former_one() {
+    let mut pair = up_to_three();
+    pair.publish(1, 6, "others", r#"{"id":7}"#);
+    pair.subscribe(2, &page(4, 0, 1));
+    pair.turn();
+    pair.take(2);
+    pair.subscribe(2, &replacing(Subscribe { topic: "others", ..page(4, 0, 1) }));
+    pair.turn();
+    assert_eq!(pair.take_rows(2), [r#"-Match {"id":5}"#, r#"+{"id":7}"#]);
+    publish_all(&mut pair, 7, &[r#"{"id":9}"#]);
+    assert_eq!(pair.take_rows(2), Vec::<String>::new());
+}
+
+#[test]
+fn a_page_stays_in_effect_until_the_page_that_replaces_it_has_looked_at_all_records() {
+    let mut pair = with_topics([sow_topic("orders")]);
+    for id in 1..=3000 {
+        pair.publish(1, id, "orders", &format!(r#"{{"id":{id}}}"#));
+    }
+    pair.subscribe(2, &page(4, 0, 1));
+    pair.turn();
+    assert_eq!(pair.take_rows(2), [r#"={"id":3000}"#]);
+    // A clock that moves by itself ends each portion of work early.
+    let mut at_ns = 0;
+    pair.broker.set_stopwatch(Box::new(move || {
+        at_ns += 2_000_000;
+        quire_types::time::Instant(at_ns)
+    }));
+    pair.subscribe(2, &replacing(page(4, 1, 1)));
+    pair.subscribe(2, &replacing(page(4, 0, 2)));
+    pair.one_turn();
+    pair.publish(1, 3001, "orders", r#"{"id":3001}"#);
+    pair.one_turn();
+    assert_eq!(pair.take_rows(2), [r#"-Match {"id":3000}"#, r#"+{"id":3001}"#]);
+    pair.turn();
+    // The second page, and then the third one.
+    let turns = [r#"-Match {"id":3001}"#, r#"+{"id":3000}"#, r#"+{"id":3001}"#];
+    assert_eq!(pair.take_rows(2), turns);
+    pair.publish(1, 3002, "orders", r#"{"id":3002}"#);
+    pair.turn();
+    assert_eq!(pair.take_rows(2), [r#"-Match {"id":3000}"#, r#"+{"id":3002}"#]);
+}
+
+#[test]
+fn a_page_that_is_replaced_before_its_records_were_sent_gives_them_first() {
+    let mut pair = up_to_three();
+    pair.subscribe(2, &page(4, 0, 2));
+    pair.subscribe(2, &replacing(page(4, 1, 2)));
+    pair.publish(1, 6, "orders", r#"{"id":6}"#);
+    pair.turn();
+    let mut shown = std::collections::BTreeSet::new();
+    for row in pair.take_rows(2) {
+        match row.strip_prefix("-Match ") {
+            Some(left) => assert!(shown.remove(left), "{row}"),
+            None => assert!(shown.insert(row[1..].to_owned()), "{row}"),
+        }
+    }
+    assert_eq!(Vec::from_iter(shown), [r#"{"id":4}"#, r#"{"id":5}"#]);
 }
 
 #[test]

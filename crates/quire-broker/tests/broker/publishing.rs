@@ -317,12 +317,14 @@ fn the_interval_of_acknowledgements_begins_anew_after_a_flush() {
     pair.turn();
     pair.take(1);
     pair.publish(1, 2, "orders", "b");
+    pair.turn();
     pair.pass(Duration::from_millis(50));
     assert_eq!(pair.take(1), [], "it waits for the interval");
     pair.send(1, &Command::Flush { command: 9, acks: Acks::PERSISTED });
     pair.turn();
     assert_eq!(pair.take(1), [Said::Persisted(2), ack(AckKind::Persisted, 9, 0)]);
     pair.publish(1, 3, "orders", "c");
+    pair.turn();
     pair.pass(Duration::from_millis(99));
     assert_eq!(pair.take(1), []);
     pair.pass(Duration::from_millis(1));

@@ -250,6 +250,37 @@ fn journal_files_stay_until_the_settled_positions_are_written() {
 }
 
 #[test]
+fn a_queue_begins_once_although_the_process_dies_before_the_file_names_it() {
+    let now = |name| QueueSettings { recovery_point: Some("now".into()), ..queue(name) };
+    let dies_before_it_is_written = |pair: Pair, config| {
+        let path = Path::new("journal/queues.ack");
+        let points = pair.disk.read(path).unwrap();
+        let mut pair = start(pair.restart(config), 0);
+        publish_all(&mut pair, 4..=5);
+        pair.disk.create(path, points.len() as u64).unwrap().write_at(&points, 0).unwrap();
+        pair
+    };
+    // A new queue, and one with another recovery point than before.
+    for other in ["other", "jobs"] {
+        let mut pair = working(&queue(other), 0);
+        publish_all(&mut pair, 1..=3);
+        save(&mut pair);
+        let queues = if other == "other" { vec![queue("other"), now("jobs")] } else { vec![now("jobs")] };
+        let pair = dies_before_it_is_written(pair, queue_config(queues.clone()));
+        let mut pair = start(pair.restart(queue_config(queues)), 10);
+        assert_eq!(data(&pair.take_queued(2)), ["4", "5"], "{other}");
+    }
+    // A queue that was removed and is defined again is new.
+    let mut pair = working(&now("jobs"), 0);
+    publish_all(&mut pair, 1..=3);
+    let mut pair = again(pair, &queue("other"), 0);
+    save(&mut pair);
+    let queues = [queue("other"), now("jobs")];
+    let mut pair = start(pair.restart(queue_config(queues)), 10);
+    assert_eq!(pair.take_queued(2), []);
+}
+
+#[test]
 fn a_write_of_the_settled_positions_that_fails_is_repeated() {
     let refuses = Arc::new(AtomicBool::new(true));
     let mut pair = on_a_disk_that_refuses_points(&queue("jobs"), &refuses);

@@ -240,7 +240,8 @@ fn a_command_downgrades_and_upgrades_a_destination() {
     cluster.publish(0, 1, 3, 1);
     assert_eq!(cluster.persisted(0, 1), 0);
     let unknown = AdminCommand::Link { destination: "x".into(), action: LinkAction::Downgrade };
-    assert!(matches!(cluster.admin(0, unknown), AdminReply::Refused { .. }));
+    let AdminReply::Refused { reason, .. } = cluster.admin(0, unknown) else { panic!("it was not refused") };
+    assert_eq!(reason, "no destination has the name \"x\"; the destinations are: \"b\"");
 }
 
 #[test]
@@ -331,16 +332,17 @@ fn last_value_topics_that_differ_are_refused_unless_the_check_is_excluded() {
     let in_domain = r#"[{"name": "orders", "message_type": "json", "key": ["/id"], "key_domain": "d"}]"#;
     let by_publisher = r#"[{"name": "orders", "message_type": "json"}]"#;
     assert_eq!(refusal(by_id, by_id, &[]), "");
-    assert_eq!(refusal(by_id, "[]", &[]), "sow: only the source keeps last values of the topic \"orders\"");
     assert_eq!(
-        refusal("[]", by_publisher, &["key"]),
-        "sow: only this instance keeps last values of the topic \"orders\""
+        refusal(by_id, "[]", &[]),
+        "sow: \"a\" keeps last values of the topic \"orders\" and \"b\" does not; define the same [[sow_topic]] on both"
     );
+    let refused = refusal("[]", by_publisher, &["key"]);
+    assert!(refused.starts_with("sow: \"b\" keeps last values of the topic \"orders\""), "{refused}");
     assert_eq!(refusal(by_id, "[]", &["sow"]), "");
     for other in [in_domain, by_publisher] {
         let refused = refusal(by_id, other, &["sow"]);
         assert!(
-            refused.starts_with("key: the topic \"orders\" has the key \"/id\" at the source"),
+            refused.starts_with("key: the last-value topic \"orders\" has the key \"/id\" at \"a\""),
             "{refused}"
         );
         assert_eq!(refusal(by_id, other, &["key"]), "");

@@ -20,6 +20,7 @@ use quire_client::{FailureCode, State};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::link::{ConnectError, Link, Stream};
+use super::load::Asker;
 use super::{Inner, LastError, Shared};
 
 /// Bytes read at a time: enough for hundreds of messages per system call and lock.
@@ -87,7 +88,7 @@ impl Driving {
 }
 
 /// The thread of a client.
-pub(super) fn run(shared: &Shared, links: &[Link]) {
+pub(super) fn run(shared: &Shared, links: &[Link], asker: &Asker) {
     let mut events = Events::new();
     // Whether the socket may have something to read.
     let mut may_read = true;
@@ -115,7 +116,7 @@ pub(super) fn run(shared: &Shared, links: &[Link]) {
             return;
         }
         let Some(connected) = wire else {
-            *wire = connect(shared, links, inner);
+            *wire = connect(shared, links, asker, inner);
             continue_or_sleep(shared, io, &mut events);
             may_read = true;
             continue;
@@ -277,11 +278,23 @@ impl Shared {
 }
 
 /// Connects when it is time to; gives nothing when it is not, or did not work.
-fn connect(shared: &Shared, links: &[Link], inner: MutexGuard<'_, Inner>) -> Option<Wire> {
-    let (address, at) = inner.core.poll_connect()?;
+fn connect<'a>(
+    shared: &'a Shared,
+    links: &[Link],
+    asker: &Asker,
+    mut inner: MutexGuard<'a, Inner>,
+) -> Option<Wire> {
+    let (_, at) = inner.core.poll_connect()?;
     if at > shared.now() {
         return None;
     }
+    if inner.core.wants_loads() {
+        drop(inner);
+        let loads = asker.ask(links);
+        inner = shared.inner.lock();
+        inner.core.set_loads(&loads);
+    }
+    let (address, _) = inner.core.poll_connect()?;
     drop(inner);
     let link = &links[address % links.len()];
     shared.inner.lock().address = link.to_string();

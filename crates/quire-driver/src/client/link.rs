@@ -58,6 +58,25 @@ pub(super) enum Stream {
     Unix(UnixStream),
 }
 
+impl Stream {
+    /// Reads and writes wait from now on, for `limit` at most.
+    pub fn block(&self, limit: Duration) -> io::Result<()> {
+        let limit = Some(limit);
+        match self {
+            Stream::Tcp(stream) => {
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(limit)?;
+                stream.set_write_timeout(limit)
+            }
+            Stream::Unix(stream) => {
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(limit)?;
+                stream.set_write_timeout(limit)
+            }
+        }
+    }
+}
+
 impl Link {
     /// A connection, ready for non-blocking use.
     pub(super) fn connect(&self, timeout: Duration) -> Result<Stream, ConnectError> {

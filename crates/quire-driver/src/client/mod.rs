@@ -9,6 +9,7 @@
 mod io;
 mod leases;
 mod link;
+mod load;
 pub mod local;
 mod log_range;
 mod progress;
@@ -214,6 +215,7 @@ impl Client {
     pub fn start(options: Options) -> Result<Self, StartError> {
         let size_max = options.config.publish_store_size_max as u64;
         let name = options.config.name.clone();
+        let asker = load::Asker::of(&options.config);
         let mut core = ClientCore::new(options.config, quire_types::time::Instant::from_ns(0));
         if let Some(path) = &options.publish_store {
             let (file, stored) = PublishFile::open(path, &name, size_max)?;
@@ -258,7 +260,7 @@ impl Client {
             link_count: options.links.len(),
         });
         let its_shared = shared.clone();
-        let run = move || io::run(&its_shared, &options.links);
+        let run = move || io::run(&its_shared, &options.links, &asker);
         let thread = std::thread::Builder::new().name("quire-client".into()).spawn(run)?;
         Ok(Client { shared, thread: Mutex::new(Some(thread)) })
     }
@@ -308,6 +310,11 @@ impl Client {
         drop(inner);
         self.shared.wake();
         Ok((count, last))
+    }
+
+    /// The name of the instance that the client is logged on to.
+    pub fn instance(&self) -> Option<String> {
+        self.shared.inner.lock().core.instance().map(str::to_owned)
     }
 
     /// Waits until more than `seen` bytes were released, so that the publish store may have room again, or until no publish is taken any

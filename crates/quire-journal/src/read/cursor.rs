@@ -286,6 +286,7 @@ pub struct Records<'a> {
 impl<'a> Iterator for Records<'a> {
     type Item = Record<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Record<'a>> {
         while self.next <= self.last {
             // `Cursor::next` checked that the body holds the records.

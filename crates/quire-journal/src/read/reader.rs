@@ -91,6 +91,15 @@ pub struct SegmentInfo {
     pub state: SegmentState,
 }
 
+/// A message in the log.
+struct Located {
+    segment: Arc<Segment>,
+    position: Position,
+    /// Of its batch in the segment, in bytes.
+    offset: u64,
+    sequence: u64,
+}
+
 impl Reader {
     pub(crate) fn new(log: Arc<Log>) -> Self {
         Reader::with_archive(log, None)
@@ -145,6 +154,22 @@ impl Reader {
         self.log().segments.read().first().map_or(Position(1), |segment| segment.first)
     }
 
+    /// The first position of the newest segments that have at most `size_max` bytes together. The last segment is always one of them.
+    pub fn start_of_newest(&self, size_max: u64) -> Position {
+        let log = self.log();
+        let segments = log.segments.read();
+        let mut first = segments.last().map_or(Position(1), |segment| segment.first);
+        let mut size = 0;
+        for segment in segments.iter().rev() {
+            size += segment.file_size;
+            if size > size_max {
+                break;
+            }
+            first = segment.first;
+        }
+        first
+    }
+
     /// The first position of the segment that holds, or will hold, the position; `None` when that segment is gone.
     pub fn segment_start(&self, position: Position) -> Option<Position> {
         self.log().segment_at(position).map(|segment| segment.first)
@@ -187,7 +212,16 @@ impl Reader {
     /// # Errors
     /// Damage where it should be.
     pub fn find(&self, bookmark: Bookmark) -> Result<Option<Position>, JournalError> {
-        Ok(self.locate(bookmark)?.map(|(_, position, _)| position))
+        let found = self.find_from(bookmark)?;
+        Ok(found.filter(|(sequence, _)| *sequence == bookmark.sequence).map(|(_, position)| position))
+    }
+
+    /// The message that the bookmark names, or the next one of its publisher that the log has: its sequence and position.
+    ///
+    /// # Errors
+    /// Damage where it should be.
+    pub fn find_from(&self, bookmark: Bookmark) -> Result<Option<(u64, Position)>, JournalError> {
+        Ok(self.locate(bookmark)?.map(|found| (found.sequence, found.position)))
     }
 
     /// The segment that holds the message that the bookmark names, and the offset of its batch in bytes, if the log has it.
@@ -195,11 +229,12 @@ impl Reader {
     /// # Errors
     /// Damage where it should be.
     pub fn find_place(&self, bookmark: Bookmark) -> Result<Option<(SegmentInfo, u64)>, JournalError> {
-        Ok(self.locate(bookmark)?.map(|(segment, _, offset)| (self.info(&segment), offset)))
+        let found = self.locate(bookmark)?.filter(|found| found.sequence == bookmark.sequence);
+        Ok(found.map(|found| (self.info(&found.segment), found.offset)))
     }
 
-    /// The segment, the position and the offset of the batch.
-    fn locate(&self, bookmark: Bookmark) -> Result<Option<(Arc<Segment>, Position, u64)>, JournalError> {
+    /// The message, or the next one of its publisher.
+    fn locate(&self, bookmark: Bookmark) -> Result<Option<Located>, JournalError> {
         let Bookmark { publisher, sequence } = bookmark;
         let log = self.log();
         let sealed = log.publishers.read().segment_of(publisher, sequence);
@@ -218,9 +253,10 @@ impl Reader {
         while offset < block_end {
             let read = view.batch(offset, block_end);
             let (header, body) = read.map_err(|fault| segment.error_of(offset, fault, Position::ZERO))?;
-            if let Some(at) = find_record(body, publisher, sequence) {
+            if let Some((at, sequence)) = find_record(body, publisher, sequence) {
                 let position = Position(header.first.0 + at);
-                return Ok((position <= self.persisted()).then_some((segment, position, offset)));
+                let found = Located { segment, position, offset, sequence };
+                return Ok((position <= self.persisted()).then_some(found));
             }
             offset += header.batch_size() as u64;
         }

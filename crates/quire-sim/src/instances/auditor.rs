@@ -9,9 +9,15 @@
 //! - B1, B2: a subscriber that fails over sees the messages of each publisher in their order, each once, and in the end all of them.
 //! - The records of the last-value topic are the same everywhere: those that its publishers wrote last.
 //!
-//! A publisher is *torn* when it logs on to an instance that lacks messages of it which were acknowledged. It publishes above the gap, and
-//! the gap stays (docs/replication.md, *The cost of a fault*). That is an error where every destination is waited for and no disk was lost.
-//! Of a torn publisher only the order, and the copies that were counted, are checked.
+//! - A message that no link sends, because of a filter, is on no instance to which its publisher did not send it.
+//!
+//! A publisher leaves a *gap* when it logs on to an instance that lacks messages of it which were acknowledged. It publishes above the gap,
+//! and the gap stays (docs/replication.md, *The cost of a fault*). That is an error where every destination is waited for and no disk was
+//! lost. Of the messages in a gap only the order, and the copies that were counted, are checked. All other messages of the publisher must be
+//! everywhere.
+//!
+//! A subscriber *returns* when it logs on to an instance on which it was before the disk of that instance was lost or replaced. Only then
+//! may it miss messages, or receive them again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,6 +35,7 @@ pub(super) struct Auditor {
     canary: Option<Canary>,
     random: Random,
     is_strict: bool,
+    has_filter: bool,
     publishers: Vec<Publisher>,
     by_id: BTreeMap<u64, usize>,
     /// Of every message, its publisher and its place among the operations of the publisher.
@@ -47,9 +54,27 @@ struct Publisher {
     acknowledged: u64,
     /// Up to here, every instance that an acknowledgement counts has the messages.
     counted: u64,
-    /// When it logged on to its present instance.
-    since_ns: u64,
-    is_torn: bool,
+    /// When it logged on, and to which instance.
+    logons: Vec<(u64, usize)>,
+    /// The first and the last sequence of each gap.
+    gaps: Vec<(u64, u64)>,
+}
+
+impl Publisher {
+    fn is_in_gap(&self, sequence: u64) -> bool {
+        self.gaps.iter().any(|(first, last)| (*first..=*last).contains(&sequence))
+    }
+
+    /// The time of its last logon.
+    fn since_ns(&self) -> u64 {
+        self.logons.last().map_or(0, |(ns, _)| *ns)
+    }
+
+    /// The instances to which it can have sent an operation that began at a time.
+    fn reached_since(&self, begun_ns: u64) -> Instances {
+        let later = self.logons.partition_point(|(ns, _)| *ns <= begun_ns);
+        self.logons[later.saturating_sub(1)..].iter().fold(0, |all, (_, instance)| all | 1 << instance)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +85,8 @@ pub(super) enum Action {
     Value { key: u64 },
     /// A delete of such a record.
     Delete { key: u64 },
+    /// A message of the topic that links filter. `is_sent`: it passes the filter.
+    Part { is_sent: bool },
 }
 
 struct Operation {
@@ -68,6 +95,13 @@ struct Operation {
     begun_ns: u64,
     /// The instances that certainly have it; `None`: it was not acknowledged.
     holders: Option<Instances>,
+}
+
+impl Operation {
+    /// No link sends it.
+    fn is_local(&self, has_filter: bool) -> bool {
+        has_filter && self.action == Action::Part { is_sent: false }
+    }
 }
 
 /// The messages that a subscriber saw.
@@ -81,7 +115,9 @@ struct Stream {
     /// It was on more than one instance.
     has_moved: bool,
     seen: BTreeSet<u64>,
-    /// It was on an instance whose disk was lost or replaced: docs/replication.md, *The cost of a fault*.
+    /// When it was first on each instance.
+    visits: BTreeMap<usize, u64>,
+    /// It was on an instance before and after the disk was lost or replaced: docs/replication.md, *The cost of a fault*.
     has_returned: bool,
 }
 
@@ -98,6 +134,7 @@ impl Auditor {
             canary,
             random: Random::new(seed),
             is_strict: topology.is_strict(),
+            has_filter: topology.has_filter(),
             by_id: publishers.iter().map(id).zip(0..).collect(),
             publishers: publishers
                 .iter()
@@ -105,8 +142,8 @@ impl Auditor {
                     operations: Vec::new(),
                     acknowledged: 0,
                     counted: 0,
-                    since_ns: 0,
-                    is_torn: false,
+                    logons: Vec::new(),
+                    gaps: Vec::new(),
                 })
                 .collect(),
             values: Vec::new(),
@@ -135,7 +172,7 @@ impl Auditor {
     }
 
     pub fn torn_count(&self) -> u64 {
-        self.publishers.iter().filter(|publisher| publisher.is_torn).count() as u64
+        self.publishers.iter().filter(|publisher| !publisher.gaps.is_empty()).count() as u64
     }
 
     pub fn is_meant(&mut self, canary: Canary, percent: u64) -> bool {
@@ -175,9 +212,12 @@ impl Auditor {
     /// An instance let the publisher in, and told the highest sequence that it has.
     pub fn logged_on(&mut self, publisher: usize, instance: usize, highest: u64, now_ns: u64) {
         let was_lost = self.replaced_at.iter().any(Option::is_some);
+        let has_filter = self.has_filter;
         let known = &mut self.publishers[publisher];
-        known.since_ns = now_ns;
-        if highest >= known.acknowledged {
+        known.logons.push((now_ns, instance));
+        let goes_on = |operation: &Operation| !operation.is_local(has_filter);
+        let lacked = known.operations.get(highest as usize..known.acknowledged as usize);
+        if !lacked.is_some_and(|lacked| lacked.iter().any(goes_on)) {
             return;
         }
         let counted = known.counted;
@@ -187,7 +227,7 @@ impl Auditor {
                 name_of(instance)
             ));
         } else {
-            known.is_torn = true;
+            known.gaps.push((highest + 1, known.acknowledged));
         }
     }
 
@@ -201,20 +241,28 @@ impl Auditor {
         counted: &dyn Fn(u64) -> Instances,
         directly: &dyn Fn(u64) -> Option<Instances>,
     ) {
+        let has_filter = self.has_filter;
         let known = &mut self.publishers[publisher];
+        let since_ns = known.since_ns();
         for number in known.acknowledged..sequence.min(known.operations.len() as u64) {
             let operation = &mut known.operations[number as usize];
-            let is_sent_again = operation.begun_ns < known.since_ns;
-            // It was in flight when the publisher failed over. The first instance may have sent it here. Then it is not sent back to the
-            // first one, and an instance further on may still wait for it from there.
-            let reached = match is_sent_again {
-                true => directly(operation.begun_ns),
-                false => Some(counted(operation.begun_ns)),
-            };
-            if reached.is_some() {
-                known.counted = known.counted.max(number + 1);
+            let was_in_flight = operation.begun_ns < since_ns;
+            let mut holders = 1 << by;
+            if operation.is_local(has_filter) {
+                // An instance has everything up to a sequence that it got by a link. Those before it which links do not send are elsewhere.
+                holders = if was_in_flight { 0 } else { holders };
+            } else {
+                // It was in flight when the publisher failed over. The first instance may have sent it here. Then it is not sent back to
+                // the first one, and an instance further on may still wait for it from there.
+                let reached = match was_in_flight {
+                    true => directly(operation.begun_ns),
+                    false => Some(counted(operation.begun_ns)),
+                };
+                if let Some(reached) = reached {
+                    holders = reached;
+                    known.counted = known.counted.max(number + 1);
+                }
             }
-            let mut holders = reached.unwrap_or(1 << by);
             for (instance, replaced_at) in self.replaced_at.iter().enumerate() {
                 if replaced_at.is_some_and(|at| at >= operation.begun_ns) {
                     holders &= !(1 << instance);
@@ -252,8 +300,6 @@ impl Auditor {
 
     pub fn received(&mut self, stream: usize, instance: usize, bookmark: Option<Bookmark>, data: &[u8]) {
         self.delivered_count += 1;
-        // The log of the instance may have another order than before.
-        self.streams[stream].has_returned |= self.replaced_at[instance].is_some();
         if self.is_meant(Canary::SkippedDelivery, 2) {
             return;
         }
@@ -298,9 +344,13 @@ impl Auditor {
         self.streams[stream].has_returned |= self.replaced_at[instance].is_some();
     }
 
-    /// A subscriber is on another instance.
-    pub fn moved(&mut self, stream: usize) {
-        self.streams[stream].has_moved = true;
+    /// A subscriber has logged on.
+    pub fn arrived(&mut self, stream: usize, instance: usize, now_ns: u64) {
+        let (stream, replaced_at) = (&mut self.streams[stream], self.replaced_at[instance]);
+        let first_ns = *stream.visits.entry(instance).or_insert(now_ns);
+        stream.has_moved = stream.visits.len() > 1;
+        // The log of the instance may have another order than before.
+        stream.has_returned |= replaced_at.is_some_and(|at| first_ns <= at);
     }
 
     // The end.
@@ -308,17 +358,21 @@ impl Auditor {
     /// The records of the last-value topic that must be there at the end, by key: numbers of messages. `None`: unknown.
     pub fn last_values(&self) -> BTreeMap<u64, Option<u64>> {
         let mut state = BTreeMap::new();
-        for (number, publisher) in self.publishers.iter().enumerate() {
-            for operation in &publisher.operations {
-                match operation.action {
-                    Action::Order => (),
-                    Action::Value { key } => drop(state.insert(key, operation.value)),
-                    Action::Delete { key } => drop(state.remove(&key)),
-                }
-            }
-            if publisher.is_torn {
-                let own = number as u64 * KEYS..(number as u64 + 1) * KEYS;
-                state.extend(own.map(|key| (key, None)));
+        for publisher in &self.publishers {
+            for (sequence, operation) in (1..).zip(&publisher.operations) {
+                let (key, value) = match operation.action {
+                    Action::Order | Action::Part { .. } => continue,
+                    Action::Value { key } => (key, Some(operation.value)),
+                    Action::Delete { key } => (key, None),
+                };
+                // A delete names the records that its instance had, so one after a gap may leave the record of the gap elsewhere.
+                let was_unknown = value.is_none() && state.get(&key) == Some(&None);
+                let is_unknown = publisher.is_in_gap(sequence) || was_unknown;
+                match value {
+                    _ if is_unknown => state.insert(key, None),
+                    Some(value) => state.insert(key, value),
+                    None => state.remove(&key),
+                };
             }
         }
         state
@@ -352,12 +406,19 @@ impl Auditor {
                     }
                 }
             }
-            if publisher.is_torn {
-                continue;
-            }
-            for instance in 1..logs.len() {
+            let is_local =
+                |sequence: u64| publisher.operations[sequence as usize - 1].is_local(self.has_filter);
+            let is_everywhere = |sequence: &&u64| !publisher.is_in_gap(**sequence) && !is_local(**sequence);
+            for instance in 0..logs.len() {
                 let (first, other) = (&found[0][number], &found[instance][number]);
-                if let Some(sequence) = first.symmetric_difference(other).next() {
+                for sequence in other.iter().filter(|sequence| is_local(**sequence)) {
+                    let begun_ns = publisher.operations[*sequence as usize - 1].begun_ns;
+                    if publisher.reached_since(begun_ns) & (1 << instance) == 0 {
+                        let name = name_of(instance);
+                        return Err(format!("{number}|{sequence}| is on {name}, and no link sends it"));
+                    }
+                }
+                if let Some(sequence) = first.symmetric_difference(other).find(is_everywhere) {
                     let (with, without) =
                         if first.contains(sequence) { (0, instance) } else { (instance, 0) };
                     return Err(format!(
@@ -370,8 +431,8 @@ impl Auditor {
             }
         }
         for stream in self.streams.iter().filter(|stream| !stream.has_returned) {
-            for (number, publisher) in self.publishers.iter().enumerate().filter(|(_, p)| !p.is_torn) {
-                for sequence in &found[0][number] {
+            for (number, publisher) in self.publishers.iter().enumerate() {
+                for sequence in found[0][number].iter().filter(|sequence| !publisher.is_in_gap(**sequence)) {
                     let operation = &publisher.operations[*sequence as usize - 1];
                     let value = operation.value.filter(|_| operation.action == Action::Order);
                     // The limit that docs/stores.md names.

@@ -17,7 +17,7 @@ use super::SECOND_NS;
 use super::auditor::{Action, Auditor, KEYS, value_of};
 use super::instance::Instance;
 use super::network::{Arrival, Network, Site};
-use super::topology::{Topology, VALUES, name_of};
+use super::topology::{PARTS, Topology, VALUES, name_of};
 use crate::random::Random;
 
 pub(super) struct Client {
@@ -320,9 +320,9 @@ impl Client {
             let instance = self.connection.map_or(0, |(_, instance)| instance);
             if self.last_instance.replace(instance).is_some_and(|last| last != instance) {
                 self.failover_count += 1;
-                if let Program::Subscribe { stream, .. } = &self.program {
-                    auditor.moved(*stream);
-                }
+            }
+            if let Program::Subscribe { stream, .. } = &self.program {
+                auditor.arrived(*stream, instance, now.instant.as_ns());
             }
             if let Program::Publish { number, .. } = &self.program {
                 auditor.logged_on(*number, instance, logged_on.highest_sequence, now.instant.as_ns());
@@ -418,11 +418,13 @@ fn publish(number: usize, core: &mut ClientCore, now: Now, random: &mut Random, 
         let value = auditor.next_value();
         let size = if random.percent(5) { random.below(6_000) } else { random.below(60) };
         let pad = "x".repeat(size as usize);
-        let data = format!(r#"{{"v":{value},"k":{key},"pad":"{pad}"}}"#);
-        let (topic, action) = match random.below(10) {
+        let is_sent = random.percent(50);
+        let data = format!(r#"{{"v":{value},"k":{key},"sent":{is_sent},"pad":"{pad}"}}"#);
+        let (topic, action) = match random.below(12) {
             0..4 => (VALUES, Action::Value { key }),
             4..7 => ("orders/a", Action::Order),
-            _ => ("orders/b", Action::Order),
+            7..10 => ("orders/b", Action::Order),
+            _ => (PARTS, Action::Part { is_sent }),
         };
         let message = NewMessage {
             topic,

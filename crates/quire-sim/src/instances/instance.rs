@@ -15,7 +15,7 @@ use quire_types::time::{Instant, Now};
 use super::defects::Defects;
 use super::network::{Arrival, Network, Site};
 use super::topology::name_of;
-use super::{SECOND_NS, WALL_START_NS};
+use super::{Canary, SECOND_NS, WALL_START_NS};
 use crate::disk::{Faults, SimulatedDisk};
 use crate::random::Random;
 
@@ -37,6 +37,7 @@ pub(super) struct Instance {
     starts: u64,
     pub poisoned: u64,
     pub downgrades: u64,
+    pub pauses: u64,
     pub links_up: u64,
 }
 
@@ -79,6 +80,7 @@ impl Instance {
             starts: 0,
             poisoned: 0,
             downgrades: 0,
+            pauses: 0,
             links_up: 0,
         }
     }
@@ -159,13 +161,21 @@ impl Instance {
         self.hand_in(now_ns, Input::Shutdown);
     }
 
-    /// An operator says whether a destination is waited for.
-    pub fn downgrade(&mut self, now_ns: u64, random: &mut Random, is_downgraded: bool) {
+    /// An operator changes the link to one of the destinations.
+    pub fn act_on_a_link(&mut self, now_ns: u64, random: &mut Random, action: LinkAction) {
         let count = self.config.replication.destinations.len() as u64;
         let destination = self.config.replication.destinations[random.below(count) as usize].name.clone();
-        let action = if is_downgraded { LinkAction::Downgrade } else { LinkAction::Upgrade };
         let command = AdminCommand::Link { destination, action };
         self.hand_in(now_ns, Input::Admin { ticket: 0, command });
+    }
+
+    /// An operator ends all pauses.
+    pub fn resume_all(&mut self, now_ns: u64) {
+        for number in 0..self.config.replication.destinations.len() {
+            let destination = self.config.replication.destinations[number].name.clone();
+            let command = AdminCommand::Link { destination, action: LinkAction::Resume };
+            self.hand_in(now_ns, Input::Admin { ticket: 0, command });
+        }
     }
 
     fn hand_in(&mut self, now_ns: u64, input: Input<'_>) {
@@ -235,6 +245,9 @@ impl Instance {
         running.broker.finish_turn(now);
         while let Some(output) = running.broker.poll_output() {
             match output {
+                Output::Log(Event::LinkWaitedFor { .. })
+                    if defects.canary == Some(Canary::EarlyDowngrade) => {}
+                Output::Log(Event::LinkPaused { is_paused, .. }) => self.pauses += u64::from(is_paused),
                 Output::Log(Event::LinkWaitedFor { destination, is_waited_for, .. }) => {
                     self.downgrades += u64::from(!is_waited_for);
                     self.not_waited_for.insert(destination, if is_waited_for { now_ns } else { u64::MAX });

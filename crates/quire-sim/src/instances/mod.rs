@@ -16,6 +16,7 @@ mod topology;
 
 use std::collections::BTreeMap;
 
+use quire_command::LinkAction;
 use quire_journal::Timestamp;
 use quire_types::time::{Instant, Now};
 
@@ -48,6 +49,10 @@ pub enum Canary {
     SharedBackup,
     /// Subscribers never see some messages.
     SkippedDelivery,
+    /// Publishers do not wait for a destination although nothing has downgraded it.
+    EarlyDowngrade,
+    /// A link sends messages that do not match its filter.
+    IgnoredFilter,
 }
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -76,6 +81,8 @@ struct Mix {
     client_kill: u64,
     failover: u64,
     downgrade: u64,
+    pause: u64,
+    resume: u64,
     start_percent: u64,
     disk: Faults,
 }
@@ -96,6 +103,8 @@ impl Mix {
             client_kill: chance(10),
             failover: chance(20),
             downgrade: chance(10),
+            pause: chance(6),
+            resume: 2 + chance(20),
             start_percent: 1 + chance(20),
             disk: Faults {
                 write_percent: chance(2),
@@ -137,11 +146,21 @@ struct World {
 
 impl World {
     fn new(mut random: Random, canary: Option<Canary>) -> Self {
-        let topology = Topology::draw(&mut random);
+        let mut topology = Topology::draw(&mut random);
+        let defects = Defects::new(canary, random.number());
+        if defects.concern_links() {
+            topology = topology.uncompressed();
+        }
         let count = topology.count();
-        let instances = (0..count)
-            .map(|number| Instance::new(number, topology.config(number), random.number()))
-            .collect();
+        let mut configs: Vec<_> = (0..count).map(|number| topology.config(number)).collect();
+        if canary == Some(Canary::IgnoredFilter) {
+            let destinations = &mut configs[0].replication.destinations;
+            let topics = destinations.iter_mut().flat_map(|destination| &mut destination.topics);
+            topics.for_each(|topic| topic.filter = None);
+        }
+        let instances = configs.into_iter().enumerate();
+        let instances =
+            instances.map(|(number, config)| Instance::new(number, config, random.number())).collect();
         let publisher_count = 1 + random.below(3) as usize;
         let subscriber_count = 1 + random.below(3) as usize;
         let publishers: Vec<_> = (0..publisher_count).map(|number| format!("publisher-{number}")).collect();
@@ -167,12 +186,14 @@ impl World {
             network: Network::new(random.number()),
             clients,
             auditor,
-            defects: Defects::new(canary, random.number()),
+            defects,
             heal_at: None,
             history: vec![format!("{} of {count}, waits: {:?}", topology.kind, topology.waiting)],
             played: Played {
                 instances: count as u64,
                 strict: u64::from(topology.is_strict()),
+                filtered: u64::from(topology.has_filter()),
+                compressed: u64::from(topology.is_compressed()),
                 ..Played::default()
             },
             topology,
@@ -230,6 +251,7 @@ impl World {
         for number in 0..self.instances.len() {
             self.instances[number].disk.set_faults(Faults::default());
             self.clients.push(Client::querier(self.clients.len(), number, &mut self.random));
+            self.instances[number].resume_all(self.ns);
         }
         let end = self.ns + PEACE_NS;
         let mut result = Err("not everything was published".to_owned());
@@ -305,7 +327,17 @@ impl World {
         }
         if self.topology.waiting == Waiting::Downgrading && self.happens(mix.downgrade) {
             let is_downgraded = self.random.percent(40);
-            self.instances[number].downgrade(self.ns, &mut self.random, is_downgraded);
+            let action = if is_downgraded { LinkAction::Downgrade } else { LinkAction::Upgrade };
+            self.instances[number].act_on_a_link(self.ns, &mut self.random, action);
+        }
+        if self.defects.is_meant(Canary::EarlyDowngrade, 5) {
+            self.instances[number].act_on_a_link(self.ns, &mut self.random, LinkAction::Downgrade);
+        }
+        if self.happens(mix.pause) {
+            self.instances[number].act_on_a_link(self.ns, &mut self.random, LinkAction::Pause);
+        }
+        if self.happens(mix.resume) {
+            self.instances[number].resume_all(self.ns);
         }
         if self.happens(mix.power_cut) {
             self.kill(number, true);
@@ -465,6 +497,7 @@ impl World {
             links: sum(|instance| instance.links_up),
             poisoned: sum(|instance| instance.poisoned),
             downgrades: sum(|instance| instance.downgrades),
+            pauses: sum(|instance| instance.pauses),
             failovers: self.clients.iter().map(|client| client.failover_count).sum(),
             torn: self.auditor.torn_count(),
             excused: self.auditor.excused_count,
@@ -534,6 +567,8 @@ mod tests {
             Canary::KeptDuplicate,
             Canary::SharedBackup,
             Canary::SkippedDelivery,
+            Canary::EarlyDowngrade,
+            Canary::IgnoredFilter,
         ] {
             assert_eq!(found(canary), 3, "{canary:?}");
         }

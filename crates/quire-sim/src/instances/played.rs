@@ -11,6 +11,10 @@ pub struct Played {
     pub instances: u64,
     /// Worlds in which every destination is waited for.
     pub strict: u64,
+    /// Worlds whose links have a filter.
+    pub filtered: u64,
+    /// Worlds whose links compress.
+    pub compressed: u64,
     /// Links that came up.
     pub links: u64,
     /// Times that a client continued on another instance.
@@ -41,6 +45,8 @@ pub struct Played {
     pub clock_steps: u64,
     /// Destinations that were not waited for any more.
     pub downgrades: u64,
+    /// Links that were paused.
+    pub pauses: u64,
     /// Publishers that went on above a gap, as the documentation says.
     pub torn: u64,
     /// Acknowledged messages of which no counted copy was left.
@@ -56,12 +62,14 @@ impl Played {
         }
     }
 
-    pub(super) fn counters(&mut self) -> [&mut u64; 21] {
+    pub(super) fn counters(&mut self) -> [&mut u64; 24] {
         [
             &mut self.published,
             &mut self.delivered,
             &mut self.instances,
             &mut self.strict,
+            &mut self.filtered,
+            &mut self.compressed,
             &mut self.links,
             &mut self.failovers,
             &mut self.client_kills,
@@ -77,6 +85,7 @@ impl Played {
             &mut self.restores,
             &mut self.clock_steps,
             &mut self.downgrades,
+            &mut self.pauses,
             &mut self.torn,
             &mut self.excused,
         ]
@@ -88,12 +97,13 @@ impl std::fmt::Display for Played {
         let Played { published, delivered, instances, strict, links, failovers, client_kills, .. } = self;
         let Played { partitions, one_way, slow, cuts, kills, power_cuts, stops, poisoned, .. } = self;
         let Played { lost_disks, restores, clock_steps, downgrades, torn, excused, .. } = self;
+        let Played { filtered, compressed, pauses, .. } = self;
         write!(
             f,
-            "{instances} instances ({strict} worlds wait for all destinations), {published} messages published, {delivered} delivered, {links} links, \
+            "{instances} instances ({strict} worlds wait for all destinations, {filtered} filter, {compressed} compress), {published} messages published, {delivered} delivered, {links} links, \
              {failovers} failovers and {client_kills} kills of clients; {partitions} partitions, {one_way} one-way partitions, {slow} slow links, {cuts} cut connections, \
              {kills} kills, {power_cuts} power cuts and {stops} stops of instances, {poisoned} failed disks, {lost_disks} lost disks, {restores} restored backups, \
-             {clock_steps} clock steps, {downgrades} downgrades, {torn} publishers above a gap, {excused} messages without a counted copy"
+             {clock_steps} clock steps, {downgrades} downgrades, {pauses} pauses, {torn} publishers above a gap, {excused} messages without a counted copy"
         )
     }
 }

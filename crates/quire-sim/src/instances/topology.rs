@@ -14,6 +14,9 @@ pub(super) type Instances = u64;
 /// The topic that keeps last values.
 pub(super) const VALUES: &str = "values";
 
+/// The topic of which links send a part, where they have a filter.
+pub(super) const PARTS: &str = "parts";
+
 /// How publishers wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiting {
@@ -42,6 +45,9 @@ pub(super) struct Topology {
     groups: Vec<Option<String>>,
     links: Vec<Vec<Link>>,
     downgrade_after_ns: u64,
+    /// Of the messages of [`PARTS`].
+    filter: Option<String>,
+    compression: Compression,
 }
 
 /// The name of an instance, which is also its address.
@@ -81,7 +87,39 @@ impl Topology {
             _ => return Topology::regions(waiting, random),
         };
         let groups = vec![None; links.len()];
-        Topology { kind, waiting, groups, links, downgrade_after_ns: (2 + random.below(10)) * SECOND_NS }
+        Topology::new(kind, waiting, groups, links, random)
+    }
+
+    fn new(
+        kind: &'static str,
+        waiting: Waiting,
+        groups: Vec<Option<String>>,
+        links: Vec<Vec<Link>>,
+        random: &mut Random,
+    ) -> Self {
+        Topology {
+            kind,
+            waiting,
+            groups,
+            links,
+            downgrade_after_ns: (2 + random.below(10)) * SECOND_NS,
+            filter: random.percent(50).then(|| "/sent = true".to_owned()),
+            compression: [Compression::None, Compression::Lz4, Compression::Zstd][random.below(3) as usize],
+        }
+    }
+
+    /// The records are not compressed: some deliberate mistakes change their frames.
+    pub fn uncompressed(self) -> Self {
+        Topology { compression: Compression::None, ..self }
+    }
+
+    /// Whether links send only some of the messages of [`PARTS`].
+    pub fn has_filter(&self) -> bool {
+        self.filter.is_some()
+    }
+
+    pub fn is_compressed(&self) -> bool {
+        self.compression != Compression::None
     }
 
     /// Two groups of two. Each instance sends everything to the other one of its group, and to any instance of the other group. Patterns
@@ -101,13 +139,8 @@ impl Topology {
             };
             vec![to_peer, to_far]
         };
-        Topology {
-            kind: "regions",
-            waiting,
-            groups: (0..4).map(|number| Some(group(number).to_owned())).collect(),
-            links: (0..4).map(links).collect(),
-            downgrade_after_ns: (2 + random.below(10)) * SECOND_NS,
-        }
+        let groups = (0..4).map(|number| Some(group(number).to_owned())).collect();
+        Topology::new("regions", waiting, groups, (0..4).map(links).collect(), random)
     }
 
     pub fn count(&self) -> usize {
@@ -126,10 +159,10 @@ impl Topology {
 
     pub fn config(&self, number: usize) -> BrokerConfig {
         let is_downgrading = self.waiting == Waiting::Downgrading;
-        let topics = ["^orders", VALUES].map(|name| ReplicatedTopic {
+        let topics = ["^orders", VALUES, PARTS].map(|name| ReplicatedTopic {
             name: name.into(),
             message_type: "json".into(),
-            filter: None,
+            filter: self.filter.clone().filter(|_| name == PARTS),
         });
         let destinations = self.links[number].iter().map(|link| DestinationSettings {
             name: link.name.clone(),
@@ -137,18 +170,19 @@ impl Topology {
             addresses: link.to.iter().map(|to| name_of(*to)).collect(),
             sync_type: if self.waiting == Waiting::Never { SyncType::Async } else { SyncType::Sync },
             pass_through: link.pass_through.clone(),
-            // The deliberate mistakes change the frames of records, which are then not compressed.
-            compression: Compression::None,
+            compression: self.compression,
             downgrade_after_ns: is_downgrading.then_some(self.downgrade_after_ns),
             upgrade_below_ns: is_downgrading.then_some(self.downgrade_after_ns / 2),
-            exclude_validation: Vec::new(),
+            // In a ring, messages return over the other instances.
+            exclude_validation: if self.kind == "ring" { vec!["replicate".into()] } else { Vec::new() },
             topics: topics.to_vec(),
+            ..DestinationSettings::default()
         });
         let link_count = self.links[number].len() as u32;
         BrokerConfig {
             name: name_of(number),
             transaction_log: TransactionLogConfig {
-                topics: ["^orders", VALUES].map(|name| RecordedTopic::new(name, "json")).to_vec(),
+                topics: ["^orders", VALUES, PARTS].map(|name| RecordedTopic::new(name, "json")).to_vec(),
                 ..TransactionLogConfig::default()
             },
             sow_topics: vec![SowTopicSettings {

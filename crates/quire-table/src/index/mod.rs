@@ -301,7 +301,7 @@ fn check(config: &TableConfig) -> Result<(), TableConfigError> {
         }
         check_different("hash_index", fields)?;
     }
-    check_different("ordered_index", &config.ordered_indexes)
+    check_different("index", &config.ordered_indexes)
 }
 
 /// Checks that all names are fields, and different ones.

@@ -105,7 +105,7 @@ impl World {
                     Polled::More => return,
                     Polled::Done { matched } => {
                         let expected = self.model.expected(&self.pages[&page].asked, Timestamp(0));
-                        let scan = self.table.open_shown(page, 1 << 20);
+                        let scan = self.table.open_shown(page, quire_table::Shown::All, 1 << 20);
                         let mut rows = Vec::new();
                         self.table.poll(scan, usize::MAX, &mut |row| {
                             rows.push(Version::of(row));

@@ -214,17 +214,17 @@ impl Broker {
             self.detach(subscription);
             std::mem::replace(&mut self.cx.subscription(subscription).served_by, ServedBy::Ordinary)
         });
-        let kept_course = match before.take_if(|served_by| matches!(served_by, ServedBy::Queue(_))) {
+        let queue_before = match before.take_if(|served_by| matches!(served_by, ServedBy::Queue(_))) {
             Some(ServedBy::Queue(served_by)) => Some(*served_by),
             _ => None,
         };
         let queue_course = if queues.is_empty() {
-            kept_course.into_iter().for_each(|served_by| self.queues.leave(&mut self.cx, served_by));
+            queue_before.into_iter().for_each(|served_by| self.queues.leave(&mut self.cx, served_by));
             None
         } else {
             let is_named = matches!(selector, TopicSelector::Pattern(_));
             let wanted = Wanted { queues: &queues, is_named, filter: filter.as_ref(), max_backlog };
-            match self.queues.join(&mut self.cx, id, kept_course, &wanted) {
+            match self.queues.join(&mut self.cx, id, queue_before, &wanted) {
                 Ok(served_by) => Some(served_by),
                 Err(error) => {
                     if let Some(replaced) = replaced {

@@ -11,7 +11,7 @@ use crate::reply::{Refused, unknown_subscription};
 use crate::session::SessionId;
 use crate::subscription::{Conflation, Family, Range, SubscriptionId};
 use crate::tables::{AskedState, PENDING_CHANGES_MAX, RecordsPlan, Tables, Wanted};
-use quire_command::{Acks, Code, Subscribe, SubscribeOptions};
+use quire_command::{Acks, Code, Keys, Subscribe, SubscribeOptions};
 use quire_expression::filter::{Filter, FilterOptions};
 use quire_expression::select::Select;
 use quire_expression::topic::TopicSelector;
@@ -83,7 +83,13 @@ impl Plan {
         }
         let selector = TopicSelector::new(subscribe.topic)
             .map_err(|error| Refused::new(Code::BadTopic, error.to_string()))?;
-        let filter = subscribe.filter.map(|text| cx.parse_filter(id, text)).transpose()?;
+        let mut filter = subscribe.filter.map(|text| cx.parse_filter(id, text)).transpose()?;
+        let progress = replaced.and_then(|id| cx.subscriptions.all[id].progress());
+        let is_bookmark = subscribe.bookmark.is_some() || progress.is_some();
+        if let Some(keys) = subscribe.keys.filter(|_| is_bookmark) {
+            // The log has no records in view. So the keys are a part of the filter of its messages.
+            filter = Some(cx.parse_filter(id, &filter_of_keys(keys, subscribe.filter))?);
+        }
         cx.check_pattern_count(id, replaced, filter.as_ref())?;
         let select = subscribe.select.map(Select::parse).transpose();
         let select = select.map_err(|error| Refused::new(Code::BadOption, error.to_string()))?;
@@ -104,14 +110,13 @@ impl Plan {
         let conflation = Conflation::parse(interval, subscribe.conflation_key, has_default, encoder)
             .map_err(|error| Refused::new(Code::BadOption, error.to_string()))?;
         let progress = replaced.and_then(|id| cx.subscriptions.all[id].progress());
-        let is_bookmark = range.is_some() || progress.is_some();
         let is_paused = progress.is_some_and(|progress| progress.is_paused);
         let has_end = match &range {
             Some(range) => range.end.is_some(),
             None => progress.is_some_and(|progress| progress.until.is_some()),
         };
         check_options(options, &Kind { is_bookmark, is_paused, has_end, has_rate: rate.is_some() })?;
-        check_result_options(subscribe)?;
+        check_result_options(subscribe, is_bookmark)?;
         let selector = if is_bookmark { queues.replayed_for(selector) } else { selector };
         if is_bookmark && !cx.topics.could_record(&selector) {
             let reason = format!("the transaction log does not record {:?}", selector.text());
@@ -159,6 +164,19 @@ impl Plan {
             log_end: if cx.log.failure.is_some() { cx.log.visible() } else { cx.log.appended() },
             is_bookmark_missing: false,
         })
+    }
+}
+
+/// The text of a filter that also holds only for messages with these keys.
+fn filter_of_keys(keys: Keys<'_>, filter: Option<&str>) -> String {
+    // A key that is not text belongs to no message.
+    let texts = keys.iter().filter_map(|key| std::str::from_utf8(key).ok());
+    let quoted: Vec<_> = texts.map(|text| format!("'{}'", text.replace('\'', "''"))).collect();
+    let condition =
+        if quoted.is_empty() { "1 = 0".to_owned() } else { format!("SOW_KEY() IN ({})", quoted.join(", ")) };
+    match filter {
+        Some(filter) => format!("({filter}) AND {condition}"),
+        None => condition,
     }
 }
 
@@ -341,9 +359,9 @@ fn check_replaced(
                       subscribe again";
         return Err(Refused::new(Code::BadOption, reason.to_owned()));
     }
-    if tables.is_page(replaced) || (is_sow && subscribe.skip_n.is_some()) {
-        let reason = "replace: a page cannot be replaced, and no other subscription can become a page; unsubscribe, and \
-                      subscribe again";
+    if tables.is_page(replaced) != (is_sow && subscribe.skip_n.is_some()) {
+        let reason = "replace: a page is replaced by a page, with skip_n, and no other subscription can become one; unsubscribe, \
+                      and subscribe again";
         return Err(Refused::new(Code::BadOption, reason.to_owned()));
     }
     let (former, family) = (former.family, Family::of(subscribe.options));
@@ -366,14 +384,14 @@ fn check_replaced(
 }
 
 /// Which options of the records of last-value topics go together.
-fn check_result_options(subscribe: &Subscribe<'_>) -> Result<(), Refused> {
+fn check_result_options(subscribe: &Subscribe<'_>, is_bookmark: bool) -> Result<(), Refused> {
     let has = |option| subscribe.options.has(option);
     let (is_sow, is_delta) = (has(SubscribeOptions::SOW), has(SubscribeOptions::DELTA));
     let sow_only = [
         ("order_by", subscribe.order_by.is_some()),
         ("top_n", subscribe.top_n.is_some()),
         ("skip_n", subscribe.skip_n.is_some()),
-        ("keys", subscribe.keys.is_some()),
+        ("keys", subscribe.keys.is_some() && !is_bookmark),
     ];
     let is_of_log = subscribe.bookmark.is_some();
     let not_with_delta = [

@@ -1,0 +1,168 @@
+"""What the two readers of `quire` and Spark's Parquet take for the same rows: ratios of cases that take turns in one session.
+
+    python benches/spark/readers.py [--messages 10000000] [--cores 2] [--rounds 7] [--directory DIR] [--only CASE,...]
+
+The messages are those of `scan.py`; Parquet is uncompressed and was written by Spark. Each query runs with the JVM reader, with the
+Python reader, and over Parquet, one after the other, in every round. The first round warms up and does not count. Shown are the medians
+of the ratios of the rounds to Parquet, by processor time (this process, Java and all workers) and by wall time. `memory` reads
+everything 100 times with the JVM reader and shows the resident memory of Java before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import quire.spark
+import scan
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+#: Reads that the memory of Java is compared over.
+SCANS = 100
+#: The readers, the first of which is what the others are compared with.
+PARQUET, READERS = "parquet", ("jvm", "python")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+#: The queries, of a frame with all columns, and what the ratio of the JVM reader should be.
+Query = Callable[[DataFrame], DataFrame]
+QUERIES: dict[str, tuple[Query, str]] = {
+    "all columns": (lambda frame: frame, "<= 0.8"),
+    "count()": (lambda frame: frame.groupBy().count(), "<= 1.2"),
+    "sum(position)": (lambda frame: frame.groupBy().sum("position"), ""),
+    "groupBy(topic).count()": (lambda frame: frame.groupBy("topic").count(), "<= 1.1"),
+    "hash of every column": (lambda frame: frame.select(f.sum(f.xxhash64("*"))), ""),
+    "a tenth by position": (lambda frame: frame.where(f"position between {10**6} and {2 * 10**6}"), ""),
+    "one topic of 21": (lambda frame: frame.where("topic = 'trades/3'"), ""),
+    "one topic of a thousandth": (lambda frame: frame.where("topic = 'rare'"), ""),
+}
+#: Compared with `from_json` over Parquet.
+FIELDS = "three fields of the data"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--messages", type=int, default=10_000_000)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--only", help="names of cases, separated by commas")
+    arguments = parser.parse_args()
+    directory = arguments.directory or Path(tempfile.mkdtemp(prefix="quire-bench-"))
+    try:
+        run(directory, arguments)
+    finally:
+        if arguments.directory is None:
+            shutil.rmtree(directory)
+
+
+def run(directory: Path, arguments: argparse.Namespace) -> None:
+    journal, parquet = directory / "journal", directory / "parquet"
+    if not journal.exists():
+        scan.write(journal, arguments.messages)
+    config = {"spark.log.level": "ERROR", "spark.sql.shuffle.partitions": str(arguments.cores)}
+    spark = quire.spark.session(f"local[{arguments.cores}]", memory="1500m", config=config)
+    if not parquet.exists():
+        spark.read.format("quire").load(str(journal)).write.option("compression", "none").parquet(
+            str(parquet)
+        )
+
+    def frame(reader: str, schema: str | None = None) -> DataFrame:
+        if reader == PARQUET:
+            return spark.read.parquet(str(parquet))
+        source = spark.read.format("quire").option("reader", reader)
+        return (source if schema is None else source.schema(schema)).load(str(journal))
+
+    def fields(reader: str) -> DataFrame:
+        if reader == PARQUET:
+            parsed = f.from_json("data", scan.JSON_SCHEMA).alias("parsed")
+            return frame(PARQUET).select(parsed).select("parsed.*")
+        return frame(reader, scan.JSON_SCHEMA)
+
+    wanted = arguments.only.split(",") if arguments.only else [*QUERIES, FIELDS, "memory"]
+    for name in wanted:
+        if name == "memory":
+            memory(spark, lambda: frame("jvm"))
+        elif name == FIELDS:
+            compare(name, fields, "<= 0.15 of from_json", arguments.rounds)
+        else:
+            query, target = QUERIES[name]
+            compare(name, lambda reader, query=query: query(frame(reader)), target, arguments.rounds)
+    spark.stop()
+
+
+def compare(name: str, frame: Callable[[str], DataFrame], target: str, rounds: int) -> None:
+    """Runs a query with each reader in turns and prints the ratios to Parquet."""
+    taken: dict[str, list[tuple[float, float]]] = {reader: [] for reader in (PARQUET, *READERS)}
+    for round in range(rounds + 1):
+        for reader, found in taken.items():
+            begun, used = time.perf_counter(), processor_seconds()
+            drain(frame(reader))
+            if round > 0:
+                found.append((processor_seconds() - used, time.perf_counter() - begun))
+    print(f"{name}: Parquet takes {_spread([cpu for cpu, _ in taken[PARQUET]], ' s')}", flush=True)
+    for reader in READERS:
+        pairs = list(zip(taken[reader], taken[PARQUET], strict=True))
+        cpu = [own[0] / other[0] for own, other in pairs]
+        wall = [own[1] / other[1] for own, other in pairs]
+        shown = f"target {target}" if target and reader == "jvm" else ""
+        print(f"    {reader:8} processor {_spread(cpu)}   wall {_spread(wall)}   {shown}", flush=True)
+
+
+def _spread(found: list[float], unit: str = "") -> str:
+    return f"{statistics.median(found):.2f}{unit} ({min(found):.2f} to {max(found):.2f})"
+
+
+def drain(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def memory(spark: SparkSession, frame: Callable[[], DataFrame]) -> None:
+    """Shows the resident memory of Java over many scans. It grows to what the heap may take, and then no further."""
+    java = [pid for pid in _tree() if (Path("/proc") / str(pid) / "comm").read_text().strip() == "java"]
+
+    def resident() -> float:
+        pages = sum(int((Path("/proc") / str(pid) / "statm").read_text().split()[1]) for pid in java)
+        return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+    shown = []
+    for number in range(SCANS + 1):
+        drain(frame())
+        if number % (SCANS // 5) == 0:
+            shown.append(f"{resident():.0f}")
+    print(f"resident memory of Java over {SCANS} scans, in MiB: {', '.join(shown)}")
+
+
+def processor_seconds() -> float:
+    """The processor time of this process and everything below it, ended processes included."""
+    total = 0
+    for pid in _tree():
+        with suppress(OSError):
+            fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15]))
+    return total / TICKS
+
+
+def _tree() -> list[int]:
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            parents.setdefault(parent, []).append(int(entry.name))
+    found = [os.getpid()]
+    for pid in found:
+        found += parents.get(pid, [])
+    return found
+
+
+if __name__ == "__main__":
+    main()

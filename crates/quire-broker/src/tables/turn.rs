@@ -1,0 +1,103 @@
+//! A page is replaced by another page: the difference between the rows that the two show.
+//!
+//! The page of a subscription stays in effect while the new page looks at the records. The moment at which the new page has looked at all of
+//! them is the instant of the difference: the former page ends, the new one is in effect, and three scans find the records that leave, that
+//! are in both pages, and that enter. Later messages wait until the difference was sent.
+
+use std::collections::VecDeque;
+
+use quire_command::{MessageKind, OofReason};
+use quire_expression::message_type::Arena;
+use quire_expression::select::Select;
+use quire_table::{PageId, Row, Shown};
+
+use super::replace::{Told, changes_part};
+use super::scan::{Difference, Scan};
+use super::{TableDefinition, Tables};
+use crate::context::Context;
+use crate::subscription::{ServedBy, SubscriptionId};
+use crate::topic::TableId;
+
+/// The difference between two pages.
+pub(super) struct PageDifference {
+    /// The page that ends when the new one has looked at all records.
+    former: (TableId, PageId),
+    /// The select list of the former page, and that of the new one.
+    selects: (Option<Select>, Option<Select>),
+    /// The parts that are left, one for each scan.
+    sought: VecDeque<Sought>,
+}
+
+/// The records that a scan of the difference gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sought {
+    Leaving,
+    Common,
+    Entering,
+}
+
+impl PageDifference {
+    pub fn new(former: (TableId, PageId), selects: (Option<Select>, Option<Select>)) -> Self {
+        PageDifference { former, selects, sought: VecDeque::new() }
+    }
+
+    /// A scan is done.
+    pub fn finish_part(&mut self) {
+        self.sought.pop_front();
+    }
+
+    /// The message for the subscription about a row that the scan in progress gives.
+    pub fn tell(&self, definition: &TableDefinition, row: &Row<'_>, arena: &mut Arena) -> Told {
+        let kind = match self.sought.front() {
+            Some(Sought::Leaving) => MessageKind::Oof(OofReason::Match),
+            Some(Sought::Common) => {
+                let (former, new) = &self.selects;
+                if !changes_part(former.as_ref(), new.as_ref(), definition.message_type, row, arena) {
+                    return Told::Nothing;
+                }
+                MessageKind::Publish
+            }
+            Some(Sought::Entering) | None => MessageKind::Publish,
+        };
+        Told::Message(kind, row.timestamp)
+    }
+}
+
+impl Tables {
+    /// The new page of a subscription has looked at all records: it takes the place of the former one.
+    pub(super) fn turn_page(
+        &mut self,
+        cx: &mut Context,
+        scan: &mut Scan,
+        subscription: SubscriptionId,
+        (table, page): (TableId, PageId),
+    ) {
+        let Some(Difference::OfPages(difference)) = &mut scan.change else { return };
+        // What is held for conflation is of the former page.
+        cx.deliver_all_conflated(subscription);
+        let ServedBy::Sow(sow) = &mut cx.subscription(subscription).served_by else { return };
+        let wants_oof = sow.wants_oof;
+        sow.held.get_or_insert_default();
+        let copies_size_max = usize::try_from(cx.config.limits.max_query_copies).unwrap_or(usize::MAX);
+        let (former_table, former) = difference.former;
+        let (beyond_former, beyond_new) = if former_table == table {
+            (Shown::Beyond(former), Shown::Beyond(page))
+        } else {
+            (Shown::All, Shown::All)
+        };
+        let mut scans = Vec::new();
+        if wants_oof {
+            scans.push((Sought::Leaving, former_table, former, beyond_new));
+        }
+        if former_table == table && (difference.selects.0.is_some() || difference.selects.1.is_some()) {
+            scans.push((Sought::Common, table, page, Shown::Common(former)));
+        }
+        scans.push((Sought::Entering, table, page, beyond_former));
+        for (sought, table, page, shown) in scans {
+            difference.sought.push_back(sought);
+            let opened = self.state(table).table.open_shown(page, shown, copies_size_max);
+            scan.parts.push_back((table, opened));
+        }
+        self.state(former_table).close_page(former);
+    }
+}

@@ -1,0 +1,84 @@
+//! Asks servers for their number of connections, for a client that chooses the one with the fewest.
+
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use quire_client::{ClientConfig, ClientCore, CommandId, Event};
+use quire_command::Subject;
+
+use super::link::{Link, Stream};
+
+/// A server that does not answer within this time is tried last.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// The identity with which servers are asked.
+pub(super) struct Asker(ClientConfig);
+
+impl Asker {
+    /// The name of `client` must not be taken over, so another one is used.
+    pub fn of(client: &ClientConfig) -> Self {
+        let name = format!("load/{:016x}", client.incarnation);
+        Asker(ClientConfig { name, heartbeat: None, address_count: 1, ..client.clone() })
+    }
+
+    /// The number of connections of each server, in the order of `links`. All are asked at the same time.
+    pub fn ask(&self, links: &[Link]) -> Vec<Option<u64>> {
+        std::thread::scope(|scope| {
+            let ask = |link| scope.spawn(move || self.connection_count(link).ok().flatten());
+            let asked: Vec<_> = links.iter().map(ask).collect();
+            asked.into_iter().map(|thread| thread.join().ok().flatten()).collect()
+        })
+    }
+
+    fn connection_count(&self, link: &Link) -> io::Result<Option<u64>> {
+        let begun = Instant::now();
+        let now = || quire_types::time::Instant::from_ns(begun.elapsed().as_nanos() as u64);
+        let mut stream = link.connect(LIMIT).map_err(io::Error::other)?;
+        let mut core = ClientCore::new(self.0.clone(), now());
+        core.handle_connected(now());
+        let command = core.inspect(Subject::Server).map_err(io::Error::other)?;
+        let (mut out, mut scratch) = (Vec::new(), vec![0; 16 * 1024]);
+        loop {
+            send(&mut core, &mut stream, &mut out, now())?;
+            let Some(left) = LIMIT.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) else {
+                return Ok(None);
+            };
+            stream.block(left)?;
+            let size = stream.read(&mut scratch)?;
+            if size == 0 {
+                return Ok(None);
+            }
+            let bytes = Bytes::copy_from_slice(&scratch[..size]);
+            core.handle_received(now(), bytes).map_err(io::Error::other)?;
+            if let Some(json) = answer(&mut core, command) {
+                core.close();
+                send(&mut core, &mut stream, &mut out, now())?;
+                let told: serde_json::Value = serde_json::from_str(&json)?;
+                return Ok(told["server"]["connections"].as_u64());
+            }
+        }
+    }
+}
+
+fn send(
+    core: &mut ClientCore,
+    stream: &mut Stream,
+    out: &mut Vec<u8>,
+    now: quire_types::time::Instant,
+) -> io::Result<()> {
+    out.clear();
+    core.poll_transmit(now, out);
+    stream.block(LIMIT)?;
+    stream.write_all(out)
+}
+
+fn answer(core: &mut ClientCore, command: CommandId) -> Option<String> {
+    while let Some(event) = core.poll_event() {
+        match event {
+            Event::Told { command: told, json } if told == command => return Some(json),
+            _ => (),
+        }
+    }
+    None
+}

@@ -1,0 +1,591 @@
+//! The options of a read and of a write: each with the unit and meaning that `docs/spark.md` gives it.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use quire_arrow::{Lifetimes, Topics};
+use quire_types::{Bookmark, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, Outcome};
+use crate::text::{ago_ns, closest, duration_ns, quoted, size, time_ns, whole};
+
+/// The limit of messages in a batch of a query, so that a backlog does not become one batch.
+const MAX_MESSAGES_PER_TRIGGER: u64 = 1_000_000;
+
+const MAX_TRIGGER_DELAY_NS: u64 = 15 * 60 * 1_000_000_000;
+
+const FLUSH_TIMEOUT_NS: u64 = 5 * 60 * 1_000_000_000;
+
+/// The largest count of the core and of Spark.
+const COUNT_MAX: u64 = i64::MAX as u64;
+
+/// Tasks of one read: more cost more to hand out than to run, and a server is asked for every cut.
+const PARTITIONS_MAX: u64 = 100_000;
+
+/// Those of an Arrow batch, whose offsets have 32 bits.
+const BATCH_ROWS_MAX: u64 = i32::MAX as u64;
+const BATCH_BYTES_MAX: u64 = 256 << 20;
+
+/// Times of the log are before 2554.
+const TIME_END_NS: i128 = 18_429_897_600_000_000_000;
+
+const READ: [&str; 32] = [
+    "path",
+    "paths",
+    "archiveDirectory",
+    "url",
+    "user",
+    "passwordFile",
+    "topics",
+    "topicPattern",
+    "topicPrefix",
+    "filter",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "timestampStrategy",
+    "failOnDataLoss",
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "minMessagesPerTrigger",
+    "maxTriggerDelay",
+    "partitionBytes",
+    "minPartitions",
+    "batchRows",
+    "batchBytes",
+    "fields",
+    "includeQueueEvents",
+    "includeDeletes",
+    "includeHeaders",
+    "lastValues",
+    "expiration",
+    "pushConditions",
+    "reader",
+];
+
+const WRITE: [&str; 11] = [
+    "path",
+    "url",
+    "user",
+    "passwordFile",
+    "topic",
+    "publisher",
+    "txnId",
+    "sinkEpoch",
+    "stagingDirectory",
+    "checkpointLocation",
+    "flushTimeout",
+];
+
+/// Spark gives these to sources and sinks on its own account.
+const OF_SPARK: [&str; 3] = ["checkpointlocation", "querydescription", "queryname"];
+
+/// The beginning of the names of options for the paths of columns.
+const FIELD: &str = "field.";
+
+/// Options that say which messages are read. With `lastValues` there is no choice.
+const WITHOUT_LAST_VALUES: [(&str, &str); 8] = [
+    ("topics", "lastValues names the topic"),
+    ("topicPattern", "lastValues names the topic"),
+    ("topicPrefix", "lastValues names the topic"),
+    (
+        "startingOffsets",
+        "the log is searched from its beginning; endingOffsets selects the state at an earlier point",
+    ),
+    (
+        "startingTimestamp",
+        "the log is searched from its beginning; endingTimestamp selects the state at an earlier time",
+    ),
+    ("includeQueueEvents", "a state has no events"),
+    ("includeDeletes", "deleted records are not in the state"),
+    (
+        "url",
+        "the newest messages are found in the files of the journal; read its directory, or use client.sow(...).to_arrow()",
+    ),
+];
+
+/// A place in a log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// Before the first message.
+    Earliest,
+    /// After the last message.
+    Latest,
+    /// This number of positions before the end.
+    Back(u64),
+    /// This number of nanoseconds ago.
+    AgoNs(u64),
+    /// After the last message up to this time, in nanoseconds since 1970.
+    TimeNs(u64),
+    /// After this message.
+    Bookmark(String),
+}
+
+/// The lifetimes of the records of a last-value topic, as it is configured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Expiration {
+    /// Records do not end.
+    #[default]
+    Disabled,
+    /// The expiration of its message ends a record.
+    Enabled,
+    /// The same; records of messages without one end after this time.
+    AfterNs(u64),
+}
+
+impl From<Expiration> for Lifetimes {
+    fn from(expiration: Expiration) -> Self {
+        match expiration {
+            Expiration::Disabled => Lifetimes::Unlimited,
+            Expiration::Enabled => Lifetimes::OfMessages,
+            Expiration::AfterNs(ns) => Lifetimes::AfterNs(ns),
+        }
+    }
+}
+
+/// The options of `spark.read` and `spark.readStream`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadOptions {
+    /// Journal directories, absolute.
+    pub directories: Vec<String>,
+    /// Where older segments of the journal were moved to.
+    pub archive: Option<String>,
+    /// A running server instead of directories.
+    pub url: Option<String>,
+    /// The user, where the server asks for one. The password comes from the environment or a file.
+    pub user: Option<String>,
+    /// The file with the password.
+    pub password_file: Option<String>,
+    /// Which topics are read; `None` = all.
+    pub topics: Option<Topics>,
+    /// A content filter.
+    pub filter: Option<String>,
+    /// Where the read begins; `None` = not said.
+    pub starting: Option<Place>,
+    /// Where it ends.
+    pub ending: Place,
+    /// Nanoseconds since 1970; they win over `starting` and `ending`.
+    pub starting_ns: Option<u64>,
+    /// The same for the end.
+    pub ending_ns: Option<u64>,
+    /// A starting time after the last message means the end. Otherwise it is an error.
+    pub starts_at_latest: bool,
+    /// Damaged and removed messages are an error.
+    pub fail_on_data_loss: bool,
+    /// The most messages of a micro-batch.
+    pub max_messages: u64,
+    /// The most bytes of a micro-batch.
+    pub max_bytes: Option<u64>,
+    /// The least messages of a micro-batch.
+    pub min_messages: Option<u64>,
+    /// The time after which a micro-batch is made of fewer.
+    pub max_trigger_delay_ns: u64,
+    /// Bytes of the log for one task.
+    pub partition_bytes: Option<u64>,
+    /// The least tasks.
+    pub min_partitions: Option<u64>,
+    /// Rows of an Arrow batch.
+    pub batch_rows: u64,
+    /// Bytes of an Arrow batch.
+    pub batch_bytes: u64,
+    /// Definitions of columns that come on top of the attributes.
+    pub fields: Option<String>,
+    /// Path of a column, by its name in lower case, in the data when it is not its name.
+    pub field_paths: BTreeMap<String, String>,
+    /// Reads the records of queues.
+    pub includes_events: bool,
+    /// Reads the deletes of last-value topics.
+    pub includes_deletes: bool,
+    /// Adds the headers.
+    pub includes_headers: bool,
+    /// The Python source takes conditions, for all uses of the frame that come after.
+    pub takes_conditions: bool,
+    /// Only the newest message of each key of this topic.
+    pub last_values: Option<String>,
+    /// The lifetimes of its records.
+    pub expiration: Expiration,
+}
+
+impl ReadOptions {
+    /// Reads the options.
+    pub fn new(options: &BTreeMap<String, String>) -> Outcome<Self> {
+        let given = Given::new(options, &READ, true)?;
+        let directories = given.directories()?;
+        let url = given.text("url");
+        if url.is_some() != directories.is_empty() {
+            return Err(Failure::option("path, url: exactly one of them says where the messages are"));
+        }
+        if let Some(url) = url.filter(|url| !url.starts_with("quire://")) {
+            let reason = "is no quire://host:port; a directory goes into path";
+            return Err(Failure::option(format!("url: {} {reason}", quoted(url))));
+        }
+        let archive = given.text("archiveDirectory");
+        if archive.is_some() && directories.len() != 1 {
+            return Err(Failure::option("archiveDirectory: it is that of one journal directory"));
+        }
+        let of_a_directory = |key: &str| {
+            let is_set = given.flag(key, false)?;
+            match (is_set, url) {
+                (true, Some(_)) => {
+                    Err(Failure::option(format!("{key}: a server sends messages only; read its directory")))
+                }
+                _ => Ok(is_set),
+            }
+        };
+        // Which source reads was decided before one of them came here.
+        if given.text("reader").is_some() {
+            given.one_of("reader", "", &["jvm", "python"])?;
+        }
+        let last_values = given.text("lastValues");
+        given.check_last_values(last_values, &directories)?;
+        let strategy = given.one_of("timestampStrategy", "error", &["error", "latest"])?;
+        Ok(ReadOptions {
+            archive: archive.map(|archive| local_path("archiveDirectory", archive)).transpose()?,
+            url: url.map(Into::into),
+            user: given.text("user").map(Into::into),
+            password_file: given.text("passwordFile").map(Into::into),
+            topics: match last_values {
+                Some(topic) => Some(Topics::Names(vec![topic.to_owned()])),
+                None => given.topics()?,
+            },
+            filter: given.text("filter").map(Into::into),
+            starting: given.place("startingOffsets")?,
+            ending: given.place("endingOffsets")?.unwrap_or(Place::Latest),
+            starting_ns: given.time("startingTimestamp")?,
+            ending_ns: given.time("endingTimestamp")?,
+            starts_at_latest: strategy == "latest",
+            fail_on_data_loss: given.flag("failOnDataLoss", true)?,
+            max_messages: given
+                .count("maxMessagesPerTrigger", 1, COUNT_MAX)?
+                .unwrap_or(MAX_MESSAGES_PER_TRIGGER),
+            max_bytes: given.size("maxBytesPerTrigger", COUNT_MAX)?,
+            min_messages: given.count("minMessagesPerTrigger", 1, COUNT_MAX)?,
+            max_trigger_delay_ns: given.duration("maxTriggerDelay")?.unwrap_or(MAX_TRIGGER_DELAY_NS),
+            partition_bytes: given.size("partitionBytes", COUNT_MAX)?,
+            min_partitions: given.count("minPartitions", 1, PARTITIONS_MAX)?,
+            batch_rows: given.count("batchRows", 1, BATCH_ROWS_MAX)?.unwrap_or(10_000),
+            batch_bytes: given.size("batchBytes", BATCH_BYTES_MAX)?.unwrap_or(4 << 20),
+            fields: given.text("fields").map(Into::into),
+            field_paths: given.prefixed(FIELD),
+            includes_events: of_a_directory("includeQueueEvents")?,
+            includes_deletes: of_a_directory("includeDeletes")?,
+            includes_headers: given.flag("includeHeaders", false)?,
+            takes_conditions: given.flag("pushConditions", false)?,
+            last_values: last_values.map(Into::into),
+            expiration: given.expiration()?,
+            directories,
+        })
+    }
+
+    /// Where it reads, for messages to people.
+    pub fn places(&self) -> String {
+        self.url.clone().unwrap_or_else(|| self.directories.join(", "))
+    }
+}
+
+/// The options of `df.write` and `df.writeStream`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WriteOptions {
+    /// A server, or `file:` and a directory.
+    pub url: String,
+    /// The user, where the server asks for one.
+    pub user: Option<String>,
+    /// The file with the password.
+    pub password_file: Option<String>,
+    /// Where all rows go; otherwise the column `topic` says it.
+    pub topic: Option<String>,
+    /// The identity of the sink among those that write into this log.
+    pub publisher: String,
+    /// The identity of a batch write: written again, it changes nothing.
+    pub transaction: Option<String>,
+    /// Raised when a name is to be used again after its checkpoint was deleted on purpose.
+    pub epoch: u64,
+    /// Where tasks leave their rows until the batch is complete. All executors and the driver see it.
+    pub staging: Option<String>,
+    /// Where Spark keeps the state of the query, when `staging` is not given.
+    pub checkpoint: Option<String>,
+    /// The time in which a batch must become persistent.
+    pub flush_timeout_ns: u64,
+}
+
+impl WriteOptions {
+    /// Reads the options.
+    pub fn new(options: &BTreeMap<String, String>) -> Outcome<Self> {
+        let given = Given::new(options, &WRITE, false)?;
+        let url = match (given.text("path"), given.text("url")) {
+            (Some(path), None) => format!("file:{}", local_path("path", path)?),
+            (None, Some(url)) => url.to_owned(),
+            _ => return Err(Failure::option("path, url: exactly one of them says where the messages go")),
+        };
+        let local = |key: &str| given.text(key).map(|text| local_path(key, text)).transpose();
+        let staging = local("stagingDirectory")?;
+        Ok(WriteOptions {
+            url,
+            user: given.text("user").map(Into::into),
+            password_file: given.text("passwordFile").map(Into::into),
+            topic: given.text("topic").map(Into::into),
+            publisher: given.text("publisher").unwrap_or("spark").to_owned(),
+            transaction: given.text("txnId").map(Into::into),
+            epoch: given.count("sinkEpoch", 0, COUNT_MAX)?.unwrap_or(0),
+            // Without a staging directory, tasks leave their rows near the checkpoint. It may be on any file system otherwise.
+            checkpoint: if staging.is_some() { None } else { local("checkpointLocation")? },
+            staging,
+            flush_timeout_ns: given.duration("flushTimeout")?.unwrap_or(FLUSH_TIMEOUT_NS),
+        })
+    }
+}
+
+/// Options as they came: Spark does not keep the case of their names.
+struct Given {
+    options: BTreeMap<String, String>,
+}
+
+impl Given {
+    fn new(options: &BTreeMap<String, String>, known: &[&'static str], has_paths: bool) -> Outcome<Self> {
+        let options: BTreeMap<String, String> =
+            options.iter().map(|(key, value)| (key.to_lowercase(), value.clone())).collect();
+        for key in options.keys() {
+            let is_known = known.iter().any(|name| name.to_lowercase() == *key);
+            if is_known || OF_SPARK.contains(&key.as_str()) || (has_paths && key.starts_with(FIELD)) {
+                continue;
+            }
+            let hint = match closest(key, known.iter().copied()) {
+                Some(name) => format!("did you mean {name}?"),
+                None => format!("the options are {}", known.join(", ")),
+            };
+            return Err(Failure::option(format!("{key}: no such option; {hint}")));
+        }
+        Ok(Given { options })
+    }
+
+    /// An option that is left empty is not given.
+    fn text(&self, key: &str) -> Option<&str> {
+        self.options.get(&key.to_lowercase()).map(String::as_str).filter(|text| !text.is_empty())
+    }
+
+    fn flag(&self, key: &str, default: bool) -> Outcome<bool> {
+        let default = if default { "true" } else { "false" };
+        Ok(self.one_of(key, default, &["false", "true"])? == "true")
+    }
+
+    fn one_of(&self, key: &str, default: &str, values: &[&str]) -> Outcome<String> {
+        let value = self.text(key).unwrap_or(default).to_lowercase();
+        if values.contains(&value.as_str()) {
+            return Ok(value);
+        }
+        Err(Failure::option(format!("{key}: {} is not one of {}", quoted(&value), values.join(", "))))
+    }
+
+    fn count(&self, key: &str, least: u64, most: u64) -> Outcome<Option<u64>> {
+        self.text(key).map(|text| within(key, text, whole(text), least, most)).transpose()
+    }
+
+    fn size(&self, key: &str, most: u64) -> Outcome<Option<u64>> {
+        let read = |text| within(key, text, Some(size(key, text)?.into()), 1, most);
+        self.text(key).map(read).transpose()
+    }
+
+    fn duration(&self, key: &str) -> Outcome<Option<u64>> {
+        let read = |text| match duration_ns(key, text)? {
+            0 => Err(Failure::option(format!("{key}: {} is no time", quoted(text)))),
+            ns => Ok(ns),
+        };
+        self.text(key).map(read).transpose()
+    }
+
+    /// ISO 8601 text or milliseconds. An earlier or later time than those of messages is the first or the last of theirs.
+    fn time(&self, key: &str) -> Outcome<Option<u64>> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        let ns = whole(text).map(|ms| ms.saturating_mul(1_000_000)).or_else(|| time_ns(text));
+        let ns = ns.ok_or_else(|| {
+            Failure::option(format!(
+                "{key}: {} cannot be read: expected a time such as \"2026-01-31T12:00:00Z\", or milliseconds since 1970",
+                quoted(text)
+            ))
+        })?;
+        Ok(Some(ns.clamp(0, i64::MAX.into()) as u64))
+    }
+
+    fn place(&self, key: &'static str) -> Outcome<Option<Place>> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        let text = text.trim();
+        if let Some(back) = whole(text).filter(|_| text.starts_with('-')) {
+            let back = u64::try_from(back.unsigned_abs()).unwrap_or(u64::MAX);
+            return Ok(Some(Place::Back(back)));
+        }
+        if let Some(ns) = ago_ns(key, text)? {
+            return Ok(Some(Place::AgoNs(ns)));
+        }
+        let wrong = |reason: String| {
+            let others =
+                "earliest, latest, a number such as -1000, and a time such as '-10 minutes' are read, too";
+            Failure { key: Some(key), ..Failure::new("bad_bookmark", format!("{reason}; {others}")) }
+        };
+        Ok(Some(match text.to_lowercase().as_str() {
+            "earliest" | "epoch" | "0" | "0|0|" => Place::Earliest,
+            "latest" | "now" | "0|1|" => Place::Latest,
+            _ if text.parse::<Bookmark>().is_ok() => Place::Bookmark(text.to_owned()),
+            _ => match time_ns(text) {
+                Some(ns) if (0..TIME_END_NS).contains(&ns) => Place::TimeNs(ns as u64),
+                Some(_) => {
+                    return Err(wrong(format!("the time {text} is not between the years 1970 and 2553")));
+                }
+                None => {
+                    return Err(wrong(format!(
+                        "{} is not a bookmark or a time: expected \"epoch\", \"now\", a bookmark such as \"4711|17|\", or a time such as \"2026-01-31T12:00:00Z\"",
+                        quoted(text)
+                    )));
+                }
+            },
+        }))
+    }
+
+    fn topics(&self) -> Outcome<Option<Topics>> {
+        let (names, pattern, prefix) =
+            (self.text("topics"), self.text("topicPattern"), self.text("topicPrefix"));
+        match (names, pattern, prefix) {
+            (None, None, None) => Ok(None),
+            (Some(names), None, None) => {
+                Ok(Some(Topics::Names(names.split(',').map(|name| name.trim().to_owned()).collect())))
+            }
+            (None, Some(pattern), None) => Ok(Some(Topics::Pattern(pattern.to_owned()))),
+            (None, None, Some(prefix)) => Ok(Some(Topics::Prefix(prefix.to_owned()))),
+            _ => Err(Failure::option("topics, topicPattern, topicPrefix: only one of them")),
+        }
+    }
+
+    fn directories(&self) -> Outcome<Vec<String>> {
+        let given = match (self.text("path"), self.text("paths")) {
+            (Some(_), Some(_)) => return Err(Failure::option("path, paths: only one of them")),
+            (Some(path), None) => vec![path.to_owned()],
+            (None, None) => Vec::new(),
+            (None, Some(paths)) => serde_json::from_str(paths)
+                .map_err(|_| Failure::option("paths: expected a JSON list of directories"))?,
+        };
+        given.iter().map(|path| local_path("path", path)).collect()
+    }
+
+    fn prefixed(&self, prefix: &str) -> BTreeMap<String, String> {
+        let named =
+            |(key, value): (&String, &String)| Some((key.strip_prefix(prefix)?.to_owned(), value.clone()));
+        self.options.iter().filter_map(named).collect()
+    }
+
+    /// Refuses options that do not fit to `lastValues`, and its own options without it.
+    fn check_last_values(&self, topic: Option<&str>, directories: &[String]) -> Outcome<()> {
+        if topic.is_none() {
+            return match self.text("expiration") {
+                Some(_) => Err(Failure::option(
+                    "expiration: it is for lastValues; leave it out, or name the topic in lastValues",
+                )),
+                None => Ok(()),
+            };
+        }
+        if let Some((key, reason)) = WITHOUT_LAST_VALUES.iter().find(|(key, _)| self.text(key).is_some()) {
+            return Err(Failure::option(format!("{key}: it cannot be used with lastValues: {reason}")));
+        }
+        match directories {
+            [_] => Ok(()),
+            _ => Err(Failure::option(
+                "lastValues: it is the state of one journal; read each directory separately",
+            )),
+        }
+    }
+
+    fn expiration(&self) -> Outcome<Expiration> {
+        let text = self.text("expiration").unwrap_or("disabled");
+        match text.to_lowercase().as_str() {
+            "disabled" => Ok(Expiration::Disabled),
+            "enabled" => Ok(Expiration::Enabled),
+            _ => match duration_ns("expiration", text)? {
+                0 => Err(Failure::option(format!(
+                    "expiration: {} is not disabled, enabled, or a time above 0",
+                    quoted(text)
+                ))),
+                ns => Ok(Expiration::AfterNs(ns)),
+            },
+        }
+    }
+}
+
+/// The options as Spark has them, from JSON.
+pub fn from_json(text: &str) -> Outcome<BTreeMap<String, String>> {
+    serde_json::from_str(text)
+        .map_err(|error| Failure::option(format!("the options cannot be read: {error}")))
+}
+
+/// The instant that is this long before another.
+pub(crate) fn before(now: Timestamp, ns: u64) -> Timestamp {
+    Timestamp::from_ns(now.as_ns().saturating_sub(ns))
+}
+
+fn within(key: &str, text: &str, number: Option<i128>, least: u64, most: u64) -> Outcome<u64> {
+    match number {
+        Some(number) if (i128::from(least)..=i128::from(most)).contains(&number) => Ok(number as u64),
+        _ => {
+            Err(Failure::option(format!("{key}: {} is no whole number from {least} to {most}", quoted(text))))
+        }
+    }
+}
+
+/// The absolute path of a directory.
+fn local_path(key: &str, text: &str) -> Outcome<String> {
+    let path = text.strip_prefix("file://").or_else(|| text.strip_prefix("file:")).unwrap_or(text);
+    if is_of_another_system(path) {
+        return Err(Failure::option(format!(
+            "{key}: {} is no directory of a file system that is mounted here; archive the journal to Parquet there instead",
+            quoted(text)
+        )));
+    }
+    let failed = |error| Failure::option(format!("{key}: {}: {error}", quoted(text)));
+    let absolute = std::path::absolute(path).map_err(failed)?;
+    Ok(normal(&absolute).to_string_lossy().into_owned())
+}
+
+/// Whether a path begins with a scheme, such as `s3:/`.
+fn is_of_another_system(path: &str) -> bool {
+    let Some((scheme, _)) = path.split_once(":/") else { return false };
+    let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+.-".contains(&byte);
+    scheme.len() > 1 && scheme.as_bytes()[0].is_ascii_lowercase() && scheme.bytes().all(is_letter)
+}
+
+/// The path without `..`.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => {
+                normal.pop();
+            }
+            Component::CurDir => (),
+            other => normal.push(other),
+        }
+    }
+    normal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(options: &[(&str, &str)]) -> Outcome<WriteOptions> {
+        let given = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        WriteOptions::new(&given.chain([("path".to_owned(), "/j".to_owned())]).collect())
+    }
+
+    #[test]
+    fn a_checkpoint_elsewhere_needs_a_staging_directory() {
+        let near = written(&[("checkpointLocation", "file:///data/../c")]).unwrap();
+        assert_eq!((near.checkpoint.as_deref(), near.staging), (Some("/c"), None));
+        let failure = written(&[("checkpointLocation", "s3://bucket/c")]).unwrap_err();
+        assert!(failure.text.starts_with("checkpointLocation: 's3://bucket/c' is no directory"), "{failure}");
+        let staged = written(&[("checkpointLocation", "s3://bucket/c"), ("stagingDirectory", "/s")]).unwrap();
+        assert_eq!((staged.checkpoint, staged.staging.as_deref()), (None, Some("/s")));
+    }
+}

@@ -1,0 +1,308 @@
+//! Micro-batches.
+//!
+//! An offset says for each journal how far a batch goes, **where it began**, and which record it ends with. Spark does not store the first
+//! offset of a query, so a first batch that failed would begin at a later head when it is asked for again; and the record proves that a
+//! restarted query reads the journal that it left.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quire_arrow::Plan;
+use quire_types::Timestamp;
+use quire_types::time::{Instant, Now};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::failure::{Failure, Outcome};
+use crate::journals::{Identity, Range, identity, locate, reader, reader_of, refreshed};
+use crate::options::{Place as Start, ReadOptions};
+use crate::ranges::span;
+use crate::read::{Planned, Read, bounds};
+
+const VERSION: u32 = 1;
+
+/// Spark asks every 10 ms when it is idle; looking for new files does not have to be done that often.
+const REFRESH: Duration = Duration::from_millis(50);
+
+/// A query over journals that grow.
+pub struct Stream {
+    read: Read,
+    directories: Vec<String>,
+    /// When the query ends at a known place: the last positions.
+    head: Option<BTreeMap<String, u64>>,
+    /// Where directories begin that the checkpoint does not know.
+    added: BTreeMap<String, u64>,
+    refreshed: Option<Instant>,
+    last_batch: Instant,
+}
+
+/// The end of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Offset {
+    v: u32,
+    journals: BTreeMap<String, Place>,
+}
+
+/// A batch in one journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Place {
+    /// Its records are after this position.
+    from: u64,
+    /// Its last position.
+    to: u64,
+    /// The record there.
+    at: Option<Identity>,
+}
+
+/// The most that a batch may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// Messages.
+    Rows(u64),
+    /// Bytes of the log.
+    Bytes(u64),
+    /// Everything if `true`; otherwise the default limit.
+    All(bool),
+}
+
+/// The question for the next batch.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Latest {
+    /// Where it begins.
+    pub start: Value,
+    /// Its limit.
+    pub limit: Option<Limit>,
+}
+
+/// A batch.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Batch {
+    /// Where it begins. The end knows it, too.
+    pub start: Option<Value>,
+    /// Where it ends.
+    pub end: Value,
+}
+
+impl Offset {
+    /// An offset of a checkpoint.
+    fn of(value: &Value) -> Outcome<Self> {
+        let offset = Offset::deserialize(value).ok().filter(|offset| offset.v == VERSION);
+        offset.ok_or_else(|| {
+            Failure::new(
+                "bad_bookmark",
+                format!("the checkpoint has an offset of another source or version, {value}; begin with a new checkpoint"),
+            )
+        })
+    }
+}
+
+impl Stream {
+    /// A query that begins or continues.
+    pub fn new(mut read: Read, now: Now) -> Outcome<Self> {
+        if read.frame.options.last_values.is_some() {
+            return Err(Failure::option(
+                "lastValues: spark.read has it, spark.readStream does not; a query over the stream gets each change, also with \
+                 includeDeletes",
+            ));
+        }
+        // A query that was not told where to begin begins with what comes.
+        read.frame.options.starting.get_or_insert(Start::Latest);
+        read.check(now.wall)?;
+        let directories = read
+            .frame
+            .options
+            .directories
+            .iter()
+            .map(|directory| locate(directory))
+            .collect::<Outcome<_>>()?;
+        Ok(Stream {
+            read,
+            directories,
+            head: None,
+            added: BTreeMap::new(),
+            refreshed: None,
+            last_batch: now.instant,
+        })
+    }
+
+    fn options(&self) -> &ReadOptions {
+        &self.read.frame.options
+    }
+
+    /// The offset at which the query begins.
+    pub fn initial(&mut self, now: Timestamp) -> Outcome<Offset> {
+        let mut starts = BTreeMap::new();
+        for directory in &self.directories {
+            starts.insert(directory.clone(), span(directory, self.options(), now)?.after);
+        }
+        self.offset(&starts, &starts)
+    }
+
+    /// The limit of a batch without another one.
+    pub fn default_limit(&self) -> Limit {
+        Limit::Rows(self.options().max_messages)
+    }
+
+    /// Ends the query at the present end of the log.
+    pub fn available_now(&mut self) -> Outcome<()> {
+        let mut head = BTreeMap::new();
+        for directory in &self.directories {
+            let found = refreshed(directory, self.options().archive.as_deref())?;
+            head.insert(directory.clone(), found.persisted().get());
+        }
+        self.head = Some(head);
+        Ok(())
+    }
+
+    /// The end of the next batch; `None` when there is none.
+    pub fn latest(&mut self, request: &Latest, now: Now) -> Outcome<Option<Offset>> {
+        let begun = self.begun(&Offset::of(&request.start)?, now.wall)?;
+        let mut ends = self.newest(now.instant)?;
+        for (directory, end) in &mut ends {
+            *end = (*end).max(begun[directory]);
+        }
+        let available: u64 = ends.iter().map(|(directory, end)| end - begun[directory]).sum();
+        if available == 0 || self.waits(available, now.instant) {
+            return Ok(None);
+        }
+        let limit = request.limit.unwrap_or(Limit::All(false));
+        if limit != Limit::All(true) {
+            self.shorten(&begun, &mut ends, limit)?;
+        }
+        self.last_batch = now.instant;
+        self.offset(&begun, &ends).map(Some)
+    }
+
+    /// The ends of the journals.
+    pub fn newest(&mut self, now: Instant) -> Outcome<BTreeMap<String, u64>> {
+        if let Some(head) = &self.head {
+            return Ok(head.clone());
+        }
+        let is_due = self.refreshed.is_none_or(|refreshed| now.since(refreshed) > REFRESH);
+        let mut newest = BTreeMap::new();
+        for directory in &self.directories {
+            let archive = self.options().archive.as_deref();
+            let found = if is_due { refreshed(directory, archive)? } else { reader(directory, archive)? };
+            newest.insert(directory.clone(), found.persisted().get());
+        }
+        if is_due {
+            self.refreshed = Some(now);
+        }
+        Ok(newest)
+    }
+
+    /// Cuts a batch into tasks.
+    pub fn plan(&mut self, batch: &Batch, now: Timestamp) -> Outcome<Planned> {
+        let ranges: Vec<Range> = Offset::of(&batch.end)?
+            .journals
+            .into_iter()
+            .map(|(directory, Place { from, to, at })| Range {
+                directory,
+                archive: self.options().archive.clone(),
+                after: from,
+                limit: to,
+                at,
+                at_ns: None,
+            })
+            .collect();
+        self.read.plan_ranges(&ranges, now)
+    }
+
+    /// Takes note that a batch is complete. Nothing depends on it.
+    pub fn commit(&mut self, offset: &Value) -> Outcome<()> {
+        Offset::of(offset).map(drop)
+    }
+
+    /// Where the next batch begins in each journal. One that is new to the query begins where its options say.
+    fn begun(&mut self, start: &Offset, now: Timestamp) -> Outcome<BTreeMap<String, u64>> {
+        if let Some(missing) = start.journals.keys().find(|directory| !self.directories.contains(directory)) {
+            return Err(Failure::option(format!(
+                "path: the checkpoint was made with {missing}, which is not read any more; begin with a new checkpoint"
+            )));
+        }
+        let mut begun = BTreeMap::new();
+        for directory in &self.directories {
+            let after = match start.journals.get(directory) {
+                Some(Place { to, at, .. }) => {
+                    let archive = self.read.frame.options.archive.clone();
+                    let (directory, at) = (directory.clone(), at.clone());
+                    if at.is_some() {
+                        reader_of(&Range { directory, archive, after: *to, limit: *to, at, at_ns: None })?;
+                    }
+                    *to
+                }
+                // Decided once: `latest` moves, and no message may be skipped before a batch records the position.
+                None => match self.added.get(directory) {
+                    Some(after) => *after,
+                    None => {
+                        let after = span(directory, &self.read.frame.options, now)?.after;
+                        self.added.insert(directory.clone(), after);
+                        after
+                    }
+                },
+            };
+            begun.insert(directory.clone(), after);
+        }
+        Ok(begun)
+    }
+
+    /// Whether a batch is put off until there is more for it.
+    fn waits(&self, available: u64, now: Instant) -> bool {
+        let delay = Duration::from_nanos(self.options().max_trigger_delay_ns);
+        self.options().min_messages.is_some_and(|wanted| available < wanted)
+            && self.head.is_none()
+            && now.since(self.last_batch) < delay
+    }
+
+    /// Shortens the batch. The journals share the limits; the unused part of one goes to the next.
+    fn shorten(
+        &self,
+        begun: &BTreeMap<String, u64>,
+        ends: &mut BTreeMap<String, u64>,
+        limit: Limit,
+    ) -> Outcome<()> {
+        let mut rows = match limit {
+            Limit::Rows(rows) => rows,
+            _ => self.options().max_messages,
+        };
+        let size = match limit {
+            Limit::Bytes(size) => Some(size),
+            _ => self.options().max_bytes,
+        };
+        // Those with the least come first, so that what they leave is known.
+        let mut order: Vec<(u64, String)> = ends
+            .iter()
+            .map(|(directory, end)| (end - begun[directory], directory.clone()))
+            .filter(|(available, _)| *available > 0)
+            .collect();
+        order.sort();
+        let mut count = order.len() as u64;
+        for (_, directory) in order {
+            let (after, mut end) = (begun[&directory], ends[&directory]);
+            end = end.min(after.saturating_add((rows / count).max(1)));
+            if let Some(size) = size {
+                let found = reader(&directory, self.options().archive.as_deref())?;
+                end = Plan::limit_by_size(&found, bounds(after, end), (size / count).max(1)).get();
+            }
+            rows = rows.saturating_sub(end - after);
+            count -= 1;
+            ends.insert(directory, end);
+        }
+        Ok(())
+    }
+
+    fn offset(&self, from: &BTreeMap<String, u64>, to: &BTreeMap<String, u64>) -> Outcome<Offset> {
+        let mut journals = BTreeMap::new();
+        for directory in &self.directories {
+            let found = reader(directory, self.options().archive.as_deref())?;
+            let (from, to) = (from[directory], to[directory]);
+            journals.insert(directory.clone(), Place { from, to, at: identity(&found, to) });
+        }
+        Ok(Offset { v: VERSION, journals })
+    }
+}

@@ -1,0 +1,285 @@
+"""The reader on the JVM: when it is chosen, what it leaves unread, and that it ends with its task.
+
+Its rows and errors are those of the Python reader: the tests that use the fixture `reader` run with both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import quire.spark
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from support.waiting import PATIENCE
+
+from spark import journals
+
+
+def load(spark: SparkSession, path: Path, **options: Any) -> DataFrame:
+    return spark.read.format("quire").options(**options).load(str(path))
+
+
+def plan(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def test_a_session_with_the_jar_reads_columns_unless_python_is_wanted(
+    spark: SparkSession, trades: Path
+) -> None:
+    assert "ColumnarToRow" in plan(load(spark, trades))
+    assert "ColumnarToRow" in plan(load(spark, trades, reader="JVM"))
+    assert "ColumnarToRow" not in plan(load(spark, trades, reader="python"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reader": "java"}, "reader: 'java' is not one of jvm, python"),
+        (
+            {"reader": "jvm", "url": "quire://127.0.0.1:1"},
+            "reader: jvm reads a directory, and url names a server",
+        ),
+    ],
+)
+def test_a_reader_that_cannot_be_is_refused(
+    spark: SparkSession, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PySparkException, match=message):
+        spark.read.format("quire").options(**options).load()
+
+
+def test_both_readers_give_the_same_schema_and_rows(spark: SparkSession, trades: Path) -> None:
+    options: dict[str, Any] = {
+        "fields": "n int, price double, is_buy boolean, at timestamp, order struct<qty: tinyint, account: string>",
+        "includeHeaders": "true",
+        "includeQueueEvents": "true",
+        "batchRows": "700",
+        "partitionBytes": "64KB",
+    }
+    jvm, python = load(spark, trades, **options), load(spark, trades, reader="python", **options)
+    assert jvm.schema == python.schema
+    # A map cannot be compared.
+    text = f.to_json("headers").alias("headers")
+    jvm, python = (
+        frame.select(*[c for c in frame.columns if c != "headers"], text) for frame in (jvm, python)
+    )
+    assert jvm.count() == journals.COUNT
+    assert jvm.exceptAll(python).isEmpty()
+    assert python.exceptAll(jvm).isEmpty()
+
+
+def test_only_the_columns_that_a_query_uses_are_read(spark: SparkSession, trades: Path) -> None:
+    frame = load(spark, trades, fields="n int, order struct<qty: int, account: string>")
+    assert "columns [topic, n]" in plan(frame.groupBy("topic").agg(f.sum("n")))
+    assert "columns [order]" in plan(frame.select(f.sum("order.qty")))
+    assert frame.select(f.sum("order.qty")).first() == (sum(n % 7 for n in range(journals.COUNT)),)
+    assert "columns []" in plan(frame.groupBy().agg(f.sum(f.lit(2))))
+    assert frame.groupBy().agg(f.sum(f.lit(2))).first() == (2 * journals.COUNT,)
+
+
+AGGREGATIONS = (
+    "SELECT count(*) FROM messages",
+    "SELECT topic, count(*) FROM messages GROUP BY topic ORDER BY topic",
+    "SELECT min(position), max(position), min(timestamp), max(timestamp_ns), count(topic) FROM messages",
+    "SELECT topic, max(position), count(*) FROM messages GROUP BY topic ORDER BY topic",
+    "SELECT count(*), max(position) FROM messages WHERE position BETWEEN 50 AND 2100",
+    "SELECT count(*) FROM messages WHERE topic = 'rare'",
+    "SELECT count(*), min(position) FROM messages WHERE topic = 'none'",
+)
+
+
+@pytest.mark.parametrize("query", AGGREGATIONS)
+def test_counts_and_ends_are_computed_by_the_scan(spark: SparkSession, trades: Path, query: str) -> None:
+    load(spark, trades, partitionBytes="64KB").createOrReplaceTempView("messages")
+    frame = spark.sql(query)
+    assert "aggregates" in plan(frame)
+    found = frame.collect()
+    load(spark, trades, reader="python").createOrReplaceTempView("messages")
+    assert found == spark.sql(query).collect()
+
+
+def test_what_a_scan_cannot_compute_exactly_is_computed_by_spark(spark: SparkSession, trades: Path) -> None:
+    frame = load(spark, trades, fields="n int")
+    for query in (
+        frame.agg(f.max("n")),
+        frame.agg(f.count_distinct("topic")),
+        frame.groupBy(f.length("topic")).count(),
+        frame.where(f.length("topic") > 4).groupBy().count(),
+    ):
+        assert "aggregates" not in plan(query)
+        query.collect()
+    assert frame.where(f.length("topic") > 4).count() == journals.COUNT - 30
+
+
+def test_a_view_is_used_with_many_conditions_in_one_query(spark: SparkSession, trades: Path) -> None:
+    load(spark, trades, fields="n int").createOrReplaceTempView("messages")
+    query = (
+        "SELECT (SELECT count(*) FROM messages WHERE n < 3), (SELECT count(*) FROM messages), "
+        "(SELECT count(*) FROM messages WHERE n > 2990), (SELECT count(*) FROM messages a JOIN messages b "
+        "ON a.n = b.n WHERE a.n < 7 AND b.n > 2)"
+    )
+    assert spark.sql(query).collect() == [(3, journals.COUNT, 9, 4)]
+
+
+def test_a_limit_leaves_the_rest_unread(spark: SparkSession, trades: Path) -> None:
+    frame = load(spark, trades, partitionBytes="64KB").limit(7)
+    assert "limit 7" in plan(frame)
+    assert len(frame.collect()) == 7
+    assert frame.count() == 7
+    assert load(spark, trades).where("topic = 'rare'").limit(50).count() == 30
+
+
+def test_the_page_of_a_query_shows_what_was_read_and_skipped(spark: SparkSession, trades: Path) -> None:
+    frame = load(spark, trades).where("position > 2900")
+    assert len(frame.collect()) == 100
+    store = spark._jsparkSession.sharedState().statusStore()
+    spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty()
+    execution = store.executionsList().last()
+    values = store.executionMetrics(execution.executionId())
+    found: dict[str, Any] = {}
+    for index in range(execution.metrics().size()):
+        metric = execution.metrics().apply(index)
+        value = values.get(metric.accumulatorId())
+        found[metric.name()] = value.get() if value.isDefined() else None
+    assert found["rows returned"] == "100"
+    assert int(found["blocks read"]) > 0
+    assert int(found["records read"]) < journals.COUNT
+
+
+def test_a_task_that_is_killed_ends_while_it_reads(spark: SparkSession, trades: Path) -> None:
+    """Spark tells the reader from the thread that kills the task. Here that is the same one."""
+    scan = load(spark, trades, batchRows=100)._jdf.queryExecution().optimizedPlan().scan()
+    batch = scan.toBatch()
+    (task,) = batch.planInputPartitions()
+    assert spark._jvm is not None
+    contexts = getattr(getattr(spark._jvm.org.apache.spark, "TaskContext$"), "MODULE$")
+    context = contexts.empty()
+    contexts.setTaskContext(context)
+    try:
+        reader = batch.createReaderFactory().createColumnarReader(task)
+        assert reader.next()
+        context.markInterrupted("test")
+        with pytest.raises(Py4JJavaError, match="TaskKilledException"):
+            reader.next()
+        reader.close()
+        reader.close()
+        assert 100 <= [metric.value() for metric in reader.currentMetricsValues()][1] < journals.COUNT
+    finally:
+        contexts.unset()
+
+
+def test_a_session_with_the_jar_writes_as_before(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.range(5).selectExpr("'t' AS topic", "to_json(struct(id)) AS data")
+    rows.write.format("quire").mode("append").save(str(tmp_path / "j"))
+    assert load(spark, tmp_path / "j", fields="id int").agg(f.sum("id")).first() == (10,)
+    stream = spark.readStream.format("quire").option("startingOffsets", "earliest").load(str(tmp_path / "j"))
+    writer = stream.select("topic", "data").writeStream.format("quire")
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
+    assert query.start(str(tmp_path / "k")).awaitTermination(PATIENCE)
+    assert load(spark, tmp_path / "k", fields="id int").agg(f.sum("id")).first() == (10,)
+
+
+def test_a_query_changes_its_reader_between_two_runs(spark: SparkSession, tmp_path: Path) -> None:
+    from spark.test_stream import batches_of
+
+    journals.write(tmp_path / "j", journals.trades(100))
+    first = batches_of(spark, tmp_path / "c", tmp_path / "j", startingOffsets="earliest", reader="python")
+    assert first.run() == list(range(1, 101))
+    journals.write(tmp_path / "j", journals.trades(20), name="later")
+    second = batches_of(spark, tmp_path / "c", tmp_path / "j", startingOffsets="earliest", reader="jvm")
+    assert second.run() == list(range(101, 121))
+    journals.write(tmp_path / "j", journals.trades(20), name="latest")
+    third = batches_of(spark, tmp_path / "c", tmp_path / "j", startingOffsets="earliest", reader="python")
+    assert third.run() == list(range(121, 141))
+
+
+#: A session of its own: the jar is a setting of a process.
+WITHOUT_JAR = """
+import sys
+from pyspark.sql import SparkSession
+import quire.spark
+
+journal = sys.argv[1]
+settings = {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.driver.memory": "600m",
+            "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+builder = SparkSession.builder
+for key, value in settings.items():
+    builder = builder.config(key, value)
+spark = builder.getOrCreate()
+
+def count(**options):
+    return spark.read.format("quire").options(**options).load(journal).where("position > 10").count()
+
+found = [count(), count()]
+try:
+    count(reader="jvm")
+except Exception as error:
+    found.append(str(error))
+spark.sql(f"ADD JAR {quire.spark.jar()}")
+found.append(count(reader="jvm"))
+import json
+print("found", json.dumps(found))
+spark.stop()
+"""
+
+#: The executors have no Python: they get the jar from the driver.
+ON_A_CLUSTER = """
+import json, os, sys
+import quire.spark
+
+os.environ["PYSPARK_PYTHON"] = "/no/python/here"
+os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+config = {"spark.executor.memory": "600m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+spark = quire.spark.session("local-cluster[2,1,700]", memory="600m", config=config)
+frame = spark.read.format("quire").options(minPartitions=4, fields="n int").load(sys.argv[1])
+parts = frame.selectExpr("n", "spark_partition_id() AS part")
+rows = parts.selectExpr("sum(n)", "count(distinct part)").first()
+print("found", json.dumps(list(rows)))
+spark.stop()
+"""
+
+
+def run(script: str, *arguments: str) -> tuple[list[Any], str]:
+    """What the script has found, and what it logged."""
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    environment.pop("PYSPARK_GATEWAY_PORT", None)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("found ")]
+    found: list[Any] = json.loads(line.removeprefix("found "))
+    return found, done.stderr
+
+
+def test_a_session_without_the_jar_reads_with_python_says_so_once_and_takes_the_jar_later(
+    trades: Path,
+) -> None:
+    (first, second, refused, later), log = run(WITHOUT_JAR, str(trades))
+    assert (first, second, later) == (journals.COUNT - 10,) * 3
+    assert "reader: jvm needs the jar of quire" in refused
+    assert log.count("does not have the faster one in the jar") == 1
+
+
+def test_executors_get_the_reader_from_the_driver(trades: Path) -> None:
+    found, _ = run(ON_A_CLUSTER, str(trades))
+    assert found == [sum(range(journals.COUNT)), 4]
+
+
+def test_an_installation_without_the_jar_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert quire.spark.jar().is_file()
+    monkeypatch.setattr("quire.spark._jar._JAR", tmp_path / "quire-spark.jar")
+    with pytest.raises(quire.ConfigError, match="was built without Java"):
+        quire.spark.jar()
