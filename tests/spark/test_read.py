@@ -105,6 +105,18 @@ def test_a_member_with_a_slash_in_its_name_is_read_by_a_path_in_brackets(read: A
     assert reader.load(str(tmp_path)).where("x = 1").count() == 1
 
 
+def test_an_array_of_the_data_is_an_array_column(read: Any, tmp_path: Path) -> None:
+    arrays = [["a", "", None, 7], [], "a", None, [["b"], "c"]]
+    journals.write(tmp_path, [("t", {"tags": tags, "legs": {"sizes": [1, 2.5, 3]}}) for tags in arrays])
+    reader = read().option("fields", "tags array<string>, legs struct<sizes: array<int>>")
+    rows = reader.load(str(tmp_path)).orderBy("position").collect()
+    assert [row.tags for row in rows] == [["a", None, None, "7"], [], None, None, [None, "c"]]
+    assert {tuple(row.legs.sizes) for row in rows} == {(1, None, 3)}
+    for condition, count in (("array_contains(tags, 'c')", 1), ("tags IS NULL", 2)):
+        pushed = reader.option("pushConditions", "true").load(str(tmp_path))
+        assert pushed.where(condition).count() == count
+
+
 def test_the_options_choose_topics_and_messages(read: Any, trades: Path) -> None:
     def count(**options: Any) -> int:
         return int(read().options(**options).schema("position long").load(str(trades)).count())
@@ -276,13 +288,19 @@ def test_another_journal_under_the_same_path_is_noticed(spark: SparkSession, tmp
         ({"filter": "/n >"}, None, "filter: '/n >': .*column 5"),
         ({"filter": "/n >>> 3"}, None, "filter: '/n >>> 3': .*column 5"),
         ({"fields": "n wat"}, None, "fields: 'n wat' is not a name with a type"),
-        ({"fields": "n int, x array<int>"}, None, "fields: 'x array<int>'"),
+        ({"fields": "n int, x map<string,int>"}, None, "fields: 'x map<string,int>'"),
+        (
+            {"fields": "n int, x array<struct<a: int>>"},
+            None,
+            "fields: 'x array<struct<a:int>>' cannot be read",
+        ),
         ({"fields": "n int, N long"}, None, "fields: the column N is defined twice"),
         ({"fields": "n int, Topic string"}, None, "fields: topic is an attribute"),
         ({}, "n int, `a/b` int", r"column a/b: .*field.a/b .*\[/a/b\]"),
         ({}, "order struct<`a/b`: int>", "column order.a/b: "),
         ({"field.n": "/a[x]"}, "n int", "is no path"),
-        ({}, "x array<int>", "column x: array<int> .*from_json"),
+        ({}, "x array<array<int>>", "column x: array<array<int>> .*from_json"),
+        ({}, "x map<string,int>", "column x: map<string,int> .*from_json"),
         ({}, "x variant", "column x: variant"),
         ({}, "Position string", "column position: it is bigint"),
         ({"topicPattern": "("}, None, "topics"),

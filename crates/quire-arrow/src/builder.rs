@@ -7,14 +7,14 @@ use arrow_array::builder::{
     BinaryBuilder, BooleanBuilder, Date32Builder, Float32Builder, Float64Builder, Int8Builder, Int16Builder,
     Int32Builder, Int64Builder, StringBuilder, TimestampMicrosecondBuilder,
 };
-use arrow_array::{Array, ArrayRef, MapArray, RecordBatch, RecordBatchOptions, StructArray};
+use arrow_array::{Array, ArrayRef, ListArray, MapArray, RecordBatch, RecordBatchOptions, StructArray};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{Field, FieldRef, Fields};
 use quire_expression::message_type::{MessageType, Value as Read};
 use quire_journal::{Headers, PublisherId, Record};
 
 use crate::aggregate::Totals;
-use crate::column::{Column, Content, header_fields};
+use crate::column::{Column, Content, element_field, header_fields};
 use crate::event::Event;
 use crate::field::Value;
 use crate::plan::Compiled;
@@ -233,6 +233,7 @@ enum Builder {
     Text(StringBuilder),
     Bytes(BinaryBuilder),
     Headers(HeadersBuilder),
+    Array(Box<ArrayBuilder>),
     Struct(Vec<Builder>, Fields),
 }
 
@@ -255,18 +256,23 @@ impl Builder {
             Content::Struct(columns) => {
                 Builder::Struct(columns.iter().map(Builder::new).collect(), Column::fields(columns))
             }
-            Content::Field(_, kind) => match kind {
-                FieldType::Boolean => Builder::Boolean(BooleanBuilder::new()),
-                FieldType::Byte => Builder::Byte(Int8Builder::new()),
-                FieldType::Short => Builder::Short(Int16Builder::new()),
-                FieldType::Int => Builder::Int(Int32Builder::new()),
-                FieldType::Long => Builder::Long(Int64Builder::new()),
-                FieldType::Float => Builder::Float(Float32Builder::new()),
-                FieldType::Double => Builder::Double(Float64Builder::new()),
-                FieldType::String => Builder::Text(StringBuilder::new()),
-                FieldType::Timestamp => Builder::timestamp(),
-                FieldType::Date => Builder::Date(Date32Builder::new()),
-            },
+            Content::Field(_, kind) => Builder::of_field(*kind),
+            Content::Array(_, kind) => Builder::Array(Box::new(ArrayBuilder::new(*kind))),
+        }
+    }
+
+    fn of_field(kind: FieldType) -> Self {
+        match kind {
+            FieldType::Boolean => Builder::Boolean(BooleanBuilder::new()),
+            FieldType::Byte => Builder::Byte(Int8Builder::new()),
+            FieldType::Short => Builder::Short(Int16Builder::new()),
+            FieldType::Int => Builder::Int(Int32Builder::new()),
+            FieldType::Long => Builder::Long(Int64Builder::new()),
+            FieldType::Float => Builder::Float(Float32Builder::new()),
+            FieldType::Double => Builder::Double(Float64Builder::new()),
+            FieldType::String => Builder::Text(StringBuilder::new()),
+            FieldType::Timestamp => Builder::timestamp(),
+            FieldType::Date => Builder::Date(Date32Builder::new()),
         }
     }
 
@@ -279,6 +285,11 @@ impl Builder {
             (Content::Struct(columns), Builder::Struct(builders, _)) => {
                 for (builder, column) in builders.iter_mut().zip(columns) {
                     builder.append(&column.content, rows, room);
+                }
+            }
+            (Content::Array(path, _), Builder::Array(array)) => {
+                for row in rows {
+                    array.append(row.fields.and_then(|fields| fields.get(path.index())), &mut room.text);
                 }
             }
             (Content::Attribute(Attribute::Headers), Builder::Headers(builder)) => {
@@ -323,7 +334,7 @@ impl Builder {
                     self.push(read.and_then(|read| kind.convert(*read, &mut room.text)));
                 }
             }
-            (Content::Struct(_), _) => rows.iter().for_each(|_| self.push(None)),
+            (Content::Struct(_) | Content::Array(..), _) => rows.iter().for_each(|_| self.push(None)),
         }
     }
 
@@ -356,6 +367,7 @@ impl Builder {
             }),
             Builder::Bytes(builder) => builder.append_null(),
             Builder::Headers(builder) => builder.append(Headers::NONE),
+            Builder::Array(array) => array.append(None, &mut String::new()),
             Builder::Struct(builders, _) => builders.iter_mut().for_each(|builder| builder.push(None)),
         }
     }
@@ -383,11 +395,52 @@ impl Builder {
                 Arc::new(array)
             }
             Builder::Headers(builder) => Arc::new(builder.finish()?),
+            Builder::Array(array) => Arc::new(array.finish()?),
             Builder::Struct(builders, fields) => {
                 let arrays = finish_all(builders, fields, row_count)?;
                 Arc::new(StructArray::try_new(fields.clone(), arrays, None)?)
             }
         })
+    }
+}
+
+/// A column of arrays.
+struct ArrayBuilder {
+    kind: FieldType,
+    elements: Builder,
+    /// Elements of each row; `None` for NULL.
+    counts: Vec<Option<usize>>,
+}
+
+impl ArrayBuilder {
+    fn new(kind: FieldType) -> Self {
+        ArrayBuilder { kind, elements: Builder::of_field(kind), counts: Vec::new() }
+    }
+
+    fn append(&mut self, read: Option<&Read<'_>>, room: &mut String) {
+        let Some(Read::Array(elements)) = read else {
+            self.counts.push(None);
+            return;
+        };
+        for element in *elements {
+            // Of an array in an array not even the first element is one of this array.
+            let element = if matches!(element, Read::Array(_)) { Read::Null } else { *element };
+            self.elements.push(self.kind.convert(element, room));
+        }
+        self.counts.push(Some(elements.len()));
+    }
+
+    fn finish(&mut self) -> Result<ListArray, ScanError> {
+        let counts = std::mem::take(&mut self.counts);
+        let present = counts.iter().map(Option::is_some).collect();
+        let lengths = counts.iter().map(|count| count.unwrap_or(0));
+        let elements = self.elements.finish(lengths.clone().sum())?;
+        Ok(ListArray::try_new(
+            element_field(self.kind),
+            OffsetBuffer::from_lengths(lengths),
+            elements,
+            Some(present),
+        )?)
     }
 }
 

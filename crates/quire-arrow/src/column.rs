@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field, Fields};
+use arrow_schema::{DataType, Field, FieldRef, Fields};
 
 use quire_expression::message_type::FieldId;
 
@@ -21,6 +21,7 @@ pub(crate) struct Column {
 pub(crate) enum Content {
     Attribute(Attribute),
     Field(FieldId, FieldType),
+    Array(FieldId, FieldType),
     Struct(Vec<Column>),
     Constant(String),
 }
@@ -30,6 +31,7 @@ impl Column {
         match &self.content {
             Content::Attribute(attribute) => attribute.data_type(),
             Content::Field(_, field) => field.data_type(),
+            Content::Array(_, element) => DataType::List(element_field(*element)),
             Content::Struct(columns) => DataType::Struct(Column::fields(columns)),
             Content::Constant(_) => DataType::Utf8,
         }
@@ -38,6 +40,11 @@ impl Column {
     pub fn fields(columns: &[Column]) -> Fields {
         columns.iter().map(|column| Field::new(&column.name, column.data_type(), column.nullable)).collect()
     }
+}
+
+/// An element of an array, as Spark calls it.
+pub(crate) fn element_field(element: FieldType) -> FieldRef {
+    Arc::new(Field::new("element", element.data_type(), true))
 }
 
 /// The name and the value of a header, as Spark calls the parts of a map.

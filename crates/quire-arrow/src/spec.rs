@@ -104,6 +104,13 @@ pub enum Source {
         /// The type of the column.
         r#type: FieldType,
     },
+    /// An array of its data. Any other value is NULL, and so is an element of another type.
+    Array {
+        /// Its path.
+        path: String,
+        /// The type of the elements.
+        r#type: FieldType,
+    },
     /// Several columns as one.
     Struct(Vec<ColumnSpec>),
     /// The same text in every row.

@@ -16,7 +16,8 @@ fn plan() -> Plan {
     let column = |kind: &str| {
         let field = format!(r#"{{"name": "{kind}", "field": {{"path": "/v", "type": "{kind}"}}}}"#);
         let inner = format!(r#"{{"name": "{kind}_inner", "field": {{"path": "/v/w", "type": "{kind}"}}}}"#);
-        [field, inner]
+        let array = format!(r#"{{"name": "{kind}_array", "array": {{"path": "/v", "type": "{kind}"}}}}"#);
+        [field, inner, array]
     };
     let columns: Vec<_> = TYPES.iter().flat_map(|kind| column(kind)).collect();
     let spec = format!(

@@ -1,6 +1,5 @@
-//! One connection of a client: its bytes to write, a partly received frame, and its timers.
+//! One connection of a client: a partly received frame, the replies, and the timers.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,7 +7,6 @@ use quire_types::{Bookmark, PublisherId};
 
 use super::command::CommandId;
 use super::message::Message;
-use super::publish::PublishStore;
 use super::subscription::CaughtUp;
 use super::{ClientConfig, ClientCore, Event, Failure, State};
 use quire_command::{AckKind, Code, Command, Logon, Reply};
@@ -21,10 +19,6 @@ pub(super) struct Connection {
     inbox: Inbox,
     /// The largest frame that the server may send, in bytes.
     frame_size_max: usize,
-    /// The first frame shows whether the logon was accepted. Until then only the logon is sent.
-    up: bool,
-    /// Bytes other than publishes. Each entry is sent when the store was sent up to its offset.
-    control: VecDeque<(u64, Vec<u8>)>,
     heartbeat: Option<Duration>,
     last_received: Instant,
     last_sent: Instant,
@@ -35,23 +29,14 @@ impl Connection {
         Connection {
             inbox: Inbox::new(LOGON_FRAME_SIZE_MAX),
             frame_size_max: LOGON_FRAME_SIZE_MAX,
-            up: false,
-            control: VecDeque::new(),
             heartbeat: config.heartbeat,
             last_received: now,
             last_sent: now,
         }
     }
 
-    pub fn is_up(&self) -> bool {
-        self.up
-    }
-
-    pub fn set_up(&mut self) {
-        self.up = true;
-    }
-
-    pub fn log_on(&mut self, config: &ClientConfig, connection_number: u32) {
+    /// The first frame of the client.
+    pub fn logon(config: &ClientConfig, connection_number: u32) -> Vec<u8> {
         let mut frame = Vec::new();
         let milliseconds = |duration: Duration| u32::try_from(duration.as_millis()).unwrap_or(u32::MAX);
         Command::Logon(Logon {
@@ -66,59 +51,12 @@ impl Connection {
             connection_number,
         })
         .encode(&mut frame);
-        self.control.push_back((0, frame));
+        frame
     }
 
-    /// To be sent after the publishes up to the offset `after`.
-    pub fn queue_bytes(&mut self, after: u64, bytes: &[u8]) {
-        match self.control.back_mut() {
-            Some((last, frames)) if *last == after => frames.extend_from_slice(bytes),
-            _ => self.control.push_back((after, bytes.to_vec())),
-        }
-    }
-
-    /// As [`Self::queue_bytes`], when there is a frame.
-    fn queue_some(&mut self, after: u64, frame: Option<Vec<u8>>) {
-        if let Some(frame) = frame {
-            self.queue_bytes(after, &frame);
-        }
-    }
-
-    pub fn say_goodbye(&mut self, after: u64) {
-        if self.up {
-            let mut frame = Vec::new();
-            Command::Goodbye.encode(&mut frame);
-            self.queue_bytes(after, &frame);
-        }
-    }
-
-    pub fn transmit(&mut self, now: Instant, store: &mut PublishStore, out: &mut Vec<u8>, size: usize) {
-        let start = out.len();
-        loop {
-            match self.control.front() {
-                Some((after, _)) if *after <= store.sent() || !self.up => {
-                    if let Some((_, bytes)) = self.control.pop_front() {
-                        out.extend_from_slice(&bytes);
-                    }
-                }
-                _ if !self.up => break,
-                front => {
-                    let until = front.map_or(u64::MAX, |(after, _)| *after);
-                    let (before, room) = (out.len(), size.saturating_sub(out.len() - start));
-                    store.take(out, until, room);
-                    if out.len() == before {
-                        break;
-                    }
-                }
-            }
-        }
-        if out.len() > start {
-            self.last_sent = now;
-        }
-    }
-
-    pub fn is_idle(&self, store: &PublishStore) -> bool {
-        self.control.is_empty() && (!self.up || store.sent() == store.end())
+    /// Bytes were given to the driver.
+    pub fn sent(&mut self, now: Instant) {
+        self.last_sent = now;
     }
 
     /// Decodes everything that is whole, and reports it to `core`.
@@ -155,7 +93,7 @@ impl Connection {
         let frame = Reply::decode(raw)?;
         // Heartbeats come before it when a logon has to wait for the disk.
         let may_be_first = matches!(frame, Reply::LoggedOn(_) | Reply::Error { .. } | Reply::Heartbeat);
-        if !self.up && !may_be_first {
+        if !core.is_up() && !may_be_first {
             return Err(WireError::Malformed { frame: "first frame", field: "kind" });
         }
         if let Reply::Message(message) = &frame {
@@ -191,7 +129,6 @@ impl Connection {
                 match ack.kind {
                     AckKind::Completed => {
                         let subscription = ack.subscription;
-                        let after = core.store.end();
                         match core.subscriptions.completed(subscription) {
                             CaughtUp::Told => {
                                 core.events.push_back(Event::Completed { subscription, total: None });
@@ -202,8 +139,8 @@ impl Connection {
                                 core.events.push_back(Event::Completed { subscription, total });
                                 core.events.push_back(Event::Ended { subscription, failure: None });
                             }
-                            CaughtUp::Records => self.queue_some(after, core.ask_about_lost(subscription)),
-                            CaughtUp::Question => self.queue_some(after, core.finish_question(subscription)),
+                            CaughtUp::Records => core.ask_about_lost(subscription),
+                            CaughtUp::Question => core.finish_question(subscription),
                         }
                     }
                     AckKind::Received => (),
@@ -211,8 +148,7 @@ impl Connection {
                         let command = CommandId(ack.command);
                         match result {
                             Err(failure) if !core.commands.is_waiting(command) => {
-                                let after = core.store.end();
-                                self.queue_some(after, core.refused_later(command, failure));
+                                core.refused_later(command, failure);
                             }
                             result => {
                                 let ClientCore { commands, subscriptions, events, .. } = core;
@@ -232,7 +168,7 @@ impl Connection {
             Reply::LoggedOn(logged_on) => {
                 core.reach_instance(logged_on.instance);
                 self.frame_size_max = logged_on.message_size_max as usize + FRAME_OVERHEAD_MAX;
-                core.logged_on(self, &logged_on);
+                core.logged_on(&logged_on);
             }
             Reply::PublishFailed { sequence, code, scope, reason } => {
                 core.publish_failed(sequence, scope, Failure::new(code, reason));
@@ -250,7 +186,7 @@ impl Connection {
                 }
             }
             Reply::Error { code, reason } => {
-                if ends_for_good(code) || (!self.up && *core.state() == State::Connecting) {
+                if ends_for_good(code) || (!core.is_up() && *core.state() == State::Connecting) {
                     core.finish(Some(Failure::new(code, reason)));
                 }
                 core.events.push_back(Event::ConnectionEnded { reason: reason.to_owned() });
@@ -269,19 +205,18 @@ impl Connection {
         Some((self.last_sent + heartbeat).min(self.last_received + heartbeat * 2))
     }
 
-    /// True when the server has been silent for two intervals.
-    pub fn tick(&mut self, now: Instant, after: u64) -> bool {
-        let Some(heartbeat) = self.heartbeat else { return false };
-        if now >= self.last_received + heartbeat * 2 {
-            return true;
-        }
-        if self.up && now >= self.last_sent + heartbeat {
-            let mut frame = Vec::new();
-            Command::Heartbeat.encode(&mut frame);
-            self.queue_bytes(after, &frame);
+    /// Whether the server has been silent for two intervals.
+    pub fn is_silent(&self, now: Instant) -> bool {
+        self.heartbeat.is_some_and(|heartbeat| now >= self.last_received + heartbeat * 2)
+    }
+
+    /// Whether a heartbeat is to be sent now, because nothing was sent for an interval. It counts as sent.
+    pub fn begin_heartbeat(&mut self, now: Instant) -> bool {
+        let is_due = self.heartbeat.is_some_and(|heartbeat| now >= self.last_sent + heartbeat);
+        if is_due {
             self.last_sent = now;
         }
-        false
+        is_due
     }
 }
 

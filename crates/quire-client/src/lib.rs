@@ -50,9 +50,9 @@ use numbered::Numbered;
 pub use progress::{Processed, Progress};
 use publish::PublishStore;
 pub use publish::{NewDelay, NewMessage, PublishError, PublishLog};
-use quire_command::{Code, LoggedOn, SubscribeOptions};
+use quire_command::{Code, Command, LoggedOn, SubscribeOptions};
 use quire_types::time::Instant;
-use quire_wire::WireError;
+use quire_wire::{Encode, WireError};
 use receipt::Receipts;
 pub use receipt::{BatchError, Outcome, ReceiptId};
 use reconnect::Backoff;
@@ -513,9 +513,9 @@ impl ClientCore {
     pub fn close(&mut self) {
         self.send_acknowledgements();
         self.release_all();
-        if let Some(connection) = &mut self.connection {
-            connection.say_goodbye(self.store.end());
-        }
+        let mut frame = Vec::new();
+        Command::Goodbye.encode(&mut frame);
+        self.queue_frames(&frame);
         self.finish(None);
     }
 
@@ -526,16 +526,15 @@ impl ClientCore {
 
     /// A connection to the address that [`ClientCore::poll_connect`] named is open.
     pub fn handle_connected(&mut self, now: Instant) {
-        let mut connection = Connection::new(&self.config, now);
         self.connection_count = self.connection_count.saturating_add(1);
-        connection.log_on(&self.config, self.connection_count);
-        self.store.rewind();
-        self.connection = Some(connection);
+        self.store.begin(Connection::logon(&self.config, self.connection_count));
+        self.connection = Some(Connection::new(&self.config, now));
     }
 
     /// The connection is gone, or could not be made. Harmless when there is none.
     pub fn handle_disconnected(&mut self, now: Instant) {
-        let was_up = self.connection.take().is_some_and(|connection| connection.is_up());
+        let was_up = self.is_up();
+        self.connection = None;
         self.store.rewind();
         let unsaid = self.leases.disconnected();
         // It was this server's disk; whether the next one can store is for it to say.
@@ -580,7 +579,11 @@ impl ClientCore {
             self.command(Commands::confirm);
         }
         if let Some(connection) = &mut self.connection {
-            connection.transmit(now, &mut self.store, out, TRANSMIT_SIZE);
+            let before = out.len();
+            self.store.take(out, TRANSMIT_SIZE);
+            if out.len() > before {
+                connection.sent(now);
+            }
             if self.store.release_known() {
                 self.events.push_back(Event::Persisted);
             }
@@ -589,17 +592,14 @@ impl ClientCore {
 
     /// Whether there is nothing to write.
     pub fn is_idle(&self) -> bool {
-        self.connection.as_ref().is_none_or(|connection| {
-            connection.is_idle(&self.store) && !(connection.is_up() && self.leases.is_due())
-        }) && !self.wants_confirmation()
+        self.store.is_sent() && !(self.is_up() && self.leases.is_due()) && !self.wants_confirmation()
     }
 
     /// Whether the connection should be closed now. After the client's goodbye, the server closes the connection when it has read
     /// everything before the goodbye. If the client closed first, with unread messages, it would lose its frames that are still on their
     /// way.
     pub fn wants_close(&self) -> bool {
-        matches!(self.state, State::Closed(_))
-            && !self.connection.as_ref().is_some_and(|connection| connection.is_up())
+        matches!(self.state, State::Closed(_)) && !self.is_up()
     }
 
     /// The next thing to hand on.
@@ -622,14 +622,23 @@ impl ClientCore {
     /// [`ClientCore::handle_disconnected`].
     #[must_use]
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
-        let after = self.store.end();
         self.leases.tick(now);
-        self.connection.as_mut().is_some_and(|connection| connection.tick(now, after))
+        let is_up = self.is_up();
+        let Some(connection) = &mut self.connection else { return false };
+        if connection.is_silent(now) {
+            return true;
+        }
+        if is_up && connection.begin_heartbeat(now) {
+            let mut frame = Vec::new();
+            Command::Heartbeat.encode(&mut frame);
+            self.queue_frames(&frame);
+        }
+        false
     }
 
     /// Whether the client is logged on.
     fn is_up(&self) -> bool {
-        self.connection.as_ref().is_some_and(Connection::is_up)
+        self.store.is_up()
     }
 
     fn command(&mut self, make: impl FnOnce(&mut Commands) -> CommandId) -> CommandId {
@@ -638,12 +647,10 @@ impl ClientCore {
             self.send_acknowledgements();
         }
         let id = make(&mut self.commands);
-        let after = self.store.end();
-        if let Some(connection) = &mut self.connection
-            && connection.is_up()
+        if self.is_up()
             && let Some(frame) = self.commands.frame(id, &self.subscriptions)
         {
-            connection.queue_bytes(after, &frame);
+            self.queue_frames(&frame);
         }
         id
     }
@@ -683,7 +690,7 @@ impl ClientCore {
 
     // The following are reports of a connection while it decodes (see `connection`).
 
-    fn logged_on(&mut self, connection: &mut Connection, logged_on: &LoggedOn<'_>) {
+    fn logged_on(&mut self, logged_on: &LoggedOn<'_>) {
         self.publisher = logged_on.publisher;
         self.message_size_max = Some(logged_on.message_size_max);
         let highest = logged_on.highest_sequence.max(logged_on.last_sequence);
@@ -694,18 +701,13 @@ impl ClientCore {
         self.persisted_up_to(logged_on.last_sequence);
         self.commands.fail_seen_deletes(highest, &mut self.events);
         self.backoff.succeeded();
-        connection.set_up();
-        let after = self.store.end();
         // Sent before a waiting flush, because the flush also covers them.
-        let acknowledgements = self.take_acknowledgements();
-        if !acknowledgements.is_empty() {
-            connection.queue_bytes(after, &acknowledgements);
-        }
+        self.send_acknowledgements();
         let subscription_count = self.commands.reenter(&self.subscriptions);
         let publish_count = self.store.count();
         self.events.push_back(Event::LoggedOn { publish_count, subscription_count });
         for frame in self.commands.frames(&self.subscriptions) {
-            connection.queue_bytes(after, &frame);
+            self.queue_frames(&frame);
         }
         self.set_state(State::Connected);
     }

@@ -1,8 +1,10 @@
-//! A publish in the client: its number, its frame until it is persisted, and the reports of the server about it.
+//! A publish in the client: its number, its frame until it is persisted, its place among the other frames, and the reports of the server
+//! about it.
 //!
 //! The store keeps publishes as encoded frames in one byte stream with ever-growing offsets. `sent` is the offset up to which the current
 //! connection got them. After a reconnect it goes back to the oldest byte that is kept. Frames are dropped in chunks, so a few persisted
-//! frames may be sent again. The server recognizes them by their sequence and discards them.
+//! frames may be sent again. The server recognizes them by their sequence and discards them. The other commands of a connection end with
+//! it. Each has its place in the stream.
 
 use std::collections::VecDeque;
 
@@ -73,23 +75,16 @@ impl ClientCore {
         self.check_open()?;
         self.check_message(message)?;
         let Some(sequence) = self.next_sequence(message.sequence, self.last_sequence)? else {
-            let after = self.store.end();
             let mut frame = Vec::new();
             // It is sent once, so that a relative delay begins once.
             let relative = message.delay.and_then(|delay| Some(Delay::For { ns: delay.ns? }));
             Publish { delay: relative.unwrap_or(end_of(message)), ..publish_of(message, 0) }
                 .encode(&mut frame);
-            return match &mut self.connection {
-                Some(connection) if connection.is_up() => {
-                    connection.queue_bytes(after, &frame);
-                    Ok(None)
-                }
-                _ => Err(Failure::new(
-                    FailureCode::Disconnected,
-                    "not connected, and a publish without a sequence is not kept",
-                )
-                .into()),
-            };
+            if self.queue_frames(&frame) {
+                return Ok(None);
+            }
+            let reason = "not connected, and a publish without a sequence is not kept";
+            return Err(Failure::new(FailureCode::Disconnected, reason).into());
         };
         self.store.check_room(frame_size_max(message))?;
         self.store_publish(message, sequence)?;
@@ -232,7 +227,7 @@ pub trait PublishLog: Send {
     fn persisted(&mut self, sequence: u64);
 }
 
-/// The unpersisted publishes of one client, in the order of their sequence.
+/// The unpersisted publishes of one client, in the order of their sequence, and the commands that its connection sends between them.
 pub(super) struct PublishStore {
     log: Option<Box<dyn PublishLog>>,
     chunks: VecDeque<Chunk>,
@@ -242,6 +237,10 @@ pub(super) struct PublishStore {
     sent: u64,
     /// Offset after the last byte.
     end: u64,
+    /// Commands of this connection that were not sent yet. Each is sent after the publishes up to its offset.
+    commands: VecDeque<(u64, Vec<u8>)>,
+    /// The server has accepted the logon. Until then only the logon is sent.
+    is_up: bool,
     size_max: usize,
     /// Frames that have a relative delay as long as this connection lasts: where each begins, and its delay on any later connection.
     relative: VecDeque<(u64, Delay)>,
@@ -269,6 +268,8 @@ impl PublishStore {
             start: 0,
             sent: 0,
             end: 0,
+            commands: VecDeque::new(),
+            is_up: false,
             size_max,
             relative: VecDeque::new(),
             spare: Vec::new(),
@@ -311,16 +312,6 @@ impl PublishStore {
 
     pub fn is_empty(&self) -> bool {
         self.start == self.end
-    }
-
-    /// Offset after the last byte: what is sent after it follows every publish so far.
-    pub fn end(&self) -> u64 {
-        self.end
-    }
-
-    /// Offset up to which this connection was given the publishes.
-    pub fn sent(&self) -> u64 {
-        self.sent
     }
 
     /// Publishes that are kept; those of a chunk that is persisted in part count whole.
@@ -379,9 +370,15 @@ impl PublishStore {
         self.start
     }
 
-    /// The server that was reached has everything up to `sequence`. It may be another than before, and have less.
+    /// The server has accepted the logon, and has everything up to `sequence`. It may be another than before, and have less.
     pub fn reach(&mut self, sequence: u64) {
         self.known = sequence;
+        self.is_up = true;
+    }
+
+    /// Whether the server has accepted the logon of this connection.
+    pub fn is_up(&self) -> bool {
+        self.is_up
     }
 
     /// Releases sent publishes that the server had already acknowledged, because it does not acknowledge them again. True when there is
@@ -425,8 +422,16 @@ impl PublishStore {
         while self.relative.pop_front_if(|(offset, _)| *offset < self.start).is_some() {}
     }
 
-    /// The connection is gone: the next one is given everything from the start.
+    /// A connection begins with its logon. The publishes follow from the start when the logon is accepted.
+    pub fn begin(&mut self, logon: Vec<u8>) {
+        self.rewind();
+        self.commands.push_back((self.start, logon));
+    }
+
+    /// The connection is gone, and its commands with it. The next one is given every publish from the start.
     pub fn rewind(&mut self) {
+        self.is_up = false;
+        self.commands.clear();
         self.sent = self.start;
         let mut start = self.start;
         for chunk in &mut self.chunks {
@@ -438,9 +443,38 @@ impl PublishStore {
         }
     }
 
-    /// Moves frames that were not sent yet to `out`, up to the offset `until` and about `size` bytes.
-    pub fn take(&mut self, out: &mut Vec<u8>, until: u64, size: usize) {
-        let until = until.min(self.end).min(self.sent + size as u64);
+    /// Commands that are sent after every publish so far, on this connection only.
+    pub fn put_command(&mut self, frames: &[u8]) {
+        match self.commands.back_mut() {
+            Some((after, waiting)) if *after == self.end => waiting.extend_from_slice(frames),
+            _ => self.commands.push_back((self.end, frames.to_vec())),
+        }
+    }
+
+    /// Whether everything that may be sent was sent.
+    pub fn is_sent(&self) -> bool {
+        self.commands.is_empty() && (!self.is_up || self.sent == self.end)
+    }
+
+    /// Moves frames that were not sent yet to `out`, in their order: publishes of about `size` bytes, and the commands between them.
+    pub fn take(&mut self, out: &mut Vec<u8>, size: usize) {
+        let full_size = out.len() + size;
+        loop {
+            let sent = self.sent;
+            while let Some((_, commands)) = self.commands.pop_front_if(|(after, _)| *after <= sent) {
+                out.extend_from_slice(&commands);
+            }
+            let room = full_size.saturating_sub(out.len());
+            if !self.is_up || self.sent == self.end || room == 0 {
+                return;
+            }
+            let until = self.commands.front().map_or(self.end, |(after, _)| *after);
+            self.take_publishes(out, until.min(self.sent + room as u64));
+        }
+    }
+
+    /// Moves publishes to `out` up to the offset `until`.
+    fn take_publishes(&mut self, out: &mut Vec<u8>, until: u64) {
         let mut offset = self.start;
         for chunk in &self.chunks {
             let chunk_end = offset + chunk.frames.len() as u64;
@@ -470,6 +504,7 @@ mod tests {
             steps in proptest::collection::vec((0u8..5, 1usize..20_000), 1..60),
         ) {
             let mut store = PublishStore::new(1 << 30);
+            store.reach(0);
             let mut frames: Vec<(u64, Vec<u8>)> = Vec::new();
             let mut wire: Vec<u8> = Vec::new();
             let (mut sequence, mut persisted) = (0u64, 0u64);
@@ -481,17 +516,17 @@ mod tests {
                         store.push(sequence, |out| out.extend_from_slice(&frame)).unwrap();
                         frames.push((sequence, frame));
                     }
-                    2 => store.take(&mut wire, u64::MAX, number),
+                    2 => store.take(&mut wire, number),
                     3 => {
                         persisted = persisted.max(number as u64 % (sequence + 1));
                         store.persisted(persisted);
                     }
                     _ => {
                         store.rewind();
+                        store.reach(0);
                         wire.clear();
-                        let end = store.end();
-                        while store.sent() < end {
-                            store.take(&mut wire, u64::MAX, number);
+                        while !store.is_sent() {
+                            store.take(&mut wire, number);
                         }
                         let unpersisted: Vec<u8> =
                             frames.iter().filter(|(sequence, _)| *sequence > persisted).flat_map(|(_, frame)| frame.clone()).collect();
@@ -502,6 +537,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_command_goes_out_between_the_publishes_around_it_and_ends_with_its_connection() {
+        let mut store = PublishStore::new(1000);
+        let transmit = |store: &mut PublishStore| {
+            let mut wire = Vec::new();
+            while !store.is_sent() {
+                store.take(&mut wire, 1);
+            }
+            String::from_utf8(wire).unwrap()
+        };
+        let publish = |store: &mut PublishStore, sequence, frame: &str| {
+            store.push(sequence, |out| out.extend_from_slice(frame.as_bytes())).unwrap();
+        };
+        publish(&mut store, 1, "<one>");
+        store.begin(b"<logon>".to_vec());
+        assert_eq!(transmit(&mut store), "<logon>", "publishes wait until the logon is accepted");
+        store.reach(0);
+        store.put_command(b"<flush>");
+        publish(&mut store, 2, "<two>");
+        store.put_command(b"<pause>");
+        store.put_command(b"<resume>");
+        publish(&mut store, 3, "<three>");
+        assert_eq!(transmit(&mut store), "<one><flush><two><pause><resume><three>");
+        store.put_command(b"<stats>");
+        store.begin(b"<logon>".to_vec());
+        store.reach(0);
+        assert_eq!(transmit(&mut store), "<logon><one><two><three>");
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use quire_types::Bookmark;
 
-use super::connection::Connection;
 use super::lease::{BEGUN_SIZE_MAX, pieces};
 use super::{ClientCore, CommandId, Failure, Lease, State};
 use quire_command::{
@@ -122,7 +121,7 @@ impl ClientCore {
 
     /// Sends the waiting acknowledgements, before the next command. Without a connection they continue to wait.
     pub(super) fn send_acknowledgements(&mut self) {
-        if self.connection.as_ref().is_some_and(Connection::is_up) {
+        if self.is_up() {
             let frames = self.take_acknowledgements();
             self.queue_frames(&frames);
         }
@@ -149,8 +148,7 @@ impl ClientCore {
 
     /// Whether to ask now if the settled messages are durable.
     pub(super) fn wants_confirmation(&self) -> bool {
-        let is_up = self.connection.as_ref().is_some_and(|connection| connection.is_up());
-        is_up && self.commands.wants_confirmation() && !matches!(self.state, State::Closed(_))
+        self.is_up() && self.commands.wants_confirmation() && !matches!(self.state, State::Closed(_))
     }
 
     /// Releases the messages of queues that the program has not begun. Gives the bookmarks of those that it has begun, as bytes, for the
@@ -175,14 +173,11 @@ impl ClientCore {
 
     /// Sends the frames after everything before them. False: there is no connection, and they are dropped.
     pub(super) fn queue_frames(&mut self, frames: &[u8]) -> bool {
-        let after = self.store.end();
-        match &mut self.connection {
-            Some(connection) if connection.is_up() => {
-                connection.queue_bytes(after, frames);
-                true
-            }
-            _ => false,
+        let is_up = self.is_up();
+        if is_up {
+            self.store.put_command(frames);
         }
+        is_up
     }
 
     fn settle_selected(

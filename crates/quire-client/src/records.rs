@@ -111,11 +111,10 @@ impl ClientCore {
         Ok((sequence, command))
     }
 
-    /// Asks about the records that a subscription has lost, or reports that the program has the whole difference. Gives the frame to send.
-    pub(super) fn ask_about_lost(&mut self, subscription: u32) -> Option<Vec<u8>> {
+    /// Asks about the records that a subscription has lost, or reports that the program has the whole difference.
+    pub(super) fn ask_about_lost(&mut self, subscription: u32) {
         let Some(question) = self.subscriptions.question(subscription) else {
-            self.events.push_back(Event::Completed { subscription, total: None });
-            return None;
+            return self.events.push_back(Event::Completed { subscription, total: None });
         };
         let command = self.commands.unanswered();
         self.subscriptions.questioned(question.number, subscription, command);
@@ -132,21 +131,21 @@ impl ClientCore {
             ..Query::default()
         };
         Command::Query(query).encode(&mut frame);
-        Some(frame)
+        self.queue_frames(&frame);
     }
 
-    /// A question about lost records is answered, or was refused. Gives the frame of the next one.
-    pub(super) fn finish_question(&mut self, number: u32) -> Option<Vec<u8>> {
-        let (subscription, messages) = self.subscriptions.question_answered(number)?;
+    /// A question about lost records is answered, or was refused. Asks the next one.
+    pub(super) fn finish_question(&mut self, number: u32) {
+        let Some((subscription, messages)) = self.subscriptions.question_answered(number) else { return };
         if !messages.is_empty() {
             self.events.push_back(Event::Messages { subscription, messages });
         }
-        self.ask_about_lost(subscription)
+        self.ask_about_lost(subscription);
     }
 
     /// A command that is not waiting any more was refused: a question, a query that the server ends before its last record, or a delete
-    /// whose caller has gone. Gives the frame to send.
-    pub(super) fn refused_later(&mut self, command: CommandId, failure: Failure) -> Option<Vec<u8>> {
+    /// whose caller has gone.
+    pub(super) fn refused_later(&mut self, command: CommandId, failure: Failure) {
         if let Some(number) = self.subscriptions.question_of(command) {
             return self.finish_question(number);
         }
@@ -156,7 +155,6 @@ impl ClientCore {
         } else if command.is_delete() {
             self.events.push_back(Event::PublishFailed { sequence: 0, failure });
         }
-        None
     }
 }
 

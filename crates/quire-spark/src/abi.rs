@@ -18,7 +18,7 @@ use crate::read::Read;
 use crate::stream::Stream;
 use crate::task::{TaskControl, TaskScan};
 
-/// What every function returns after a failure.
+/// Every function returns this number after a failure.
 pub const FAILED: i64 = -1;
 
 /// A text that Rust gives to the caller, until [`answer_free`].
@@ -107,7 +107,7 @@ pub unsafe fn check(read: i64, size: i64, answer: i64) -> i64 {
     unsafe { texts(answer, || self::read(read, size)?.check(wall()).map(|()| String::new())) }
 }
 
-/// What the scan does with each condition.
+/// Returns whether the scan takes each condition.
 ///
 /// # Safety
 /// As [`frame`].

@@ -19,7 +19,7 @@ pub enum Expression {
     Predicate {
         /// The name that Spark gives it.
         name: String,
-        /// What it is about.
+        /// Its arguments.
         #[serde(default)]
         children: Vec<Expression>,
     },
@@ -33,14 +33,14 @@ pub enum Expression {
         /// Its value.
         literal: Value,
     },
-    /// What has no other form.
+    /// An expression without another form.
     Other {
         /// For people.
         other: String,
     },
 }
 
-/// What the scan does with a condition.
+/// How far the scan applies a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Taken {

@@ -15,7 +15,7 @@ use crate::schema::Schema;
 /// The version of quire. Frames and tasks do not outlive it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What `load` returns in Spark: it does not change for the life of the frame.
+/// The result of `load` in Spark. It does not change for the life of the frame.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Frame {

@@ -308,7 +308,7 @@ pub struct WriteOptions {
     pub epoch: u64,
     /// Where tasks leave their rows until the batch is complete. All executors and the driver see it.
     pub staging: Option<String>,
-    /// Where Spark keeps the state of the query.
+    /// Where Spark keeps the state of the query, when `staging` is not given.
     pub checkpoint: Option<String>,
     /// The time in which a batch must become persistent.
     pub flush_timeout_ns: u64,
@@ -324,6 +324,7 @@ impl WriteOptions {
             _ => return Err(Failure::option("path, url: exactly one of them says where the messages go")),
         };
         let local = |key: &str| given.text(key).map(|text| local_path(key, text)).transpose();
+        let staging = local("stagingDirectory")?;
         Ok(WriteOptions {
             url,
             user: given.text("user").map(Into::into),
@@ -332,8 +333,9 @@ impl WriteOptions {
             publisher: given.text("publisher").unwrap_or("spark").to_owned(),
             transaction: given.text("txnId").map(Into::into),
             epoch: given.count("sinkEpoch", 0, COUNT_MAX)?.unwrap_or(0),
-            staging: local("stagingDirectory")?,
-            checkpoint: given.text("checkpointLocation").map(Into::into),
+            // Without a staging directory, tasks leave their rows near the checkpoint. It may be on any file system otherwise.
+            checkpoint: if staging.is_some() { None } else { local("checkpointLocation")? },
+            staging,
             flush_timeout_ns: given.duration("flushTimeout")?.unwrap_or(FLUSH_TIMEOUT_NS),
         })
     }
@@ -566,4 +568,24 @@ fn normal(path: &Path) -> PathBuf {
         }
     }
     normal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(options: &[(&str, &str)]) -> Outcome<WriteOptions> {
+        let given = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        WriteOptions::new(&given.chain([("path".to_owned(), "/j".to_owned())]).collect())
+    }
+
+    #[test]
+    fn a_checkpoint_elsewhere_needs_a_staging_directory() {
+        let near = written(&[("checkpointLocation", "file:///data/../c")]).unwrap();
+        assert_eq!((near.checkpoint.as_deref(), near.staging), (Some("/c"), None));
+        let failure = written(&[("checkpointLocation", "s3://bucket/c")]).unwrap_err();
+        assert!(failure.text.starts_with("checkpointLocation: 's3://bucket/c' is no directory"), "{failure}");
+        let staged = written(&[("checkpointLocation", "s3://bucket/c"), ("stagingDirectory", "/s")]).unwrap();
+        assert_eq!((staged.checkpoint, staged.staging.as_deref()), (None, Some("/s")));
+    }
 }

@@ -26,7 +26,7 @@ const PARTITION_BYTES: u64 = 128 << 20;
 /// Below this a task costs more to start than to run.
 const PARTITION_BYTES_MIN: u64 = 16 << 20;
 
-/// What is read of a frame.
+/// A read of a frame.
 #[derive(Clone, Debug)]
 pub struct Read {
     /// The frame.
@@ -85,7 +85,7 @@ pub struct Statistics {
 pub struct Planned {
     /// Texts for `TaskScan::open`.
     pub tasks: Vec<String>,
-    /// What a user should know.
+    /// Texts for the log of the user.
     pub warnings: Vec<String>,
 }
 
@@ -128,7 +128,7 @@ impl Read {
         serde_json::to_string(&scanned.spec).map_err(|error| Failure::internal(error.to_string()))
     }
 
-    /// What the scan does with each condition.
+    /// Returns how far the scan applies each condition.
     pub fn push(&self) -> Outcome<Vec<Taken>> {
         let pushed = |condition| Ok(conditions::push(condition, &self.all, self.options())?.taken);
         self.conditions.iter().map(pushed).collect()

@@ -300,6 +300,10 @@ impl<'a> Words<'a> {
                 }
             }
         }
+        if word == "array" {
+            let element = if self.take('<') { self.data_type(depth + 1)? } else { return None };
+            return self.take('>').then(|| Type::Array(Box::new(element), true));
+        }
         let is_it = |(_, _, shown, others): &&(Type, &str, &str, &[&str])| {
             *shown == word || others.contains(&word.as_str())
         };
@@ -332,12 +336,15 @@ mod tests {
                 "order struct<qty:tinyint,who:struct<id:string>>",
             ),
             ("ä_1 smallint", "ä_1 smallint"),
+            ("tags array<string>, o struct<a: ARRAY < int > >", "tags array<string>; o struct<a:array<int>>"),
         ] {
             assert_eq!(shown(text).as_deref(), Ok(expected), "{text}");
         }
         for (text, wrong) in [
             ("n wat", "n wat"),
-            ("n int, x array<int>", "x array<int>"),
+            ("n int, x map<string,int>", "x map<string,int>"),
+            ("x array<int", "x array<int"),
+            ("x array", "x array"),
             ("n int,", ""),
             ("", ""),
             ("n", "n"),

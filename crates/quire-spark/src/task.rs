@@ -51,7 +51,7 @@ impl Task {
 /// Numbers of a scan: records, rows, batches of the log, their bytes, skipped blocks, bytes of skipped blocks.
 pub type Metrics = [i64; 6];
 
-/// What other threads may do with a scan.
+/// The part of a scan that other threads use.
 #[derive(Debug)]
 pub struct TaskControl {
     progress: Arc<Progress>,

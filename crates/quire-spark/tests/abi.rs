@@ -1,4 +1,4 @@
-//! What a library for another language does: every function, with good and wrong arguments.
+//! Every function, as a library for another language calls it, with good and wrong arguments.
 #![allow(unsafe_code)]
 
 mod support;
@@ -70,6 +70,45 @@ fn no_columns_are_rows_without_values() {
         }
     }
     assert_eq!(count, COUNT as usize / 100);
+}
+
+#[test]
+fn an_array_is_a_column_of_offsets_with_its_elements() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = [
+        r#"{"tags": ["a", "", null, 7, "b"], "sizes": [1, 2.5, "3", -4]}"#,
+        r#"{"tags": [], "sizes": [[5], 6]}"#,
+        r#"{"tags": "a", "sizes": null}"#,
+        "{}",
+        "no JSON",
+        r#"{"tags": [{"x": 1}], "sizes": [9223372036854775807, 9223372036854775808]}"#,
+    ];
+    let messages: Vec<_> = data.iter().map(|data| ("t", (*data).to_owned(), 0)).collect();
+    support::append(directory.path(), 7, &messages);
+    let frame = frame(directory.path(), &[("fields", "tags array<string>, sizes array<bigint>")]).unwrap();
+    let all: Value = serde_json::from_str(&call(abi::schema, &frame.to_string()).unwrap()).unwrap();
+    let fields = all["fields"].as_array().unwrap();
+    let columns = json!({"type": "struct", "fields": fields[fields.len() - 2..]});
+    let read = json!({"frame": frame, "schema": columns});
+    let scan = Scanned::open(&tasks(&read).unwrap()[0]).unwrap();
+    let (rows, numbers) = scan.next(20).unwrap();
+    assert_eq!(rows, data.len());
+    let text = |text: &str| Some(text.to_owned());
+    let tags = arrays(&numbers[..5], &texts(&numbers[5..10]));
+    let seven = vec![text("a"), None, None, text("7"), text("b")];
+    assert_eq!(tags, [Some(seven), Some(vec![]), None, None, None, Some(vec![None])]);
+    let sizes = arrays(&numbers[10..15], &longs(&numbers[15..]));
+    let first = vec![Some(1), None, None, Some(-4)];
+    let last = vec![Some(i64::MAX), None];
+    assert_eq!(sizes, [Some(first), Some(vec![None, Some(6)]), None, None, None, Some(last)]);
+}
+
+/// The values of a column of arrays, from those of its elements.
+fn arrays<T: Clone>(numbers: &[i64], elements: &[Option<T>]) -> Vec<Option<Vec<Option<T>>>> {
+    // SAFETY: the offsets of a batch that is open.
+    let offset = |row: usize| unsafe { *((numbers[3] + 4 * row as i64) as *const i32) } as usize;
+    let array = |row: usize| elements[offset(row)..offset(row + 1)].to_vec();
+    (0..numbers[2] as usize).map(|row| support::is_there(numbers, row).then(|| array(row))).collect()
 }
 
 #[test]

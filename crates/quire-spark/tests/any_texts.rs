@@ -88,10 +88,6 @@ fn count_of(value: &Value) -> usize {
     }
 }
 
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300)
-}
-
 fn drain(task: &str) {
     let Ok(mut scan) = TaskScan::open(task) else { return };
     let mut numbers = vec![0; 4096];
@@ -119,7 +115,7 @@ const NAMES: [&str; 12] = [
 ];
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(cases()))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_task_is_refused_or_read(at in any::<usize>(), value in value(), text in ".{0,40}") {

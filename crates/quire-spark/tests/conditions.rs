@@ -257,7 +257,7 @@ fn condition() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What the scan does with conditions, and the positions that it returns. The columns of the conditions are not among those of the scan.
+/// How far the scan takes conditions, and the positions that it returns. The columns of the conditions are not among those of the scan.
 fn pushed(options: &[(&str, &str)], conditions: &[Value]) -> (Vec<String>, Vec<i64>) {
     let frame = frame(WORLD.directory.path(), options).unwrap();
     let read = json!({
@@ -273,7 +273,7 @@ fn expected(conditions: &[Value]) -> Vec<i64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
 
     #[test]
     fn a_condition_that_is_taken_exactly_returns_what_sql_would_and_any_other_no_row_less(

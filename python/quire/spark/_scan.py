@@ -27,7 +27,7 @@ log = logging.getLogger("quire.spark")
 
 
 class Task(ds.InputPartition):
-    """What one task reads: a text of the core."""
+    """The part of a read for one task: a text of the core."""
 
     def __init__(self, task: str) -> None:
         super().__init__(task)

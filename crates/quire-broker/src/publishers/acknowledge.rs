@@ -5,7 +5,7 @@ use quire_journal::JournalError;
 
 use super::Publishers;
 use crate::failure::{Failure, code_of};
-use crate::publishers::{Publisher, Settled};
+use crate::publishers::{NextAck, Settled};
 use crate::session::{ACK_BACKLOG_MAX, Phase, PublisherKey, SessionId, Stall};
 use crate::{Event, Output, Timer};
 use quire_command::{Ack, AckKind, Acks, Code, FailureScope, Reply};
@@ -42,6 +42,11 @@ impl Publishers {
         let mut said = Vec::new();
         let Some(publisher) = self.get_mut(key) else { return };
         publisher.settle(|position, to| cx.log.is_safe(position, to), |settled| said.push(settled));
+        match publisher.next_ack(cx.now.instant) {
+            Some(NextAck::Due(sequence)) => said.push(Settled::Persisted(sequence)),
+            Some(NextAck::At(at)) => cx.timers.set(Timer::Acknowledge(id), at),
+            None => (),
+        }
         let may_owe_more = publisher.refusal_count() < ACK_BACKLOG_MAX;
         for settled in said {
             match settled {
@@ -49,32 +54,13 @@ impl Publishers {
                 Settled::Refused(sequence, refusal) => cx.send_refused(id, sequence, &refusal),
             }
         }
-        self.acknowledge(cx, id);
         if may_owe_more {
             cx.resume_commands(id, Stall::AckBacklog);
         }
         self.close_if_settled(cx, id);
     }
 
-    /// Sends the acknowledgement that is due, now or when the client's shortest interval has passed.
-    fn acknowledge(&mut self, cx: &mut Context, id: SessionId) {
-        let session = &cx.sessions.all[id];
-        let Some(key) = session.identity.as_ref().map(|identity| identity.publisher) else { return };
-        if self.get(key).and_then(Publisher::due).is_none() {
-            return;
-        }
-        let at = session.acked_at.map(|at| at + session.ack_interval);
-        match at {
-            Some(at) if at > cx.now.instant => {
-                if !cx.timers.is_set(Timer::Acknowledge(id)) {
-                    cx.timers.set(Timer::Acknowledge(id), at);
-                }
-            }
-            _ => self.acknowledge_now(cx, id),
-        }
-    }
-
-    /// Sends the acknowledgement that is due, if there is one.
+    /// Sends the acknowledgement that is due, if there is one, without regard to the interval.
     pub(crate) fn acknowledge_now(&mut self, cx: &mut Context, id: SessionId) {
         let Some(key) = cx.session(id).identity.as_ref().map(|identity| identity.publisher) else {
             return;
@@ -82,9 +68,7 @@ impl Publishers {
         if cx.session(id).phase == Phase::LoggingOn {
             return;
         }
-        if let Some(sequence) = self.get_mut(key).and_then(Publisher::take_due) {
-            let now = cx.now.instant;
-            cx.session(id).acked_at = Some(now);
+        if let Some(sequence) = self.get_mut(key).and_then(|publisher| publisher.take_due(cx.now.instant)) {
             cx.put(id, &Reply::Persisted { sequence });
         }
     }

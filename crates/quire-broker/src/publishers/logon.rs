@@ -30,7 +30,7 @@ impl Publishers {
             }
             cx.end(holder, Code::NameInUse, "name in use: a newer connection took over the client name");
         }
-        self.hold(key, id);
+        self.hold(key, id, Duration::from_millis(logon.ack_interval_ms.into()));
         let now = cx.now.instant;
         let session = &mut cx.sessions.all[id];
         session.identity = Some(Identity {
@@ -39,7 +39,6 @@ impl Publishers {
             incarnation: (logon.incarnation, logon.connection_number),
         });
         session.phase = Phase::LoggingOn;
-        session.ack_interval = Duration::from_millis(logon.ack_interval_ms.into());
         cx.timers.clear_session(id);
         if logon.heartbeat_ms > 0 {
             let interval = Duration::from_millis(logon.heartbeat_ms.into());

@@ -5,6 +5,7 @@ mod logon;
 mod publisher;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 use crate::log::Log;
 use hashbrown::HashMap;
@@ -15,7 +16,7 @@ use slotmap::SlotMap;
 use crate::context::Context;
 use crate::session::{ACK_BACKLOG_MAX, PublisherKey, SessionId, Stall};
 use crate::{Event, Output};
-pub(crate) use publisher::{Publisher, Refusal, Settled};
+pub(crate) use publisher::{NextAck, Publisher, Refusal, Settled};
 
 /// Disconnected publishers whose highest sequence is above the one in the journal, because their last publishes were not recorded or were
 /// refused. At the limit, the one that disconnected first is forgotten. If it connects again and repeats those publishes, they are taken
@@ -145,10 +146,10 @@ impl Publishers {
     }
 
     /// Gives the name to a connection.
-    pub(crate) fn hold(&mut self, key: PublisherKey, session: SessionId) {
+    pub(crate) fn hold(&mut self, key: PublisherKey, session: SessionId, ack_interval: Duration) {
         self.absent.retain(|other| *other != key);
         if let Some(publisher) = self.all.get_mut(key) {
-            publisher.session = Some(session);
+            publisher.hold(session, ack_interval);
         }
     }
 

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::ids::SessionId;
 use crate::replicated::Destinations;
@@ -14,6 +15,7 @@ use crate::reply::Refused;
 use quire_command::Code;
 use quire_expression::topic::TopicError;
 use quire_journal::{Position, PublisherId};
+use quire_types::time::Instant;
 
 /// One client name, as the source of messages.
 #[derive(Debug)]
@@ -35,6 +37,9 @@ pub(crate) struct Publisher {
     due: u64,
     /// Sequences up to here were acknowledged, or answered one by one.
     said: u64,
+    /// The shortest time between two acknowledgements to the connection, and when it got the last one.
+    ack_interval: Duration,
+    acked_at: Option<Instant>,
     refusal_count: usize,
     /// How often its sequence went up by more than is usual, since it logged on.
     jump_count: u64,
@@ -78,6 +83,15 @@ pub(crate) enum Settled {
     Refused(u64, Refusal),
 }
 
+/// The acknowledgement that a publisher is to get next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NextAck {
+    /// Up to this sequence, now.
+    Due(u64),
+    /// Not before the interval of its connection has passed.
+    At(Instant),
+}
+
 impl Publisher {
     /// A publisher whose sequences up to `highest` were seen and are persisted.
     pub(crate) fn new(id: PublisherId, derived: PublisherId, highest: u64) -> Self {
@@ -91,6 +105,8 @@ impl Publisher {
             owed: VecDeque::new(),
             due: highest,
             said: highest,
+            ack_interval: Duration::ZERO,
+            acked_at: None,
             refusal_count: 0,
             jump_count: 0,
             is_active: false,
@@ -110,6 +126,13 @@ impl Publisher {
         publisher.wait_for(to);
         publisher.note();
         publisher
+    }
+
+    /// A connection holds the name from now on. It is acknowledged at most once in `ack_interval`.
+    pub(crate) fn hold(&mut self, session: SessionId, ack_interval: Duration) {
+        self.session = Some(session);
+        self.ack_interval = ack_interval;
+        self.acked_at = None;
     }
 
     /// Whether its sequence would go up by more than `usual`.
@@ -189,7 +212,7 @@ impl Publisher {
     }
 
     /// Settles what `is_safe` says of records up to a position, with their destinations. Calls `say` with the answers that must be sent at
-    /// once. [`Publisher::due`] is then the sequence that may be acknowledged besides.
+    /// once. [`Publisher::next_ack`] is then the acknowledgement that may be sent besides.
     pub(crate) fn settle(
         &mut self,
         is_safe: impl Fn(Position, Destinations) -> bool,
@@ -213,15 +236,25 @@ impl Publisher {
     }
 
     /// The sequence up to which an acknowledgement may be sent, when it is higher than the last one.
-    pub(crate) fn due(&self) -> Option<u64> {
+    fn due(&self) -> Option<u64> {
         (self.due > self.said).then_some(self.due)
     }
 
-    /// Marks [`Publisher::due`] as sent.
-    pub(crate) fn take_due(&mut self) -> Option<u64> {
-        let due = self.due();
-        self.said = self.due;
-        due
+    /// The acknowledgement that is sent now, or when it can be sent; `None` when there is nothing to acknowledge.
+    pub(crate) fn next_ack(&mut self, now: Instant) -> Option<NextAck> {
+        self.due()?;
+        match self.acked_at.map(|at| at + self.ack_interval) {
+            Some(at) if at > now => Some(NextAck::At(at)),
+            _ => self.take_due(now).map(NextAck::Due),
+        }
+    }
+
+    /// The sequence of an acknowledgement that does not wait for the interval, if there is anything to acknowledge.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Option<u64> {
+        let due = self.due()?;
+        self.said = due;
+        self.acked_at = Some(now);
+        Some(due)
     }
 
     /// Everything that was taken is persisted or answered.
@@ -341,7 +374,7 @@ mod tests {
         let mut said = Vec::new();
         let is_safe = |position, _| position <= Position::new(persisted);
         publisher.settle(is_safe, |settled| said.push(settled));
-        said.extend(publisher.take_due().map(Settled::Persisted));
+        said.extend(publisher.take_due(Instant::default()).map(Settled::Persisted));
         said
     }
 

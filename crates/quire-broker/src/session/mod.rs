@@ -97,9 +97,6 @@ pub(crate) struct Session {
     /// Name, user, publisher; from the logon on.
     pub(crate) identity: Option<Identity>,
     pub(crate) heartbeat: Option<Duration>,
-    pub(crate) ack_interval: Duration,
-    /// When the last `persisted` frame was sent.
-    pub(crate) acked_at: Option<Instant>,
     pub(crate) heard_at: Instant,
     pub(crate) sent_at: Instant,
     /// By the client's numbers.
@@ -212,8 +209,6 @@ impl Session {
             codec,
             identity: None,
             heartbeat: None,
-            ack_interval: Duration::ZERO,
-            acked_at: None,
             heard_at: now,
             sent_at: now,
             subscriptions: BTreeMap::new(),

@@ -308,6 +308,28 @@ fn acknowledgements_come_no_closer_than_the_interval() {
 }
 
 #[test]
+fn the_interval_of_acknowledgements_begins_anew_after_a_flush() {
+    let mut pair = Pair::new();
+    pair.connect(1);
+    pair.send(1, &Command::Logon(Logon { ack_interval_ms: 100, ..logon("publisher") }));
+    pair.turn();
+    pair.publish(1, 1, "orders", "a");
+    pair.turn();
+    pair.take(1);
+    pair.publish(1, 2, "orders", "b");
+    pair.pass(Duration::from_millis(50));
+    assert_eq!(pair.take(1), [], "it waits for the interval");
+    pair.send(1, &Command::Flush { command: 9, acks: Acks::PERSISTED });
+    pair.turn();
+    assert_eq!(pair.take(1), [Said::Persisted(2), ack(AckKind::Persisted, 9, 0)]);
+    pair.publish(1, 3, "orders", "c");
+    pair.pass(Duration::from_millis(99));
+    assert_eq!(pair.take(1), []);
+    pair.pass(Duration::from_millis(1));
+    assert_eq!(pair.take(1), [Said::Persisted(3)]);
+}
+
+#[test]
 fn a_flush_waits_for_what_was_published_before_it() {
     let mut pair = Pair::new();
     pair.client(1, "publisher");

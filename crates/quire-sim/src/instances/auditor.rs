@@ -192,25 +192,29 @@ impl Auditor {
     }
 
     /// An instance has acknowledged everything up to a sequence. `counted` gives the instances that have what was begun at a time.
-    /// `reaches_all`: the instance sends to all others itself.
+    /// `directly` gives those of them to which the instance sends itself, where it sends to all others itself.
     pub fn acknowledged(
         &mut self,
         publisher: usize,
         sequence: u64,
         by: usize,
-        reaches_all: bool,
         counted: &dyn Fn(u64) -> Instances,
+        directly: &dyn Fn(u64) -> Option<Instances>,
     ) {
         let known = &mut self.publishers[publisher];
         for number in known.acknowledged..sequence.min(known.operations.len() as u64) {
             let operation = &mut known.operations[number as usize];
-            let mut holders = counted(operation.begun_ns);
-            if operation.begun_ns < known.since_ns && !reaches_all {
-                // It was in flight when the publisher failed over. An instance further on may still wait for it from the first one.
-                holders = 1 << by;
-            } else {
+            let is_sent_again = operation.begun_ns < known.since_ns;
+            // It was in flight when the publisher failed over. The first instance may have sent it here. Then it is not sent back to the
+            // first one, and an instance further on may still wait for it from there.
+            let reached = match is_sent_again {
+                true => directly(operation.begun_ns),
+                false => Some(counted(operation.begun_ns)),
+            };
+            if reached.is_some() {
                 known.counted = known.counted.max(number + 1);
             }
+            let mut holders = reached.unwrap_or(1 << by);
             for (instance, replaced_at) in self.replaced_at.iter().enumerate() {
                 if replaced_at.is_some_and(|at| at >= operation.begun_ns) {
                     holders &= !(1 << instance);

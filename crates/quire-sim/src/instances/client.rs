@@ -341,8 +341,11 @@ impl Client {
                     let waits =
                         |since_ns| move |by: usize, name: &str| instances[by].has_waited_for(name, since_ns);
                     let counted = |since_ns| topology.counted(instance, &waits(since_ns));
-                    let (persisted, reaches_all) = (self.core.persisted(), topology.reaches_all(instance));
-                    auditor.acknowledged(*number, persisted, instance, reaches_all, &counted);
+                    let directly = |since_ns| match topology.reaches_all(instance) {
+                        true => Some(topology.counted_directly(instance, &waits(since_ns))),
+                        false => None,
+                    };
+                    auditor.acknowledged(*number, self.core.persisted(), instance, &counted, &directly);
                 }
                 (Program::Publish { .. }, Event::PublishFailed { sequence, failure })
                     if failure.code != Code::StorageFailed =>

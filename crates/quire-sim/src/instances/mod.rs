@@ -507,6 +507,12 @@ mod tests {
         }
     }
 
+    /// The new instance had the message from the first one, did not wait for the third one, and so did not count its copy.
+    #[test]
+    fn a_message_that_is_sent_again_counts_only_the_copies_that_the_new_instance_waited_for() {
+        play(30_000_255, None).unwrap_or_else(|reason| panic!("{reason}"));
+    }
+
     #[test]
     fn every_trouble_happens_and_nothing_goes_wrong() {
         let mut all = Played::default();

@@ -179,6 +179,14 @@ impl Topology {
         self.counted_after(by, 0, waits)
     }
 
+    /// As `counted`, without the instances that only get the message from another one than `by`.
+    pub fn counted_directly(&self, by: usize, waits: &dyn Fn(usize, &str) -> bool) -> Instances {
+        let single = self.links[by].iter().filter(|link| link.to.len() == 1);
+        let reached = single.fold(1 << by, |reached, link| reached | 1 << link.to[0]);
+        let waited = |from: usize, name: &str| from == by && waits(from, name);
+        reached & self.counted(by, &waited)
+    }
+
     /// `path` are the instances that the message passed before `by`. A link passes on all of them or none.
     fn counted_after(&self, by: usize, path: Instances, waits: &dyn Fn(usize, &str) -> bool) -> Instances {
         let has_come = path != 0;

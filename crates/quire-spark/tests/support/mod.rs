@@ -42,7 +42,7 @@ pub fn append(directory: &Path, publisher: u64, messages: &[(&str, String, u64)]
 /// Trades on three topics, one microsecond apart.
 pub fn trades(directory: &Path, count: u64) {
     let message = |number: u64| {
-        let topic = if number % 100 == 0 { "rare" } else { ["t/0", "t/1"][(number % 2) as usize] };
+        let topic = if number.is_multiple_of(100) { "rare" } else { ["t/0", "t/1"][(number % 2) as usize] };
         let symbol = ["IBM", "HPQ", "ORCL"][(number % 3) as usize];
         let data = format!(
             r#"{{"n": {number}, "symbol": "{symbol}", "price": {}, "order": {{"qty": {}}}}}"#,
@@ -123,7 +123,7 @@ impl Scanned {
     pub fn next(&self, room: usize) -> Result<(usize, Vec<i64>), Value> {
         let mut numbers = vec![0_i64; room];
         let at = numbers.as_mut_ptr() as i64;
-        // SAFETY: there is room for so many numbers.
+        // SAFETY: there is room for the numbers.
         let (rows, _) = answered(|answer| unsafe { abi::scan_next(self.handle, at, room as i64, answer) })?;
         Ok((rows as usize, numbers))
     }
@@ -150,7 +150,7 @@ impl Drop for Scanned {
 }
 
 /// Whether a value is there, by the first of the numbers of its column.
-fn is_there(numbers: &[i64], row: usize) -> bool {
+pub fn is_there(numbers: &[i64], row: usize) -> bool {
     // SAFETY: the validity bits of a batch that is open.
     numbers[0] == 0 || unsafe { *((numbers[0] + row as i64 / 8) as *const u8) } >> (row % 8) & 1 == 1
 }
