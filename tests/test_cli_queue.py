@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,28 @@ def test_ls_and_stats_show_the_figures(url: str) -> None:
     unknown = run("queue", "stats", "NONE", url=url)
     assert (unknown.returncode, unknown.stdout) == (1, "")
     assert "NONE" in unknown.stderr
+
+
+def test_the_table_of_queues_shows_the_age_with_one_decimal(url: str) -> None:
+    head, *rows = [line.split("\t") for line in run("queue", "ls", url=url).stdout.splitlines()]
+    at = head.index("oldest (s)")
+    ages = {row[0]: row[at] for row in rows}
+    assert re.fullmatch(r"\d+\.\d", ages["JOBS"]), ages
+    assert isinstance(lines(run("queue", "ls", "--json", url=url).stdout)[0]["age_of_oldest_s"], float | None)
+
+
+@pytest.mark.parametrize("name", ["NONE", "tasks"])
+def test_peek_of_no_queue_has_the_error_of_stats(url: str, name: str) -> None:
+    peek, stats = (run("queue", command, name, url=url) for command in ("peek", "stats"))
+    assert f'no queue has the name "{name}"' in peek.stderr
+    assert (peek.returncode, peek.stdout, peek.stderr) == (1, "", stats.stderr)
+
+
+def test_subscribe_warns_of_a_max_backlog_without_a_queue(url: str) -> None:
+    said = run("subscribe", "JOBZ", "--max-backlog", "10", "--timeout", "0", url=url)
+    assert "max_backlog of the subscription to 'JOBZ' has no effect" in said.stderr
+    said = run("subscribe", "JOBS", "--ack", "--max-backlog", "10", "--count", "1", url=url)
+    assert (said.returncode, said.stderr) == (0, "")
 
 
 def test_sow_prints_what_could_be_delivered(url: str) -> None:

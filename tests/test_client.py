@@ -479,7 +479,9 @@ def test_urls_are_read(url: str, expected: tuple[str, int]) -> None:
     [
         ("http://h", "does not begin with"),
         ("quire://", "names no host"),
-        ("h:1", "does not begin with"),
+        ("h:1", "does not begin with quire://, file:, memory: or local:; did you mean quire://h:1\\?$"),
+        ("127.0.0.1:9007", "did you mean quire://127.0.0.1:9007\\?$"),
+        ("trades/a", "does not begin with quire://, file:, memory: or local:$"),
         ("quire://h:x", "Port could not be cast"),
         ("quire://h:70000", "Port out of range"),
         ("quire://u@h", "has more than a host and a port"),

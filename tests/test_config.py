@@ -212,7 +212,7 @@ def test_a_mistake_has_its_key_file_and_line_as_attributes(tmp_path: Path) -> No
             "[[queue]]\nname = 'b'\nmessage_type = 'json'\nunderlying_topic = 'u'\npriority = '/a +'",
             9,
             "queue[1].priority",
-            '"b"',
+            "priority: column 5: ",
         ),
         (
             "[transaction_log]\n[transaction_log.maintenance]\narchive_after = '1d'",
@@ -232,6 +232,17 @@ def test_a_mistake_that_only_the_core_sees_has_its_place_too(
         error = caught.value
         assert (error.file, error.line, error.key) == (str(tmp_path / "quire.toml"), line, key)
         assert str(error).count(key) == 1
+
+
+def test_topics_of_a_queue_that_are_not_recorded_are_reported_together(tmp_path: Path) -> None:
+    text = (
+        "[[transaction_log.topic]]\nname = 'a'\nmessage_type = 'json'\n"
+        "[[queue]]\nname = 'jobs'\nmessage_type = 'json'\nunderlying_topic = 'b'\ndead_letter_topic = 'c'"
+    )
+    with pytest.raises(quire.ConfigError) as caught:
+        load(tmp_path, text).check()
+    places = [(mistake.line, mistake.key) for mistake in caught.value.mistakes]
+    assert places == [(7, "queue[0].underlying_topic"), (8, "queue[0].dead_letter_topic")]
 
 
 def test_every_mistake_that_only_the_core_sees_is_reported_at_once(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
+import re
+from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -47,6 +50,10 @@ ORDER_JSON = {"symbol": "IBM", "qty": "10.50", "side": "B"}
         ({"id": UUID(int=7), "days": {date(2026, 1, 2)}}, {"id": str(UUID(int=7)), "days": ["2026-01-02"]}),
         ([AT, Decimal("1E+2"), Path("a/b")], ["2026-01-02T03:04:05Z", "1E+2", "a/b"]),
         (bytearray(b"7"), 7),
+        ((number for number in range(2)), [0, 1]),
+        ([deque([1]), IPv4Address("10.0.0.1")], [[1], "10.0.0.1"]),
+        ([re.compile("a"), 3j], ["a", "3j"]),
+        ({"a": b"ok"}, {"a": "ok"}),
     ],
 )
 def test_what_python_programs_have_is_published_as_json(data: Any, expected: Any) -> None:
@@ -102,6 +109,7 @@ def nested(depth: int) -> list[Any]:
         ({"a": ["\udfff"]}, ValueError, r"^data: .*at /a\[0\]: text is not Unicode"),
         (itself(), ValueError, r"^data: .* at its root: .*(itself|Circular)"),
         (nested(100_000), ValueError, r"^data: .*nested too deeply"),
+        ({"a": b"\xff"}, ValueError, r"^data: .*at /a: .*utf-8"),
     ],
 )
 def test_data_without_a_form_in_json_is_an_error_that_names_topic_and_field(

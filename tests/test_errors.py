@@ -94,6 +94,7 @@ def test_every_class_is_exported_documented_and_in_the_tree_at_the_top_of_the_mo
     classes: set[type[quire.QuireError]] = {quire.QuireError, *errors.CLASSES.values()}
     for cls in classes:
         assert getattr(quire, cls.__name__) is cls
+        assert cls.__module__ == "quire", "a traceback shows the name to catch"
         assert cls.__name__ in quire.__all__
         assert cls.__doc__
         assert re.search(rf"\b{cls.__name__}\b", errors.__doc__)

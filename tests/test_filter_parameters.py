@@ -129,7 +129,7 @@ def test_a_topic_with_a_control_character_is_refused(url: str) -> None:
 
 
 def test_the_wildcard_of_sql_is_refused() -> None:
-    with pytest.raises(quire.BadFilterError, match="% is no wildcard here") as error:
+    with pytest.raises(quire.BadFilterError, match="% is not a wildcard in LIKE") as error:
         quire.Filter("/symbol LIKE '%IBM%'")
     assert error.value.column == 14
 

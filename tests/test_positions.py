@@ -60,7 +60,7 @@ REFUSED: list[tuple[Any, str]] = [
     ("1969-12-31T23:00:00Z", "not between the years 1970 and 2553"),
     (datetime(9999, 1, 1, tzinfo=UTC), "not between the years 1970 and 2553"),
     (datetime.max.replace(tzinfo=timezone(timedelta(hours=-2))), "not between the years 1970 and 2553"),
-    (datetime(2015, 1, 2), "has no time zone"),
+    (datetime(2015, 1, 2), "has no time zone, add one such as datetime.UTC"),
     (quire.testing.message("orders", b"", bookmark=None), "'orders' has no bookmark"),
     (["7|1|"] * 4097, "a list of 4097 bookmarks, the limit is 4096"),
     (5, "expected a bookmark, a time or a Message, or a list of them, got `int`"),

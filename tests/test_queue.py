@@ -749,6 +749,41 @@ async def test_a_cancelled_worker_gives_back_what_it_handles(place: tuple[str, q
         assert (again.delivery_count, again.cancel_count) == (2, 0)
 
 
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        line for name, _, line in caplog.record_tuples if name == "quire.client" and "max_backlog" in line
+    ]
+
+
+def test_a_max_backlog_without_a_queue_is_logged_once(
+    connect: Connect, place: tuple[str, quire.Config | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    client = connect()
+    with client.subscribe("JOBZ", max_backlog=10):
+        [line] = warnings_of(caplog)
+        assert "'JOBZ' has no effect: no queue has the name" in line
+    caplog.clear()
+    with client.subscribe("^JOBZ", max_backlog=10), client.subscribe("JOBS", bookmark="now", max_backlog=10):
+        name, replay = warnings_of(caplog)
+        assert "no queue has a name that matches" in name
+        assert "'JOBS' has no effect: a subscription with a bookmark is a replay" in replay
+    caplog.clear()
+    for topic, backlog in (("JOBS", 10), ("^JOB", 10), ("tasks", None), ("JOBZ", 0)):
+        with client.subscribe(topic, max_backlog=backlog):
+            pass
+    with pytest.raises(quire.UnknownQueueError):
+        client.process("JOBZ", lambda message: None)
+    assert warnings_of(caplog) == []
+
+    async def subscribe() -> None:
+        url, config = place
+        async with quire.AsyncClient(url, config=config) as awaiting:
+            await awaiting.subscribe("JOBZ", max_backlog=10)
+
+    asyncio.run(subscribe())
+    assert len(warnings_of(caplog)) == 1
+
+
 def test_a_worker_on_what_is_no_queue_says_so(
     connect: Connect, place: tuple[str, quire.Config | None]
 ) -> None:

@@ -316,7 +316,13 @@ def test_the_refusals_of_a_batch_name_their_messages(url: str) -> None:
         (5, [b"1"], quire.ConfigError, "^topic: expected text", None),
         ("orders", [b"1", object()], TypeError, "cannot become JSON", 1),
         ("orders", [b"1", quire.Publish(b"2", sequence=None)], quire.ConfigError, "^sequence: ", 1),
-        ("orders", [b"1", quire.Publish(b"2", topic="")], quire.BadTopicError, "topic: 0 bytes", 1),
+        (
+            "orders",
+            [b"1", quire.Publish(b"2", topic="")],
+            quire.BadTopicError,
+            "topic: it is empty; it must have 1 to 1024 bytes",
+            1,
+        ),
     ],
 )
 def test_of_a_batch_with_a_wrong_item_nothing_is_published(

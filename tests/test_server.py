@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 import socket
 import time
 from pathlib import Path
@@ -56,8 +58,10 @@ def test_a_journal_that_another_server_has_is_refused(tmp_path: Path) -> None:
 def test_a_server_whose_address_is_taken_says_so_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"):
+        expected = f"cannot listen on 127.0.0.1:{port}: another program uses the address (stop it, or change "
+        with pytest.raises(OSError, match=re.escape(expected)) as refused:
             quire.Server(config(tmp_path, address=f"127.0.0.1:{port}")).start()
+        assert refused.value.errno == errno.EADDRINUSE
     assert list(tmp_path.iterdir()) == []
 
 

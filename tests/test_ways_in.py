@@ -90,8 +90,8 @@ def test_an_embedded_engine_takes_a_configuration(tmp_path: Path) -> None:
     ("url", "reason"),
     [
         ("file:", "'file:' names no directory, as file:./trades does"),
-        ("http://localhost", "'http://localhost' does not begin with quire://, file: or memory:"),
-        ("trades", "'trades' does not begin with quire://, file: or memory:"),
+        ("http://localhost", "'http://localhost' does not begin with quire://, file:, memory: or local:"),
+        ("trades", "'trades' does not begin with quire://, file:, memory: or local:"),
         ("quire://", "'quire://' names no host, as quire://127.0.0.1:9007 does"),
     ],
 )

@@ -54,7 +54,8 @@ def point_to_core(point: Point, key: str) -> str:
             return _text_to_core(point.strip(), key)
         case datetime():
             if point.tzinfo is None:
-                raise BadBookmarkError(f"the time {point.isoformat()} has no time zone", key=key)
+                reason = f"the time {point.isoformat()} has no time zone, add one such as datetime.UTC"
+                raise BadBookmarkError(reason, key=key)
             return _time_to_core(point, "", key)
         case Message() | Record():
             if point.bookmark is None:

@@ -525,6 +525,11 @@ CASES: dict[str, Case] = {
 CLASSES: dict[str, type[QuireError]] = {code: case.cls for code, case in CASES.items()}
 
 
+# Tracebacks show the name to catch. An error is pickled by its code, so the place of its class is free.
+for _cls in (QuireError, *CLASSES.values()):
+    _cls.__module__ = "quire"
+
+
 def from_code(code: str, reason: str, column: int = 0, key: str | None = None) -> QuireError:
     """The error for a stable code."""
     cls = CLASSES.get(code, InternalError)

@@ -108,7 +108,8 @@ class Message:
         """The end of the lease (UTC), by the clock of this machine, counted from the arrival."""
     @property
     def lease_lost(self) -> bool:
-        """Whether the lease is over: the time is over, another consumer settled the message, or no connection.
+        """Whether the lease is over, because its time is over, another consumer settled the message, or the
+        connection was lost.
 
         Another consumer may have the message. `ack` and `expire` are still sent. They have an effect if the
         queue still has the message, and its `leasing` is `"sublease"`. `cancel` is not sent, because the

@@ -255,6 +255,10 @@ impl ConfigErrors {
         result.map_err(|error| self.push(error)).ok()
     }
 
+    pub(crate) fn any(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     /// The value, unless there are errors.
     pub(crate) fn none_or<T>(self, value: T) -> Result<T, ConfigErrors> {
         if self.0.is_empty() { Ok(value) } else { Err(self) }

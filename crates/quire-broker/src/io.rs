@@ -11,6 +11,7 @@ use super::admin::{AdminCommand, AdminReply};
 use super::maintenance::{MaintenanceDone, MaintenanceJob};
 use super::work::{ReadDone, ReadRequest};
 use quire_command::Code;
+use quire_queue::Reasons;
 
 pub use crate::ids::{ConnectionId, TransportId};
 
@@ -227,6 +228,26 @@ pub enum Event {
         code: Code,
         /// What is wrong.
         reason: String,
+    },
+    /// A message expired from a queue, and is a dead letter. At most one of these and of the next for each queue and minute.
+    DeadLetter {
+        /// The queue.
+        queue: String,
+        /// The bookmark of the message, or its place in the log if damage keeps the message from being read.
+        message: String,
+        /// Why it expired.
+        reasons: Reasons,
+        /// How often it was delivered.
+        deliveries: u32,
+        /// Where the dead letter is.
+        topic: String,
+    },
+    /// Further messages expired from a queue since the last line, and are dead letters.
+    DeadLetters {
+        /// The queue.
+        queue: String,
+        /// How many messages.
+        count: u64,
     },
     /// The file with the settled positions of queues could not be written. The next start takes longer.
     QueuePointsNotSaved {
@@ -445,6 +466,8 @@ impl Event {
             Event::Ended { .. }
             | Event::SequenceJumped { .. }
             | Event::QueueSettingIgnored { .. }
+            | Event::DeadLetter { .. }
+            | Event::DeadLetters { .. }
             | Event::ConfigWarning { .. }
             | Event::SequencesLost
             | Event::InstanceNamesLost { .. }
@@ -499,6 +522,19 @@ impl fmt::Display for Event {
             Event::JournalResumed => f.write_str("journal writes resumed"),
             Event::QueueMessageUnreadable { position, code, reason } => {
                 write!(f, "the queue message at position {position} cannot be read, {code}: {reason}")
+            }
+            Event::DeadLetter { queue, message, reasons, deliveries, topic } => {
+                let times = if *deliveries == 1 { "delivery" } else { "deliveries" };
+                write!(
+                    f,
+                    "queue {queue:?}: message {message} expired ({reasons}) after {deliveries} {times}, dead letter in {topic:?}"
+                )
+            }
+            Event::DeadLetters { queue, count: 1 } => {
+                write!(f, "queue {queue:?}: 1 more message expired, and is a dead letter")
+            }
+            Event::DeadLetters { queue, count } => {
+                write!(f, "queue {queue:?}: {count} more messages expired, and each is a dead letter")
             }
             Event::QueuePointsNotSaved { reason } => {
                 write!(f, "the places of the queues are not saved: {reason}")

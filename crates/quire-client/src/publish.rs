@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use super::receipt::frame_size_max;
 use super::{ClientCore, Event, Failure, FailureCode, Sequence};
-use quire_command::{Code, FailureScope, Publish};
+use quire_command::{Code, FailureScope, Publish, TOPIC_SIZE_MAX};
 use quire_types::{Delay, Headers, Timestamp};
 use quire_wire::{Encode, replace_delay};
 
@@ -128,11 +128,7 @@ impl ClientCore {
 
     pub(super) fn check_message(&self, message: &NewMessage<'_>) -> Result<(), Failure> {
         let (topic, correlation) = (message.topic, message.correlation_id);
-        if topic.is_empty() || topic.len() > quire_command::TOPIC_SIZE_MAX {
-            let reason =
-                format!("topic: {} bytes, it must have 1 to {}", topic.len(), quire_command::TOPIC_SIZE_MAX);
-            return Err(Failure::new(Code::BadTopic, reason));
-        }
+        check_topic(topic)?;
         if correlation.len() > quire_command::CORRELATION_SIZE_MAX {
             let reason = format!(
                 "correlation id: {} bytes, the limit is {}",
@@ -490,6 +486,16 @@ impl PublishStore {
             offset = chunk_end;
         }
     }
+}
+
+/// Whether a message or a delete may name the topic; else why not.
+pub(super) fn check_topic(topic: &str) -> Result<(), Failure> {
+    let reason = match topic.len() {
+        0 => "is empty".to_owned(),
+        1..=TOPIC_SIZE_MAX => return Ok(()),
+        size => format!("has {size} bytes"),
+    };
+    Err(Failure::new(Code::BadTopic, format!("topic: it {reason}; it must have 1 to {TOPIC_SIZE_MAX} bytes")))
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! The commands of a client for last-value topics: queries, deletes, and questions about records that a subscription has lost.
 
 use super::command::CommandId;
+use super::publish::check_topic;
 use super::subscription::keys_of;
 use super::{ClientCore, Event, Failure, PublishError};
-use quire_command::{Acks, Code, Command, KEYS_MAX, Keys, Query, SowDelete, TOPIC_SIZE_MAX};
+use quire_command::{Acks, Code, Command, KEYS_MAX, Keys, Query, SowDelete};
 use quire_wire::Encode;
 
 /// Which records of last-value topics, or messages of a queue, to look at.
@@ -91,10 +92,7 @@ impl ClientCore {
     pub fn delete(&mut self, spec: &DeleteSpec<'_>) -> Result<(u64, CommandId), PublishError> {
         self.check_open()?;
         let DeleteSpec { topic, filter, keys, data } = *spec;
-        if topic.is_empty() || topic.len() > TOPIC_SIZE_MAX {
-            let reason = format!("topic: {} bytes, it must have 1 to {TOPIC_SIZE_MAX}", topic.len());
-            return Err(Failure::new(Code::BadTopic, reason).into());
-        }
+        check_topic(topic)?;
         let keys = keys.map(keys_of);
         let keys = keys.as_deref().map(checked).transpose()?;
         let sequence = self.last_sequence.checked_add(1).ok_or_else(|| self.sequences_end())?;

@@ -163,10 +163,12 @@ impl RecordBatchReader for Stream {
 
 pub(crate) fn plan(py: Python<'_>, spec: &str) -> PyResult<Plan> {
     ScanSpec::from_json(spec).and_then(Plan::new).map_err(|error| match &error {
-        SpecError::Filter(filter) => {
-            let reason = format!("expected {}, found {}", filter.expected, filter.found);
-            errors::new_error(py, "bad_filter", &reason, u32::try_from(filter.column).unwrap_or(u32::MAX))
-        }
+        SpecError::Filter(filter) => errors::new_error(
+            py,
+            "bad_filter",
+            &filter.reason,
+            u32::try_from(filter.column).unwrap_or(u32::MAX),
+        ),
         SpecError::Topic(_) => errors::new_error(py, "bad_topic", &error.to_string(), 0),
         _ => errors::new_error(py, "bad_option", &error.to_string(), 0),
     })

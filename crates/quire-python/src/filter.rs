@@ -56,8 +56,7 @@ impl Filter {
 
 /// The exception for a filter that cannot be parsed.
 pub fn bad_filter(py: Python<'_>, error: &FilterError) -> PyErr {
-    let reason = format!("expected {}, found {}", error.expected, error.found);
-    errors::new_error(py, "bad_filter", &reason, u32::try_from(error.column).unwrap_or(u32::MAX))
+    errors::new_error(py, "bad_filter", &error.reason, u32::try_from(error.column).unwrap_or(u32::MAX))
 }
 
 /// A filter and a caret under one of its columns, for a terminal.

@@ -39,7 +39,7 @@ pub enum ScanError {
     #[error(transparent)]
     Topic(#[from] TopicError),
     /// The filter does not parse. The fault of the caller.
-    #[error("expected {}, found {}", .0.expected, .0.found)]
+    #[error("{}", .0.reason)]
     Filter(#[from] FilterError),
     /// The text is no place in a log. The fault of the caller.
     #[error(transparent)]

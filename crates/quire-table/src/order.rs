@@ -161,11 +161,7 @@ fn item_of<'t>(
         let inner = Expression::parse(name, options).err().filter(|_| !name.is_empty());
         let offset = inner.as_ref().map_or(0, |inner| inner.column - 1);
         let found = if name.is_empty() { "nothing".to_owned() } else { format!("{name:?}") };
-        return Err(FilterError {
-            column: column(text, begin) + offset,
-            expected: "a field like /symbol".into(),
-            found,
-        });
+        return Err(FilterError::new(column(text, begin) + offset, "a field like /symbol", found));
     };
     let mut term = Term { is_descending: false, is_text: false };
     // 0: ASC, DESC or TEXT may follow. 1: TEXT. 2: nothing.
@@ -193,7 +189,7 @@ fn item_of<'t>(
 }
 
 fn error(text: &str, offset: usize, expected: String, found: &str) -> FilterError {
-    FilterError { column: column(text, offset), expected, found: found.into() }
+    FilterError::new(column(text, offset), expected, found)
 }
 
 /// The column of a byte, in characters from 1.

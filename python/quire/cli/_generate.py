@@ -85,7 +85,7 @@ VOLUME {_json(directories)}
 {local}EXPOSE {" ".join(f"{address.port}" for address in addresses)}
 # The first start may read a long journal.
 HEALTHCHECK --interval=30s --timeout=20s --start-period=5m CMD {_json(_health_check(addresses[0]))}
-# The server then makes everything persistent that it took, and marks a clean stop.
+# The server then persists every message that it has accepted, and marks a clean stop.
 STOPSIGNAL SIGTERM
 ENTRYPOINT {_json(command)}
 CMD {_json(options)}"""
@@ -138,7 +138,7 @@ ExecStart={" ".join(arguments)}
 {_user(_directories(settings))}
 Restart=on-failure
 RestartSec=1s
-# SIGTERM: the server makes everything persistent that it took, and marks a clean stop.
+# SIGTERM: the server persists every message that it has accepted, and marks a clean stop.
 KillSignal=SIGTERM
 TimeoutStopSec=60s
 # One for each connection, and some for journal files.

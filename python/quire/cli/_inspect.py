@@ -66,7 +66,6 @@ def topic_ls(*, url: Url = None, json: Json = False) -> int:
     rows = [
         {
             **topic,
-            "recorded": "yes" if topic["recorded"] else "no",
             "queues": ", ".join(topic["queues"]),
             "records": (topic.get("last_values") or {"records": ""})["records"],
         }

@@ -298,12 +298,15 @@ def sow(
     keys: str | None = None,
     bookmark: str | None = None,
     select: str | None = None,
+    is_queue: bool = False,
 ) -> int:
     if skip_n is not None and top_n is None:
         raise quire.ConfigError("it requires --top-n", key="--skip-n")
     if bookmark is not None:
         bookmark = point_to_core(bookmark, "--bookmark")
     with quire.Client(url) as client:
+        if is_queue:
+            client.queue_stats(topic)  # raises an error unless a queue has the name
         _show_all(
             client,
             topic,

@@ -108,10 +108,14 @@ def show_filter_mistake(text: str | None, error: quire.BadFilterError) -> None:
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _pretty(value: object) -> str:
+    if isinstance(value, bool):
+        return _plain(value)
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):

@@ -58,13 +58,18 @@ def ls(*, url: Url = None, json: Json = False) -> int:
             # A server from before queues could be created at run time does not say whether this one was.
             [
                 name,
-                *(figures[key] for key, _ in COLUMNS),
+                *(_shown(key, figures[key]) for key, _ in COLUMNS),
                 "run time" if figures.get("created") else "configuration",
             ]
             for name, figures in queues.items()
         ],
     )
     return 0
+
+
+def _shown(key: str, value: Any) -> Any:
+    """A figure as the table of `ls` shows it."""
+    return f"{value:.1f}" if key == "age_of_oldest_s" and value is not None else value
 
 
 @app.command
@@ -121,7 +126,15 @@ def peek(
         json: one object per line. raw: only the data. table: columns.
     """
     style = "json" if json else format
-    return sow(queue, url=url or default_url(), filter=filter, order_by=order_by, top_n=count, style=style)
+    return sow(
+        queue,
+        url=url or default_url(),
+        filter=filter,
+        order_by=order_by,
+        top_n=count,
+        style=style,
+        is_queue=True,
+    )
 
 
 app.command(create)

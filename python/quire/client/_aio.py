@@ -363,7 +363,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         `on_message` may be a coroutine function. The handlers of one client run one at a time, in the order
         of arrival, on the loop.
         """
-        return await self._enter(spec, auto_ack=self._options.auto_ack)
+        return await self._subscribe(spec)
 
     async def unsubscribe(self, sub_id: str | None = None, *, timeout: Duration | None = None) -> None:
         """Ends one subscription, or all. Does not wait without a connection: it ended the subscriptions."""

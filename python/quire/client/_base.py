@@ -427,6 +427,21 @@ class ClientBase(Generic[S]):
                 raise
         return subscription
 
+    async def _subscribe(self, spec: Spec) -> S:
+        """`subscribe`: warns of a `max_backlog` without a queue, such as one with a misspelled name. It would wait forever."""
+        subscription = await self._enter(spec, auto_ack=self._options.auto_ack)
+        if spec.max_backlog and subscription._core.granted_backlog == 0:
+            if spec.bookmark is not None:
+                reason = "a subscription with a bookmark is a replay"
+            else:
+                is_name = exact(spec.topic) == spec.topic
+                reason = f"no queue has {'the' if is_name else 'a'} name{'' if is_name else ' that matches'}"
+                reason += ", and `quire queue ls` lists the queues"
+            logger.warning(
+                "%r: max_backlog of the subscription to %r has no effect: %s", self, spec.topic, reason
+            )
+        return subscription
+
     def _new_sub_id(self, spec: Spec) -> str:
         sub_id = spec.sub_id
         if sub_id is None:

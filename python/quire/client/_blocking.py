@@ -186,7 +186,7 @@ class Client(ClientBase[Subscription]):
     - `command_timeout`: how long a call without `timeout=` waits for the server, before it raises
       `TimeoutError`. `None` is no limit. `flush`, `get` and iterations wait without a limit
     - `receive_size_max`: limit of received messages that wait for the program, in bytes. Above it, a
-      subscription that takes more than its share is paused (docs/clients.md, "Bounds")
+      subscription that takes more than its share is paused; the page "Clients" lists all limits, under "Bounds"
     - `encoder`: converts data that JSON does not have to JSON values, or a whole message to bytes or text.
       Without it, dataclasses, pydantic models, times, `Decimal`, `UUID`, `Enum` and sets are converted as
       pydantic does
@@ -474,7 +474,8 @@ class Client(ClientBase[Subscription]):
           (at the oldest message) or `"now"`, both with a warning in the log of this client; with `"fail"`,
           `BadBookmarkError` is raised
         - `max_backlog`: limit of messages from a queue that are delivered and not yet settled. Without it: 1.
-          With 0, only barriers are delivered
+          With 0, only barriers are delivered. Where no queue has the name, it is ignored with a warning in the
+          log of this client
         - `live`: after the replay, deliver messages before they are persisted
         - `fully_durable`: deliver messages when they are persisted on this server and on all synchronous destinations
         - `paused`: deliver nothing until `resume`
@@ -495,7 +496,7 @@ class Client(ClientBase[Subscription]):
         `BadTopicError` or `NotJournaledError`. Raises `TimeoutError` after `timeout`; nothing is subscribed
         then.
         """
-        return self._enter_now(spec, auto_ack=self._options.auto_ack)
+        return finish(self._subscribe(spec))
 
     def _enter_now(self, spec: Spec, *, auto_ack: bool) -> Subscription:
         return finish(self._enter(spec, auto_ack=auto_ack))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,8 @@ from quire._arguments import journal_inside
 from quire._errors import ConfigError
 
 DEFAULT_PORT: Final = 9007
+#: A host and a port without `quire://`.
+_HOST_AND_PORT: Final = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d+")
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,10 @@ def parse_url(url: str) -> tuple[str, int] | tuple[Path] | Place:
     except ValueError as error:
         raise ConfigError(f"{url!r}: {error}", key="url") from None
     if parts.scheme != "quire":
-        raise ConfigError(f"{url!r} does not begin with quire://, file: or memory:", key="url")
+        reason = f"{url!r} does not begin with quire://, file:, memory: or local:"
+        if _HOST_AND_PORT.fullmatch(url):
+            reason += f"; did you mean quire://{url}?"
+        raise ConfigError(reason, key="url")
     if not parts.hostname:
         raise ConfigError(f"{url!r} names no host, as quire://127.0.0.1:{DEFAULT_PORT} does", key="url")
     if parts.username is not None or parts.path not in ("", "/") or parts.query or parts.fragment:

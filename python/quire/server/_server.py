@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -282,7 +283,7 @@ class Server:
         except OSError as error:
             if (refused := without_open_files(error)) is not None:
                 raise refused from None
-            raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from None
+            raise _cannot_listen(address, error, "`transport.address` or `--address`") from None
 
     async def _listen_for_links(self, address: Address) -> asyncio.Server:
         """Binds the address for other instances; accepts nothing yet."""
@@ -292,8 +293,7 @@ class Server:
                 lambda: _Link(self, None), address.host, address.port, start_serving=False
             )
         except OSError as error:
-            reason = f"cannot listen on {address}: {error.strerror or error}"
-            raise OSError(error.errno, reason) from None
+            raise _cannot_listen(address, error, "`replication.address`") from None
 
     async def _open_link(self, destination: int, address: str) -> None:
         """Connects to another instance."""
@@ -527,6 +527,14 @@ class _Link(_Connection):
             self._server._event(_LINK_ACCEPTED, self._number, self._who()[1].encode())
         else:
             self._server._event(_LINK_OPENED, self._number, self._destination.to_bytes(4, "little"))
+
+
+def _cannot_listen(address: Address, error: OSError, setting: str) -> OSError:
+    """The error for an address; `setting` is where another one can be set."""
+    reason = error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        reason = f"another program uses the address (stop it, or change {setting})"
+    return OSError(error.errno, f"cannot listen on {address}: {reason}")
 
 
 def _url_of(listener: asyncio.Server) -> str:

@@ -313,7 +313,7 @@ impl Broker {
             };
             // The configuration was checked: the log records every message on the topic.
             match self.ingest(submission, table) {
-                Ingested::Recorded(_) => self.queues.dead_letter_recorded(),
+                Ingested::Recorded(_) => self.queues.dead_letter_recorded(&mut self.cx),
                 Ingested::Unrecorded | Ingested::Duplicate { .. } | Ingested::Refused => return,
             }
         }

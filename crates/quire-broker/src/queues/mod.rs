@@ -266,7 +266,8 @@ impl QueueService {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let due = self.engine.poll_timeout().zip(self.origin);
         let due = due.map(|(due, origin)| Instant::from_ns(due.get().saturating_sub(origin)));
-        [due, self.saving.due(), self.snapshots.due(), self.lease_log.due()].into_iter().flatten().min()
+        let files = [self.saving.due(), self.snapshots.due(), self.lease_log.due()];
+        files.into_iter().chain([due, self.dead_letters.log_due()]).flatten().min()
     }
 
     /// The session may take something again; whether anything waits for that.

@@ -112,6 +112,13 @@ impl Definition {
                 settings.compile(&format!("queues[{index}]."), rules, options, &mut errors)
             })
             .collect();
+        if errors.any() {
+            // The queues cannot be checked together. A topic that is not a queue can be checked.
+            for (index, settings) in all.iter().enumerate() {
+                let is_queue = |topic: &str| all.iter().any(|queue| queue.name == topic);
+                settings.check_dead_letters(&format!("queues[{index}]."), rules, is_queue, &mut errors);
+            }
+        }
         let mut definitions = errors.none_or(compiled)?;
         let mut errors = ConfigErrors::default();
         check_together(&mut definitions, rules, &mut errors);
@@ -130,6 +137,11 @@ impl Definition {
     ) -> Result<Definition, ConfigErrors> {
         let mut errors = ConfigErrors::default();
         let compiled = settings.compile("", rules, options, &mut errors);
+        if errors.any() {
+            let is_queue =
+                |topic: &str| topic == settings.name || others.iter().any(|other| *other.name == *topic);
+            settings.check_dead_letters("", rules, is_queue, &mut errors);
+        }
         let Some(mut definition) = errors.none_or(compiled)? else { return Err(ConfigErrors::default()) };
         let mut errors = ConfigErrors::default();
         check_added(&mut definition, others, rules, &mut errors);
@@ -199,10 +211,7 @@ impl QueueSettings {
         options: &FilterOptions,
         errors: &mut ConfigErrors,
     ) -> Option<Definition> {
-        let error = |key: &str, reason: String| {
-            let name = if self.name.is_empty() { String::new() } else { format!("queue {:?}: ", self.name) };
-            ConfigError::new(format!("{path}{key}"), format!("{name}{reason}"))
-        };
+        let error = |key: &str, reason: String| self.mistake(path, key, &reason);
         let exact = |key: &str, topic: &str| match TopicSelector::new(topic) {
             Ok(TopicSelector::Name(name)) => Ok(name),
             Ok(TopicSelector::Pattern(_)) => Err(error(key, format!("{topic:?} is a pattern, not a name"))),
@@ -280,6 +289,31 @@ impl QueueSettings {
         })
     }
 
+    /// Checks the topic for dead letters of a queue that cannot be compiled, unless it is a queue.
+    fn check_dead_letters(
+        &self,
+        path: &str,
+        rules: &[RecordingRule],
+        is_queue: impl Fn(&str) -> bool,
+        errors: &mut ConfigErrors,
+    ) {
+        let Some(topic) = self.dead_letter_topic.as_deref().filter(|topic| !is_queue(topic)) else { return };
+        // Another form was reported before.
+        if let Ok(TopicSelector::Name(topic)) = TopicSelector::new(topic)
+            && let Err(reason) = check_dead_letters(rules, &topic)
+        {
+            errors.push(self.mistake(path, "dead_letter_topic", &reason));
+        }
+    }
+
+    /// A mistake in a key. `path` names the queue in a configuration. A command about one queue has no path.
+    fn mistake(&self, path: &str, key: &str, reason: &str) -> ConfigError {
+        match path.is_empty() && !self.name.is_empty() {
+            true => ConfigError::new(key, format!("queue {:?}: {reason}", self.name)),
+            false => ConfigError::new(format!("{path}{key}"), reason),
+        }
+    }
+
     /// See [`Definition::state_key`]. It contains the version of quire, because the meaning of expressions may change with a version.
     fn state_key(&self) -> String {
         let QueueSettings { name, message_type, underlying_topic, filter, priority, .. } = self;
@@ -325,7 +359,6 @@ fn check_together(all: &mut [Definition], rules: &[RecordingRule], errors: &mut 
     for index in 0..all.len() {
         let queue = &all[index];
         let mut refuse = |key: &str, reason: String| {
-            let reason = format!("queue {:?}: {reason}", queue.name);
             errors.push(ConfigError::new(format!("queues[{index}].{key}"), reason));
         };
         if named(all, &queue.name) != Some(index) {
@@ -342,9 +375,9 @@ fn check_together(all: &mut [Definition], rules: &[RecordingRule], errors: &mut 
         all[index].dead_letter_topic = Some(target);
     }
     let every: Vec<&Definition> = all.iter().collect();
-    for (index, queue) in every.iter().enumerate() {
+    for index in 0..every.len() {
         if leads_back(&every, index) {
-            let reason = format!("queue {:?}: dead letters would come back to the queue", queue.name);
+            let reason = "dead letters would come back to the queue";
             errors.push(ConfigError::new(format!("queues[{index}].dead_letter_topic"), reason));
         }
     }

@@ -116,7 +116,7 @@ impl Tables {
         let order = order.map_err(|error| Refused {
             code: Code::BadFilter,
             column: u32::try_from(error.column).unwrap_or(u32::MAX),
-            reason: format!("order_by: expected {}, found {}", error.expected, error.found),
+            reason: format!("order_by: {}", error.reason),
         })?;
         if let Some(table) = tables.iter().find(|table| order.is_some() && !self.has_fields(**table)) {
             let name = &self.all[table.0 as usize].definition.name;

@@ -89,6 +89,22 @@ fn underlying_topics_and_dead_letters_are_recorded() {
 }
 
 #[test]
+fn topics_that_are_not_recorded_are_reported_together() {
+    let jobs =
+        r#"{"name": "jobs", "message_type": "json", "underlying_topic": "a", "dead_letter_topic": "b"}"#;
+    let other = r#"{"name": "other", "message_type": "json", "underlying_topic": "orders", "dead_letter_topic": "c"}"#;
+    // Its topic is not known, because the other queue has a mistake.
+    let third = r#"{"name": "third", "message_type": "json", "underlying_topic": "orders", "dead_letter_topic": "jobs"}"#;
+    let topics = r#"[{"name": "orders", "message_type": "json"}]"#;
+    let text =
+        format!(r#"{{"transaction_log": {{"topics": {topics}}}, "queues": [{jobs}, {other}, {third}]}}"#);
+    let keys: Vec<_> = BrokerConfig::diagnose(&text).0.into_iter().map(|error| error.key).collect();
+    let expected =
+        ["queues[0].underlying_topic", "queues[0].dead_letter_topic", "queues[1].dead_letter_topic"];
+    assert_eq!(keys, expected);
+}
+
+#[test]
 fn settings_without_effect_are_logged() {
     let settings = QueueSettings {
         semantics: Semantics::AtMostOnce,

@@ -75,6 +75,60 @@ fn rule_9_max_deliveries_is_the_most_there_can_be() {
     assert_eq!(reasons(&pair.take_data(3)), ["max_deliveries"]);
 }
 
+/// The lines of the log about dead letters since the last call.
+fn letter_lines(pair: &mut Pair) -> Vec<String> {
+    let lines = pair.log.drain(..).map(|event| (event.level(), event.to_string()));
+    lines
+        .filter(|(_, line)| line.contains("dead letter"))
+        .map(|(level, line)| format!("{level:?} {line}"))
+        .collect()
+}
+
+#[test]
+fn a_message_that_becomes_a_dead_letter_is_logged() {
+    let settings = QueueSettings { max_deliveries: Some(2), ..with_dead_letters(queue("jobs")) };
+    let mut pair = working(settings, 10);
+    pair.publish(1, 1, "jobs", "{}");
+    pair.turn();
+    let held = pair.take_queued(2);
+    pair.settle(2, "jobs", Verdict::Cancel, &held);
+    assert_eq!(letter_lines(&mut pair), Vec::<String>::new(), "it is in the queue again");
+    let held = pair.take_queued(2);
+    pair.settle(2, "jobs", Verdict::Cancel, &held);
+    let (publisher, sequence) = held[0].bookmark;
+    let expected = format!(
+        "Warning queue \"jobs\": message {publisher}|{sequence}| expired (max_deliveries) after 2 deliveries, dead letter in \"dead\""
+    );
+    assert_eq!(letter_lines(&mut pair), [expected]);
+}
+
+#[test]
+fn a_queue_logs_one_line_a_minute_about_its_dead_letters_and_then_how_many_more_there_were() {
+    let mut pair = working(with_dead_letters(queue("jobs")), 100);
+    let expire = |pair: &mut Pair, sequences| {
+        publish_all(pair, sequences);
+        let held = pair.take_queued(2);
+        pair.settle(2, "jobs", Verdict::Expire, &held);
+        letter_lines(pair)
+    };
+    let lines = expire(&mut pair, 1..=50);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert_eq!(expire(&mut pair, 51..=60), Vec::<String>::new());
+    pair.pass(Duration::from_secs(59));
+    assert_eq!(letter_lines(&mut pair), Vec::<String>::new());
+    pair.pass(Duration::from_secs(1));
+    let more = "Warning queue \"jobs\": 59 more messages expired, and each is a dead letter";
+    assert_eq!(letter_lines(&mut pair), [more]);
+    assert_eq!(expire(&mut pair, 61..=61), Vec::<String>::new());
+    pair.pass(Duration::from_secs(60));
+    let more = "Warning queue \"jobs\": 1 more message expired, and is a dead letter";
+    assert_eq!(letter_lines(&mut pair), [more]);
+    // After a quiet minute, the next one has its own line again.
+    pair.pass(Duration::from_secs(60));
+    assert_eq!(pair.figure("jobs", "dead_letters"), 61);
+    assert!(expire(&mut pair, 62..=62)[0].contains("message "), "no line of its own");
+}
+
 /// Ends the subscription 1 of the worker 2, of which it has begun these messages.
 fn unsubscribe(pair: &mut Pair, begun: &[FromQueue]) {
     let bytes = bookmarks(begun);

@@ -1,33 +1,46 @@
 //! What is wrong with a text that should have been a filter or an expression.
 
+use std::fmt;
+
 /// Why a text is not a filter. The fault of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("column {column}: expected {expected}, found {found}")]
+#[error("column {column}: {reason}")]
 pub struct FilterError {
     /// Where, in characters from 1.
     pub column: usize,
-    /// The tokens that are allowed at this place.
-    pub expected: String,
-    /// The text at this place.
-    pub found: String,
+    /// What is wrong at this place: the tokens that are allowed there and the text that is, or a sentence.
+    pub reason: String,
 }
 
 impl FilterError {
-    /// At byte `offset` of `text`.
+    /// At `column`, in characters from 1: the tokens that are allowed there, and the text that is.
+    pub fn new(column: usize, expected: impl fmt::Display, found: impl fmt::Display) -> Self {
+        FilterError { column, reason: format!("expected {expected}, found {found}") }
+    }
+
+    /// The same at byte `offset` of `text`.
     pub(super) fn at(
         text: &str,
         offset: usize,
-        expected: impl Into<String>,
-        found: impl Into<String>,
+        expected: impl fmt::Display,
+        found: impl fmt::Display,
     ) -> Self {
-        let column = text.get(..offset).unwrap_or(text).chars().count() + 1;
-        FilterError { column, expected: expected.into(), found: found.into() }
+        FilterError::new(column_of(text, offset), expected, found)
+    }
+
+    /// At byte `offset` of `text`, a mistake, and the form to write instead.
+    pub(super) fn advise(text: &str, offset: usize, advice: &str) -> Self {
+        FilterError { column: column_of(text, offset), reason: advice.to_owned() }
     }
 
     /// Three lines for a terminal: the text around the mistake, a caret under the spot, and what is wrong.
     pub fn with_caret(&self, text: &str) -> String {
         format!("{}\n{self}", caret(text, self.column))
     }
+}
+
+fn column_of(text: &str, offset: usize) -> usize {
+    text.get(..offset).unwrap_or(text).chars().count() + 1
 }
 
 /// Two lines for a terminal: a filter around `column`, counted in characters from 1, and a caret under it.

@@ -3,6 +3,8 @@
 //! One rule is worth knowing: a slash right before a name character begins an identifier, a slash before a blank or a parenthesis
 //! divides, and any other slash is a mistake.
 
+use std::fmt;
+
 use super::FilterError;
 
 /// One word.
@@ -68,7 +70,7 @@ impl<'t> Lexer<'t> {
     }
 
     /// An error at byte `offset` that shows the character there.
-    pub fn error(&self, offset: usize, expected: impl Into<String>) -> FilterError {
+    pub fn error(&self, offset: usize, expected: impl fmt::Display) -> FilterError {
         let found = match self.text.get(offset..).and_then(|rest| rest.chars().next()) {
             Some(character) => format!("{character:?}"),
             None => "the end".into(),
@@ -173,11 +175,19 @@ impl<'t> Lexer<'t> {
                 Ok(Token::Symbol(symbol))
             }
             // As in other languages.
-            None if self.rest().starts_with('&') => Err(self.error(self.at, "AND in place of &")),
-            None if self.rest().starts_with('|') => Err(self.error(self.at, "OR in place of |")),
-            None if self.rest().starts_with('!') => Err(self.error(self.at, "NOT in place of !")),
+            None if self.rest().starts_with('&') => {
+                Err(self.not_an_operator("& is not an operator: use AND"))
+            }
+            None if self.rest().starts_with('|') => Err(self.not_an_operator("| is not an operator: use OR")),
+            None if self.rest().starts_with('!') => {
+                Err(self.not_an_operator("! is not an operator: use NOT"))
+            }
             None => Err(self.error(self.at, "a field, a value or an operator")),
         }
+    }
+
+    fn not_an_operator(&self, advice: &str) -> FilterError {
+        FilterError::advise(self.text, self.at, advice)
     }
 }
 

@@ -313,9 +313,10 @@ impl<'t> Parser<'t> {
     fn check_like(&self) -> Result<(), FilterError> {
         match self.token {
             Token::Text(quoted) if unquoted(quoted).starts_with('%') || unquoted(quoted).ends_with('%') => {
-                Err(self.expected(
-                    "a regular expression, which is found anywhere in the text: % is no wildcard here. Leave it out, or write [%] for the \
-                     character. BEGINS WITH and ENDS WITH take plain text",
+                Err(FilterError::advise(
+                    self.lexer.text,
+                    self.start,
+                    "% is not a wildcard in LIKE: leave it out, write [%] for the character, or use BEGINS WITH or ENDS WITH",
                 ))
             }
             _ => Ok(()),

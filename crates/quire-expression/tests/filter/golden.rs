@@ -25,7 +25,7 @@ fn the_golden_vectors_hold() {
         assert_eq!(matches, want.starts_with("yes"), "{line}");
         if allow_backtracking {
             let error = Filter::parse(filter, &FilterOptions::default()).unwrap_err();
-            assert!(error.expected.contains("without back-references"), "{line}: {error}");
+            assert!(error.reason.contains("without back-references"), "{line}: {error}");
         }
         count += 1;
     }

@@ -224,7 +224,7 @@ fn a_mistake_is_shown_at_its_entry_and_column() {
     ] {
         let error = Assignments::parse(entries, message_type, stage, &FilterOptions::default()).unwrap_err();
         assert_eq!((error.number, error.error.column), (number, column), "{entries:?} {error}");
-        assert!(error.error.expected.starts_with(expected), "{entries:?} {error}");
+        assert!(error.error.reason.starts_with(&format!("expected {expected}")), "{entries:?} {error}");
     }
     let many = vec!["/a"; ASSIGNMENT_COUNT_MAX + 1];
     let many: Vec<String> = many.iter().enumerate().map(|(number, name)| format!("{name}{number}")).collect();

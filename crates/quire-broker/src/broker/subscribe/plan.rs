@@ -242,7 +242,7 @@ impl Context {
         Filter::parse(text, &options).map_err(|error| Refused {
             code: Code::BadFilter,
             column: u32::try_from(error.column).unwrap_or(u32::MAX),
-            reason: format!("expected {}, found {}", error.expected, error.found),
+            reason: error.reason,
         })
     }
 
