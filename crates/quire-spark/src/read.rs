@@ -376,7 +376,7 @@ pub(crate) fn of_spec(error: &SpecError, options: &ReadOptions) -> Failure {
     match error {
         SpecError::Filter(filter) => {
             let text = options.filter.as_deref().unwrap_or_default();
-            let reason = format!("filter: '{text}': expected {}, found {}", filter.expected, filter.found);
+            let reason = format!("filter: '{text}': {}", filter.reason);
             Failure { column: filter.column, ..Failure::new("bad_filter", reason) }
         }
         SpecError::Topic(_) => Failure::new("bad_topic", error.to_string()),
