@@ -117,7 +117,9 @@ class ClientOptions:
             )
         if self.server_chooser not in get_args(ServerChooser):
             expected = ", ".join(map(repr, get_args(ServerChooser)))
-            raise ConfigError(f"expected one of {expected}, got {self.server_chooser!r}", key="server_chooser")
+            raise ConfigError(
+                f"expected one of {expected}, got {self.server_chooser!r}", key="server_chooser"
+            )
         reconnect = Reconnect() if self.reconnect is None else self.reconnect
         if not isinstance(reconnect, Reconnect):
             raise ConfigError(
