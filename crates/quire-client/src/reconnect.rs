@@ -195,8 +195,10 @@ mod tests {
     #[test]
     fn a_random_order_has_every_address_once_in_each_pass() {
         let mut first_ones = [0; 3];
-        for seed in 0..300 {
-            let mut backoff = with(ServerChooser::Random, 3, seed * 7919 + 3);
+        for number in 0..300_u64 {
+            // Seeds are random numbers of 64 bits.
+            let seed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let mut backoff = with(ServerChooser::Random, 3, seed);
             for _ in 0..2 {
                 let mut pass = Vec::new();
                 for _ in 0..3 {

@@ -16,7 +16,7 @@ fn mistake(queues: impl IntoIterator<Item = QueueSettings>) -> ConfigError {
 }
 
 #[test]
-fn what_cannot_be_names_the_queue_and_the_key() {
+fn a_setting_that_cannot_be_is_refused_with_its_key() {
     let text = |text: &str| Some(text.to_owned());
     let jobs = || queue("jobs");
     let cases = [
@@ -48,10 +48,8 @@ fn what_cannot_be_names_the_queue_and_the_key() {
         ),
     ];
     for (settings, key) in cases {
-        let name = settings.name.clone();
         let error = mistake([settings]);
         assert_eq!(error.key, format!("queues[0].{key}"), "{error}");
-        assert!(error.reason.contains(&name), "{error}");
     }
 }
 
