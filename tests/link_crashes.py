@@ -123,8 +123,8 @@ class Load:
         subscribers = [(f"subscriber-{number}", self._client(f"subscriber-{number}")) for number in (1, 2)]
         worker = self._client("worker")
         jobs: list[Callable[[], None]] = [
-            *(lambda name=name: self._publish(name) for name in PUBLISHERS),  # type: ignore[misc]
-            *(lambda name=name, client=client: self._follow(name, client) for name, client in subscribers),  # type: ignore[misc]
+            *(lambda name=name: self._publish(name) for name in PUBLISHERS),
+            *(lambda name=name, client=client: self._follow(name, client) for name, client in subscribers),
             lambda: self._work("worker", worker),
         ]
         self._threads = [threading.Thread(target=self._run, args=(job,), daemon=True) for job in jobs]

@@ -169,7 +169,7 @@ class Change:
         changed = {
             field.name: said[field.name] for field in fields(self) if said[field.name] is not field.default
         }
-        of_query = {key: changed.pop(key) for key in _OF_QUERY if key in changed}
+        of_query: dict[str, Any] = {key: changed.pop(key) for key in _OF_QUERY if key in changed}
         return replace(spec.with_query(of_query), **changed)
 
 

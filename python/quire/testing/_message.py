@@ -60,8 +60,8 @@ def message(
         if text is not None and not 1 <= len(text.encode()) <= limit:
             raise ConfigError(f"{text!r} does not have 1 to {limit} bytes", key=key)
     if timestamp.tzinfo is None:
-        reason = f"the time {timestamp.isoformat()} has no time zone, add one such as datetime.UTC"
-        raise ConfigError(reason, key="timestamp")
+        mistake = f"the time {timestamp.isoformat()} has no time zone, add one such as datetime.UTC"
+        raise ConfigError(mistake, key="timestamp")
     period_ms = None if lease_period is None else round(seconds(lease_period, "lease_period") * 1000)
     return _quire.test_message(
         topic,

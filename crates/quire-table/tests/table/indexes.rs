@@ -134,10 +134,10 @@ fn indexes_of_no_field_or_of_equal_fields_are_refused() {
     let json = MessageType::Json;
     assert_eq!(refused(json, &[&[]], &[]), "hash_index: at least one field is required");
     assert_eq!(refused(json, &[&["/a", "[/a]"]], &[]), "hash_index: \"[/a]\" occurs twice");
-    assert_eq!(refused(json, &[], &["/a", "/a"]), "ordered_index: \"/a\" occurs twice");
+    assert_eq!(refused(json, &[], &["/a", "/a"]), "index: \"/a\" occurs twice");
     assert_eq!(
         refused(json, &[], &["a"]),
-        "ordered_index: \"a\" is not the name of a field, such as /symbol"
+        "index: \"a\" is not the name of a field, such as /symbol"
     );
     assert_eq!(refused(json, &[&["/a"][..]; 17], &[]), "17 indexes, the limit is 16");
     assert_eq!(
