@@ -503,7 +503,7 @@ def test_the_signatures_show_every_argument() -> None:
         quire.Client.subscribe: "self topic filter bookmark bookmark_not_found max_backlog live fully_durable paused completed rate"
         " rate_max_gap conflation conflation_key select on_message sub_id timeout",
         quire.Subscription.replace: "self filter topic bookmark live fully_durable max_backlog rate rate_max_gap"
-        " conflation conflation_key select timeout",
+        " conflation conflation_key select keys order_by top_n skip_n timeout",
     }
     for call, expected in names.items():
         assert " ".join(inspect.signature(call).parameters) == expected

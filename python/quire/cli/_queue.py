@@ -125,6 +125,8 @@ def peek(
     format
         json: one object per line. raw: only the data. table: columns.
     """
+    if count < 0:
+        raise quire.ConfigError(f"{count} is below 0", key="--count")
     style = "json" if json else format
     return sow(
         queue,
