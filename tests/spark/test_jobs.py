@@ -530,7 +530,7 @@ def test_commands_say_what_is_missing_before_they_work(
 
 def test_an_error_of_quire_is_found_in_that_of_spark() -> None:
     error = _own(
-        Exception("[X] Failed\n  File ...\nquire._errors.BadTopicError: topics: no\n SQLSTATE: 38000")
+        Exception("[X] Failed\n  File ...\nquire.BadTopicError: topics: no\n SQLSTATE: 38000")
     )
     assert (type(error), error.reason) == (quire.BadTopicError, "topics: no")
     assert _own(Exception("java.lang.Oops\n at x")).reason == "java.lang.Oops"

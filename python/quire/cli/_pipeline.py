@@ -373,7 +373,7 @@ PATTERN_CHARACTERS = frozenset(r"^$*+?[](){}|\\")
 _JAVA_CALL = "An error occurred while calling"
 
 #: An error of quire in a text of Spark: after its own words, or in the last line of a traceback. The reader on the JVM gives its code.
-_ERROR = re.compile(r"(?:^|: )(?:quire\._errors\.(\w+):|\[([a-z_]+)\]) (.*)$", re.MULTILINE)
+_ERROR = re.compile(r"(?:^|: )(?:quire\.(\w+):|\[([a-z_]+)\]) (.*)$", re.MULTILINE)
 
 
 @contextmanager

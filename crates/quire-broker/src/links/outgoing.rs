@@ -535,9 +535,9 @@ impl Outgoing {
         cx.wants_turn |= self.scanned < cx.log.journal.persisted();
     }
 
-    /// A message was recorded that goes to the destination.
+    /// A message at `position` goes to the destination. It may be an old one that a publisher or another instance has sent again.
     pub(super) fn expect(&mut self, position: Position, now: Instant) {
-        if self.waiting.back().is_some_and(|(_, since)| *since == now) {
+        if position <= self.acknowledged || self.waiting.back().is_some_and(|(_, since)| *since == now) {
             return;
         }
         if self.waiting.len() >= WAITING_MAX {

@@ -135,10 +135,7 @@ fn indexes_of_no_field_or_of_equal_fields_are_refused() {
     assert_eq!(refused(json, &[&[]], &[]), "hash_index: at least one field is required");
     assert_eq!(refused(json, &[&["/a", "[/a]"]], &[]), "hash_index: \"[/a]\" occurs twice");
     assert_eq!(refused(json, &[], &["/a", "/a"]), "index: \"/a\" occurs twice");
-    assert_eq!(
-        refused(json, &[], &["a"]),
-        "index: \"a\" is not the name of a field, such as /symbol"
-    );
+    assert_eq!(refused(json, &[], &["a"]), "index: \"a\" is not the name of a field, such as /symbol");
     assert_eq!(refused(json, &[&["/a"][..]; 17], &[]), "17 indexes, the limit is 16");
     assert_eq!(
         refused(MessageType::Binary, &[&["/a"]], &[]),
