@@ -100,7 +100,9 @@ def options_of(read: Mapping[str, Any]) -> ReadOptions:
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Reads the options of a sink. `ConfigError` names what is wrong."""
-    read = json.loads(spark_write_options(dict(options)))
+    # The setting of a session that chooses the reader is an option of its writes, too: Spark cannot tell them apart.
+    own = {key: value for key, value in options.items() if key.lower() != "reader"}
+    read = json.loads(spark_write_options(own))
     return WriteOptions(flush_timeout=_duration(read.pop("flush_timeout_ns")), **read)
 
 
