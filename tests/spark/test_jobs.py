@@ -529,9 +529,7 @@ def test_commands_say_what_is_missing_before_they_work(
 
 
 def test_an_error_of_quire_is_found_in_that_of_spark() -> None:
-    error = _own(
-        Exception("[X] Failed\n  File ...\nquire.BadTopicError: topics: no\n SQLSTATE: 38000")
-    )
+    error = _own(Exception("[X] Failed\n  File ...\nquire.BadTopicError: topics: no\n SQLSTATE: 38000"))
     assert (type(error), error.reason) == (quire.BadTopicError, "topics: no")
     assert _own(Exception("java.lang.Oops\n at x")).reason == "java.lang.Oops"
     assert _own(Exception("\n[PARSE] Syntax error\n at x")).reason == "[PARSE] Syntax error"

@@ -201,7 +201,7 @@ def test_a_query_changes_its_reader_between_two_runs(spark: SparkSession, tmp_pa
     assert third.run() == list(range(121, 141))
 
 
-#: A session of its own: the jar is a setting of a process.
+#: The jar is a setting of a process, so this session runs in a separate one.
 WITHOUT_JAR = """
 import sys
 from pyspark.sql import SparkSession
