@@ -535,7 +535,11 @@ fn is_news(view: &mut View, message: &mut Message) -> bool {
         return true;
     }
     match message.cause() {
-        Cause::Publish | Cause::Delta => view.published(topic, key, message.record_hash()),
+        Cause::Publish | Cause::Delta => {
+            let is_known = view.published(topic, key, message.record_hash());
+            // With a bookmark it is a message of the log, which the program receives also when its data is the same.
+            return !is_known || message.bookmark().is_some();
+        }
         // The server counts a record that `top_n` has left out.
         Cause::Left(_) => return view.left(topic, key),
         Cause::Query => match view.record(topic, key, message.record_hash()) {

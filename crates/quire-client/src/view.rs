@@ -6,7 +6,7 @@
 //! receives parts of records, so the server sends the hash of the whole record with each part.
 //!
 //! - The program receives a new or changed record as `publish`.
-//! - It receives nothing about a record with the same data.
+//! - It receives nothing about a record with the same data. A page may have lost such a record and get it back before the result is whole.
 //! - A record that is missing in the result is `oof`, if the program asked for that. The reason is `match` when the server still has the
 //!   record, else `deleted`.
 //!
@@ -77,9 +77,10 @@ impl View {
         }
     }
 
-    /// A publish came.
-    pub fn published(&mut self, topic: &[u8], key: &[u8], hash: u128) {
-        self.know(topic, key, hash);
+    /// A record came into view or changed. Gives whether the program has it already, from before the connection was lost.
+    pub fn published(&mut self, topic: &[u8], key: &[u8], hash: u128) -> bool {
+        let was_lost = self.is_lost(topic, key);
+        matches!(self.know(topic, key, hash), Before::Same) && was_lost
     }
 
     /// A record has left the view. Gives whether the program had it.
@@ -112,7 +113,7 @@ impl View {
         while self.asked.len() < QUESTION_KEYS_MAX
             && let Some(name) = self.lost.pop_front()
         {
-            if self.is_lost(&name) {
+            if self.is_lost(&name.0, &name.1) {
                 self.asked.push(name);
             }
         }
@@ -121,15 +122,14 @@ impl View {
 
     /// The server still has a record that it was asked about. Gives whether the program has to be told that it left the view.
     pub fn exists(&mut self, topic: &[u8], key: &[u8]) -> bool {
-        let is_asked = |name: &&Name| *name.0 == *topic && *name.1 == *key;
-        let is_lost = self.asked.iter().find(is_asked).is_some_and(|name| self.is_lost(name));
-        is_lost && self.left(topic, key)
+        let is_asked = self.asked.iter().any(|name| *name.0 == *topic && *name.1 == *key);
+        is_asked && self.is_lost(topic, key) && self.left(topic, key)
     }
 
     /// The question is answered. Gives the records that the server no longer has.
     pub fn answered(&mut self) -> Vec<Name> {
         let mut gone = std::mem::take(&mut self.asked);
-        gone.retain(|name| self.is_lost(name) && self.left(&name.0, &name.1));
+        gone.retain(|(topic, key)| self.is_lost(topic, key) && self.left(topic, key));
         gone
     }
 
@@ -151,7 +151,7 @@ impl View {
     }
 
     /// Whether the program has a record that was missing in the last result, and was not published since.
-    fn is_lost(&self, (topic, key): &Name) -> bool {
+    fn is_lost(&self, topic: &[u8], key: &[u8]) -> bool {
         let known = self.topics.get(topic).and_then(|records| records.get(key));
         known.is_some_and(|known| known.round != self.round)
     }

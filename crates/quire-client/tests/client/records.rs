@@ -509,6 +509,31 @@ fn a_record_that_is_published_again_while_the_server_is_asked_about_it_is_not_lo
     assert_eq!((world.view.clone(), world.completed), (world.expected(), 2));
 }
 
+/// A page has lost the record, and gets it back before its result is whole: simulation seed 42.
+#[test]
+fn a_record_that_comes_back_unchanged_after_a_reconnect_is_not_received_again() {
+    let mut world = World::new();
+    world.server.put("a", 2);
+    world.subscribe(true);
+    world.settle();
+    world.take_seen();
+    world.cut();
+    world.server.remove("a");
+    world.connect();
+    while world.server.queries == 0 {
+        assert!(world.receive());
+    }
+    let answer = std::mem::take(&mut world.server.outgoing);
+    world.server.put("a", 2);
+    world.server.outgoing.extend(answer);
+    world.settle();
+    assert_eq!((world.take_seen(), world.completed), (Vec::new(), 2));
+    // From now on it is one of the records of this connection.
+    world.server.put("a", 2);
+    world.settle();
+    assert_eq!(world.take_seen(), [seen("publish", "a", None)]);
+}
+
 #[test]
 fn many_lost_records_are_asked_about_in_several_questions() {
     let mut world = World::new();
