@@ -59,6 +59,16 @@ pub enum Canary {
     ForgottenDelete,
     /// Subscriptions with records do not see some publishes.
     SkippedChange,
+    /// The state of an earlier instant has a message that was published after it.
+    LaterState,
+    /// Subscriptions do not see some messages after an earlier state.
+    SkippedFollowing,
+    /// Pages do not see some records that enter or leave.
+    SkippedMove,
+    /// Subscriptions that were replaced do not see some messages.
+    SkippedDifference,
+    /// Conflated subscriptions see a message that is older than the one before.
+    OlderMessage,
 }
 
 /// How long things go wrong, in virtual time, and how long everything may then take to be well, or the next message to leave a queue.
@@ -182,8 +192,12 @@ impl World {
         let mut defining = Random::new(seed ^ 0x0071_u64.rotate_left(40));
         let operator = defining.percent(50).then(|| Operator::new(OPERATOR, Random::new(defining.number())));
         let mut last_values = Random::new(seed ^ 0x0073_u64.rotate_left(40));
-        let topics = last_values::draw_topics(&mut last_values);
-        for (name, program) in last_values::Program::draw_all(&topics, &mut last_values) {
+        // Drawn separately, so that the histories of seeds without these topics and programs stay as they were.
+        let mut more = Random::new(seed ^ 0x0074_u64.rotate_left(40));
+        let topics = last_values::draw_topics(&mut last_values, &mut more);
+        for (name, program) in
+            last_values::Program::draw_all(&topics, &mut last_values, &mut more, !has_rules)
+        {
             clients.push(Client::last_values(name, program, &mut last_values, clock.now()));
         }
         let ledger = Ledger::new(topics.clone(), canary, last_values.number());
@@ -362,7 +376,8 @@ impl World {
 
     fn played(&self) -> Played {
         let [maintained, removed, cut_short] = self.server.maintenance_counts();
-        let [queried, followed, left, differences, deleted] = self.auditor.last_values.counts();
+        let [queried, followed, left, differences, deleted, earlier, paged, conflated, replaced] =
+            self.auditor.last_values.counts();
         Played {
             maintained,
             removed,
@@ -372,6 +387,10 @@ impl World {
             left,
             differences,
             deleted,
+            earlier,
+            paged,
+            conflated,
+            replaced,
             published: self.auditor.published_count(),
             delivered: self.auditor.delivered_count(),
             acknowledged: self.auditor.acknowledged_count(),
@@ -418,7 +437,7 @@ mod tests {
 
     #[test]
     fn every_canary_is_found() {
-        let found = |canary| (0..40).filter(|seed| play(*seed, Some(canary)).is_err()).take(4).count();
+        let found = |canary| (0..160).filter(|seed| play(*seed, Some(canary)).is_err()).take(4).count();
         for canary in [
             Canary::ForgottenSync,
             Canary::EarlyAcknowledgement,
@@ -431,6 +450,11 @@ mod tests {
             Canary::ForgottenOof,
             Canary::ForgottenDelete,
             Canary::SkippedChange,
+            Canary::LaterState,
+            Canary::SkippedFollowing,
+            Canary::SkippedMove,
+            Canary::SkippedDifference,
+            Canary::OlderMessage,
         ] {
             assert_eq!(found(canary), 4, "{canary:?}");
         }

@@ -51,6 +51,14 @@ pub struct Played {
     pub differences: u64,
     /// Records that were deleted.
     pub deleted: u64,
+    /// Queries of earlier states, and messages that came after such a state.
+    pub earlier: u64,
+    /// Messages of pages.
+    pub paged: u64,
+    /// Messages of conflated subscriptions with records.
+    pub conflated: u64,
+    /// Subscriptions with records that were replaced.
+    pub replaced: u64,
 }
 
 impl Played {
@@ -62,7 +70,7 @@ impl Played {
         }
     }
 
-    pub(super) fn counters(&mut self) -> [&mut u64; 24] {
+    pub(super) fn counters(&mut self) -> [&mut u64; 28] {
         [
             &mut self.published,
             &mut self.delivered,
@@ -88,6 +96,10 @@ impl Played {
             &mut self.left,
             &mut self.differences,
             &mut self.deleted,
+            &mut self.earlier,
+            &mut self.paged,
+            &mut self.conflated,
+            &mut self.replaced,
         ]
     }
 }
@@ -99,13 +111,15 @@ impl std::fmt::Display for Played {
         let Played { hung_syncs, cuts, silences, client_kills, clock_steps, stalls, visits, .. } = self;
         let Played { maintained, removed, cut_short, defined, .. } = self;
         let Played { queried, followed, left, differences, deleted, .. } = self;
+        let Played { earlier, paged, conflated, replaced, .. } = self;
         write!(
             f,
             "{published} messages published, {delivered} delivered, {acknowledged} acknowledged in queues, {leases} words of their holders; {power_cuts} power cuts, {kills} kills and {stops} stops of the server, \
              {poisoned} failed disks, {hung_syncs} hung syncs, {cuts} cut and {silences} silent connections, {client_kills} killed clients, \
              {clock_steps} clock steps, {stalls} stalls, {visits} visits; {maintained} journal files maintained, {removed} of them removed, \
              {cut_short} jobs cut short, {defined} commands that create, alter and drop queues; \
-             {queried} queries of last values, {followed} messages of subscriptions with records, {left} of them oof and {differences} differences, {deleted} deleted records"
+             {queried} queries of last values, {followed} messages of subscriptions with records, {left} of them oof and {differences} differences, {deleted} deleted records, \
+             {earlier} queries of earlier states and messages after them, {paged} messages of pages, {conflated} conflated ones, {replaced} replacements"
         )
     }
 }

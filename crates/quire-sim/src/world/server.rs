@@ -126,7 +126,7 @@ impl Server {
                 ..TransactionLogConfig::default()
             },
             queues: vec![at_least_once(random), at_most_once(random)],
-            sow_topics: self.last_values.iter().map(Topic::settings).collect(),
+            sow_topics: last_values::settings(&self.last_values),
             transports: vec![TransportConfig {
                 max_client_backlog: self.backlog_max,
                 logon_timeout_ns: 2 * SECOND_NS,

@@ -8,6 +8,9 @@
 //! - A subscription sees every later publish that matches once and in order, as long as its connection lasts.
 //! - A record leaves a view only when it is in the view. No record comes a second time.
 //! - A difference, merged into the record that the program has, is the message that was published.
+//! - A page has the records at its places of the order after each message. A replaced subscription receives the difference of the two views.
+//! - A conflated subscription receives newer messages about each record, and has the state of the topic at the end.
+//! - The state of an earlier instant is that of the log, and a subscription that begins with it sees every later message of the log.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,10 +18,11 @@ use quire_client::{Cause, Message};
 use quire_journal::{Journal, Position};
 use quire_types::time::Now;
 
-use super::log::Log;
+use super::log::{Earlier, Log};
+use super::place::{Seen, Shape};
 use super::queries::Answered;
 use super::records::read_data;
-use super::streams::{Lifetimes, Seen, Stream, View};
+use super::streams::{Complete, Course, Lifetimes, Stream, View};
 use super::{Topic, Want};
 use crate::random::Random;
 use crate::world::Canary;
@@ -49,6 +53,8 @@ pub(in crate::world) struct Ledger {
     /// The log is known up to here.
     pub(super) read_to: Position,
     appended: u64,
+    /// The first position that the log has.
+    first: u64,
     wall: u64,
     /// The latest time of the wall clock. A server that starts loads a snapshot without the records that had expired by the clock of that time.
     peak: u64,
@@ -64,6 +70,10 @@ pub(in crate::world) struct Ledger {
     left_count: u64,
     difference_count: u64,
     pub(super) deleted_count: u64,
+    earlier_count: u64,
+    paged_count: u64,
+    conflated_count: u64,
+    replaced_count: u64,
     fault: Option<String>,
 }
 
@@ -93,7 +103,7 @@ pub(super) struct Deletion {
 
 enum Check {
     Query(Answered),
-    Complete { stream: usize, view: View, is_first: bool, span: Span },
+    Complete { stream: usize, complete: Complete },
     Message { stream: usize, seen: Seen },
     Outdated { stream: usize },
 }
@@ -113,6 +123,7 @@ impl Ledger {
             waiting: VecDeque::new(),
             read_to: Position::ZERO,
             appended: 0,
+            first: 0,
             wall: 0,
             peak: 0,
             clock_steps: 0,
@@ -122,14 +133,29 @@ impl Ledger {
             left_count: 0,
             difference_count: 0,
             deleted_count: 0,
+            earlier_count: 0,
+            paged_count: 0,
+            conflated_count: 0,
+            replaced_count: 0,
             fault: None,
         }
     }
 
-    /// The numbers of right queries, of messages of subscriptions, of those that say that a record left the view, of differences, and of
-    /// deleted records.
-    pub fn counts(&self) -> [u64; 5] {
-        [self.query_count, self.followed_count, self.left_count, self.difference_count, self.deleted_count]
+    /// The counts of a summary. The first five are those of right queries, of messages of subscriptions, of `oof` and of differences among
+    /// them, and of deleted records. Then come right queries of earlier states with the messages after such a state, messages of pages,
+    /// messages of conflated subscriptions, and accepted replacements.
+    pub fn counts(&self) -> [u64; 9] {
+        [
+            self.query_count,
+            self.followed_count,
+            self.left_count,
+            self.difference_count,
+            self.deleted_count,
+            self.earlier_count,
+            self.paged_count,
+            self.conflated_count,
+            self.replaced_count,
+        ]
     }
 
     pub(super) fn is_meant(&mut self, canary: Canary, percent: u64) -> bool {
@@ -164,6 +190,7 @@ impl Ledger {
     /// Reads what was persisted since the last call, and makes the checks that waited for it.
     pub fn follow(&mut self, journal: &Journal, now: Now) {
         self.appended = journal.appended().get();
+        self.first = journal.reader().first().get();
         self.wall = now.wall.as_ns();
         self.peak = self.peak.max(self.wall);
         if !self.topics.is_empty() && journal.persisted() > self.read_to {
@@ -187,17 +214,19 @@ impl Ledger {
                 let topic = answered.topic;
                 answered.check(&self.logs[topic], self.lifetimes(&answered.span))?;
                 self.query_count += 1;
+                self.earlier_count += u64::from(answered.earlier.is_some());
                 if matches!(answered.want, Want { condition: super::Condition::All, keys: None })
                     && answered.top_n.is_none()
+                    && answered.earlier.is_none()
                 {
                     self.confirmed[topic] = Some(answered.span.from);
                 }
                 Ok(())
             }
-            Check::Complete { stream, view, is_first, span } => {
-                let lifetimes = self.lifetimes(&span);
+            Check::Complete { stream, complete } => {
+                let lifetimes = self.lifetimes(&complete.span);
                 let stream = &mut self.streams[stream];
-                stream.resynchronized(&self.logs[stream.topic], &view, is_first, &span, lifetimes)
+                stream.resynchronized(&self.logs[stream.topic], &complete, lifetimes)
             }
             Check::Message { stream, seen } => {
                 let stream = &mut self.streams[stream];
@@ -296,7 +325,8 @@ impl Ledger {
             return self.fail(result);
         }
         self.end(&mut answered.span, now);
-        if self.is_meant(Canary::LateRecord, 20)
+        let canary = if answered.earlier.is_some() { Canary::LaterState } else { Canary::LateRecord };
+        if self.is_meant(canary, 20)
             && let Some((key, value)) = answered.rows.last_mut()
             && let Some(later) =
                 self.messages.iter().rposition(|sent| (sent.topic, sent.key) == (answered.topic, *key))
@@ -346,13 +376,48 @@ impl Ledger {
         &mut self,
         name: &str,
         topic: usize,
-        want: Want,
+        shape: Shape,
+        course: Course,
         wants_oof: bool,
         is_delta: bool,
     ) -> usize {
         let name = format!("{name}, stream {}", self.streams.len());
-        self.streams.push(Stream::new(name, topic, want, wants_oof, is_delta));
+        self.streams.push(Stream::new(name, topic, shape, course, wants_oof, is_delta));
         self.streams.len() - 1
+    }
+
+    /// A command was sent that replaces a subscription.
+    pub(super) fn replace(&mut self, stream: usize, shape: Shape) {
+        let stream = &mut self.streams[stream];
+        stream.shapes.push(shape);
+        stream.is_replacing = true;
+    }
+
+    /// It was answered.
+    pub(super) fn replaced(&mut self, stream: usize, is_accepted: bool) {
+        self.replaced_count += u64::from(is_accepted);
+        self.streams[stream].replaced(is_accepted);
+    }
+
+    /// A subscription is entered on a new connection.
+    pub(super) fn entered(&mut self, stream: usize) {
+        let stream = &mut self.streams[stream];
+        stream.entered = stream.shapes.len() - 1 - usize::from(stream.is_replacing);
+    }
+
+    /// The newest position of the log.
+    pub(super) fn appended(&self) -> u64 {
+        self.appended
+    }
+
+    /// An instant of a topic that keeps its history, as a command names it, and what it means.
+    pub(super) fn draw_earlier(&self, topic: usize, random: &mut Random) -> Option<(String, Earlier)> {
+        self.logs[topic].draw_earlier(self.topics[topic].granularity_ns?, random)
+    }
+
+    /// Whether the log no longer has the message of an instant.
+    pub(super) fn is_removed(&self, earlier: Option<&Earlier>) -> bool {
+        earlier.is_some_and(|earlier| earlier.position < self.first)
     }
 
     pub(super) fn over(&mut self, stream: usize) {
@@ -361,7 +426,11 @@ impl Ledger {
 
     /// The connection of a subscription is gone.
     pub(super) fn outdated(&mut self, stream: usize) {
-        (self.streams[stream].is_complete, self.streams[stream].was_outdated) = (false, true);
+        self.streams[stream].was_outdated = true;
+        if matches!(self.streams[stream].course, Course::Log { next: Some(_), .. }) {
+            return;
+        }
+        self.streams[stream].is_complete = false;
         self.waiting.push_back((self.appended, Check::Outdated { stream }));
         self.check_known();
     }
@@ -377,8 +446,18 @@ impl Ledger {
         if !self.topics[stream.topic].is_logged {
             return;
         }
-        let check = Check::Complete { stream: number, view: stream.view.clone(), is_first, span };
-        self.waiting.push_back((span.to, check));
+        if matches!(stream.course, Course::Log { .. }) {
+            let result = stream.begun(&self.logs[stream.topic], is_first);
+            return self.fail(result);
+        }
+        // The client looks for the records that it has lost, and the difference to the next shape may come meanwhile.
+        let shape = stream.entered;
+        stream.is_unsure = stream.was_outdated && shape + 1 < stream.shapes.len();
+        if stream.is_unsure {
+            return;
+        }
+        let complete = Complete { view: stream.view.clone(), is_first, span, shape };
+        self.waiting.push_back((span.to, Check::Complete { stream: number, complete }));
         self.check_known();
     }
 
@@ -389,8 +468,24 @@ impl Ledger {
         self.fail(result);
     }
 
+    /// Whether a deliberate mistake keeps a message from a stream.
+    fn skips(&mut self, number: usize) -> bool {
+        let stream = &self.streams[number];
+        let is_meant = stream.is_complete
+            && match self.canary {
+                Some(Canary::SkippedFollowing) => matches!(stream.course, Course::Log { .. }),
+                Some(Canary::SkippedMove) => stream.shape().page.is_some(),
+                Some(Canary::SkippedDifference) => stream.shapes.len() > 1,
+                _ => false,
+            };
+        is_meant && self.random.percent(10)
+    }
+
     fn take_message(&mut self, number: usize, message: &Message) -> Result<(), String> {
         let topic = self.streams[number].topic;
+        if self.skips(number) {
+            return Ok(());
+        }
         let seen = match message.cause() {
             Cause::Left(_) if self.is_meant(Canary::ForgottenOof, 10) => return Ok(()),
             Cause::Publish | Cause::Delta if self.is_meant(Canary::SkippedChange, 5) => return Ok(()),
@@ -410,17 +505,29 @@ impl Ledger {
                 let whole = self.streams[number].whole(message)?;
                 let (value, key, quantity) = self.read_data(topic, message, &whole)?;
                 let stream = &self.streams[number];
-                if !stream.want.matches(key, quantity) {
+                if !stream.wants(key, quantity) {
                     return Err(format!(
                         "{} received message {value}, for which it did not ask",
                         stream.name
                     ));
                 }
+                let is_conflated = stream.is_complete && matches!(stream.course, Course::Conflated(_));
+                let is_older = |sent: &Sent| (sent.topic, sent.key) == (topic, key) && sent.is_logged;
+                let value = match self.messages.iter().position(is_older) {
+                    Some(older) if is_conflated && self.is_meant(Canary::OlderMessage, 20) => older as u64,
+                    _ => value,
+                };
                 Seen::Publish { key, value }
             }
         };
         let stream = &mut self.streams[number];
+        self.paged_count += u64::from(stream.shape().page.is_some());
+        self.conflated_count += u64::from(matches!(stream.course, Course::Conflated(_)));
         let name = &stream.name;
+        if let Course::Log { next: Some(_), .. } = &stream.course {
+            self.earlier_count += 1;
+            return stream.follow(&self.logs[topic], seen);
+        }
         match seen {
             Seen::Publish { key, value } => {
                 // A publisher sends a message again that a crash has lost. A message that the log does not record it sends again after
@@ -474,8 +581,15 @@ impl Ledger {
         }
         for (at, deletion) in &self.deletes {
             let is_logged = self.topics[deletion.topic].is_logged;
-            if deletion.is_persisted && deletion.logged.is_none() && is_logged {
-                return Err(format!("the delete {at:?} was persisted, and is not in the log"));
+            // A topic of a pattern that has no records has no table, and the log has no delete of it. A crash may have lost the records, and the
+            // delete is repeated after it.
+            let has_told = deletion.told.is_some_and(|told| told > 0) && deletion.told_life == self.life;
+            let is_empty = self.topics[deletion.topic].is_of_pattern && !has_told;
+            if deletion.is_persisted && deletion.logged.is_none() && is_logged && !is_empty {
+                let Deletion { topic, want, told, .. } = deletion;
+                return Err(format!(
+                    "the delete {at:?} of {want:?} of topic {topic} was persisted and answered with {told:?}, and is not in the log"
+                ));
             }
             // After a crash that lost the record, a repeated delete may find other records.
             if deletion.logged.is_some()
@@ -489,7 +603,7 @@ impl Ledger {
         for stream in &self.streams {
             match &self.last_views[stream.topic] {
                 Some(last) if !stream.is_over => {
-                    stream.verdict_unlogged(&self.visible(&stream.want, last))?
+                    stream.verdict_unlogged(&self.visible(stream.shape(), last))?
                 }
                 Some(_) => (),
                 None => stream.verdict(&self.logs[stream.topic], lifetimes)?,

@@ -2,14 +2,30 @@
 
 use std::collections::HashMap;
 
+use quire_types::{Bookmark, Timestamp};
+
+use crate::random::Random;
+
 /// One change of a topic.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub position: u64,
+    pub timestamp_ns: u64,
+    /// The name of the record of the log.
+    pub bookmark: Bookmark,
     /// The field `/k` of its messages.
     pub key: u64,
     /// `None`: the record was deleted.
     pub row: Option<Row>,
+}
+
+/// An instant whose state is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Earlier {
+    /// The last change that the state has is here or before.
+    pub position: u64,
+    /// Records whose lifetime ended here or before are gone.
+    pub time_ns: u64,
 }
 
 /// A record.
@@ -87,6 +103,51 @@ impl Log {
         state
     }
 
+    /// The state of an earlier instant.
+    pub fn state_at(&self, at: &Earlier) -> State {
+        let mut state = self.state_before(self.index_after(at.position));
+        for row in &mut state {
+            row.take_if(|row| row.expires.is_some_and(|expires| expires <= at.time_ns));
+        }
+        state
+    }
+
+    /// The number of changes up to a position.
+    pub fn index_after(&self, position: u64) -> usize {
+        self.changes.partition_point(|change| change.position <= position)
+    }
+
+    /// The position of a message.
+    pub fn position_of(&self, value: u64) -> Option<u64> {
+        let is_meant = |change: &&Change| change.row.is_some_and(|row| row.value == value);
+        self.changes.iter().rev().find(is_meant).map(|change| change.position)
+    }
+
+    /// An instant between the first and the last change, by a bookmark or a time: as a command names it, and what it means.
+    pub fn draw_earlier(&self, granularity_ns: u64, random: &mut Random) -> Option<(String, Earlier)> {
+        let last = self.changes.last()?;
+        let change = &self.changes[random.below(self.changes.len() as u64) as usize];
+        // Texts have whole microseconds.
+        let named_ns = change.timestamp_ns / 1_000 * 1_000;
+        if named_ns >= last.timestamp_ns {
+            return None;
+        }
+        let is_bookmark = change.row.is_some() && random.percent(50);
+        let asked_ns = if is_bookmark { change.timestamp_ns } else { named_ns };
+        let text = if is_bookmark { change.bookmark.to_string() } else { Timestamp(named_ns).to_string() };
+        let time_ns = match granularity_ns {
+            0 => asked_ns,
+            granularity => (asked_ns / granularity * granularity).saturating_sub(1),
+        };
+        let position = if is_bookmark && granularity_ns == 0 {
+            change.position
+        } else {
+            let index = self.changes.partition_point(|change| change.timestamp_ns <= time_ns);
+            index.checked_sub(1).map_or(0, |index| self.changes[index].position)
+        };
+        Some((text, Earlier { position, time_ns }))
+    }
+
     /// The newest state.
     pub fn state(&self) -> &State {
         &self.state
@@ -95,9 +156,8 @@ impl Log {
     /// Calls `visit` with each state between two positions, and with the number of changes before it, until it returns true. Returns
     /// whether it did.
     pub fn any_state(&self, from: u64, to: u64, mut visit: impl FnMut(usize, &State) -> bool) -> bool {
-        let index_after = |position| self.changes.partition_point(|change| change.position <= position);
-        let mut at = index_after(from).max(self.base);
-        let end = index_after(to);
+        let mut at = self.index_after(from).max(self.base);
+        let end = self.index_after(to);
         let mut state = self.state_before(at);
         loop {
             if visit(at, &state) {

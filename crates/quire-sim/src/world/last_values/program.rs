@@ -1,15 +1,15 @@
 //! Programs that use last-value topics: publishers that also delete, queries, and subscriptions with records.
 
 use quire_client::{
-    ClientCore, CommandId, DeleteSpec, Event, FailureCode, NewMessage, PublishError, QuerySpec, RecordsSpec,
-    Sequence, SubscriptionSpec,
+    ClientCore, CommandId, DeleteSpec, Event, FailureCode, NewMessage, PublishError, QuerySpec, Sequence,
 };
-use quire_command::{Code, SubscribeOptions};
+use quire_command::Code;
 use quire_types::time::Now;
 
-use super::ledger::{Ledger, Span};
+use super::follower::Follower;
+use super::ledger::Ledger;
 use super::queries::Answered;
-use super::{Topic, Want};
+use super::{ORDER, Topic, Want};
 use crate::random::Random;
 
 /// A program of a client.
@@ -35,24 +35,14 @@ pub(in crate::world) struct Querier {
     running: Option<(u32, CommandId, Answered)>,
 }
 
-/// Has one subscription with records.
-pub(in crate::world) struct Follower {
-    wants_oof: bool,
-    is_delta: bool,
-    topic: usize,
-    running: Option<Running>,
-}
-
-struct Running {
-    subscription: u32,
-    entering: Option<CommandId>,
-    stream: usize,
-    /// The instant of the records is in this time.
-    span: Span,
-}
-
 impl Program {
-    pub fn draw_all(topics: &[Topic], random: &mut Random) -> Vec<(String, Program)> {
+    /// `more` and `keeps_files`: see [`Follower::draw`].
+    pub fn draw_all(
+        topics: &[Topic],
+        random: &mut Random,
+        more: &mut Random,
+        keeps_files: bool,
+    ) -> Vec<(String, Program)> {
         if topics.is_empty() {
             return Vec::new();
         }
@@ -64,12 +54,7 @@ impl Program {
             all.push((format!("last-query-{number}"), Program::Query(Querier::default())));
         }
         for number in 0..1 + random.below(4) {
-            let follower = Follower {
-                wants_oof: random.percent(70),
-                is_delta: random.percent(40),
-                topic: random.below(topics.len() as u64) as usize,
-                running: None,
-            };
+            let follower = Follower::draw(topics, random, more, keeps_files);
             all.push((format!("last-follower-{number}"), Program::Follow(follower)));
         }
         all
@@ -234,7 +219,7 @@ impl Publisher {
 
 /// Whether the server refuses a command that is right. The logon of a killed process can arrive after the one of the process that was
 /// started in its place, and takes the name.
-fn is_refusal(code: FailureCode) -> bool {
+pub(super) fn is_refusal(code: FailureCode) -> bool {
     match code {
         FailureCode::Wire(code) => {
             !matches!(code, Code::StorageFull | Code::StorageFailed | Code::ShuttingDown | Code::NameInUse)
@@ -266,22 +251,21 @@ impl Querier {
         let topic = self.topic;
         let asks_for_all = is_settling || random.percent(30);
         let want = if asks_for_all { Want::ALL } else { Want::draw(&ledger.topics[topic], random) };
-        let keys: Option<Option<Vec<_>>> =
-            want.keys.as_ref().map(|keys| keys.iter().map(|key| ledger.key_name(topic, *key)).collect());
-        if keys == Some(None) {
-            return;
-        }
+        let Some(keys) = want.names(ledger, topic) else { return };
+        let earlier =
+            if !is_settling && random.percent(50) { ledger.draw_earlier(topic, random) } else { None };
+        let (bookmark, earlier) = earlier.unzip();
         let is_ordered = random.percent(40);
         let top_n = (!asks_for_all && random.percent(30)).then(|| 1 + random.below(8) as u32);
         let skip_n = top_n.filter(|_| random.percent(40)).map(|_| random.below(5) as u32);
         let spec = QuerySpec {
             topic: ledger.topics[topic].name.clone(),
             filter: want.filter(),
-            order_by: is_ordered.then(|| "/q DESC, /v".to_owned()),
+            order_by: is_ordered.then(|| ORDER.to_owned()),
             top_n,
             skip_n,
-            keys: keys.flatten(),
-            bookmark: None,
+            keys,
+            bookmark,
             select: None,
         };
         if let Ok((number, command)) = core.query(&spec) {
@@ -294,6 +278,7 @@ impl Querier {
                 rows: Vec::new(),
                 total: 0,
                 span: ledger.span(now),
+                earlier,
             };
             self.running = Some((number, command, answered));
         }
@@ -313,93 +298,17 @@ impl Querier {
                 }
             }
             Event::Ended { subscription, failure } if subscription == *number => {
+                let is_gone = |code| {
+                    let earlier = answered.earlier.as_ref();
+                    code == FailureCode::Wire(Code::BookmarkNotFound) && ledger.is_removed(earlier)
+                };
+                let failure = failure.filter(|failure| is_refusal(failure.code) && !is_gone(failure.code));
                 self.running = None;
-                if let Some(failure) = failure.filter(|failure| is_refusal(failure.code)) {
+                if let Some(failure) = failure {
                     ledger.refused(format!("a query is refused: {failure}"));
                 }
             }
             _ => (),
-        }
-    }
-}
-
-impl Follower {
-    fn leave(&mut self, ledger: &mut Ledger) {
-        if let Some(running) = self.running.take() {
-            ledger.over(running.stream);
-        }
-    }
-
-    fn act(
-        &mut self,
-        name: &str,
-        core: &mut ClientCore,
-        now: Now,
-        random: &mut Random,
-        ledger: &mut Ledger,
-        is_settling: bool,
-    ) {
-        if let Some(running) = &self.running {
-            if !is_settling && random.below(400) == 0 {
-                let subscription = running.subscription;
-                self.leave(ledger);
-                let _ = core.unsubscribe(subscription);
-            }
-            return;
-        }
-        let topic = self.topic;
-        let want = Want::draw(&ledger.topics[topic], random);
-        let keys: Option<Option<Vec<_>>> =
-            want.keys.as_ref().map(|keys| keys.iter().map(|key| ledger.key_name(topic, *key)).collect());
-        if keys == Some(None) {
-            return;
-        }
-        let oof = if self.wants_oof { SubscribeOptions::OOF } else { SubscribeOptions::default() };
-        let delta = if self.is_delta { SubscribeOptions::DELTA } else { SubscribeOptions::default() };
-        let spec = SubscriptionSpec {
-            filter: want.filter(),
-            options: SubscribeOptions::SOW.and(oof).and(delta),
-            records: Some(RecordsSpec { keys: keys.flatten(), ..RecordsSpec::default() }),
-            ..SubscriptionSpec::new(ledger.topics[topic].name.clone())
-        };
-        if let Ok((subscription, entering)) = core.subscribe(spec) {
-            let stream = ledger.begin(name, topic, want, self.wants_oof, self.is_delta);
-            let span = ledger.span(now);
-            self.running = Some(Running { subscription, entering: Some(entering), stream, span });
-        }
-    }
-
-    fn take(&mut self, event: Event, now: Now, ledger: &mut Ledger) {
-        let Some(running) = &mut self.running else { return };
-        match event {
-            // The subscription is entered again after it.
-            Event::LoggedOn { .. } => running.span = ledger.span(now),
-            Event::Outdated { subscription } if subscription == running.subscription => {
-                ledger.outdated(running.stream);
-            }
-            Event::Messages { subscription, messages } if subscription == running.subscription => {
-                messages.iter().for_each(|message| ledger.followed(running.stream, message));
-            }
-            Event::Completed { subscription, .. } if subscription == running.subscription => {
-                ledger.complete(running.stream, running.span, now);
-            }
-            Event::Answered { command, result } if Some(command) == running.entering => {
-                running.entering = None;
-                if let Err(failure) = result {
-                    self.end(Some(failure), ledger);
-                }
-            }
-            Event::Ended { subscription, failure } if subscription == running.subscription => {
-                self.end(failure, ledger);
-            }
-            _ => (),
-        }
-    }
-
-    fn end(&mut self, failure: Option<quire_client::Failure>, ledger: &mut Ledger) {
-        self.leave(ledger);
-        if let Some(failure) = failure.filter(|failure| is_refusal(failure.code)) {
-            ledger.refused(format!("a subscription with records is refused: {failure}"));
         }
     }
 }

@@ -1,9 +1,10 @@
-//! The result of a query is the state of the topic at one position between the command and its last record.
+//! The result of a query is the state of the topic at one position between the command and its last record, or that of the instant that its
+//! bookmark names.
 
 use super::Want;
 use super::ledger::Span;
-use super::log::{Log, Row, State};
-use super::streams::Lifetimes;
+use super::log::{Earlier, Log, Row, State};
+use super::streams::{Lifetimes, brief};
 
 /// A query that was answered.
 pub(super) struct Answered {
@@ -18,12 +19,28 @@ pub(super) struct Answered {
     /// How many records match, as the server says.
     pub total: u64,
     pub span: Span,
+    /// It asks for the state of an earlier instant.
+    pub earlier: Option<Earlier>,
 }
 
 impl Answered {
     /// # Errors
     /// The result was the state at no position.
     pub fn check(&self, log: &Log, lifetimes: Lifetimes) -> Result<(), String> {
+        if let Some(earlier) = &self.earlier {
+            let state = log.state_at(earlier);
+            let exact = Lifetimes { over: earlier.time_ns, peak: earlier.time_ns };
+            if self.fits(&state, exact) {
+                return Ok(());
+            }
+            return Err(format!(
+                "a query of topic {} gave {:?} for {earlier:?}, where its state was {:?} ({:?})",
+                self.topic,
+                self.rows,
+                brief(&state),
+                self.want
+            ));
+        }
         let mut state = State::new();
         let is_right = log.any_state(self.span.from, self.span.to, |_, at| {
             state.clone_from(at);
@@ -32,8 +49,8 @@ impl Answered {
         if is_right {
             return Ok(());
         }
-        let state: Vec<_> = (0..).zip(&state).filter_map(|(key, row)| Some((key, (*row)?.value))).collect();
-        let Answered { topic, want, is_ordered, top_n, skip_n, rows, total, span } = self;
+        let state = brief(&state);
+        let Answered { topic, want, is_ordered, top_n, skip_n, rows, total, span, .. } = self;
         Err(format!(
             "a query of topic {topic} gave {rows:?}, {total} in all, which was its state at no position from {} to {} \
              ({want:?}, ordered {is_ordered}, top {top_n:?}, skip {skip_n}); the last state was {state:?}",

@@ -1,6 +1,6 @@
 //! The ledger reads the log: which messages and deletes are in it, and whether they are right.
 
-use quire_journal::{Position, Reader, Record, RecordKind, TopicFilter};
+use quire_journal::{Bookmark, Position, Reader, Record, RecordKind, TopicFilter};
 
 use super::PREFIX;
 use super::ledger::Ledger;
@@ -51,7 +51,8 @@ impl Ledger {
                 let log = &mut self.logs[topic];
                 log.name(name, key)?;
                 let row = Row { value, quantity, expires, position };
-                log.push(Change { position, key, row: Some(row) });
+                let (timestamp_ns, bookmark) = (record.timestamp.as_ns(), bookmark_of(record));
+                log.push(Change { position, timestamp_ns, bookmark, key, row: Some(row) });
                 Ok(())
             }
             RecordKind::Delete if self.is_meant(Canary::ForgottenDelete, 20) => Ok(()),
@@ -92,11 +93,16 @@ impl Ledger {
             }
         }
         self.deleted_count += keys.len() as u64;
+        let (timestamp_ns, bookmark) = (record.timestamp.as_ns(), bookmark_of(record));
         for key in keys {
-            log.push(Change { position: position.get(), key, row: None });
+            log.push(Change { position: position.get(), timestamp_ns, bookmark, key, row: None });
         }
         Ok(())
     }
+}
+
+fn bookmark_of(record: &Record<'_>) -> Bookmark {
+    Bookmark { publisher: record.publisher, sequence: record.sequence }
 }
 
 /// The number of a message, and its fields `/k` and `/q`.

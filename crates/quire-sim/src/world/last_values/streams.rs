@@ -1,33 +1,46 @@
-//! Subscriptions with records: their view is the state of the topic at one position, and each later message is the next change.
+//! Subscriptions with records: their view is the state of the topic at one position, and each later message is the next one.
 //!
-//! After the records of a connection, a stream has one or more *places*: positions of the log whose state is the view of the program. Each
-//! later message moves a place to the next change that the subscription must see. A place whose next change is another one is dropped. When
-//! no place is left, the subscription saw something else than the log.
+//! After the records of a connection, a stream has one or more [`Place`]s: positions of the log whose state is the view of the program. Each
+//! later message moves a place to the next change that the subscription must see. A place at which another message is the next one is
+//! dropped. When no place is left, the subscription saw something else than the log.
+//!
+//! A conflated subscription may see only some of the changes: each message about a record is newer than the one before, and at the end the view
+//! is the state of the topic. A subscription that begins with an earlier state gets its messages from the log: it must see every one after
+//! the state, also over lost connections and crashes.
 
 use std::collections::BTreeMap;
 
 use quire_client::{Cause, Message};
-use quire_command::OofReason;
 use quire_expression::message_type::{MessageType, merge};
 
-use super::Want;
 use super::ledger::Span;
-use super::log::{Change, Log, State};
+use super::log::{Earlier, Log, State};
+use super::place::{Place, Seen, Shape};
 
 /// The records that a program has in view: numbers of messages by the field `/k`.
 pub(in crate::world) type View = BTreeMap<u64, u64>;
 
-/// A message of a subscription.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
-    Publish { key: u64, value: u64 },
-    Left { reason: OofReason, key: u64, value: Option<u64> },
+/// The messages that a subscription asks for.
+#[derive(Clone, Debug)]
+pub(super) enum Course {
+    /// All of them.
+    Whole,
+    /// At most one about each record in an interval. Has the positions of the newest ones, by the field `/k`.
+    Conflated(BTreeMap<u64, u64>),
+    /// The messages of the log after an earlier state. `next` is the change that it must see next; `None` before its records are complete.
+    Log { earlier: Earlier, next: Option<usize> },
 }
 
 pub(super) struct Stream {
     pub name: String,
     pub topic: usize,
-    pub want: Want,
+    /// The shapes that it had, the newest at the end.
+    pub shapes: Vec<Shape>,
+    /// The server has not answered to the newest shape.
+    pub is_replacing: bool,
+    /// The number of the shape with which the connection began.
+    pub entered: usize,
+    pub course: Course,
     pub wants_oof: bool,
     /// Of a delta subscription: the records of the program by their keys, each made of a whole message and the differences after it.
     pub records: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
@@ -39,16 +52,13 @@ pub(super) struct Stream {
     pub was_complete: bool,
     /// It has lost a connection.
     pub was_outdated: bool,
+    /// It lost a connection, and got another shape before it had all records again: which view it has is not known.
+    pub is_unsure: bool,
     pub is_over: bool,
     /// The server that sent all records last.
     pub life: u64,
     /// See the module; `None`: not known at present.
     places: Option<Vec<Place>>,
-}
-
-struct Place {
-    at: usize,
-    state: State,
 }
 
 /// The lifetimes that may be over.
@@ -60,21 +70,61 @@ pub(super) struct Lifetimes {
     pub peak: u64,
 }
 
+/// The view of a program when it had all records of a connection.
+pub(super) struct Complete {
+    pub view: View,
+    pub is_first: bool,
+    pub span: Span,
+    /// The number of the shape in effect.
+    pub shape: usize,
+}
+
 impl Stream {
-    pub fn new(name: String, topic: usize, want: Want, wants_oof: bool, is_delta: bool) -> Self {
+    pub fn new(
+        name: String,
+        topic: usize,
+        shape: Shape,
+        course: Course,
+        wants_oof: bool,
+        is_delta: bool,
+    ) -> Self {
         Stream {
             name,
             topic,
-            want,
+            shapes: vec![shape],
+            is_replacing: false,
+            entered: 0,
+            course,
             wants_oof,
             records: is_delta.then(BTreeMap::new),
             view: View::new(),
             is_complete: false,
             was_complete: false,
             was_outdated: false,
+            is_unsure: false,
             is_over: false,
             life: 0,
             places: None,
+        }
+    }
+
+    /// The newest shape.
+    pub fn shape(&self) -> &Shape {
+        &self.shapes[self.shapes.len() - 1]
+    }
+
+    /// Whether the program has asked for such messages, with one of the last two commands.
+    pub fn wants(&self, key: u64, quantity: u64) -> bool {
+        self.shapes.iter().rev().take(2).any(|shape| shape.want.matches(key, quantity))
+    }
+
+    /// The server has answered to the newest shape.
+    pub fn replaced(&mut self, is_accepted: bool) {
+        self.is_replacing = false;
+        if !is_accepted {
+            self.shapes.pop();
+            let count = self.shapes.len();
+            self.places.iter_mut().for_each(|places| places.retain(|place| place.shape < count));
         }
     }
 
@@ -114,16 +164,16 @@ impl Stream {
     pub fn resynchronized(
         &mut self,
         log: &Log,
-        view: &View,
-        is_first: bool,
-        span: &Span,
+        complete: &Complete,
         lifetimes: Lifetimes,
     ) -> Result<(), String> {
+        let Complete { view, is_first, span, shape: number } = complete;
+        let shape = &self.shapes[*number];
         let mut places = Vec::new();
         // Without `oof` the program does not learn which records it has lost.
-        let is_whole = self.wants_oof || is_first;
+        let is_whole = self.wants_oof || *is_first;
         log.any_state(span.from, span.to, |at, state| {
-            if fits(state, view, &self.want, is_whole, lifetimes) {
+            if fits(state, view, shape, is_whole, lifetimes) {
                 let mut state = state.clone();
                 for (key, row) in state.iter_mut().enumerate() {
                     let is_gone = row.is_some_and(|row| row.expires.is_some_and(|at| at <= lifetimes.peak));
@@ -131,24 +181,49 @@ impl Stream {
                         *row = None;
                     }
                 }
-                places.push(Place { at, state });
+                places.push(Place::new(at, state, *number));
             }
             false
         });
         if places.is_empty() {
             return Err(format!(
-                "{}: after {} records the view {view:?} is no state of the topic {} between {} and {} ({:?}, oof: {}), the last is {:?}",
+                "{}: after {} records the view {view:?} is no state of the topic {} between {} and {} ({shape:?}, oof: {}), the last is {:?}",
                 self.name,
-                if is_first { "its first" } else { "the repeated" },
+                if *is_first { "its first" } else { "the repeated" },
                 self.topic,
                 span.from,
                 span.to,
-                self.want,
                 self.wants_oof,
                 brief(log.state()),
             ));
         }
+        if let Course::Conflated(newest) = &mut self.course {
+            let known = view.iter().map(|(key, value)| (*key, log.position_of(*value).unwrap_or_default()));
+            *newest = known.collect();
+        }
         self.places = Some(places);
+        Ok(())
+    }
+
+    /// The program has all records of an earlier state. After it lost the connection meanwhile, it may have records that are gone.
+    ///
+    /// # Errors
+    /// They are not those of this state.
+    pub fn begun(&mut self, log: &Log, is_first: bool) -> Result<(), String> {
+        let Course::Log { earlier, next: next @ None } = &mut self.course else { return Ok(()) };
+        let shape = &self.shapes[0];
+        let state = log.state_at(earlier);
+        let exact = Lifetimes { over: earlier.time_ns, peak: earlier.time_ns };
+        if !fits(&state, &self.view, shape, is_first, exact) {
+            return Err(format!(
+                "{}: its view after the records is {:?}, and the state of topic {} at {earlier:?} is {:?} ({shape:?})",
+                self.name,
+                self.view,
+                self.topic,
+                brief(&state)
+            ));
+        }
+        *next = Some(log.index_after(earlier.position));
         Ok(())
     }
 
@@ -157,19 +232,43 @@ impl Stream {
     /// # Errors
     /// The message is not the next one.
     pub fn follow(&mut self, log: &Log, seen: Seen) -> Result<(), String> {
-        let Stream { places: Some(places), want, wants_oof, .. } = self else { return Ok(()) };
-        let mut expected = None;
-        places.retain_mut(|place| {
-            let (is_next, other) = place.follow(log, want, *wants_oof, seen);
-            expected = other.or(expected);
-            is_next
-        });
-        if places.is_empty() {
+        let Stream { name, topic, shapes, course, wants_oof, places, .. } = self;
+        match course {
+            Course::Whole => (),
+            Course::Conflated(newest) => return follow_conflated(name, log, newest, seen),
+            Course::Log { next: None, .. } => return Ok(()),
+            Course::Log { next: Some(next), .. } => {
+                let expected = next_message(log, *next, &shapes[0]);
+                match expected {
+                    Some((at, due)) if due == seen => *next = at + 1,
+                    _ => {
+                        return Err(format!(
+                            "{name} saw {seen:?} of topic {topic} where {expected:?} follows"
+                        ));
+                    }
+                }
+                return Ok(());
+            }
+        }
+        let Some(known) = places else { return Ok(()) };
+        let mut after: Vec<Place> = Vec::new();
+        for place in known.iter().flat_map(|place| place.after(log, shapes, *wants_oof, seen)) {
+            let is_known = |other: &Place| {
+                (other.at, other.shape) == (place.at, place.shape)
+                    && other.due == place.due
+                    && other.state == place.state
+            };
+            if !after.iter().any(is_known) {
+                after.push(place);
+            }
+        }
+        if after.is_empty() {
+            let expected: Vec<_> = known.iter().map(|place| place.missing(log, shapes, *wants_oof)).collect();
             return Err(format!(
-                "{} saw {seen:?} of topic {} where {expected:?} follows",
-                self.name, self.topic
+                "{name} saw {seen:?} of topic {topic} where {expected:?} follows ({shapes:?}, oof: {wants_oof})"
             ));
         }
+        *places = Some(after);
         Ok(())
     }
 
@@ -196,84 +295,80 @@ impl Stream {
         if self.is_over {
             return Ok(());
         }
-        let Some(places) = self.places.as_ref().filter(|_| self.is_complete) else {
-            return Err(format!("{} did not receive all records of topic {}", self.name, self.topic));
-        };
-        let is_done = |place: &Place| place.next(log, &self.want, self.wants_oof).is_none();
-        if !places.iter().any(is_done) {
-            let next = places.first().and_then(|place| place.next(log, &self.want, self.wants_oof));
-            return Err(format!("{} never saw {next:?} of topic {}", self.name, self.topic));
+        let unknown = || format!("{} did not receive all records of topic {}", self.name, self.topic);
+        if !self.is_complete {
+            return Err(unknown());
+        }
+        match &self.course {
+            Course::Log { next: None, .. } => return Err(unknown()),
+            Course::Log { next: Some(next), .. } => {
+                return match next_message(log, *next, self.shape()) {
+                    None => Ok(()),
+                    Some((_, due)) => Err(format!("{} never saw {due:?} of topic {}", self.name, self.topic)),
+                };
+            }
+            Course::Conflated(_) => (),
+            Course::Whole if self.is_unsure => (),
+            Course::Whole => {
+                let places = self.places.as_ref().ok_or_else(unknown)?;
+                let missing = |place: &Place| place.missing(log, &self.shapes, self.wants_oof);
+                let mut missing = places.iter().map(missing);
+                if missing.all(|missing| missing.is_some()) {
+                    let due =
+                        places.first().and_then(|place| place.missing(log, &self.shapes, self.wants_oof));
+                    return Err(format!("{} never saw {due:?} of topic {}", self.name, self.topic));
+                }
+            }
         }
         let is_whole = self.wants_oof;
-        if !fits(log.state(), &self.view, &self.want, is_whole, lifetimes) {
+        if !fits(log.state(), &self.view, self.shape(), is_whole, lifetimes) {
             return Err(format!(
                 "the view of {} is {:?} at the end, topic {} has {:?} ({:?})",
                 self.name,
                 self.view,
                 self.topic,
                 brief(log.state()),
-                self.want
+                self.shape()
             ));
         }
         Ok(())
     }
 }
 
-impl Place {
-    /// The next message that the subscription must see, and the number of changes before it.
-    fn next(&self, log: &Log, want: &Want, wants_oof: bool) -> Option<Seen> {
-        let mut state = self.state.clone();
-        for change in &log.changes[self.at..] {
-            let seen = visible(change, &state, want, wants_oof);
-            if seen.is_some() {
-                return seen;
-            }
-            change.apply(&mut state);
-        }
-        None
+/// A message about a record is newer than the one before.
+fn follow_conflated(
+    name: &str,
+    log: &Log,
+    newest: &mut BTreeMap<u64, u64>,
+    seen: Seen,
+) -> Result<(), String> {
+    let (Seen::Publish { key, value } | Seen::Left { key, value: Some(value), .. }) = seen else {
+        return Ok(());
+    };
+    let Some(position) = log.position_of(value) else { return Ok(()) };
+    let before = newest.insert(key, position).unwrap_or_default();
+    let is_newer = match seen {
+        Seen::Publish { .. } => position > before,
+        Seen::Left { .. } => position >= before,
+    };
+    if is_newer {
+        return Ok(());
     }
-
-    /// Moves to the change of a message. Returns whether the message is the next one, and otherwise the next one.
-    fn follow(&mut self, log: &Log, want: &Want, wants_oof: bool, seen: Seen) -> (bool, Option<Seen>) {
-        if let Seen::Left { reason: OofReason::Expired, key, value } = seen {
-            let Some(row) = self.state.get_mut(key as usize) else { return (false, None) };
-            let is_right = row.is_some_and(|row| {
-                row.expires.is_some() && Some(row.value) == value && want.matches(key, row.quantity)
-            });
-            *row = None;
-            return (is_right, None);
-        }
-        while let Some(change) = log.changes.get(self.at) {
-            let expected = visible(change, &self.state, want, wants_oof);
-            if expected.is_some_and(|expected| expected != seen) {
-                return (false, expected);
-            }
-            change.apply(&mut self.state);
-            self.at += 1;
-            if expected.is_some() {
-                return (true, None);
-            }
-        }
-        (false, None)
-    }
+    Err(format!("{name} saw {seen:?} of {position} after a message of {before}"))
 }
 
-/// The message about a change; `None`: the subscription receives none.
-fn visible(change: &Change, state: &State, want: &Want, wants_oof: bool) -> Option<Seen> {
-    let key = change.key;
-    let before = state[key as usize].filter(|row| wants_oof && want.matches(key, row.quantity));
-    match change.row {
-        Some(row) if want.matches(key, row.quantity) => Some(Seen::Publish { key, value: row.value }),
-        Some(row) => before.map(|_| Seen::Left { reason: OofReason::Match, key, value: Some(row.value) }),
-        None => before.map(|row| Seen::Left { reason: OofReason::Deleted, key, value: Some(row.value) }),
-    }
+/// The next message of the log for a subscription, and the number of its change.
+fn next_message(log: &Log, from: usize, shape: &Shape) -> Option<(usize, Seen)> {
+    log.changes.iter().enumerate().skip(from).find_map(|(at, change)| {
+        let row = change.row.filter(|row| shape.want.matches(change.key, row.quantity))?;
+        Some((at, Seen::Publish { key: change.key, value: row.value }))
+    })
 }
 
-/// Whether the records that match are those of a view. `is_whole`: the view has no others.
-fn fits(state: &State, view: &View, want: &Want, is_whole: bool, lifetimes: Lifetimes) -> bool {
+/// Whether the records that are shown are those of a view. `is_whole`: the view has no others.
+fn fits(state: &State, view: &View, shape: &Shape, is_whole: bool, lifetimes: Lifetimes) -> bool {
     let mut count = 0;
-    for (key, row) in (0..).zip(state) {
-        let Some(row) = row.filter(|row| want.matches(key, row.quantity)) else { continue };
+    for (key, row) in shape.shown(state) {
         let is_there = view.get(&key) == Some(&row.value);
         let may_be_there = row.expires.is_none_or(|at| at > lifetimes.over);
         let must_be_there = row.expires.is_none_or(|at| at > lifetimes.peak);
@@ -285,6 +380,6 @@ fn fits(state: &State, view: &View, want: &Want, is_whole: bool, lifetimes: Life
     !is_whole || count == view.len()
 }
 
-fn brief(state: &State) -> View {
+pub(super) fn brief(state: &State) -> View {
     (0..).zip(state).filter_map(|(key, row)| Some((key, (*row)?.value))).collect()
 }

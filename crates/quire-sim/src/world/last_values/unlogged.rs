@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::ledger::Ledger;
+use super::log::{Row, State};
+use super::place::Shape;
 use super::queries::Answered;
 use super::streams::View;
 use super::{Condition, Want};
@@ -37,9 +39,14 @@ impl Ledger {
     }
 
     /// The records of a view that a subscription asks for.
-    pub(super) fn visible(&self, want: &Want, view: &View) -> View {
-        let matches =
-            |(key, value): &(&u64, &u64)| want.matches(**key, self.messages[**value as usize].quantity);
-        view.iter().filter(matches).map(|(key, value)| (*key, *value)).collect()
+    pub(super) fn visible(&self, shape: &Shape, view: &View) -> View {
+        let row = |key| {
+            let value = *view.get(&key)?;
+            let quantity = self.messages[value as usize].quantity;
+            Some(Row { value, quantity, expires: None, position: 0 })
+        };
+        let count = view.last_key_value().map_or(0, |(key, _)| key + 1);
+        let state: State = (0..count).map(row).collect();
+        shape.shown(&state).into_iter().map(|(key, row)| (key, row.value)).collect()
     }
 }
