@@ -253,7 +253,7 @@ async def test_a_lost_name_is_said_to_whoever_waits(
 async def test_a_server_that_is_not_there_is_named(server: ScriptedServer) -> None:
     server.stop()
     with pytest.raises(quire.DisconnectedError, match=server.url):
-        await quire.AsyncClient(server.url, connect_timeout="50ms").connect()
+        await quire.AsyncClient(server.url, connect_timeout="1s").connect()
     server.start()
 
 
