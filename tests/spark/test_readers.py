@@ -230,22 +230,6 @@ print("found", json.dumps(found))
 spark.stop()
 """
 
-#: The executors have no Python: they get the jar from the driver.
-ON_A_CLUSTER = """
-import json, os, sys
-import quire.spark
-
-os.environ["PYSPARK_PYTHON"] = "/no/python/here"
-os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-config = {"spark.executor.memory": "600m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-spark = quire.spark.session("local-cluster[2,1,700]", memory="600m", config=config)
-frame = spark.read.format("quire").options(minPartitions=4, fields="n int").load(sys.argv[1])
-parts = frame.selectExpr("n", "spark_partition_id() AS part")
-rows = parts.selectExpr("sum(n)", "count(distinct part)").first()
-print("found", json.dumps(list(rows)))
-spark.stop()
-"""
-
 
 def run(script: str, *arguments: str) -> tuple[list[Any], str]:
     """What the script has found, and what it logged."""
@@ -271,11 +255,6 @@ def test_a_session_without_the_jar_reads_with_python_says_so_once_and_takes_the_
     assert (first, second, later) == (journals.COUNT - 10,) * 3
     assert "reader: jvm needs the jar of quire" in refused
     assert log.count("does not have the faster one in the jar") == 1
-
-
-def test_executors_get_the_reader_from_the_driver(trades: Path) -> None:
-    found, _ = run(ON_A_CLUSTER, str(trades))
-    assert found == [sum(range(journals.COUNT)), 4]
 
 
 def test_an_installation_without_the_jar_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
