@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import quire.spark
 from py4j.protocol import Py4JJavaError
+from pyspark import InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, wait_until
 
 from spark import journals
 
@@ -174,6 +175,51 @@ def test_a_task_that_is_killed_ends_while_it_reads(spark: SparkSession, trades: 
         assert 100 <= [metric.value() for metric in reader.currentMetricsValues()][1] < journals.COUNT
     finally:
         contexts.unset()
+
+
+def test_a_job_that_is_cancelled_ends_inside_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """The whole journal is one batch. Building it takes many seconds, and the cancellation milliseconds."""
+    count = 200_000
+    with quire.Journal(tmp_path / "j") as journal:
+        for _ in range(0, count, 1000):
+            journal.append_many("t", [journals.encoded({"note": "x" * 200}).encode()] * 1000, publisher="p")
+    filter = " OR ".join(f"/note LIKE '[0-9].*a{number}'" for number in range(500)) + " OR TRUE"
+    options = {"filter": filter, "batchRows": count, "batchBytes": "256MB", "partitionBytes": "1g"}
+    frame = load(spark, tmp_path / "j", **options).select("position")
+    failures = []
+
+    def job() -> None:
+        spark.sparkContext.setJobGroup("long", "a long scan")
+        try:
+            frame.write.format("noop").mode("overwrite").save()
+        except Py4JJavaError as error:
+            failures.append(str(error))
+
+    thread = InheritableThread(target=job)
+    thread.start()
+    wait_until(lambda: scanning(spark) or not thread.is_alive())
+    spark.sparkContext.cancelJobGroup("long")
+    thread.join(PATIENCE)
+    assert "cancelled part of cancelled job group long" in failures[0]
+    wait_until(lambda: not scanning(spark))
+    tracker = spark.sparkContext.statusTracker()
+    (number,) = tracker.getJobIdsForGroup("long")
+    information = tracker.getJobInfo(number)
+    assert information is not None
+
+    def stage() -> Any:
+        return spark._jsparkSession.sparkContext().statusStore().lastStageAttempt(information.stageIds[0])
+
+    wait_until(lambda: stage().numKilledTasks() == 1)
+    # Rows of a killed task count: all of them, if its batch was built.
+    assert stage().inputRecords() == 0
+
+
+def scanning(spark: SparkSession) -> bool:
+    """Whether a task is in the core."""
+    assert spark._jvm is not None
+    threads = spark._jvm.java.lang.management.ManagementFactory.getThreadMXBean().dumpAllThreads(False, False)
+    return any("quire.Core.scanNext" in str(thread) for thread in threads)
 
 
 def test_a_session_with_the_jar_writes_as_before(spark: SparkSession, tmp_path: Path) -> None:
