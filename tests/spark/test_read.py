@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import quire
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 from quire._quire import spark_columns, spark_frame, spark_schema
 
@@ -115,6 +118,50 @@ def test_an_array_of_the_data_is_an_array_column(read: Any, tmp_path: Path) -> N
     for condition, count in (("array_contains(tags, 'c')", 1), ("tags IS NULL", 2)):
         pushed = reader.option("pushConditions", "true").load(str(tmp_path))
         assert pushed.where(condition).count() == count
+
+
+def test_an_object_of_the_data_is_a_map_column(read: Any, tmp_path: Path) -> None:
+    objects = [{"a": 1, "b": None, "c": "x", "d": [2]}, {}, [{"a": 1}], "a", None]
+    journals.write(tmp_path, [("t", {"m": value, "o": {"m": {"é": 2.5}}}) for value in objects])
+    reader = read().option("fields", "m map<string, int>, o struct<m: map<string, double>>")
+    rows = reader.load(str(tmp_path)).orderBy("position").collect()
+    first = {"a": 1, "b": None, "c": None, "d": None}
+    assert [row.m for row in rows] == [first, {}, None, None, None]
+    assert [row.o.m for row in rows] == [{"é": 2.5}] * len(objects)
+    for condition, count in (("m['a'] = 1", 1), ("m IS NULL", 3), ("size(m) = 0", 1)):
+        pushed = reader.option("pushConditions", "true").load(str(tmp_path))
+        assert pushed.where(condition).count() == count
+
+
+MAPS = "texts map<string, string>, numbers map<string, bigint>, parts map<string, double>, flags map<string, boolean>"
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(random.SystemRandom().randrange(2, 1 << 32), id="random")])
+def test_a_map_is_what_from_json_makes_of_the_object(read: Any, tmp_path: Path, seed: int) -> None:
+    """The objects have values of the type of the column and null. Other values of the whole map are NULL for both."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    values: dict[str, Callable[[], object]] = {
+        "texts": lambda: chance.choice(("a", "ä日", '"\\\n', 1.5, 7, True, "x" * 300)),
+        "numbers": lambda: chance.randrange(-(2**63), 2**63),
+        "parts": lambda: chance.choice((chance.random(), chance.uniform(-1e300, 1e300), 3)),
+        "flags": lambda: chance.random() < 0.5,
+    }
+    names = ("a", "b", "", "é", '"', "\t", "日本", "a b", "/a", "c" * 100)
+
+    def object_of(value: Callable[[], object]) -> object:
+        if chance.random() < 0.2:
+            return chance.choice((None, 5, "text", False, []))
+        members = chance.sample(names, chance.randrange(len(names)))
+        return {name: None if chance.random() < 0.2 else value() for name in members}
+
+    def message() -> dict[str, object]:
+        return {name: object_of(value) for name, value in values.items() if chance.random() < 0.9}
+
+    journals.write(tmp_path, [("t", message()) for _ in range(300)])
+    own = read().schema(f"position bigint, {MAPS}").load(str(tmp_path)).orderBy("position").drop("position")
+    data = read().schema("position bigint, data string").load(str(tmp_path)).orderBy("position")
+    assert own.collect() == data.select(f.from_json("data", MAPS).alias("j")).select("j.*").collect()
 
 
 def test_the_options_choose_topics_and_messages(read: Any, trades: Path) -> None:
@@ -288,7 +335,8 @@ def test_another_journal_under_the_same_path_is_noticed(spark: SparkSession, tmp
         ({"filter": "/n >"}, None, "filter: '/n >': .*column 5"),
         ({"filter": "/n >>> 3"}, None, "filter: '/n >>> 3': .*column 5"),
         ({"fields": "n wat"}, None, "fields: 'n wat' is not a name with a type"),
-        ({"fields": "n int, x map<string,int>"}, None, "fields: 'x map<string,int>'"),
+        ({"fields": "n int, x map<int,int>"}, None, "fields: 'x map<int,int>' cannot be read"),
+        ({"fields": "n int, x map<string,array<int>>"}, None, "fields: 'x map<string,array<int>>'"),
         (
             {"fields": "n int, x array<struct<a: int>>"},
             None,
@@ -300,7 +348,7 @@ def test_another_journal_under_the_same_path_is_noticed(spark: SparkSession, tmp
         ({}, "order struct<`a/b`: int>", "column order.a/b: "),
         ({"field.n": "/a[x]"}, "n int", "is no path"),
         ({}, "x array<array<int>>", "column x: array<array<int>> .*from_json"),
-        ({}, "x map<string,int>", "column x: map<string,int> .*from_json"),
+        ({}, "x map<int,string>", "column x: map<int,string> .*from_json"),
         ({}, "x variant", "column x: variant"),
         ({}, "Position string", "column position: it is bigint"),
         ({"topicPattern": "("}, None, "topics"),

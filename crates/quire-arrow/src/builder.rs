@@ -7,14 +7,16 @@ use arrow_array::builder::{
     BinaryBuilder, BooleanBuilder, Date32Builder, Float32Builder, Float64Builder, Int8Builder, Int16Builder,
     Int32Builder, Int64Builder, StringBuilder, TimestampMicrosecondBuilder,
 };
-use arrow_array::{Array, ArrayRef, ListArray, MapArray, RecordBatch, RecordBatchOptions, StructArray};
+use arrow_array::{
+    Array, ArrayRef, ListArray, MapArray, RecordBatch, RecordBatchOptions, StringArray, StructArray,
+};
 use arrow_buffer::OffsetBuffer;
-use arrow_schema::{Field, FieldRef, Fields};
-use quire_expression::message_type::{MessageType, Value as Read};
+use arrow_schema::{FieldRef, Fields};
+use quire_expression::message_type::{Arena, MessageType, Value as Read};
 use quire_journal::{Headers, PublisherId, Record};
 
 use crate::aggregate::Totals;
-use crate::column::{Column, Content, element_field, header_fields};
+use crate::column::{Column, Content, element_field, entries_field, map_fields};
 use crate::event::Event;
 use crate::field::Value;
 use crate::plan::Compiled;
@@ -170,6 +172,7 @@ pub(crate) struct Table {
 struct Room {
     texts: Texts,
     text: String,
+    members: Arena,
 }
 
 impl Table {
@@ -234,6 +237,7 @@ enum Builder {
     Bytes(BinaryBuilder),
     Headers(HeadersBuilder),
     Array(Box<ArrayBuilder>),
+    Map(Box<MapBuilder>),
     Struct(Vec<Builder>, Fields),
 }
 
@@ -258,6 +262,7 @@ impl Builder {
             }
             Content::Field(_, kind) => Builder::of_field(*kind),
             Content::Array(_, kind) => Builder::Array(Box::new(ArrayBuilder::new(*kind))),
+            Content::Map(_, kind) => Builder::Map(Box::new(MapBuilder::new(*kind))),
         }
     }
 
@@ -290,6 +295,12 @@ impl Builder {
             (Content::Array(path, _), Builder::Array(array)) => {
                 for row in rows {
                     array.append(row.fields.and_then(|fields| fields.get(path.index())), &mut room.text);
+                }
+            }
+            (Content::Map(path, _), Builder::Map(map)) => {
+                for row in rows {
+                    let read = row.fields.and_then(|fields| fields.get(path.index()));
+                    map.append(read, row.record.message_type, room);
                 }
             }
             (Content::Attribute(Attribute::Headers), Builder::Headers(builder)) => {
@@ -334,7 +345,9 @@ impl Builder {
                     self.push(read.and_then(|read| kind.convert(*read, &mut room.text)));
                 }
             }
-            (Content::Struct(_) | Content::Array(..), _) => rows.iter().for_each(|_| self.push(None)),
+            (Content::Struct(_) | Content::Array(..) | Content::Map(..), _) => {
+                rows.iter().for_each(|_| self.push(None))
+            }
         }
     }
 
@@ -367,7 +380,8 @@ impl Builder {
             }),
             Builder::Bytes(builder) => builder.append_null(),
             Builder::Headers(builder) => builder.append(Headers::NONE),
-            Builder::Array(array) => array.append(None, &mut String::new()),
+            Builder::Array(array) => array.counts.push(None),
+            Builder::Map(map) => map.counts.push(None),
             Builder::Struct(builders, _) => builders.iter_mut().for_each(|builder| builder.push(None)),
         }
     }
@@ -396,6 +410,7 @@ impl Builder {
             }
             Builder::Headers(builder) => Arc::new(builder.finish()?),
             Builder::Array(array) => Arc::new(array.finish()?),
+            Builder::Map(map) => Arc::new(map.finish()?),
             Builder::Struct(builders, fields) => {
                 let arrays = finish_all(builders, fields, row_count)?;
                 Arc::new(StructArray::try_new(fields.clone(), arrays, None)?)
@@ -444,13 +459,68 @@ impl ArrayBuilder {
     }
 }
 
+/// A column of maps.
+struct MapBuilder {
+    kind: FieldType,
+    keys: StringBuilder,
+    values: Builder,
+    /// Entries of each row; `None` for NULL.
+    counts: Vec<Option<usize>>,
+}
+
+impl MapBuilder {
+    fn new(kind: FieldType) -> Self {
+        let (keys, values) = (StringBuilder::new(), Builder::of_field(kind));
+        MapBuilder { kind, keys, values, counts: Vec::new() }
+    }
+
+    fn append(&mut self, read: Option<&Read<'_>>, message_type: u8, room: &mut Room) {
+        let Room { text, members, .. } = room;
+        members.reset();
+        let count = match read {
+            Some(Read::Compound(raw)) => self.entries(raw, message_type, members, text),
+            _ => None,
+        };
+        self.counts.push(count);
+    }
+
+    /// Appends the members of an object. Returns their number, or `None` when a name is not UTF-8.
+    fn entries(&mut self, raw: &[u8], message_type: u8, arena: &Arena, room: &mut String) -> Option<usize> {
+        let members = MessageType::from_code(message_type)?.members(raw, arena).ok()?;
+        if members.iter().any(|(name, _)| text_of(name).is_none()) {
+            return None;
+        }
+        for (name, value) in members {
+            self.keys.append_option(text_of(name));
+            // As in an array, an array is no value.
+            let value = if matches!(value, Read::Array(_)) { Read::Null } else { *value };
+            self.values.push(self.kind.convert(value, room));
+        }
+        Some(members.len())
+    }
+
+    fn finish(&mut self) -> Result<MapArray, ScanError> {
+        let counts = std::mem::take(&mut self.counts);
+        let values = self.values.finish(counts.iter().map(|count| count.unwrap_or(0)).sum())?;
+        map_of(self.keys.finish(), values, &counts)
+    }
+}
+
+fn map_of(keys: StringArray, values: ArrayRef, counts: &[Option<usize>]) -> Result<MapArray, ScanError> {
+    let parts = map_fields(values.data_type().clone());
+    let entries = StructArray::try_new(parts.clone(), vec![Arc::new(keys), values], None)?;
+    let offsets = OffsetBuffer::from_lengths(counts.iter().map(|count| count.unwrap_or(0)));
+    let present = counts.iter().map(Option::is_some).collect();
+    Ok(MapArray::try_new(entries_field(parts), offsets, entries, Some(present), false)?)
+}
+
 /// A column of headers: a map in each row, NULL where there are none.
 #[derive(Default)]
 struct HeadersBuilder {
     names: StringBuilder,
     values: BinaryBuilder,
     /// Headers of each row.
-    counts: Vec<usize>,
+    counts: Vec<Option<usize>>,
 }
 
 impl HeadersBuilder {
@@ -461,17 +531,12 @@ impl HeadersBuilder {
             self.values.append_value(value.as_bytes());
             count += 1;
         }
-        self.counts.push(count);
+        self.counts.push(Some(count).filter(|count| *count > 0));
     }
 
     fn finish(&mut self) -> Result<MapArray, ScanError> {
         let counts = std::mem::take(&mut self.counts);
-        let present = counts.iter().map(|count| *count > 0).collect();
-        let columns: Vec<ArrayRef> = vec![Arc::new(self.names.finish()), Arc::new(self.values.finish())];
-        let entries = StructArray::try_new(header_fields(), columns, None)?;
-        let field = Arc::new(Field::new("entries", entries.data_type().clone(), false));
-        let offsets = OffsetBuffer::from_lengths(counts);
-        Ok(MapArray::try_new(field, offsets, entries, Some(present), false)?)
+        map_of(self.names.finish(), Arc::new(self.values.finish()), &counts)
     }
 }
 

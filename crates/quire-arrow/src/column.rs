@@ -22,6 +22,7 @@ pub(crate) enum Content {
     Attribute(Attribute),
     Field(FieldId, FieldType),
     Array(FieldId, FieldType),
+    Map(FieldId, FieldType),
     Struct(Vec<Column>),
     Constant(String),
 }
@@ -32,6 +33,7 @@ impl Column {
             Content::Attribute(attribute) => attribute.data_type(),
             Content::Field(_, field) => field.data_type(),
             Content::Array(_, element) => DataType::List(element_field(*element)),
+            Content::Map(_, value) => map_type(map_fields(value.data_type())),
             Content::Struct(columns) => DataType::Struct(Column::fields(columns)),
             Content::Constant(_) => DataType::Utf8,
         }
@@ -47,13 +49,22 @@ pub(crate) fn element_field(element: FieldType) -> FieldRef {
     Arc::new(Field::new("element", element.data_type(), true))
 }
 
-/// The name and the value of a header, as Spark calls the parts of a map.
-pub(crate) fn header_fields() -> Fields {
-    vec![Field::new("key", DataType::Utf8, false), Field::new("value", DataType::Binary, true)].into()
+/// The key and the value of a map, as Spark calls its parts.
+pub(crate) fn map_fields(value: DataType) -> Fields {
+    vec![Field::new("key", DataType::Utf8, false), Field::new("value", value, true)].into()
+}
+
+pub(crate) fn map_type(parts: Fields) -> DataType {
+    DataType::Map(entries_field(parts), false)
 }
 
 pub(crate) fn headers_type() -> DataType {
-    DataType::Map(Arc::new(Field::new("entries", DataType::Struct(header_fields()), false)), false)
+    map_type(map_fields(DataType::Binary))
+}
+
+/// An entry of a map.
+pub(crate) fn entries_field(parts: Fields) -> FieldRef {
+    Arc::new(Field::new("entries", DataType::Struct(parts), false))
 }
 
 impl Attribute {

@@ -108,7 +108,7 @@ impl Plan {
                     field_predicates.push((compiler.path(&path, &path)?, r#type, predicate));
                 }
                 // Known to hold of every row or of none: nothing that a scan could leave out early.
-                Source::Array { .. } | Source::Struct(_) | Source::Constant(_) => (),
+                Source::Array { .. } | Source::Map { .. } | Source::Struct(_) | Source::Constant(_) => (),
             }
         }
         let filter = spec.filter.map(|text| Filter::parse(&text, &FilterOptions::default())).transpose()?;
@@ -272,6 +272,7 @@ impl Compiler {
             Source::Attribute(attribute) => Content::Attribute(*attribute),
             Source::Field { path, r#type } => Content::Field(self.path(&spec.name, path)?, *r#type),
             Source::Array { path, r#type } => Content::Array(self.path(&spec.name, path)?, *r#type),
+            Source::Map { path, r#type } => Content::Map(self.path(&spec.name, path)?, *r#type),
             // No deeper than the JSON that it was read from, which has a bound.
             Source::Struct(columns) if columns.is_empty() => {
                 let reason = format!("column {:?}: a struct without columns", spec.name);

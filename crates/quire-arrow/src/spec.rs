@@ -111,6 +111,13 @@ pub enum Source {
         /// The type of the elements.
         r#type: FieldType,
     },
+    /// The members of an object of its data by their names. Any other value is NULL, and so is a member of another type.
+    Map {
+        /// Its path.
+        path: String,
+        /// The type of the values.
+        r#type: FieldType,
+    },
     /// Several columns as one.
     Struct(Vec<ColumnSpec>),
     /// The same text in every row.

@@ -17,7 +17,8 @@ fn plan() -> Plan {
         let field = format!(r#"{{"name": "{kind}", "field": {{"path": "/v", "type": "{kind}"}}}}"#);
         let inner = format!(r#"{{"name": "{kind}_inner", "field": {{"path": "/v/w", "type": "{kind}"}}}}"#);
         let array = format!(r#"{{"name": "{kind}_array", "array": {{"path": "/v", "type": "{kind}"}}}}"#);
-        [field, inner, array]
+        let map = format!(r#"{{"name": "{kind}_map", "map": {{"path": "/v", "type": "{kind}"}}}}"#);
+        [field, inner, array, map]
     };
     let columns: Vec<_> = TYPES.iter().flat_map(|kind| column(kind)).collect();
     let spec = format!(

@@ -96,7 +96,7 @@ pub(crate) fn of_frame(options: &ReadOptions) -> Outcome<Schema> {
 pub fn defined_by(option: &str, definitions: &str) -> Outcome<Vec<Column>> {
     let columns = defined(definitions).map_err(|wrong| {
         Failure::option(format!(
-            "{option}: {} is not a name with a type, such as 'price double'; the types are {}, array<...> of these, and struct<...>",
+            "{option}: {} is not a name with a type, such as 'price double'; the types are {}, array<...> and map<string, ...> of these, and struct<...>",
             quoted(&wrong),
             *FIELD_TYPE_NAMES
         ))
@@ -107,7 +107,7 @@ pub fn defined_by(option: &str, definitions: &str) -> Outcome<Vec<Column>> {
         }
         if has_other_type(&column.data_type) {
             return Err(Failure::option(format!(
-                "{option}: '{} {}' cannot be read from the data; the types are {}, array<...> of these, and struct<...>",
+                "{option}: '{} {}' cannot be read from the data; the types are {}, array<...> and map<string, ...> of these, and struct<...>",
                 column.name, column.data_type, *FIELD_TYPE_NAMES
             )));
         }
@@ -120,6 +120,7 @@ fn has_other_type(data_type: &Type) -> bool {
     match data_type {
         Type::Struct(columns) => columns.iter().any(|column| has_other_type(&column.data_type)),
         Type::Array(element, true) => field_type(element).is_none(),
+        Type::Map(key, value, true) => **key != Type::String || field_type(value).is_none(),
         simple => field_type(simple).is_none(),
     }
 }
@@ -152,7 +153,7 @@ pub(crate) fn source(
         steps.push(column.name.as_str());
         at = column;
     }
-    // A condition on a whole array is for Spark.
+    // A condition on a whole array or map is for Spark.
     if matches!(at.data_type, Type::Struct(_) | Type::Map(..) | Type::Array(..)) {
         return Ok(None);
     }
@@ -260,10 +261,21 @@ fn field(column: &Column, path: &str, whole: &str) -> Outcome<Source> {
         }
         return Ok(Source::Array { path: path.to_owned(), r#type });
     }
+    if let Type::Map(key, value, contains_null) = &column.data_type
+        && **key == Type::String
+        && let Some(r#type) = field_type(value)
+    {
+        if !contains_null {
+            return Err(Failure::option(format!(
+                "column {whole}: its values can be NULL, and the schema says that they cannot; leave out that they cannot"
+            )));
+        }
+        return Ok(Source::Map { path: path.to_owned(), r#type });
+    }
     match field_type(&column.data_type) {
         Some(r#type) => Ok(Source::Field { path: path.to_owned(), r#type }),
         None => Err(Failure::option(format!(
-            "column {whole}: {} cannot be read from the data; the types are {}, array of these, and struct; for any other read data, and use \
+            "column {whole}: {} cannot be read from the data; the types are {}, array and map (with keys that are strings) of these, and struct; for any other read data, and use \
              from_json(data, ...)",
             column.data_type, *FIELD_TYPE_NAMES
         ))),

@@ -304,6 +304,11 @@ impl<'a> Words<'a> {
             let element = if self.take('<') { self.data_type(depth + 1)? } else { return None };
             return self.take('>').then(|| Type::Array(Box::new(element), true));
         }
+        if word == "map" {
+            let key = if self.take('<') { self.data_type(depth + 1)? } else { return None };
+            let value = if self.take(',') { self.data_type(depth + 1)? } else { return None };
+            return self.take('>').then(|| Type::Map(Box::new(key), Box::new(value), true));
+        }
         let is_it = |(_, _, shown, others): &&(Type, &str, &str, &[&str])| {
             *shown == word || others.contains(&word.as_str())
         };
@@ -337,12 +342,18 @@ mod tests {
             ),
             ("ä_1 smallint", "ä_1 smallint"),
             ("tags array<string>, o struct<a: ARRAY < int > >", "tags array<string>; o struct<a:array<int>>"),
+            (
+                "m map<string, int>, o struct<m: MAP < string , date > >",
+                "m map<string,int>; o struct<m:map<string,date>>",
+            ),
         ] {
             assert_eq!(shown(text).as_deref(), Ok(expected), "{text}");
         }
         for (text, wrong) in [
             ("n wat", "n wat"),
-            ("n int, x map<string,int>", "x map<string,int>"),
+            ("n int, x map<string>", "x map<string>"),
+            ("x map<string,int", "x map<string,int"),
+            ("x map", "x map"),
             ("x array<int", "x array<int"),
             ("x array", "x array"),
             ("n int,", ""),

@@ -103,6 +103,45 @@ fn an_array_is_a_column_of_offsets_with_its_elements() {
     assert_eq!(sizes, [Some(first), Some(vec![None, Some(6)]), None, None, None, Some(last)]);
 }
 
+#[test]
+fn a_map_is_a_column_of_offsets_with_its_names_and_values() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = [
+        r#"{"m": {"a": 1, "": 2.5, "b": null, "c\u0041": "7", "d": [1], "e": {"x": 1}, "a": -4}}"#,
+        r#"{"m": {}}"#,
+        r#"{"m": [{"a": 1}]}"#,
+        r#"{"m": null}"#,
+        "{}",
+        "no JSON",
+        r#"{"m": {"ä": 9223372036854775807, "b": 9223372036854775808, "c": true}}"#,
+    ];
+    let messages: Vec<_> = data.iter().map(|data| ("t", (*data).to_owned(), 0)).collect();
+    support::append(directory.path(), 7, &messages);
+    let fields = "n map<string, bigint>, s map<string,string>, o struct<inner: map<string,bigint>>";
+    let options = [("fields", fields), ("field.n", "/m"), ("field.s", "/m")];
+    let frame = frame(directory.path(), &options).unwrap();
+    let all: Value = serde_json::from_str(&call(abi::schema, &frame.to_string()).unwrap()).unwrap();
+    let fields = all["fields"].as_array().unwrap();
+    let columns = json!({"type": "struct", "fields": fields[fields.len() - 3..fields.len() - 1]});
+    let scan = Scanned::open(&tasks(&json!({"frame": frame, "schema": columns})).unwrap()[0]).unwrap();
+    let (rows, numbers) = scan.next(30).unwrap();
+    assert_eq!(rows, data.len());
+    let text = |text: &str| Some(text.to_owned());
+    let names = arrays(&numbers[..5], &texts(&numbers[5..10]));
+    let first = ["a", "", "b", "cA", "d", "e"].map(text).to_vec();
+    let last = ["ä", "b", "c"].map(text).to_vec();
+    assert_eq!(names, [Some(first), Some(vec![]), None, None, None, None, Some(last)]);
+    let counts = arrays(&numbers[..5], &longs(&numbers[10..15]));
+    let first = vec![Some(-4), None, None, None, None, None];
+    let last = vec![Some(i64::MAX), None, None];
+    assert_eq!(counts, [Some(first), Some(vec![]), None, None, None, None, Some(last)]);
+    assert_eq!(names, arrays(&numbers[15..20], &texts(&numbers[20..25])));
+    let values = arrays(&numbers[15..20], &texts(&numbers[25..30]));
+    let first = vec![text("-4"), text("2.5"), None, text("7"), None, None];
+    let last = vec![text("9223372036854775807"), text("9223372036854775808"), text("true")];
+    assert_eq!(values, [Some(first), Some(vec![]), None, None, None, None, Some(last)]);
+}
+
 /// The values of a column of arrays, from those of its elements.
 fn arrays<T: Clone>(numbers: &[i64], elements: &[Option<T>]) -> Vec<Option<Vec<Option<T>>>> {
     // SAFETY: the offsets of a batch that is open.

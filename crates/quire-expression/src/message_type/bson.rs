@@ -7,7 +7,9 @@
 //! - A decimal128 is the nearest float.
 //! - Binary, code, symbols and the pattern of a regular expression are text.
 
-use super::{Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, Number, Value, push};
+use super::{
+    Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, Number, Value, Visit, push,
+};
 
 /// Bytes of the smallest document: its size and its end.
 const DOCUMENT_SIZE_MIN: usize = 5;
@@ -36,6 +38,15 @@ impl Format for Bson {
         }
         Ok(())
     }
+}
+
+/// The elements of a document that was checked before.
+pub(super) fn all_members<'a>(
+    raw: &'a [u8],
+    arena: &'a Arena,
+    visit: Visit<'_, 'a>,
+) -> Result<(), Malformed> {
+    Bytes { data: raw, at: 0 }.document(0, |reader, kind, name| visit(name, reader.read(kind, arena, 1)?))
 }
 
 pub(super) struct Bytes<'a> {

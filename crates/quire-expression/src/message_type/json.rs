@@ -11,7 +11,7 @@ use super::selection::Selection;
 use super::special::{BLOCK_SIZE, specials};
 use super::{
     Arena, DOCUMENT_DEPTH_MAX, FieldId, FieldPlan, Format, Found, Level, Malformed, Number, Reading, Value,
-    push,
+    Visit, push,
 };
 
 /// Reads a message until every wanted member was found, descending into wanted objects in the same pass.
@@ -198,6 +198,22 @@ impl Format for Json {
             None => scanner.skip_value(1),
         })
     }
+}
+
+/// The members of an object that was checked before.
+pub(super) fn all_members<'a>(
+    raw: &'a [u8],
+    arena: &'a Arena,
+    visit: Visit<'_, 'a>,
+) -> Result<(), Malformed> {
+    let mut scanner = Scanner::new(raw);
+    if scanner.peek() != b'{' {
+        return scanner.malformed("{");
+    }
+    scanner.for_each_member(|scanner, name| {
+        let name = name.decoded(arena)?;
+        visit(name, scanner.read_value(arena, 1)?)
+    })
 }
 
 /// A string between its quotes.

@@ -153,7 +153,56 @@ impl MessageType {
         }
         Ok(reading.values)
     }
+
+    /// The names and values of all members of a [`Value::Compound`] of this format, in order. Each name is there once: as in
+    /// [`MessageType::read`], the last of several values counts, and in XML they are an array.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn members<'a>(
+        self,
+        raw: &'a [u8],
+        arena: &'a Arena,
+    ) -> Result<&'a [(&'a [u8], Value<'a>)], Malformed> {
+        let mut members: BumpVec<'a, NamedMember<'a>> = arena.list();
+        let mut visit = |name, value| {
+            let order = members.len() as u32;
+            push(&mut members, (name, order, value))
+        };
+        match self {
+            MessageType::Json => json::all_members(raw, arena, &mut visit)?,
+            MessageType::Msgpack => msgpack::all_members(raw, arena, &mut visit)?,
+            MessageType::Bson => bson::all_members(raw, arena, &mut visit)?,
+            MessageType::Xml => xml::all_members(raw, arena, &mut visit)?,
+            // Their messages have no objects.
+            MessageType::Binary | MessageType::Nvfix | MessageType::Fix => {}
+        }
+        members.sort_unstable_by_key(|(name, order, _)| (*name, *order));
+        let mut named: BumpVec<'a, NamedMember<'a>> = arena.list();
+        for group in members.into_bump_slice().chunk_by(|left, right| left.0 == right.0) {
+            let (name, order, _) = group[0];
+            let value = if group.len() > 1 && self == MessageType::Xml {
+                let elements = arena.nulls(group.len())?;
+                elements.iter_mut().zip(group).for_each(|(element, (.., value))| *element = *value);
+                Value::Array(elements)
+            } else {
+                group[group.len() - 1].2
+            };
+            push(&mut named, (name, order, value))?;
+        }
+        named.sort_unstable_by_key(|(_, order, _)| *order);
+        let mut found = arena.list();
+        found.try_reserve_exact(named.len()).map_err(|_| Malformed::TooLarge)?;
+        found.extend(named.iter().map(|(name, _, value)| (*name, *value)));
+        Ok(found.into_bump_slice())
+    }
 }
+
+/// Receives the members of a compound value.
+type Visit<'f, 'a> = &'f mut dyn FnMut(&'a [u8], Value<'a>) -> Result<(), Malformed>;
+
+/// A member of a compound value: its name, its place among all, its value.
+type NamedMember<'a> = (&'a [u8], u32, Value<'a>);
 
 /// One format.
 trait Format {
@@ -338,6 +387,44 @@ impl<'a> Reading<'_, 'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The members of the field `a`, printed.
+    fn members(message_type: MessageType, data: &[u8]) -> String {
+        let (mut plan, arena) = (FieldPlan::default(), Arena::default());
+        let field = match message_type {
+            MessageType::Xml => plan.add(&[Step::Name((*b"m").into()), Step::Name((*b"a").into())]),
+            _ => plan.add(&[Step::Name((*b"a").into())]),
+        };
+        let values = message_type.read(data, &plan, &arena).unwrap();
+        let Value::Compound(raw) = values[field.index()] else { panic!("no compound value") };
+        let shown = |value: &Value<'_>| match value {
+            Value::Array(elements) => format!("{} elements", elements.len()),
+            value => arena.text(*value).map_or("-".into(), |text| String::from_utf8_lossy(text).into_owned()),
+        };
+        let members = message_type.members(raw, &arena).unwrap();
+        let shown = |(name, value): &(&[u8], Value<'_>)| {
+            format!("{}={}", String::from_utf8_lossy(name), shown(value))
+        };
+        members.iter().map(shown).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_members_of_an_object_come_in_order_and_each_name_once() {
+        let json =
+            br#"{"a": {"z": 1, "\u0062": "x", "z": [2, 3], "c": {"d": 1}, "e": null, "": true}, "z": 9}"#;
+        assert_eq!(members(MessageType::Json, json), "z=2 elements b=x c=- e=- =true");
+        assert_eq!(members(MessageType::Json, br#"{"a": { } }"#), "");
+        let xml = b"<m><a x='1'><b>2</b>\n<c>t</c><b>3</b><d><e/></d></a></m>";
+        assert_eq!(members(MessageType::Xml, xml), "@x=1 b=2 elements c=t d=-");
+        // {"a": {"z": 1, 7: true, "z": "x", [1]: 2}}
+        let msgpack = b"\x81\xa1a\x84\xa1z\x01\x07\xc3\xa1z\xa1x\x91\x01\x02";
+        assert_eq!(members(MessageType::Msgpack, msgpack), "z=x 7=true");
+        let inner = [&23_u32.to_le_bytes()[..], b"\x10z\0\x01\0\0\0\x08b\0\x01\x10z\0\x02\0\0\0\0"].concat();
+        let size = (4 + 3 + inner.len() + 1) as u32;
+        let bson = [&size.to_le_bytes()[..], b"\x03a\0", &inner, b"\0"].concat();
+        assert_eq!(members(MessageType::Bson, &bson), "z=2 b=true");
+        assert!(MessageType::Json.members(b"[]", &Arena::default()).is_err());
+    }
 
     #[test]
     fn codes_and_names_lead_back_to_their_type() {

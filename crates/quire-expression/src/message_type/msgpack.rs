@@ -3,7 +3,9 @@
 //! `nil` is NULL. `str` and `bin` are text, and so is `ext`, with its bytes as they are. A key that is not a string is addressed by its
 //! text, as in `/7` or `/true`. Arrays and maps as keys cannot be addressed.
 
-use super::{Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, Number, Value, push};
+use super::{
+    Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, Number, Value, Visit, push,
+};
 
 pub(super) struct Msgpack;
 
@@ -37,6 +39,25 @@ impl Format for Msgpack {
         }
         Ok(())
     }
+}
+
+/// The members of a map that was checked before. Those with an array or a map as the key are left out.
+pub(super) fn all_members<'a>(
+    raw: &'a [u8],
+    arena: &'a Arena,
+    visit: Visit<'_, 'a>,
+) -> Result<(), Malformed> {
+    let mut reader = Bytes { data: raw, at: 0 };
+    let Head::Map(count) = reader.head()? else { return reader.malformed("map") };
+    for _ in 0..count {
+        let key = reader.read(arena, 1)?;
+        let value = reader.read(arena, 1)?;
+        match arena.text(key) {
+            Some(name) if !matches!(key, Value::Array(_)) => visit(name, value)?,
+            _ => (),
+        }
+    }
+    Ok(())
 }
 
 /// The type of a value and its size, as its first bytes encode them.

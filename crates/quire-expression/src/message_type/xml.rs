@@ -11,7 +11,9 @@ use quick_xml::Reader;
 use quick_xml::escape::{resolve_predefined_entity, unescape};
 use quick_xml::events::{BytesStart, Event};
 
-use super::{Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, TextBuilder, Value};
+use super::{
+    Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, TextBuilder, Value, Visit,
+};
 
 /// The most attributes of one element. Names are compared pair by pair to find doubled ones.
 pub(super) const ATTRIBUTE_COUNT_MAX: usize = 256;
@@ -42,10 +44,7 @@ impl Format for Xml {
         let mut root_count = 0;
         walk(raw, is_document, &mut |part| match part {
             Part::Attribute(name, value) => {
-                let mut key = level.arena.builder();
-                key.push(b"@");
-                key.push(name.as_bytes());
-                match key.bytes().and_then(|key| level.child(key)) {
+                match attribute_name(name, level.arena).and_then(|key| level.child(key)) {
                     Some(field) => found(field, attribute_value(value, level.arena)?),
                     None => Ok(()),
                 }
@@ -81,6 +80,29 @@ impl Format for Xml {
         let text = text.bytes().ok_or(Malformed::TooLarge)?.trim_ascii();
         Ok(if text.is_empty() && is_object { Value::Compound(raw) } else { Value::inferred(text) })
     }
+}
+
+/// The attributes and elements of an element that was checked before.
+pub(super) fn all_members<'a>(
+    raw: &'a [u8],
+    arena: &'a Arena,
+    visit: Visit<'_, 'a>,
+) -> Result<(), Malformed> {
+    walk(utf8(raw)?, false, &mut |part| match part {
+        Part::Attribute(name, value) => {
+            visit(attribute_name(name, arena).ok_or(Malformed::TooLarge)?, attribute_value(value, arena)?)
+        }
+        Part::Element(name, raw) => visit(name.as_bytes(), Xml.value_of_compound(raw.as_bytes(), arena)?),
+        Part::Text(_) => Ok(()),
+    })
+}
+
+/// An attribute as a step of a path.
+fn attribute_name<'a>(name: &str, arena: &'a Arena) -> Option<&'a [u8]> {
+    let mut key = arena.builder();
+    key.push(b"@");
+    key.push(name.as_bytes());
+    key.bytes()
 }
 
 /// Calls `visit` with the parts directly in the element `raw`, or in the document, and checks everything below.
