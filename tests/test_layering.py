@@ -220,6 +220,55 @@ def test_a_service_knows_neither_the_broker_nor_another_service(service: str) ->
         assert forbidden(path.read_text(encoding="utf-8"), module_of(path), names) == [], path
 
 
+#: A block of methods: the type, and the code.
+METHODS = re.compile(r"^impl(?:<[^>]*>)? (\w+)\b[^{]*\{$(.*?)^\}", re.MULTILINE | re.DOTALL)
+
+FUNCTION = re.compile(r"^    (pub(?:\([^)]*\))? )?(?:(?:const|unsafe|async) )*fn (\w+)", re.MULTILINE)
+
+
+def reachable(code: str, own: set[str], is_root: bool) -> list[str]:
+    """The methods on types of other modules that code outside of the service can call. `own`: the types of the service."""
+    found = []
+    for name, block in METHODS.findall(code):
+        for visibility, function in FUNCTION.findall(block):
+            is_inside = visibility == "" or (visibility == "pub(super) " and not is_root)
+            if name not in own and not is_inside:
+                found.append(f"{name}::{function}")
+    return found
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_keeps_its_methods_on_shared_types_to_itself(service: str) -> None:
+    """Otherwise another service could call its code through `Context`, `Session` or another shared type."""
+    codes = {path: code_of(path) for path in rust_files(service)}
+    own = {
+        name for code in codes.values() for name in re.findall(r"\b(?:struct|enum|trait|type) (\w+)", code)
+    }
+    for path, code in codes.items():
+        is_root = module_of(path) == (service,)
+        assert reachable(code, own, is_root) == [], path
+
+
+@pytest.mark.parametrize(
+    ("visibility", "is_root", "found"),
+    [
+        ("", False, []),
+        ("pub(super) ", False, []),
+        ("pub(super) ", True, ["Context::f"]),
+        ("pub(crate) ", False, ["Context::f"]),
+        ("pub ", False, ["Context::f"]),
+        ("pub(crate) const ", False, ["Context::f"]),
+    ],
+)
+def test_every_visible_method_on_a_shared_type_is_seen(
+    visibility: str, is_root: bool, found: list[str]
+) -> None:
+    code = (
+        f"impl Context {{\n    {visibility}fn f() {{}}\n}}\n\nimpl Own {{\n    pub(crate) fn g() {{}}\n}}\n"
+    )
+    assert reachable(code, {"Own"}, is_root) == found
+
+
 def test_no_shared_module_imports_all_names_of_a_service() -> None:
     """Such a module would hide which service a name comes from."""
     for name, path in names_of_the_broker().items():

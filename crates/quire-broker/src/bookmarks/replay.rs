@@ -23,7 +23,7 @@ use crate::failure::code_of;
 use crate::replay::{
     CHUNK_SIZE_MAX, Chunk, Found, Item, PACED_CHUNK_SIZE_MIN, Pace, Reading, Replay, ReplayId, ReplayPosition,
 };
-use crate::session::{Phase, Session, SessionId};
+use crate::session::SessionId;
 use crate::slice::PASS;
 use crate::subscription::{EndPosition, Member, Members, ServedBy, Source, Subscription, SubscriptionId};
 use crate::topic::Stage;
@@ -36,9 +36,6 @@ const READS_MAX: usize = 128;
 /// Bytes of chunks of replays with a rate, which may wait for long: as much again. Beyond it the one that would wait longest gives its
 /// chunk back.
 const PACED_SIZE_MAX: usize = 32 * 1024 * 1024;
-
-/// Bytes in an outbox above which replays wait: enough for a connection to be busy until the next turn.
-pub(crate) const PUMP_SIZE_MAX: usize = 512 * 1024;
 
 /// A range of at most this many records before the live tail is read on the loop.
 const INLINE_RECORDS_MAX: u64 = 256;
@@ -91,13 +88,6 @@ impl ReadSlots {
             Some(_) => self.paced_size -= chunk.size,
             None => self.ready -= 1,
         }
-    }
-}
-
-impl Session {
-    /// Whether replays, and those that follow the live tail, may put more in line.
-    pub(crate) fn has_room(&self) -> bool {
-        self.is_writable && self.phase != Phase::Closed && self.outbox.size() < PUMP_SIZE_MAX
     }
 }
 
@@ -617,7 +607,7 @@ impl Context {
         progress.is_some_and(|progress| progress.is_durable)
     }
 
-    pub(crate) fn members(&self, subscriptions: &[SubscriptionId]) -> Members {
+    fn members(&self, subscriptions: &[SubscriptionId]) -> Members {
         let member = |id: &SubscriptionId| {
             let subscription = &self.subscriptions.all[*id];
             let Subscription { number, selector, filter, conflation, select, .. } = subscription;
@@ -638,7 +628,7 @@ impl Context {
     }
 
     /// Whether something small waits for the disk.
-    pub(crate) fn has_lone_publish(&self) -> bool {
+    fn has_lone_publish(&self) -> bool {
         let size = self.log.unpersisted_size();
         0 < size && size <= LONE_SIZE_MAX && self.log.failure.is_none()
     }
