@@ -142,7 +142,7 @@ impl Context {
                 || (self.sessions.is_pushing_back && session.has_published);
             if pause != session.is_reading_paused {
                 session.is_reading_paused = pause;
-                session.heard_at = self.now.instant;
+                session.received_at = self.now.instant;
                 self.outputs.push_back(if pause {
                     Output::PauseReading { connection }
                 } else {

@@ -250,7 +250,7 @@ impl Bookmarks {
     }
 
     /// Takes every replay as far as it can go, then those in line for as long as there is room.
-    pub(crate) fn pump(&mut self, cx: &mut Context) {
+    pub(crate) fn serve_replays(&mut self, cx: &mut Context) {
         self.runnable.extend(std::mem::take(&mut self.runnable_next_turn));
         if !self.yielding.is_empty() && !cx.has_lone_publish() {
             for id in std::mem::take(&mut self.yielding) {
@@ -267,7 +267,7 @@ impl Bookmarks {
         let deadline = cx.slices.deadline(PASS);
         loop {
             while let Some(id) = self.runnable.pop_front() {
-                self.pump_one(cx, id, &mut inline_reads_left);
+                self.serve_replay(cx, id, &mut inline_reads_left);
                 if cx.slices.is_past(deadline) {
                     let has_more = self.read_slots.has_room() && !self.read_slots.waiting.is_empty();
                     cx.wants_turn |= has_more || !self.runnable.is_empty();
@@ -302,7 +302,7 @@ impl Bookmarks {
     }
 
     /// Takes a replay as far as it can go for now.
-    fn pump_one(&mut self, cx: &mut Context, id: ReplayId, inline_reads_left: &mut usize) {
+    fn serve_replay(&mut self, cx: &mut Context, id: ReplayId, inline_reads_left: &mut usize) {
         // One that gave its chunk back while it waits reads again when its time has come.
         if cx.timers.is_set(Timer::Replay(id)) || self.yields_to_publish(cx, id) {
             return;
@@ -361,7 +361,7 @@ impl Bookmarks {
             }
             if self.is_near_tail(cx, id) && !self.replay(id).is_heavy {
                 if *inline_reads_left == 0 {
-                    self.pump_next_turn(cx, id);
+                    self.serve_next_turn(cx, id);
                     return;
                 }
                 *inline_reads_left -= 1;
@@ -457,7 +457,7 @@ impl Bookmarks {
         cx.log.served.get().saturating_sub(place.after.get()) <= INLINE_RECORDS_MAX
     }
 
-    fn pump_next_turn(&mut self, cx: &mut Context, id: ReplayId) {
+    fn serve_next_turn(&mut self, cx: &mut Context, id: ReplayId) {
         self.runnable_next_turn.push(id);
         cx.wants_turn = true;
     }

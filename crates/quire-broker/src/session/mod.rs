@@ -100,7 +100,7 @@ pub(crate) struct Session {
     /// Name, user, publisher; from the logon on.
     pub(crate) identity: Option<Identity>,
     pub(crate) heartbeat: Option<Duration>,
-    pub(crate) heard_at: Instant,
+    pub(crate) received_at: Instant,
     pub(crate) sent_at: Instant,
     /// By the client's numbers.
     pub(crate) subscriptions: BTreeMap<u32, SubscriptionId>,
@@ -212,7 +212,7 @@ impl Session {
             codec,
             identity: None,
             heartbeat: None,
-            heard_at: now,
+            received_at: now,
             sent_at: now,
             subscriptions: BTreeMap::new(),
             pattern_count: 0,
