@@ -393,6 +393,27 @@ fn a_topic_counts_until_the_last_journal_file_that_holds_it_is_removed() {
     assert_eq!(pair.take(1), [Said::Persisted(82), refused_topic(83), Said::Persisted(84)]);
 }
 
+/// The names that a reader has met in finished files must not count as topics of the log.
+#[test]
+fn a_topic_that_a_live_reader_has_passed_counts_no_longer_than_its_journal_files() {
+    let mut pair = with(Limits { max_topics: 2, ..Limits::default() });
+    pair.client(1, "publisher");
+    pair.client(2, "reader");
+    pair.subscribe(2, &replay(1, "kept", "0|1|"));
+    pair.turn();
+    pair.take(2);
+    let data = "x".repeat(8 * 1024);
+    pair.publish(1, 1, "old", "x");
+    (2..=80).for_each(|sequence| pair.publish(1, sequence, "kept", &data));
+    pair.turn();
+    assert_eq!(pair.take(1), [Said::Persisted(80)]);
+    let maintenance = pair.broker.journal().maintenance();
+    assert_eq!(maintenance.remove(quire_journal::Which::All, None).unwrap().len(), 2);
+    pair.publish(1, 81, "new", "x");
+    pair.turn();
+    assert_eq!(pair.take(1), [Said::Persisted(81)]);
+}
+
 #[test]
 fn each_transport_has_its_own_limits() {
     let narrow = TransportConfig {

@@ -165,6 +165,7 @@ impl Cursor {
         let next = self.after.next();
         // A reader in a segment has passed the earlier segments.
         self.pin.move_to(self.after);
+        self.wanted.forget_removed();
         let Some(segment) = self.log.segment_at(next) else { return Ok(None) };
         let (segment, file) = self.log.reach(segment)?;
         let index = segment.index.read();

@@ -3,8 +3,8 @@
 //! A *block* is a run of batches of about 64 KiB and the unit that a reader skips or scans. The index of the active segment grows in memory
 //! with each flush. When the segment is sealed, the index is written to a file next to it (`index_file`).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -81,15 +81,20 @@ impl Names {
 /// The topics that a reader wants, each asked for once and not once per segment.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
-    /// By the address of the interned name; the names are kept, so that no address is used again.
-    decided: FxHashMap<usize, (bool, Arc<str>)>,
+    /// By the address of the interned name. A weak reference reserves the address, and lets the log drop the name with its last file.
+    decided: FxHashMap<usize, (bool, Weak<str>)>,
 }
 
 impl Wanted {
     /// Whether the topic is wanted; `ask` knows.
     pub fn wants(&mut self, topic: &Arc<str>, ask: impl FnOnce(&str) -> bool) -> bool {
         let address = topic.as_ptr().addr();
-        self.decided.entry(address).or_insert_with(|| (ask(topic), topic.clone())).0
+        self.decided.entry(address).or_insert_with(|| (ask(topic), Arc::downgrade(topic))).0
+    }
+
+    /// Forgets the topics that the log no longer holds.
+    pub fn forget_removed(&mut self) {
+        self.decided.retain(|_, (_, topic)| topic.strong_count() > 0);
     }
 }
 
