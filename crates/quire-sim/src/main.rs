@@ -83,7 +83,7 @@ impl Plays {
     }
 }
 
-/// What happened in the histories of a thread.
+/// The results of the histories of a thread.
 #[derive(Default)]
 struct Sum {
     journals: Outcome,

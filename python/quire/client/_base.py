@@ -569,7 +569,7 @@ class ClientBase(Generic[S]):
         try:
             if not await self._driver.wait(partial(core.wait, command), limit):
                 raise self._too_late(core, limit, "asking for the figures of queues")
-            told = core.take_told(command)
+            told = core.take_json_replies(command)
             return json.loads(told[0])["queues"] if told else {}
         finally:
             core.abandon(command)
@@ -601,7 +601,7 @@ class ClientBase(Generic[S]):
         try:
             if not await self._driver.wait(partial(core.wait, command), limit):
                 raise self._too_late(core, limit, what)
-            return json.loads(core.take_told(command)[0])
+            return json.loads(core.take_json_replies(command)[0])
         finally:
             core.abandon(command)
 
