@@ -26,7 +26,13 @@ $(STAMP): $(VENV)/bin/python pyproject.toml $(RUST_SOURCES) $(JAR_SOURCES)
 demo: setup
 	$(BIN)/quire demo
 
-test: setup check docs rust-test bench-build instructions sim python-test spark-test
+# Parts that need one processor run in pairs: the checks of types, the instruction counter, tests of memory. Their output comes when they end.
+PAIRS := $(if $(filter output-sync,$(.FEATURES)),--jobs 2 --output-sync=target)
+test: setup
+	@echo 'make test: checks, Rust tests and simulations first; their output comes part by part, the first after some minutes'
+	@$(MAKE) --no-print-directory $(PAIRS) check docs rust-test bench-build instructions sim
+	@$(MAKE) --no-print-directory python-test
+	@$(MAKE) --no-print-directory spark-test
 
 check: setup
 	cargo fmt --all --check
@@ -46,7 +52,7 @@ rust-test: export TMPDIR := $(CURDIR)/target/temporary
 rust-test:
 	rm -rf $(TMPDIR)
 	mkdir -p $(TMPDIR)
-	cargo test --locked
+	cargo test --locked --lib --bins --tests
 	@find $(TMPDIR) -mindepth 1 -printf 'left by the tests: %P\n'
 	rm -rf $(TMPDIR)
 

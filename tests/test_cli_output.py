@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import quire
 from quire.cli import run
+from quire.cli._messages import _reminder
 from quire.cli._output import print_table
 
 COLUMNS = [f"no {number}" for number in range(12)]
@@ -105,3 +106,13 @@ def test_less_than_nothing_is_a_mistake(
 def test_the_demo_without_a_flight_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", "--flights", "0"]) == 2
     assert capsys.readouterr().err == "quire: --flights: 0 is below 1\n"
+
+
+def test_a_person_who_waits_for_a_misspelled_topic_is_reminded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not _reminder("tradse").is_alive()  # No terminal: a program reads the output.
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("quire.cli._messages._PATIENCE", 0)
+    _reminder("tradse").join()
+    assert capsys.readouterr().err == "quire: no message of 'tradse' yet; waiting (Ctrl-C ends)\n"

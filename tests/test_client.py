@@ -307,6 +307,16 @@ def test_most_recent_moves_when_the_next_message_is_asked_for_or_one_is_discarde
     assert take(again, 1) == [b"4"]
 
 
+def test_most_recent_without_a_bookmark_store_warns_that_its_place_ends_with_the_process(
+    client: quire.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.subscribe("orders", bookmark=quire.MOST_RECENT, sub_id="report").unsubscribe()
+    assert "MOST_RECENT of 'report' begins at the oldest message in each new process" in caplog.text
+    caplog.clear()
+    client.subscribe("orders", bookmark=quire.MOST_RECENT, sub_id="report")
+    assert "MOST_RECENT" not in caplog.text
+
+
 def test_batches_are_bounded_in_order_and_empty_after_the_timeout(client: quire.Client) -> None:
     for n in range(100):
         client.publish("orders", b"%d" % n)

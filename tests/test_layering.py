@@ -194,6 +194,22 @@ def module_of(path: Path) -> Module:
     return parts[:-1] if parts[-1] in ("mod", "lib") else parts
 
 
+def test_the_architecture_page_lists_every_module_of_the_broker() -> None:
+    text = PAGE.partition("\n## Modules of the broker\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+) \|([^|]+)\|$", text, re.MULTILINE)
+    said = [name for cell, _ in rows for name in re.findall(r"`([\w./]+)`", cell)]
+    modules = [f"{path.name}/" if path.is_dir() else path.name for path in BROKER.iterdir()]
+    assert sorted(said) == sorted(set(modules) - {"lib.rs"})
+    services = [cell.strip("`/").removesuffix(".rs") for cell, purpose in rows if "service:" in purpose]
+    assert sorted(services) == sorted(SERVICES)
+
+
+def test_every_consumer_of_the_log_is_in_a_service() -> None:
+    consumers = [path for path in BROKER.rglob("*.rs") if re.search(r"\bLogConsumer for\b", code_of(path))]
+    assert consumers
+    assert {module_of(path)[0] for path in consumers} <= set(SERVICES)
+
+
 def names_of_the_broker() -> dict[Module, Module]:
     names: dict[Module, Module] = {}
     for path in sorted(BROKER.rglob("*.rs")):
@@ -218,6 +234,55 @@ def test_a_service_knows_neither_the_broker_nor_another_service(service: str) ->
     for path in rust_files(service):
         assert not re.search(r"\bBroker\b", code_of(path)), f"{path}: names the broker"
         assert forbidden(path.read_text(encoding="utf-8"), module_of(path), names) == [], path
+
+
+#: A block of methods: the type, and the code.
+METHODS = re.compile(r"^impl(?:<[^>]*>)? (\w+)\b[^{]*\{$(.*?)^\}", re.MULTILINE | re.DOTALL)
+
+FUNCTION = re.compile(r"^    (pub(?:\([^)]*\))? )?(?:(?:const|unsafe|async) )*fn (\w+)", re.MULTILINE)
+
+
+def reachable(code: str, own: set[str], is_root: bool) -> list[str]:
+    """The methods on types of other modules that code outside of the service can call. `own`: the types of the service."""
+    found = []
+    for name, block in METHODS.findall(code):
+        for visibility, function in FUNCTION.findall(block):
+            is_inside = visibility == "" or (visibility == "pub(super) " and not is_root)
+            if name not in own and not is_inside:
+                found.append(f"{name}::{function}")
+    return found
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_keeps_its_methods_on_shared_types_to_itself(service: str) -> None:
+    """Otherwise another service could call its code through `Context`, `Session` or another shared type."""
+    codes = {path: code_of(path) for path in rust_files(service)}
+    own = {
+        name for code in codes.values() for name in re.findall(r"\b(?:struct|enum|trait|type) (\w+)", code)
+    }
+    for path, code in codes.items():
+        is_root = module_of(path) == (service,)
+        assert reachable(code, own, is_root) == [], path
+
+
+@pytest.mark.parametrize(
+    ("visibility", "is_root", "found"),
+    [
+        ("", False, []),
+        ("pub(super) ", False, []),
+        ("pub(super) ", True, ["Context::f"]),
+        ("pub(crate) ", False, ["Context::f"]),
+        ("pub ", False, ["Context::f"]),
+        ("pub(crate) const ", False, ["Context::f"]),
+    ],
+)
+def test_every_visible_method_on_a_shared_type_is_seen(
+    visibility: str, is_root: bool, found: list[str]
+) -> None:
+    code = (
+        f"impl Context {{\n    {visibility}fn f() {{}}\n}}\n\nimpl Own {{\n    pub(crate) fn g() {{}}\n}}\n"
+    )
+    assert reachable(code, {"Own"}, is_root) == found
 
 
 def test_no_shared_module_imports_all_names_of_a_service() -> None:
@@ -300,17 +365,18 @@ def file_of(name: str) -> Path:
 class Row(NamedTuple):
     step: int
     file: str
-    is_in_brackets: bool
+    #: Empty: it decides. "(": it decides only when, or on which thread. "[": it does not decide.
+    mark: str
     functions: list[str]
 
 
 def rows_of(section: str) -> list[Row]:
     """The rows of the tables of a path."""
     text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (\d+) \| (\[?)`([^`]+)`\]? \| ([^|]+) \|[^|]+\|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| ([\[(]?)`([^`]+)`[\])]? \| ([^|]+) \|[^|]+\|$", text, re.MULTILINE)
     every = re.findall(r"^\| \d+ \|", text, re.MULTILINE)
     assert len(rows) == len(every) > 0, f"{section}: a row has another form"
-    return [Row(int(step), file, bool(bracket), names.split(", ")) for step, bracket, file, names in rows]
+    return [Row(int(step), file, mark, names.split(", ")) for step, mark, file, names in rows]
 
 
 PATHS = ["One publish", "One message to a subscriber", "One queue delivery"]
@@ -353,21 +419,22 @@ def test_the_architecture_page_counts_the_files_of_its_paths(
     rows = rows_of(section)
     last = min((row.step for row in rows if end and row.file.endswith(end)), default=rows[-1].step)
     counted = [row for row in rows if row.step <= last]
-    deciding = {row.file for row in counted if not row.is_in_brackets}
-    others = {row.file for row in counted} - deciding
-    in_broker = [
-        len([file for file in files if not file.startswith("quire")]) for files in (deciding, others)
-    ]
+    # A file counts with the strongest of its marks.
+    kinds: list[set[str]] = []
+    for mark in ("", "(", "["):
+        kinds.append({row.file for row in counted if row.mark == mark}.difference(*kinds))
+    in_broker = [{file for file in files if not file.startswith("quire")} for files in kinds]
     found = re.search(rf"^\| {row} \|.*\n\| of these, in the broker \|.*$", PAGE, re.MULTILINE)
     assert found is not None
     cells = [line.split("|")[3] for line in found[0].splitlines()]
     numbers = [[int(number) for number in re.findall(r"\d+", cell)] for cell in cells]
-    assert numbers == [[len(deciding), len(others)], in_broker]
-    listed = re.search(rf"^\| {label} \|(.*)\|$", PAGE, re.MULTILINE)
-    assert listed is not None
-    short = {re.sub(r"^quire/\w+/", "", file) for file in deciding}
-    named = set(re.findall(r"`([^`]+)`", listed[1].replace("(`quire-queue`)", "`quire-queue/queues.rs`")))
-    assert named == short
+    assert numbers == [[len(files) for files in kinds], [len(files) for files in in_broker]]
+    for files, name in zip(kinds, (label, f"{label}, only the time or the thread"), strict=False):
+        listed = re.search(rf"^\| {name} \|(.*)\|$", PAGE, re.MULTILINE)
+        assert listed is not None
+        short = {re.sub(r"^quire/\w+/", "", file) for file in files}
+        named = re.findall(r"`([^`]+)`", listed[1].replace("(`quire-queue`)", "`quire-queue/queues.rs`"))
+        assert set(named) == short
 
 
 def test_the_leaf_of_the_broker_imports_nothing_of_it() -> None:

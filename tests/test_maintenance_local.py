@@ -144,7 +144,7 @@ def test_a_client_is_the_administrator_of_the_server_of_a_directory(tmp_path: Pa
             core = client._core
             command = core.maintain("compress", None, 0, False)
             assert core.wait(command, PATIENCE)
-            assert len(core.take_told(command)) == 1
+            assert len(core.take_json_replies(command)) == 1
             client.publish("orders", {"n": 500})
             client.flush(PATIENCE)
     with pytest.raises(quire.DisconnectedError, match="local:"):

@@ -171,7 +171,7 @@ def test_two_who_ask_at_once_take_turns(tmp_path: Path) -> None:
             for _ in range(count):
                 for core, command in [(core, core.maintain("compress", None, 0, False)) for core in cores]:
                     assert core.wait(command, PATIENCE)
-                    done += core.take_told(command)
+                    done += core.take_json_replies(command)
         # Each was taken once, whoever came first.
         assert sorted(json.loads(text)["number"] for text in done) == list(range(count))
 

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use quire_command::{Code, Reply};
-use quire_expression::message_type::Arena;
+use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::{Journal, Timestamp};
 use quire_types::time::{Instant, Now};
 use slotmap::SlotMap;
@@ -187,6 +187,19 @@ impl Context {
     /// The time of the first turn, in nanoseconds: it tells one run of the instance from the next.
     pub(crate) fn started_ns(&self) -> u64 {
         self.started.unwrap_or(self.now.wall).as_ns()
+    }
+
+    /// The part of a message that a subscription wants; `memory` holds it when that is not the whole.
+    pub(crate) fn select<'a>(
+        &mut self,
+        id: SubscriptionId,
+        message_type: Option<MessageType>,
+        data: &'a [u8],
+        memory: &'a mut Vec<u8>,
+    ) -> &'a [u8] {
+        let select = self.subscriptions.get(id).and_then(|subscription| subscription.select.as_ref());
+        let Some(select) = select else { return data };
+        select.apply(message_type, data, &mut self.arena, memory)
     }
 
     pub(crate) fn subscription(&mut self, id: SubscriptionId) -> &mut Subscription {

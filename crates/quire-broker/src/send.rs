@@ -6,8 +6,10 @@ use super::context::Context;
 use super::io::Output;
 use super::slice::PENDING_INPUT_MAX;
 use crate::session::{Outbox, Phase, Session, SessionId, SharedData, Stall, Taken};
+use crate::subscription::{ServedBy, Source, SubscriptionId};
 use crate::topic::Stage;
-use quire_command::{Code, Reply};
+use quire_command::{Code, Message, Reply};
+use quire_expression::filter::MessageContext;
 
 /// The most bytes that a connection is sent in one turn, plus at most one chunk. The backlog of a connection that takes bytes again must
 /// not delay the others.
@@ -140,7 +142,7 @@ impl Context {
                 || (self.sessions.is_pushing_back && session.has_published);
             if pause != session.is_reading_paused {
                 session.is_reading_paused = pause;
-                session.heard_at = self.now.instant;
+                session.received_at = self.now.instant;
                 self.outputs.push_back(if pause {
                     Output::PauseReading { connection }
                 } else {
@@ -198,6 +200,93 @@ impl Context {
         let size = session.outbox.backlog_size() as u64;
         self.touch(id);
         if size > self.transport_of(id).max_client_backlog {
+            self.end_slow(id);
+        }
+    }
+
+    /// Puts a message into the outbox of the connection of the subscription, or where the subscription holds it. `shared` has the same bytes
+    /// as the data of the message.
+    pub(crate) fn deliver_published(
+        &mut self,
+        id: SubscriptionId,
+        context: &MessageContext<'_>,
+        message: &Message<'_>,
+        is_queue: bool,
+        shared: Option<&Arc<SharedData>>,
+    ) {
+        // A connection that was ended while this message was served took its subscriptions along.
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
+        let session_id = subscription.session;
+        let message = Message { subscription: subscription.number, ..*message };
+        let conflation = subscription.conflation.as_ref().filter(|_| !is_queue);
+        if conflation.is_some_and(|conflation| conflation.key.applies_to(message.key)) {
+            if subscription.is_follower() && !message.key.is_empty() {
+                return;
+            }
+            if !subscription.wants_key(message.key) {
+                return;
+            }
+            self.conflate_message(id, context.topic, Some(context), &message);
+            return self.check_backlog(session_id);
+        }
+        let session = &mut self.sessions.all[session_id];
+        if shared.is_none() {
+            self.buffers.give(&mut session.outbox);
+        }
+        let size = match &mut subscription.served_by {
+            // The name belongs to a queue, which serves the subscriptions without a bookmark.
+            ServedBy::Ordinary | ServedBy::Queue(_) if is_queue => return,
+            ServedBy::Ordinary | ServedBy::Queue(_) => {
+                session.outbox.put_message(&message, shared);
+                session.outbox.backlog_size()
+            }
+            ServedBy::Sow(sow) if !sow.wants_key(message.key) => return,
+            ServedBy::Sow(sow) => match &mut sow.held {
+                Some(held) => {
+                    let size_before = held.len();
+                    session.outbox.encoder().put_message(&message, held);
+                    session.deferred_size += held.len() - size_before;
+                    session.deferred_size + session.outbox.backlog_size()
+                }
+                None => {
+                    session.outbox.put_message(&message, shared);
+                    session.outbox.backlog_size()
+                }
+            },
+            // A bookmark subscription gets what is recorded, and nothing else.
+            ServedBy::Bookmark(_) if message.bookmark.is_none() => return,
+            ServedBy::Bookmark(progress) => {
+                if progress.taken_after.is_some_and(|instant| message.timestamp_ns <= instant.as_ns()) {
+                    return;
+                }
+                match &mut progress.stage {
+                    Source::SwitchingToLive(switching) => {
+                        session.outbox.encoder().put_message(&message, &mut switching.buffered);
+                        switching.buffered.len() + session.outbox.backlog_size()
+                    }
+                    _ => {
+                        session.outbox.put_message(&message, shared);
+                        session.outbox.backlog_size()
+                    }
+                }
+            }
+        };
+        if shared.is_some() && session.is_writable {
+            self.slices.charge(message.data.len());
+        }
+        self.counters.delivered += 1;
+        let size_max = self.config.transports[session.transport.0 as usize].max_client_backlog;
+        mark_dirty(session, &mut self.sessions.dirty, session_id);
+        if size as u64 > size_max {
+            self.end_slow(session_id);
+        }
+    }
+
+    /// Conflated messages have one bound. Beyond it messages go to the backlog, which has another.
+    pub(crate) fn check_backlog(&mut self, id: SessionId) {
+        let session = self.session(id);
+        let size = session.outbox.backlog_size() + session.deferred_size;
+        if size as u64 > self.transport_of(id).max_client_backlog {
             self.end_slow(id);
         }
     }

@@ -209,9 +209,9 @@ impl Context {
         let session = self.session(id);
         let Some(interval) = session.heartbeat else { return };
         if session.is_reading_paused {
-            session.heard_at = now;
+            session.received_at = now;
         }
-        let deadline = session.heard_at + 2 * interval;
+        let deadline = session.received_at + 2 * interval;
         if deadline <= now {
             self.end(id, Code::HeartbeatTimeout, "nothing was heard for two heartbeat intervals");
         } else {

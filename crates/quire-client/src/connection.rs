@@ -112,11 +112,12 @@ impl Connection {
             Reply::Stats { command, json } => {
                 let ClientCore { commands, subscriptions, events, .. } = core;
                 let command = CommandId(command);
-                events.push_back(Event::Told { command, json: json.to_owned() });
+                events.push_back(Event::JsonReply { command, json: json.to_owned() });
                 commands.answered(command, Ok(()), subscriptions, events);
             }
             Reply::JournalFile { command, json } => {
-                core.events.push_back(Event::Told { command: CommandId(command), json: json.to_owned() });
+                core.events
+                    .push_back(Event::JsonReply { command: CommandId(command), json: json.to_owned() });
             }
             Reply::Persisted { sequence } => core.persisted_up_to(sequence),
             Reply::Ack(ack) => {
@@ -130,7 +131,7 @@ impl Connection {
                     AckKind::Completed => {
                         let subscription = ack.subscription;
                         match core.subscriptions.completed(subscription) {
-                            CaughtUp::Told => {
+                            CaughtUp::Requested => {
                                 core.events.push_back(Event::Completed { subscription, total: None });
                             }
                             CaughtUp::Again => (),
@@ -155,8 +156,10 @@ impl Connection {
                                 if result.is_ok() {
                                     events.extend(subscriptions.entered(ack.subscription, ack.detail));
                                     if command.is_delete() && commands.is_waiting(command) {
-                                        events
-                                            .push_back(Event::Told { command, json: ack.detail.to_string() });
+                                        events.push_back(Event::JsonReply {
+                                            command,
+                                            json: ack.detail.to_string(),
+                                        });
                                     }
                                 }
                                 commands.answered(command, result, subscriptions, events);

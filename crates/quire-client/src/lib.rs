@@ -192,7 +192,7 @@ pub enum Event {
         messages: Vec<Message>,
     },
     /// Data of the server about its queues, or about a file of its journal, or the number of deleted records; [`Event::Answered`] follows.
-    Told {
+    JsonReply {
         /// Which command asked.
         command: CommandId,
         /// As in protocol.md, `stats` and `journal_file`; of a delete a number.

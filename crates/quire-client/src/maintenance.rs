@@ -9,7 +9,7 @@ use quire_wire::Encode;
 
 impl ClientCore {
     /// Asks the server to archive, compress or remove one full journal file: the oldest selected one. With `dry_run` it asks for all
-    /// selected files. Each file comes as [`Event::Told`](super::Event::Told) before the answer. No file: none is selected, or it must
+    /// selected files. Each file comes as [`Event::JsonReply`](super::Event::JsonReply) before the answer. No file: none is selected, or it must
     /// stay. A connection may have one such command at a time. With `archive_directory` the server refuses the command unless it archives
     /// there.
     ///

@@ -68,7 +68,7 @@ impl ClientCore {
         self.settle_selected(queue, verdict, Selection::Matching(filter))
     }
 
-    /// Asks for the figures of a queue, or of all: [`Event::Told`](super::Event::Told).
+    /// Asks for the figures of a queue, or of all: [`Event::JsonReply`](super::Event::JsonReply).
     ///
     /// # Errors
     /// When the client is closed.
@@ -79,7 +79,7 @@ impl ClientCore {
         }))
     }
 
-    /// Asks about the server: [`Event::Told`](super::Event::Told).
+    /// Asks about the server: [`Event::JsonReply`](super::Event::JsonReply).
     ///
     /// # Errors
     /// When the client is closed.
@@ -90,7 +90,7 @@ impl ClientCore {
         }))
     }
 
-    /// Has the server create or drop a queue: [`Event::Told`](super::Event::Told).
+    /// Has the server create or drop a queue: [`Event::JsonReply`](super::Event::JsonReply).
     ///
     /// # Errors
     /// When the client is closed.
@@ -101,7 +101,7 @@ impl ClientCore {
         }))
     }
 
-    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination: [`Event::Told`](super::Event::Told).
+    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination: [`Event::JsonReply`](super::Event::JsonReply).
     ///
     /// # Errors
     /// When the client is closed.

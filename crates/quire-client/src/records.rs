@@ -84,7 +84,7 @@ impl ClientCore {
         }
     }
 
-    /// Deletes records. The delete has a sequence and is kept like a publish. Gives its sequence, and the command: [`Event::Told`] gives
+    /// Deletes records. The delete has a sequence and is kept like a publish. Gives its sequence, and the command: [`Event::JsonReply`] gives
     /// the number of deleted records.
     ///
     /// # Errors

@@ -365,7 +365,7 @@ impl Subscriptions {
             entry.has_records = true;
             return CaughtUp::Records;
         }
-        if std::mem::take(&mut entry.spec.completed) { CaughtUp::Told } else { CaughtUp::Again }
+        if std::mem::take(&mut entry.spec.completed) { CaughtUp::Requested } else { CaughtUp::Again }
     }
 
     /// The connection is lost: the queries of these subscriptions will be repeated.
@@ -506,7 +506,7 @@ impl Entry {
 /// The cause of a `completed` acknowledgement.
 pub(super) enum CaughtUp {
     /// The user asked for it, and gets it once.
-    Told,
+    Requested,
     /// A re-entry. It is not reported.
     Again,
     /// A query, which ends with it.

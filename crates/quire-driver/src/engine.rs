@@ -86,10 +86,10 @@ impl Engine {
             return Err(ConfigError { key: "replication".to_owned(), reason }.into());
         }
         let poller = Arc::new(Poller::new().map_err(EngineError::Thread)?);
-        let bell = Arc::clone(&poller);
+        let notified = Arc::clone(&poller);
         let wake = Box::new(move || {
             // Fails only when the poller's descriptor is broken. The engine then cannot continue, and its next wait reports the error.
-            let _ = bell.notify();
+            let _ = notified.notify();
         });
         let (host, _) = Host::open(config, wake, on_progress)?;
         let reader = host.reader();

@@ -8,7 +8,7 @@
 //! 3. [`Host::end_turn`]: the journal batch goes to its writer, and replays are fed.
 //! 4. [`Host::poll_output`] until it returns `None`. On the way it hands reads and maintenance jobs to threads, and replies to their
 //!    callers. The loop does not see these.
-//! 5. [`Host::sleep`]: sleep until the waker rings, a transport is ready, or the time is over. The waker does not ring before this call.
+//! 5. [`Host::sleep`]: sleep until the waker wakes the loop, a transport is ready, or the time is over. The waker does not do so before this call.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -137,7 +137,7 @@ impl Host {
     /// Starts a turn: reads the clock, and takes the events from outside of the loop.
     pub fn begin_turn(&mut self) {
         self.now = self.clock.now();
-        if self.waker.answer() {
+        if self.waker.begin_turn() {
             self.handle(Input::Flushed);
         }
         while let Some(done) = self.pool.poll() {
@@ -208,7 +208,7 @@ impl Host {
     }
 
     /// How long the loop may sleep when nothing happens; `None` = until something does. Ask after the turn and before the loop sleeps: from
-    /// then on the waker rings.
+    /// then on the waker wakes it.
     pub fn sleep(&self) -> Option<Duration> {
         if !self.waker.may_sleep() {
             return Some(Duration::ZERO);

@@ -25,7 +25,7 @@ impl MaintenanceWorker {
         MaintenanceWorker { done, finished, waker: Arc::clone(waker), thread: None }
     }
 
-    /// Runs the job, and rings the waker when it is done.
+    /// Runs the job, and notifies the waker when it is done.
     pub fn submit(&mut self, job: MaintenanceJob) {
         self.wait();
         let (finished, waker) = (self.finished.clone(), Arc::clone(&self.waker));
@@ -35,14 +35,14 @@ impl MaintenanceWorker {
                 done.unwrap_or_else(|| MaintenanceDone::failed("it panicked, which is a bug in quire"));
             // The receiver is gone only when the loop is ending.
             let _ = finished.send(done);
-            waker.ring();
+            waker.notify();
         };
         match std::thread::Builder::new().name("quire-maintain".into()).spawn(run) {
             Ok(thread) => self.thread = Some(thread),
             Err(error) => {
                 // The receiver is our own.
                 let _ = self.finished.send(MaintenanceDone::failed(&format!("no thread for it: {error}")));
-                self.waker.ring();
+                self.waker.notify();
             }
         }
     }
@@ -52,7 +52,7 @@ impl MaintenanceWorker {
         self.done.try_recv().ok()
     }
 
-    /// Waits for the thread: before the next job it has nothing left to do but to ring, at the end it finishes its file.
+    /// Waits for the thread: before the next job it has nothing left to do but to notify the waker, at the end it finishes its file.
     fn wait(&mut self) {
         if let Some(thread) = self.thread.take() {
             // It has sent its result; panics are caught in it.

@@ -1,7 +1,7 @@
 //! The threads that read the journal for replays.
 //!
 //! A cold replay waits for the disk. The loop serves all connections and must not wait. The broker hands out [`ReadRequest`]s, these
-//! threads run them, and the loop takes the [`ReadDone`]s back when the waker rings. A request that panics is a bug in quire. The panic is
+//! threads run them, and the loop takes the [`ReadDone`]s back when the waker wakes it. A request that panics is a bug in quire. The panic is
 //! caught and logged, so that the other replays and the thread continue.
 //!
 //! The queue needs no separate limit because its users have one. A replay has one outstanding read and one ahead of it, and
@@ -29,7 +29,7 @@ pub struct ReaderPool {
 }
 
 impl ReaderPool {
-    /// Starts the threads. `waker` is rung after each read.
+    /// Starts the threads. They notify `waker` after each read.
     ///
     /// # Errors
     /// The error of the operating system when it has no thread left.
@@ -77,7 +77,7 @@ fn read(waiting: &Receiver<ReadRequest>, finished: &Sender<ReadDone>, waker: &Wa
         if finished.send(done).is_err() {
             return;
         }
-        waker.ring();
+        waker.notify();
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 /// Called on a foreign thread when the loop has to take a turn. Must not block.
 pub type Wake = Box<dyn Fn() + Send + Sync>;
 
-/// The events outside of the loop since its last turn, and the bell that announces them.
+/// The events outside of the loop since its last turn, and the function that wakes it for them.
 ///
-/// The bell rings at most once per turn, for any number of flushes and reads that end meanwhile, and only while the loop is between two
+/// The function is called at most once per turn, for any number of flushes and reads that end meanwhile, and only while the loop is between two
 /// turns. A system call per event would cost more than the events.
 pub struct Waker {
     wake: Wake,
@@ -20,7 +20,7 @@ const AWAKE: u8 = 0;
 /// The loop may sleep.
 const ASLEEP: u8 = 1;
 /// Something waits for the next turn.
-const RUNG: u8 = 2;
+const NOTIFIED: u8 = 2;
 
 impl Waker {
     /// A waker that calls `wake`.
@@ -31,26 +31,26 @@ impl Waker {
     /// The journal made something durable, or failed.
     pub fn flushed(&self) {
         self.flushed.store(true, Ordering::Release);
-        self.ring();
+        self.notify();
     }
 
     /// Something waits for the loop.
-    pub fn ring(&self) {
-        if self.state.swap(RUNG, Ordering::AcqRel) == ASLEEP {
+    pub fn notify(&self) {
+        if self.state.swap(NOTIFIED, Ordering::AcqRel) == ASLEEP {
             (self.wake)();
         }
     }
 
     /// Called by the loop at the start of a turn, before it looks at anything that is announced here: what is announced
     /// after this call is announced again. Gives whether the journal flushed.
-    pub fn answer(&self) -> bool {
+    pub fn begin_turn(&self) -> bool {
         self.state.swap(AWAKE, Ordering::AcqRel);
         self.flushed.swap(false, Ordering::AcqRel)
     }
 
     /// Called by the loop at the end of a turn. False: something was announced during the turn, and the next turn is due at once.
     pub fn may_sleep(&self) -> bool {
-        self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire) != Err(RUNG)
+        self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire) != Err(NOTIFIED)
     }
 }
 
@@ -62,25 +62,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bell_rings_once_between_turns_and_no_flush_is_forgotten() {
-        let rings = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&rings);
+    fn the_loop_is_woken_once_between_turns_and_no_flush_is_forgotten() {
+        let wake_count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&wake_count);
         let waker = Waker::new(Box::new(move || {
             counted.fetch_add(1, Ordering::Relaxed);
         }));
         waker.flushed();
         waker.flushed();
-        waker.ring();
-        assert_eq!(rings.load(Ordering::Relaxed), 1);
-        assert!(waker.answer());
-        assert!(!waker.answer(), "a flush is handed out once");
+        waker.notify();
+        assert_eq!(wake_count.load(Ordering::Relaxed), 1);
+        assert!(waker.begin_turn());
+        assert!(!waker.begin_turn(), "a flush is handed out once");
         waker.flushed();
-        assert_eq!(rings.load(Ordering::Relaxed), 1, "the loop is awake");
+        assert_eq!(wake_count.load(Ordering::Relaxed), 1, "the loop is awake");
         assert!(!waker.may_sleep(), "what happened during the turn needs another turn");
-        assert!(waker.answer());
+        assert!(waker.begin_turn());
         assert!(waker.may_sleep());
-        waker.ring();
-        assert_eq!(rings.load(Ordering::Relaxed), 2);
-        assert!(!waker.answer(), "a bell without a flush is no flush");
+        waker.notify();
+        assert_eq!(wake_count.load(Ordering::Relaxed), 2);
+        assert!(!waker.begin_turn(), "a wake-up without a flush is no flush");
     }
 }

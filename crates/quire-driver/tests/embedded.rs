@@ -425,7 +425,7 @@ fn an_engine_maintains_its_journal_when_a_client_asks_and_stops_meanwhile() {
         let ask = |dry_run| {
             let command = keeper.maintain(Action::Remove, Files::OlderThan(0), dry_run, None).unwrap();
             keeper.wait(command, SOON).expect("in time").unwrap();
-            keeper.take_told(command)
+            keeper.take_json_replies(command)
         };
         assert_eq!(ask(true).len(), full);
         assert_eq!(ask(false).len(), 1);

@@ -537,8 +537,8 @@ impl Client {
         Ok(self.subscription(subscribed, progress, Taker::Query))
     }
 
-    /// Deletes records; gives the command, whose `take_told` gives their number. Raises `BlockingIOError` when the store is full: wait with
-    /// `wait_room`.
+    /// Deletes records; gives the command, whose `take_json_replies` gives their number. Raises `BlockingIOError` when the store is full: wait
+    /// with `wait_room`.
     #[pyo3(signature = (topic, filter, keys, data))]
     fn delete(
         &self,
@@ -622,8 +622,8 @@ impl Client {
 
     /// The JSON answers to `queue_stats`, `inspect`, `create_queue`, `drop_queue` or `maintain`, and the number of records of `delete`. Each
     /// answer is returned once.
-    fn take_told(&self, command: u32) -> Vec<String> {
-        self.handle.client().take_told(CommandId(command))
+    fn take_json_replies(&self, command: u32) -> Vec<String> {
+        self.handle.client().take_json_replies(CommandId(command))
     }
 
     /// Messages that were settled, of which it is not known yet that this is durable.

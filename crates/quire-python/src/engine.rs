@@ -45,9 +45,9 @@ pub struct Engine {
     /// The next turn panics.
     is_to_panic: AtomicBool,
     /// Becomes readable when a turn is due.
-    bell: UnixStream,
-    /// Rings the bell.
-    rope: Arc<UnixStream>,
+    wake_rx: UnixStream,
+    /// Makes `wake_rx` readable.
+    wake_tx: Arc<UnixStream>,
     /// Holds a token when a turn is due, for a thread that waits for a reply.
     due: Receiver<()>,
 }
@@ -87,14 +87,14 @@ impl Engine {
     fn new(py: Python<'_>, config: &str, on_progress: Option<Py<PyAny>>) -> PyResult<Self> {
         let config = BrokerConfig::from_json(config).map_err(|error| to_python(py, error.into()))?;
         let opened = interpreter::with_progress(py, on_progress, |report| -> Result<Self, EngineError> {
-            let (bell, rope) = UnixStream::pair().map_err(EngineError::Thread)?;
-            bell.set_nonblocking(true).map_err(EngineError::Thread)?;
-            rope.set_nonblocking(true).map_err(EngineError::Thread)?;
-            let rope = Arc::new(rope);
+            let (wake_rx, wake_tx) = UnixStream::pair().map_err(EngineError::Thread)?;
+            wake_rx.set_nonblocking(true).map_err(EngineError::Thread)?;
+            wake_tx.set_nonblocking(true).map_err(EngineError::Thread)?;
+            let wake_tx = Arc::new(wake_tx);
             let (is_due, due) = bounded(1);
-            let pulled = Arc::clone(&rope);
+            let wake_of_host = Arc::clone(&wake_tx);
             let wake = Box::new(move || {
-                pull(&pulled);
+                send_wake(&wake_of_host);
                 // When it is full, the waiting thread already has a wake-up.
                 let _ = is_due.try_send(());
             });
@@ -102,19 +102,19 @@ impl Engine {
                 report(done_bytes, total_bytes);
             })?;
             let running = Mutex::new(Some(Running { host, effects: Vec::new() }));
-            Ok(Engine { running, is_to_panic: AtomicBool::new(false), bell, rope, due })
+            Ok(Engine { running, is_to_panic: AtomicBool::new(false), wake_rx, wake_tx, due })
         })?;
         opened.map_err(|error| to_python(py, error))
     }
 
     /// The descriptor that becomes readable when a turn is due.
     fn wake_fd(&self) -> i32 {
-        self.bell.as_raw_fd()
+        self.wake_rx.as_raw_fd()
     }
 
     /// Reads what makes the descriptor readable. Call it when it is, and then take a turn.
-    fn silence(&self) {
-        while matches!((&self.bell).read(&mut [0; 64]), Ok(64)) {}
+    fn drain_wake(&self) {
+        while matches!((&self.wake_rx).read(&mut [0; 64]), Ok(64)) {}
     }
 
     /// Makes the next turn panic: for tests of the behavior after a bug in the broker.
@@ -286,7 +286,7 @@ impl Engine {
             let mut sleep = self.take_turn(|running| running.host.admin(command, answer))?;
             loop {
                 // The loop sends the output of the turn.
-                pull(&self.rope);
+                send_wake(&self.wake_tx);
                 if let Ok(reply) = reply.try_recv() {
                     return Ok(reply);
                 }
@@ -303,9 +303,9 @@ impl Engine {
     }
 }
 
-/// Rings the bell. Fails only when it is ringing already for hundreds of turns, which is as good.
-fn pull(mut rope: &UnixStream) {
-    let _ = rope.write(&[1]);
+/// Wakes the event loop. Fails only when the bytes of hundreds of wake-ups are unread, and then the loop wakes up anyway.
+fn send_wake(mut wake_tx: &UnixStream) {
+    let _ = wake_tx.write(&[1]);
 }
 
 fn hand_in(host: &mut Host, (event, connection, bytes): &(u8, u64, PyBackedBytes)) {

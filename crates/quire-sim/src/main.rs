@@ -1,7 +1,10 @@
 //! Plays many histories: `quire-sim [--seeds COUNT] [--first SEED] [--only journals|worlds|instances]`. Ends with 1 at the first that goes
-//! wrong, and names its seed. Without `--only`, every second seed has a world of several instances, to keep the time of `make sim` short.
+//! wrong, and names its seed. Each processor plays other seeds. Without `--only`, every second seed has a world of several instances, to keep
+//! the time of `make sim` short.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 use quire_sim::{Outcome, instances, run, world};
 
@@ -25,39 +28,93 @@ fn main() -> ExitCode {
             }
         }
     }
-    let plays = |kind: &str| only.as_ref().is_none_or(|only| only == kind);
-    let mut journals = Outcome::default();
-    let mut cluster_count = 0;
-    let (mut worlds, mut clusters) = (world::Played::default(), instances::Played::default());
-    for seed in first..first + count {
-        let mut played = Ok(());
-        if plays(KINDS[0]) {
-            played = run(seed, None).map(|outcome| journals.add(&outcome));
+    let plays = Plays { only };
+    // The threads take the seeds in their order, and finish those that they have begun. So the first seed that goes wrong is always found.
+    let next = AtomicU64::new(first);
+    let play = || {
+        let mut sum = Sum::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + count {
+                return (sum, None);
+            }
+            if let Err(reason) = sum.play(seed, &plays) {
+                next.store(first + count, Ordering::Relaxed);
+                return (sum, Some((seed, reason)));
+            }
         }
-        if played.is_ok() && plays(KINDS[1]) {
-            played = world::play(seed, None).map(|played| worlds.add(&played));
-        }
-        if played.is_ok() && plays(KINDS[2]) && (only.is_some() || seed % 2 == 0) {
-            cluster_count += 1;
-            played = instances::play(seed, None).map(|played| clusters.add(&played));
-        }
-        if let Err(reason) = played {
-            eprintln!("seed {seed}: {reason}\nrepeat it with: quire-sim --first {seed} --seeds 1");
-            return ExitCode::FAILURE;
-        }
+    };
+    let results: Vec<_> = thread::scope(|scope| {
+        let threads = (0..thread::available_parallelism().map_or(1, usize::from)).map(|_| scope.spawn(play));
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().map(|thread| thread.join().expect("a world panicked")).collect()
+    });
+    if let Some((seed, reason)) = results.iter().filter_map(|(_, failure)| failure.as_ref()).min() {
+        eprintln!("seed {seed}: {reason}\nrepeat it with: quire-sim --first {seed} --seeds 1");
+        return ExitCode::FAILURE;
     }
-    if plays(KINDS[0]) {
+    let mut sum = Sum::default();
+    results.iter().for_each(|(part, _)| sum.add(part));
+    let Sum { journals, worlds, clusters, cluster_count } = sum;
+    if plays.kind(KINDS[0]) {
         println!("{count} journals: {journals}; nothing acknowledged was lost");
     }
-    if plays(KINDS[1]) {
+    if plays.kind(KINDS[1]) {
         println!(
             "{count} worlds: {worlds}; nothing acknowledged was lost, nothing doubled, no reader missed anything"
         );
     }
-    if plays(KINDS[2]) {
+    if plays.kind(KINDS[2]) {
         println!(
             "{cluster_count} worlds of several instances: {clusters}; no counted copy was lost, nothing doubled, all instances agree"
         );
     }
     ExitCode::SUCCESS
+}
+
+/// The kinds of histories that are played.
+struct Plays {
+    only: Option<String>,
+}
+
+impl Plays {
+    fn kind(&self, kind: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only == kind)
+    }
+}
+
+/// The results of the histories of a thread.
+#[derive(Default)]
+struct Sum {
+    journals: Outcome,
+    worlds: world::Played,
+    clusters: instances::Played,
+    cluster_count: u64,
+}
+
+impl Sum {
+    /// Plays the histories of a seed.
+    ///
+    /// # Errors
+    /// What went wrong.
+    fn play(&mut self, seed: u64, plays: &Plays) -> Result<(), String> {
+        if plays.kind(KINDS[0]) {
+            self.journals.add(&run(seed, None)?);
+        }
+        if plays.kind(KINDS[1]) {
+            self.worlds.add(&world::play(seed, None)?);
+        }
+        if plays.kind(KINDS[2]) && (plays.only.is_some() || seed.is_multiple_of(2)) {
+            self.cluster_count += 1;
+            self.clusters.add(&instances::play(seed, None)?);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, other: &Sum) {
+        self.journals.add(&other.journals);
+        self.worlds.add(&other.worlds);
+        self.clusters.add(&other.clusters);
+        self.cluster_count += other.cluster_count;
+    }
 }

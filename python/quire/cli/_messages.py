@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ from quire.client._worker import refusal_of
 
 #: Seconds that `subscribe` waits for the server, when `--timeout` is not less.
 CONNECT_TIMEOUT = 10.0
+#: Seconds without a message, after which `subscribe` tells a person what it waits for.
+_PATIENCE = 2.0
 
 
 def publish(
@@ -266,6 +269,7 @@ def subscribe(
         if ack and (refusal := refusal_of(topic, subscription._core, 1)):
             raise refusal
         shown = 0
+        reminder = _reminder(topic)
         while count is None or shown < count:
             try:
                 message = subscription.get(timeout=timeout)
@@ -279,11 +283,23 @@ def subscribe(
                 raise TimeoutError(
                     f"{shown} of {counted(count, 'message')} came, and nothing for {timeout:g} s"
                 ) from None
+            reminder.cancel()
             print_message(message, style, is_first=shown == 0)
             shown += 1
             if ack:
                 message.ack()
+        reminder.cancel()
     return 0
+
+
+def _reminder(topic: str) -> threading.Timer:
+    """Says after some seconds without a message what the command waits for: a person may have misspelled the topic."""
+    note = f"quire: no message of {topic!r} yet; waiting (Ctrl-C ends)"
+    reminder = threading.Timer(_PATIENCE, print, [note], {"file": sys.stderr})
+    reminder.daemon = True
+    if sys.stderr.isatty():
+        reminder.start()
+    return reminder
 
 
 def sow(

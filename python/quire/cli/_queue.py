@@ -219,7 +219,7 @@ def redrive(
         figures = client.queue_stats(queue)[queue]
         if not figures.get("takes_dead_letters", True):
             raise quire.ConfigError(
-                f"{queue!r} is not over the dead_letter_topic of any queue: its messages are no dead letters; nothing was taken"
+                f"{queue!r} is not over the dead_letter_topic of any queue: its messages are not dead letters; nothing was taken"
             )
         most = figures["depth"] if count is None else min(figures["depth"], count)
         # Reads the letters without taking them: a message that is taken and returned counts as delivered.

@@ -91,6 +91,8 @@ class ClientBase(Generic[S]):
         self._subscriptions: weakref.WeakValueDictionary[str, S] = weakref.WeakValueDictionary()
         self._handled: set[S] = set()
         self._subscription_count = 0
+        #: Those that the program has named. Their places are in the store.
+        self._sub_ids: set[str] = set()
         self._handlers: dict[int, Handler] = {}
         #: Called when a subscription with a handler has ended, with the error that ended it.
         self._on_end: dict[int, OnEnd] = {}
@@ -455,6 +457,18 @@ class ClientBase(Generic[S]):
             raise ConfigError("it is empty", key="sub_id")
         if sub_id in self._subscriptions:
             raise SubscriptionInUseError(f"this client already has a subscription {sub_id!r}", key="sub_id")
+        if (
+            spec.bookmark == MOST_RECENT
+            and self._options.bookmark_store is None
+            and sub_id not in self._sub_ids
+        ):
+            logger.warning(
+                "%r: MOST_RECENT of %r begins at the oldest message in each new process: "
+                "its place is in memory, and bookmark_store= takes a file",
+                self,
+                sub_id,
+            )
+        self._sub_ids.add(sub_id)
         return sub_id
 
     async def _unsubscribe(
@@ -555,7 +569,7 @@ class ClientBase(Generic[S]):
         try:
             if not await self._driver.wait(partial(core.wait, command), limit):
                 raise self._too_late(core, limit, "asking for the figures of queues")
-            told = core.take_told(command)
+            told = core.take_json_replies(command)
             return json.loads(told[0])["queues"] if told else {}
         finally:
             core.abandon(command)
@@ -587,7 +601,7 @@ class ClientBase(Generic[S]):
         try:
             if not await self._driver.wait(partial(core.wait, command), limit):
                 raise self._too_late(core, limit, what)
-            return json.loads(core.take_told(command)[0])
+            return json.loads(core.take_json_replies(command)[0])
         finally:
             core.abandon(command)
 

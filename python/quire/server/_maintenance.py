@@ -94,7 +94,7 @@ def _ask(
 def _files_of(core: _quire.Client, command: int) -> list[Segment]:
     try:
         core.wait(command)
-        told = [json.loads(text) for text in core.take_told(command)]
+        told = [json.loads(text) for text in core.take_json_replies(command)]
     except ProtocolError as error:
         raise ProtocolError(
             f"the server does not understand this: it is older than the command, and takes a directory only ({error.reason})"

@@ -360,7 +360,7 @@ class Server:
     def _woken(self) -> None:
         """Another thread has something for the next turn."""
         if self._engine is not None:
-            self._engine.silence()
+            self._engine.drain_wake()
         self._schedule()
 
     def _schedule(self) -> None:

@@ -78,7 +78,7 @@ impl Bookmarks {
 
 impl Context {
     /// The subscriptions that may be paused, and the first reason why one may not.
-    pub(crate) fn pausable(
+    pub(super) fn pausable(
         &mut self,
         id: SessionId,
         numbers: SubscriptionNumbers<'_>,
@@ -102,7 +102,7 @@ impl Context {
         (pausable, refused)
     }
 
-    pub(crate) fn answer(&mut self, id: SessionId, command: u32, acks: Acks, refused: Option<Refused>) {
+    pub(super) fn answer(&mut self, id: SessionId, command: u32, acks: Acks, refused: Option<Refused>) {
         match refused {
             None => self.acknowledge_processed(id, command, 0, acks),
             Some(refused) => self.refuse_command(id, command, 0, &refused),

@@ -165,7 +165,7 @@ impl Bookmarks {
 }
 
 impl Context {
-    pub(crate) fn send_resume_position(&mut self, id: SessionId, place: Bookmark, numbers: &[u8]) {
+    pub(super) fn send_resume_position(&mut self, id: SessionId, place: Bookmark, numbers: &[u8]) {
         if let Some(subscriptions) = SubscriptionNumbers::from_bytes(numbers)
             && self.session(id).phase == Phase::Open
         {

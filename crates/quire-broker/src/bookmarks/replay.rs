@@ -23,7 +23,7 @@ use crate::failure::code_of;
 use crate::replay::{
     CHUNK_SIZE_MAX, Chunk, Found, Item, PACED_CHUNK_SIZE_MIN, Pace, Reading, Replay, ReplayId, ReplayPosition,
 };
-use crate::session::{Phase, Session, SessionId};
+use crate::session::SessionId;
 use crate::slice::PASS;
 use crate::subscription::{EndPosition, Member, Members, ServedBy, Source, Subscription, SubscriptionId};
 use crate::topic::Stage;
@@ -36,9 +36,6 @@ const READS_MAX: usize = 128;
 /// Bytes of chunks of replays with a rate, which may wait for long: as much again. Beyond it the one that would wait longest gives its
 /// chunk back.
 const PACED_SIZE_MAX: usize = 32 * 1024 * 1024;
-
-/// Bytes in an outbox above which replays wait: enough for a connection to be busy until the next turn.
-pub(crate) const PUMP_SIZE_MAX: usize = 512 * 1024;
 
 /// A range of at most this many records before the live tail is read on the loop.
 const INLINE_RECORDS_MAX: u64 = 256;
@@ -91,13 +88,6 @@ impl ReadSlots {
             Some(_) => self.paced_size -= chunk.size,
             None => self.ready -= 1,
         }
-    }
-}
-
-impl Session {
-    /// Whether replays, and those that follow the live tail, may put more in line.
-    pub(crate) fn has_room(&self) -> bool {
-        self.is_writable && self.phase != Phase::Closed && self.outbox.size() < PUMP_SIZE_MAX
     }
 }
 
@@ -260,7 +250,7 @@ impl Bookmarks {
     }
 
     /// Takes every replay as far as it can go, then those in line for as long as there is room.
-    pub(crate) fn pump(&mut self, cx: &mut Context) {
+    pub(crate) fn serve_replays(&mut self, cx: &mut Context) {
         self.runnable.extend(std::mem::take(&mut self.runnable_next_turn));
         if !self.yielding.is_empty() && !cx.has_lone_publish() {
             for id in std::mem::take(&mut self.yielding) {
@@ -277,7 +267,7 @@ impl Bookmarks {
         let deadline = cx.slices.deadline(PASS);
         loop {
             while let Some(id) = self.runnable.pop_front() {
-                self.pump_one(cx, id, &mut inline_reads_left);
+                self.serve_replay(cx, id, &mut inline_reads_left);
                 if cx.slices.is_past(deadline) {
                     let has_more = self.read_slots.has_room() && !self.read_slots.waiting.is_empty();
                     cx.wants_turn |= has_more || !self.runnable.is_empty();
@@ -312,7 +302,7 @@ impl Bookmarks {
     }
 
     /// Takes a replay as far as it can go for now.
-    fn pump_one(&mut self, cx: &mut Context, id: ReplayId, inline_reads_left: &mut usize) {
+    fn serve_replay(&mut self, cx: &mut Context, id: ReplayId, inline_reads_left: &mut usize) {
         // One that gave its chunk back while it waits reads again when its time has come.
         if cx.timers.is_set(Timer::Replay(id)) || self.yields_to_publish(cx, id) {
             return;
@@ -371,7 +361,7 @@ impl Bookmarks {
             }
             if self.is_near_tail(cx, id) && !self.replay(id).is_heavy {
                 if *inline_reads_left == 0 {
-                    self.pump_next_turn(cx, id);
+                    self.serve_next_turn(cx, id);
                     return;
                 }
                 *inline_reads_left -= 1;
@@ -467,7 +457,7 @@ impl Bookmarks {
         cx.log.served.get().saturating_sub(place.after.get()) <= INLINE_RECORDS_MAX
     }
 
-    fn pump_next_turn(&mut self, cx: &mut Context, id: ReplayId) {
+    fn serve_next_turn(&mut self, cx: &mut Context, id: ReplayId) {
         self.runnable_next_turn.push(id);
         cx.wants_turn = true;
     }
@@ -617,7 +607,7 @@ impl Context {
         progress.is_some_and(|progress| progress.is_durable)
     }
 
-    pub(crate) fn members(&self, subscriptions: &[SubscriptionId]) -> Members {
+    fn members(&self, subscriptions: &[SubscriptionId]) -> Members {
         let member = |id: &SubscriptionId| {
             let subscription = &self.subscriptions.all[*id];
             let Subscription { number, selector, filter, conflation, select, .. } = subscription;
@@ -638,7 +628,7 @@ impl Context {
     }
 
     /// Whether something small waits for the disk.
-    pub(crate) fn has_lone_publish(&self) -> bool {
+    fn has_lone_publish(&self) -> bool {
         let size = self.log.unpersisted_size();
         0 < size && size <= LONE_SIZE_MAX && self.log.failure.is_none()
     }

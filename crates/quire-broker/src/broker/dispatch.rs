@@ -37,7 +37,7 @@ impl Broker {
         let now = self.cx.now.instant;
         let is_stopping = self.cx.shutdown != Shutdown::No;
         let session = self.cx.session(id);
-        session.heard_at = now;
+        session.received_at = now;
         !is_stopping && !matches!(session.phase, Phase::Closing | Phase::Closed)
     }
 
@@ -246,7 +246,7 @@ impl Broker {
     /// The client said goodbye. No further message is delivered, and its publishes are still acknowledged.
     fn leave(&mut self, id: SessionId) {
         self.drop_subscriptions(id);
-        self.publishers.note();
+        self.publishers.queue_acks();
         self.cx.session(id).phase = Phase::Closing;
         self.cx.touch(id);
         let publisher = self.cx.session(id).identity.as_ref().map(|identity| identity.publisher);

@@ -166,7 +166,7 @@ impl Broker {
                 self.links.opened(&mut self.cx, destination, Err(reason));
             }
             Input::LinkAccepted { connection, peer } => self.links.accepted(&mut self.cx, connection, peer),
-            Input::ReadDone(done) => self.read_done(done),
+            Input::ReadDone(done) => self.job_done(done),
             Input::MaintenanceDone(done) => {
                 let consumers = consumers!(self);
                 self.maintenance.done(&mut self.cx, &consumers, done);
@@ -189,20 +189,20 @@ impl Broker {
             Broker::fire_timers,
             Broker::continue_waiting,
             Broker::take_replicated,
-            Broker::submit_alone,
+            Broker::submit_inline,
             Broker::notice_failure,
             Broker::advance_tail,
             Broker::notify_progress,
             Broker::serve_queues,
             Broker::remove_records,
-            Broker::settle,
-            Broker::search_again,
+            Broker::acknowledge_publishers,
+            Broker::retry_searches,
             Broker::resume_sessions,
             Broker::submit,
             Broker::push_back,
             Broker::decide_ordinary,
             Broker::serve_tables,
-            Broker::pump_replays,
+            Broker::serve_replays,
             Broker::serve_links,
             Broker::continue_shutdown,
             Broker::send,
@@ -376,7 +376,7 @@ impl Broker {
     }
 
     /// Acknowledges newly persisted messages to the publishers.
-    fn settle(&mut self) {
+    fn acknowledge_publishers(&mut self) {
         self.publishers.acknowledge_all(&mut self.cx);
     }
 
@@ -389,9 +389,9 @@ impl Broker {
         self.bookmarks.send_resume_positions(&mut self.cx);
     }
 
-    fn search_again(&mut self) {
-        self.searches.search_again(&mut self.cx);
-        self.tables.find_again(&mut self.cx);
+    fn retry_searches(&mut self) {
+        self.searches.retry(&mut self.cx);
+        self.tables.retry_searches(&mut self.cx);
     }
 
     fn decide_ordinary(&mut self) {
@@ -422,8 +422,8 @@ impl Broker {
         Removals { cx, publishers, tables, ordinary, links }
     }
 
-    fn pump_replays(&mut self) {
-        self.bookmarks.pump(&mut self.cx);
+    fn serve_replays(&mut self) {
+        self.bookmarks.serve_replays(&mut self.cx);
     }
 
     /// Acknowledges what other instances sent, and sends them what is new.
@@ -432,7 +432,7 @@ impl Broker {
     }
 
     /// Hands the result of a job to the part that waits for it.
-    fn read_done(&mut self, ReadDone { number, outcome }: ReadDone) {
+    fn job_done(&mut self, ReadDone { number, outcome }: ReadDone) {
         let cx = &mut self.cx;
         let Some(owner) = cx.work.finish(number) else { return };
         match (owner, outcome) {
@@ -486,12 +486,12 @@ impl Broker {
 
     /// As [`Broker::submit`], and the journal may write a small batch on this thread, when no connection waits for output meanwhile. The
     /// records of the batch are then served and acknowledged in this turn.
-    fn submit_alone(&mut self) {
+    fn submit_inline(&mut self) {
         if self.cx.has_output() {
             return self.submit();
         }
         self.close_batch();
-        self.cx.log.journal.submit_alone();
+        self.cx.log.journal.submit_inline();
     }
 
     /// Hands the open batch to the journal.
@@ -503,7 +503,7 @@ impl Broker {
     /// Appends the records of leases to the open batch, and notes it for every publisher.
     fn close_batch(&mut self) {
         self.queues.log_leases(&mut self.cx, false);
-        self.publishers.note();
+        self.publishers.queue_acks();
         self.bookmarks.submitted();
     }
 

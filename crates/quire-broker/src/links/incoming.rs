@@ -35,11 +35,11 @@ pub(super) struct Incoming {
     /// Bytes of `input` that were worked on.
     taken_size: usize,
     /// By hops at the source, each in the order of its log.
-    owed: BTreeMap<u8, VecDeque<Owed>>,
+    pending: BTreeMap<u8, VecDeque<PendingAck>>,
     /// The place in the log of the source up to which its records came, and up to which they are acknowledged.
     received: Position,
     acknowledged: Position,
-    heard_at: Instant,
+    received_at: Instant,
     sent_at: Instant,
     record_count: u64,
     duplicate_count: u64,
@@ -75,7 +75,7 @@ enum State {
 
 /// An acknowledgement that the source is to get: of the records with the same hops in a frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Owed {
+pub(super) struct PendingAck {
     /// The position of the last of them in the log of the source.
     through: Position,
     /// It is sent when this position of the log here is safe.
@@ -173,10 +173,10 @@ impl Incoming {
             state: State::AwaitingHello,
             input: Vec::new(),
             taken_size: 0,
-            owed: BTreeMap::new(),
+            pending: BTreeMap::new(),
             received: Position::ZERO,
             acknowledged: Position::ZERO,
-            heard_at: now,
+            received_at: now,
             sent_at: now,
             record_count: 0,
             duplicate_count: 0,
@@ -189,7 +189,7 @@ impl Incoming {
     }
 
     pub(super) fn receive(&mut self, now: Instant, bytes: &[u8]) {
-        self.heard_at = now;
+        self.received_at = now;
         if !self.is_closed() {
             self.input.extend_from_slice(bytes);
         }
@@ -306,8 +306,8 @@ impl Incoming {
         self.duplicate_count += taken.duplicate_count;
         for (hops, waiting) in &taken.by_hops {
             let Waiting { through, position, destinations } = *waiting;
-            let owed = Owed { through, position, destinations, mark };
-            self.owed.entry(*hops).or_default().push_back(owed);
+            let ack = PendingAck { through, position, destinations, mark };
+            self.pending.entry(*hops).or_default().push_back(ack);
         }
         self.taken_size = arrived.begin + arrived.size;
         self.input = arrived.input;
@@ -320,25 +320,25 @@ impl Incoming {
         }
         let now = cx.now.instant;
         let mut acknowledged = Vec::new();
-        for (&hops, owed) in &mut self.owed {
+        for (&hops, acks) in &mut self.pending {
             let mut safe = None;
             // A record has one hop more here than at the source.
-            let is_safe = |owed: &mut Owed| {
-                cx.log.is_safe_after(owed.position, hops.saturating_add(1), owed.destinations)
+            let is_safe = |ack: &mut PendingAck| {
+                cx.log.is_safe_after(ack.position, hops.saturating_add(1), ack.destinations)
             };
-            while let Some(owed) = owed.pop_front_if(is_safe) {
-                safe = Some(owed);
+            while let Some(ack) = acks.pop_front_if(is_safe) {
+                safe = Some(ack);
             }
-            acknowledged.extend(safe.map(|owed| (hops, owed)));
+            acknowledged.extend(safe.map(|ack| (hops, ack)));
         }
-        for (hops, Owed { through, mark, .. }) in &acknowledged {
+        for (hops, PendingAck { through, mark, .. }) in &acknowledged {
             self.acknowledged = self.acknowledged.max(*through);
             self.send(cx, &Frame::Acknowledged { through: *through, hops: *hops, mark: *mark });
         }
         if !acknowledged.is_empty() {
             return;
         }
-        if self.heard_at + SILENCE_MAX <= now {
+        if self.received_at + SILENCE_MAX <= now {
             self.end(cx, "nothing was heard from it for 10 s");
         } else if self.sent_at + HEARTBEAT <= now && self.state == State::Open {
             self.send(cx, &Frame::Heartbeat);
@@ -346,7 +346,7 @@ impl Incoming {
     }
 
     pub(super) fn next_timeout(&self) -> Instant {
-        let silence = self.heard_at + SILENCE_MAX;
+        let silence = self.received_at + SILENCE_MAX;
         match self.state {
             State::Open => silence.min(self.sent_at + HEARTBEAT),
             // Nothing is sent before the greeting.

@@ -61,7 +61,7 @@ pub(super) struct Outgoing {
     peer_group: String,
     is_writable: bool,
     input: Vec<u8>,
-    heard_at: Instant,
+    received_at: Instant,
     sent_at: Instant,
     cursor: Option<Cursor>,
     /// The number of the read under way.
@@ -131,7 +131,7 @@ impl Outgoing {
             peer_group: String::new(),
             is_writable: true,
             input: Vec::new(),
-            heard_at: Instant::default(),
+            received_at: Instant::default(),
             sent_at: Instant::default(),
             cursor: None,
             reading: None,
@@ -231,7 +231,7 @@ impl Outgoing {
                 self.stop_at_gap(cx);
             }
             State::Waiting(at) if at <= now => self.open(cx),
-            State::Greeting(_) | State::Live(_) if self.heard_at + SILENCE_MAX <= now => {
+            State::Greeting(_) | State::Live(_) if self.received_at + SILENCE_MAX <= now => {
                 self.lose(cx, "nothing was heard from it for 10 s");
             }
             State::Live(connection) => {
@@ -268,8 +268,8 @@ impl Outgoing {
         let link = match self.state {
             State::Waiting(at) => Some(at),
             State::Opening | State::Paused | State::Gap => None,
-            State::Greeting(_) => Some(self.heard_at + SILENCE_MAX),
-            State::Live(_) => Some((self.heard_at + SILENCE_MAX).min(self.sent_at + HEARTBEAT)),
+            State::Greeting(_) => Some(self.received_at + SILENCE_MAX),
+            State::Live(_) => Some((self.received_at + SILENCE_MAX).min(self.sent_at + HEARTBEAT)),
         };
         let is_aging = self.definition.downgrade_after().filter(|_| !self.is_downgraded && !self.by_command);
         let age = self.waiting.front().zip(is_aging).map(|((_, since), after)| *since + after);
@@ -295,7 +295,7 @@ impl Outgoing {
             return false;
         }
         let now = cx.now.instant;
-        (self.heard_at, self.is_writable) = (now, true);
+        (self.received_at, self.is_writable) = (now, true);
         self.input.clear();
         self.state = State::Greeting(connection);
         let settings = &self.definition.settings;
@@ -326,7 +326,7 @@ impl Outgoing {
 
     /// Bytes came from the destination. Gives its greeting when it is among them.
     pub(super) fn receive(&mut self, cx: &mut Context, bytes: &[u8]) -> Option<Greeted> {
-        self.heard_at = cx.now.instant;
+        self.received_at = cx.now.instant;
         let mut input = std::mem::take(&mut self.input);
         input.extend_from_slice(bytes);
         let (mut taken_size, mut greeted) = (0, None);

@@ -3,18 +3,14 @@
 mod deferred;
 mod delta;
 
-use std::sync::Arc;
-
 use quire_command::Message;
 use quire_expression::filter::{Decision, MessageContext};
-use quire_expression::message_type::{Arena, MessageType};
+use quire_expression::message_type::Arena;
 use quire_journal::Position;
 
 use super::context::Context;
 use super::slice::{SERVED, WEIGHED_EFFORT};
-use crate::send::mark_dirty;
-use crate::session::{SessionId, SharedData};
-use crate::subscription::{ServedBy, Source, SubscriptionId};
+use crate::subscription::{Source, SubscriptionId};
 use crate::topic::{Stage, TopicId};
 use deferred::{Deferred, SharedMessage};
 use delta::Change;
@@ -124,106 +120,5 @@ impl Ordinary {
             self.behind.push((id, after));
         }
         true
-    }
-}
-
-impl Context {
-    /// The part of a message that a subscription wants; `memory` holds it when that is not the whole.
-    pub(crate) fn select<'a>(
-        &mut self,
-        id: SubscriptionId,
-        message_type: Option<MessageType>,
-        data: &'a [u8],
-        memory: &'a mut Vec<u8>,
-    ) -> &'a [u8] {
-        let select = self.subscriptions.get(id).and_then(|subscription| subscription.select.as_ref());
-        let Some(select) = select else { return data };
-        select.apply(message_type, data, &mut self.arena, memory)
-    }
-
-    /// `shared` has the same bytes as the message's data.
-    pub(crate) fn deliver_published(
-        &mut self,
-        id: SubscriptionId,
-        context: &MessageContext<'_>,
-        message: &Message<'_>,
-        is_queue: bool,
-        shared: Option<&Arc<SharedData>>,
-    ) {
-        // A connection that was ended while this message was served took its subscriptions along.
-        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
-        let session_id = subscription.session;
-        let message = Message { subscription: subscription.number, ..*message };
-        let conflation = subscription.conflation.as_ref().filter(|_| !is_queue);
-        if conflation.is_some_and(|conflation| conflation.key.applies_to(message.key)) {
-            if subscription.is_follower() && !message.key.is_empty() {
-                return;
-            }
-            if !subscription.wants_key(message.key) {
-                return;
-            }
-            self.conflate_message(id, context.topic, Some(context), &message);
-            return self.check_backlog(session_id);
-        }
-        let session = &mut self.sessions.all[session_id];
-        if shared.is_none() {
-            self.buffers.give(&mut session.outbox);
-        }
-        let size = match &mut subscription.served_by {
-            // The name belongs to a queue, which serves the subscriptions without a bookmark.
-            ServedBy::Ordinary | ServedBy::Queue(_) if is_queue => return,
-            ServedBy::Ordinary | ServedBy::Queue(_) => {
-                session.outbox.put_message(&message, shared);
-                session.outbox.backlog_size()
-            }
-            ServedBy::Sow(sow) if !sow.wants_key(message.key) => return,
-            ServedBy::Sow(sow) => match &mut sow.held {
-                Some(held) => {
-                    let size_before = held.len();
-                    session.outbox.encoder().put_message(&message, held);
-                    session.deferred_size += held.len() - size_before;
-                    session.deferred_size + session.outbox.backlog_size()
-                }
-                None => {
-                    session.outbox.put_message(&message, shared);
-                    session.outbox.backlog_size()
-                }
-            },
-            // A bookmark subscription gets what is recorded, and nothing else.
-            ServedBy::Bookmark(_) if message.bookmark.is_none() => return,
-            ServedBy::Bookmark(progress) => {
-                if progress.taken_after.is_some_and(|instant| message.timestamp_ns <= instant.as_ns()) {
-                    return;
-                }
-                match &mut progress.stage {
-                    Source::SwitchingToLive(switching) => {
-                        session.outbox.encoder().put_message(&message, &mut switching.buffered);
-                        switching.buffered.len() + session.outbox.backlog_size()
-                    }
-                    _ => {
-                        session.outbox.put_message(&message, shared);
-                        session.outbox.backlog_size()
-                    }
-                }
-            }
-        };
-        if shared.is_some() && session.is_writable {
-            self.slices.charge(message.data.len());
-        }
-        self.counters.delivered += 1;
-        let size_max = self.config.transports[session.transport.0 as usize].max_client_backlog;
-        mark_dirty(session, &mut self.sessions.dirty, session_id);
-        if size as u64 > size_max {
-            self.end_slow(session_id);
-        }
-    }
-
-    /// Conflated messages have one bound. Beyond it messages go to the backlog, which has another.
-    pub(crate) fn check_backlog(&mut self, id: SessionId) {
-        let session = self.session(id);
-        let size = session.outbox.backlog_size() + session.deferred_size;
-        if size as u64 > self.transport_of(id).max_client_backlog {
-            self.end_slow(id);
-        }
     }
 }

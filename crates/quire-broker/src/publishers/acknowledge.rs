@@ -39,16 +39,16 @@ impl Publishers {
     }
 
     fn acknowledge_session(&mut self, cx: &mut Context, id: SessionId, key: PublisherKey) {
-        let mut said = Vec::new();
+        let mut answers = Vec::new();
         let Some(publisher) = self.get_mut(key) else { return };
-        publisher.settle(|position, to| cx.log.is_safe(position, to), |settled| said.push(settled));
+        publisher.settle(|position, to| cx.log.is_safe(position, to), |settled| answers.push(settled));
         match publisher.next_ack(cx.now.instant) {
-            Some(NextAck::Due(sequence)) => said.push(Settled::Persisted(sequence)),
+            Some(NextAck::Due(sequence)) => answers.push(Settled::Persisted(sequence)),
             Some(NextAck::At(at)) => cx.timers.set(Timer::Acknowledge(id), at),
             None => (),
         }
         let may_owe_more = publisher.refusal_count() < ACK_BACKLOG_MAX;
-        for settled in said {
+        for settled in answers {
             match settled {
                 Settled::Persisted(sequence) => cx.put(id, &Reply::Persisted { sequence }),
                 Settled::Refused(sequence, refusal) => cx.send_refused(id, sequence, &refusal),
@@ -157,7 +157,7 @@ impl Publishers {
         let event = Event::JournalStalled { code: failure.code, reason: failure.reason.clone() };
         cx.outputs.push_back(Output::Log(event));
         cx.log.failure = Some(failure);
-        self.note();
+        self.queue_acks();
         for key in self.unsettled() {
             let Some(id) = self.get(key).and_then(|publisher| publisher.session) else { continue };
             if cx.session(id).phase == Phase::LoggingOn {
@@ -178,9 +178,9 @@ impl Publishers {
     fn journal_resumed(&mut self, cx: &mut Context) {
         let Some(failure) = cx.log.failure.take() else { return };
         cx.outputs.push_back(Output::Log(Event::JournalResumed));
-        let told = cx.sessions.all.iter().filter(|(_, session)| session.knows_of_failure);
-        let told: Vec<_> = told.map(|(id, _)| id).collect();
-        for id in told {
+        let notified = cx.sessions.all.iter().filter(|(_, session)| session.knows_of_failure);
+        let notified: Vec<_> = notified.map(|(id, _)| id).collect();
+        for id in notified {
             self.acknowledge_now(cx, id);
             cx.end(
                 id,
@@ -192,7 +192,7 @@ impl Publishers {
 
     /// The journal takes no more writes. Every waiting publisher gets the first sequence that is not persisted.
     fn send_failures(&mut self, cx: &mut Context) {
-        self.note();
+        self.queue_acks();
         // Messages that were persisted before the failure are still acknowledged.
         for key in self.unsettled() {
             let session = self.get(key).and_then(|publisher| publisher.session);

@@ -46,7 +46,7 @@ impl Publishers {
             cx.timers.set(Timer::Heartbeat(id), now + interval);
             cx.timers.set(Timer::Silence(id), now + 2 * interval);
         }
-        self.note();
+        self.queue_acks();
         // Messages for which the journal has no room are not waited for.
         let persisted = cx.log.journal.persisted();
         let is_persisted = self.get(key).is_none_or(|publisher| publisher.is_persisted(persisted));

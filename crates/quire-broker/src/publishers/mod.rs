@@ -93,7 +93,7 @@ impl Publishers {
         if recorded > publisher.highest() {
             publisher.record(recorded, log.appended());
             publisher.wait_for(log.replicated.all());
-            publisher.note();
+            publisher.queue_ack();
             self.unsettled.insert(key);
         }
     }
@@ -108,7 +108,7 @@ impl Publishers {
         self.all.get_mut(key)
     }
 
-    /// Published something: [`Publishers::note`] will look at it.
+    /// Published something: [`Publishers::queue_acks`] will look at it.
     #[inline]
     pub(crate) fn activate(&mut self, key: PublisherKey) {
         let Some(publisher) = self.all.get_mut(key) else { return };
@@ -118,12 +118,12 @@ impl Publishers {
         }
     }
 
-    /// Notes for every publisher the messages that were taken since the last call.
-    pub(crate) fn note(&mut self) {
+    /// Queues an acknowledgement for every publisher that published since the last call.
+    pub(crate) fn queue_acks(&mut self) {
         for key in self.active.drain(..) {
             let Some(publisher) = self.all.get_mut(key) else { continue };
             publisher.is_active = false;
-            publisher.note();
+            publisher.queue_ack();
             // One that is gone and settled is to be forgotten.
             if !publisher.is_settled() || publisher.session.is_none() {
                 self.unsettled.insert(key);

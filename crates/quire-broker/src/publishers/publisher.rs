@@ -29,14 +29,14 @@ pub(crate) struct Publisher {
     highest: u64,
     /// The last record of this publisher.
     last: Position,
-    /// The destinations of its messages since the last note.
+    /// The destinations of its messages since the last [`Publisher::queue_ack`].
     destinations: Destinations,
     /// The answers that it is to get, in order, each after a position is persisted.
-    owed: VecDeque<Owed>,
+    pending: VecDeque<PendingAnswer>,
     /// Sequences up to here may be acknowledged.
     due: u64,
     /// Sequences up to here were acknowledged, or answered one by one.
-    said: u64,
+    acked: u64,
     /// The shortest time between two acknowledgements to the connection, and when it got the last one.
     ack_interval: Duration,
     acked_at: Option<Instant>,
@@ -48,7 +48,7 @@ pub(crate) struct Publisher {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Owed {
+enum PendingAnswer {
     /// Sequences up to `sequence` are acknowledged when `position` is persisted.
     Acknowledge { position: Position, destinations: Destinations, sequence: u64 },
     /// One publish was refused. The refusal is sent after the acknowledgement of the earlier ones.
@@ -102,9 +102,9 @@ impl Publisher {
             highest,
             last: Position::default(),
             destinations: Destinations::NONE,
-            owed: VecDeque::new(),
+            pending: VecDeque::new(),
             due: highest,
-            said: highest,
+            acked: highest,
             ack_interval: Duration::ZERO,
             acked_at: None,
             refusal_count: 0,
@@ -124,7 +124,7 @@ impl Publisher {
         let mut publisher = Publisher::new(id, derived, 0);
         publisher.record(highest, position);
         publisher.wait_for(to);
-        publisher.note();
+        publisher.queue_ack();
         publisher
     }
 
@@ -184,52 +184,56 @@ impl Publisher {
 
     /// A message was refused. The refusal is a separate answer, after the acknowledgement of the earlier messages.
     pub(crate) fn refuse(&mut self, sequence: u64, refusal: Refusal) {
-        self.note();
-        self.owed.push_back(Owed::Refuse { position: self.last, sequence, refusal });
+        self.queue_ack();
+        self.pending.push_back(PendingAnswer::Refuse { position: self.last, sequence, refusal });
         self.refusal_count += 1;
         self.highest = self.highest.max(sequence);
     }
 
-    /// Notes the messages that were taken since the last call. Call it once at the end of a turn: so a turn costs one entry, not one per
-    /// message.
-    pub(crate) fn note(&mut self) {
+    /// Queues one acknowledgement for the messages that were taken since the last call. Call it once at the end of a turn: so a turn costs one
+    /// entry, not one per message.
+    pub(crate) fn queue_ack(&mut self) {
         let (position, sequence) = (self.last, self.highest);
-        let known = match self.owed.back() {
-            Some(Owed::Acknowledge { sequence, .. } | Owed::Refuse { sequence, .. }) => *sequence,
+        let known = match self.pending.back() {
+            Some(PendingAnswer::Acknowledge { sequence, .. } | PendingAnswer::Refuse { sequence, .. }) => {
+                *sequence
+            }
             None => self.due,
         };
         if known >= sequence {
             return;
         }
         let to = std::mem::take(&mut self.destinations);
-        match self.owed.back_mut() {
-            Some(Owed::Acknowledge { position: p, destinations, sequence: s }) if *p == position => {
+        match self.pending.back_mut() {
+            Some(PendingAnswer::Acknowledge { position: p, destinations, sequence: s }) if *p == position => {
                 *s = sequence;
                 *destinations = destinations.union(to);
             }
-            _ => self.owed.push_back(Owed::Acknowledge { position, destinations: to, sequence }),
+            _ => self.pending.push_back(PendingAnswer::Acknowledge { position, destinations: to, sequence }),
         }
     }
 
-    /// Settles what `is_safe` says of records up to a position, with their destinations. Calls `say` with the answers that must be sent at
+    /// Settles what `is_safe` says of records up to a position, with their destinations. Calls `send` with the answers that must be sent at
     /// once. [`Publisher::next_ack`] is then the acknowledgement that may be sent besides.
     pub(crate) fn settle(
         &mut self,
         is_safe: impl Fn(Position, Destinations) -> bool,
-        mut say: impl FnMut(Settled),
+        mut send: impl FnMut(Settled),
     ) {
-        while let Some(owed) = self.owed.pop_front_if(|owed| is_safe(owed.position(), owed.destinations())) {
-            match owed {
-                Owed::Acknowledge { sequence, .. } => self.due = self.due.max(sequence),
-                Owed::Refuse { sequence, refusal, .. } => {
+        while let Some(answer) =
+            self.pending.pop_front_if(|answer| is_safe(answer.position(), answer.destinations()))
+        {
+            match answer {
+                PendingAnswer::Acknowledge { sequence, .. } => self.due = self.due.max(sequence),
+                PendingAnswer::Refuse { sequence, refusal, .. } => {
                     if let Some(due) = self.due() {
-                        self.said = due;
-                        say(Settled::Persisted(due));
+                        self.acked = due;
+                        send(Settled::Persisted(due));
                     }
-                    say(Settled::Refused(sequence, refusal));
+                    send(Settled::Refused(sequence, refusal));
                     self.refusal_count -= 1;
                     self.due = self.due.max(sequence);
-                    self.said = self.said.max(sequence);
+                    self.acked = self.acked.max(sequence);
                 }
             }
         }
@@ -237,7 +241,7 @@ impl Publisher {
 
     /// The sequence up to which an acknowledgement may be sent, when it is higher than the last one.
     fn due(&self) -> Option<u64> {
-        (self.due > self.said).then_some(self.due)
+        (self.due > self.acked).then_some(self.due)
     }
 
     /// The acknowledgement that is sent now, or when it can be sent; `None` when there is nothing to acknowledge.
@@ -252,29 +256,29 @@ impl Publisher {
     /// The sequence of an acknowledgement that does not wait for the interval, if there is anything to acknowledge.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<u64> {
         let due = self.due()?;
-        self.said = due;
+        self.acked = due;
         self.acked_at = Some(now);
         Some(due)
     }
 
     /// Everything that was taken is persisted or answered.
     pub(crate) fn is_settled(&self) -> bool {
-        self.owed.is_empty()
+        self.pending.is_empty()
     }
 
     /// Everything that was taken up to this position of the log is answered.
     pub(crate) fn has_settled(&self, position: Position) -> bool {
-        self.owed.front().is_none_or(|owed| owed.position() > position)
+        self.pending.front().is_none_or(|answer| answer.position() > position)
     }
 
     /// Whether everything that was taken is persisted.
     pub(crate) fn is_persisted(&self, persisted: Position) -> bool {
-        self.owed.back().is_none_or(|owed| owed.position() <= persisted)
+        self.pending.back().is_none_or(|answer| answer.position() <= persisted)
     }
 
     /// Whether everything that was taken is safe.
     pub(crate) fn is_safe(&self, is_safe: impl Fn(Position, Destinations) -> bool) -> bool {
-        self.owed.iter().all(|owed| is_safe(owed.position(), owed.destinations()))
+        self.pending.iter().all(|answer| is_safe(answer.position(), answer.destinations()))
     }
 
     /// A new connection is accepted. Returns the last sequence that it gets, and the refusals that no earlier connection got. Messages
@@ -290,7 +294,7 @@ impl Publisher {
             }
         });
         self.jump_count = 0;
-        self.said = self.due;
+        self.acked = self.due;
         (self.due, refused)
     }
 
@@ -302,26 +306,26 @@ impl Publisher {
     /// The journal takes no more writes. Forgets the sequences that can never be acknowledged, and returns the first of them.
     /// Some of them may be in the log. When they are sent again, they wait for the destinations `to`.
     pub(crate) fn fail(&mut self, to: Destinations) -> u64 {
-        self.owed.clear();
+        self.pending.clear();
         self.destinations = to;
         self.refusal_count = 0;
         self.due + 1
     }
 }
 
-impl Owed {
+impl PendingAnswer {
     /// The position that must be persisted before the answer.
     fn position(&self) -> Position {
         match self {
-            Owed::Acknowledge { position, .. } | Owed::Refuse { position, .. } => *position,
+            PendingAnswer::Acknowledge { position, .. } | PendingAnswer::Refuse { position, .. } => *position,
         }
     }
 
     /// The destinations that must have it.
     fn destinations(&self) -> Destinations {
         match self {
-            Owed::Acknowledge { destinations, .. } => *destinations,
-            Owed::Refuse { .. } => Destinations::NONE,
+            PendingAnswer::Acknowledge { destinations, .. } => *destinations,
+            PendingAnswer::Refuse { .. } => Destinations::NONE,
         }
     }
 }
@@ -371,11 +375,11 @@ mod tests {
     }
 
     fn settle(publisher: &mut Publisher, persisted: u64) -> Vec<Settled> {
-        let mut said = Vec::new();
+        let mut answers = Vec::new();
         let is_safe = |position, _| position <= Position::new(persisted);
-        publisher.settle(is_safe, |settled| said.push(settled));
-        said.extend(publisher.take_due(Instant::default()).map(Settled::Persisted));
-        said
+        publisher.settle(is_safe, |settled| answers.push(settled));
+        answers.extend(publisher.take_due(Instant::default()).map(Settled::Persisted));
+        answers
     }
 
     #[test]
@@ -388,7 +392,7 @@ mod tests {
         for sequence in [4, 5] {
             publisher.record(sequence, Position::new(sequence - 1));
         }
-        publisher.note();
+        publisher.queue_ack();
         assert_eq!(settle(&mut publisher, 1), []);
         assert_eq!(
             settle(&mut publisher, 4),
@@ -406,11 +410,11 @@ mod tests {
         let mut publisher = publisher();
         publisher.record(1, Position::new(7));
         publisher.pass(2);
-        publisher.note();
+        publisher.queue_ack();
         assert_eq!(settle(&mut publisher, 6), []);
         assert_eq!(settle(&mut publisher, 7), [Settled::Persisted(2)]);
         publisher.pass(3);
-        publisher.note();
+        publisher.queue_ack();
         assert_eq!(settle(&mut publisher, 7), [Settled::Persisted(3)]);
     }
 
@@ -418,11 +422,11 @@ mod tests {
     fn acknowledgements_never_go_back() {
         let mut publisher = publisher();
         publisher.record(9, Position::new(1));
-        publisher.note();
-        publisher.note();
+        publisher.queue_ack();
+        publisher.queue_ack();
         assert_eq!(settle(&mut publisher, 1), [Settled::Persisted(9)]);
         publisher.refuse(4, Refusal::BadTopic(TopicError::Empty));
-        publisher.note();
+        publisher.queue_ack();
         assert_eq!(settle(&mut publisher, 1), [Settled::Refused(4, Refusal::BadTopic(TopicError::Empty))]);
     }
 }

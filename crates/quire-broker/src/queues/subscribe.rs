@@ -192,7 +192,7 @@ impl QueueService {
 }
 
 impl Context {
-    pub(crate) fn queue_subscription(&mut self, id: SubscriptionId) -> Option<&mut QueueSubscription> {
+    pub(super) fn queue_subscription(&mut self, id: SubscriptionId) -> Option<&mut QueueSubscription> {
         match &mut self.subscriptions.get_mut(id)?.served_by {
             ServedBy::Queue(queued) => Some(queued),
             _ => None,

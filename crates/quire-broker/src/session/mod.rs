@@ -69,6 +69,9 @@ pub(crate) enum Stall {
 /// read to be refused, small enough to be kept for every connection. At the limit no further command is taken.
 pub(crate) const ACK_BACKLOG_MAX: usize = 16 * 1024;
 
+/// Bytes in an outbox above which replays, queues and last-value topics wait: enough for a connection to be busy until the next turn.
+const FEED_SIZE_MAX: usize = 512 * 1024;
+
 /// Everything about one connection.
 pub(crate) struct Session {
     pub(crate) connection: ConnectionId,
@@ -97,7 +100,7 @@ pub(crate) struct Session {
     /// Name, user, publisher; from the logon on.
     pub(crate) identity: Option<Identity>,
     pub(crate) heartbeat: Option<Duration>,
-    pub(crate) heard_at: Instant,
+    pub(crate) received_at: Instant,
     pub(crate) sent_at: Instant,
     /// By the client's numbers.
     pub(crate) subscriptions: BTreeMap<u32, SubscriptionId>,
@@ -209,7 +212,7 @@ impl Session {
             codec,
             identity: None,
             heartbeat: None,
-            heard_at: now,
+            received_at: now,
             sent_at: now,
             subscriptions: BTreeMap::new(),
             pattern_count: 0,
@@ -226,6 +229,11 @@ impl Session {
     /// Whether commands are taken at present.
     pub(crate) fn takes_commands(&self) -> bool {
         self.stall.is_none() && matches!(self.phase, Phase::AwaitingLogon | Phase::Open)
+    }
+
+    /// Whether the connection has room for more messages. Replays, queues and last-value topics wait until it has.
+    pub(crate) fn has_room(&self) -> bool {
+        self.is_writable && self.phase != Phase::Closed && self.outbox.size() < FEED_SIZE_MAX
     }
 
     /// The client's name, once known.

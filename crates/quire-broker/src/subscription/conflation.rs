@@ -178,7 +178,7 @@ pub(crate) struct Conflation {
     /// Encodes the messages that are held.
     pub(crate) encoder: Encoder,
     interval: Duration,
-    held: VecDeque<Held>,
+    held: VecDeque<HeldMessage>,
     /// Of all that were ever held, the number of the first that still is.
     first: u64,
     by_key: HashMap<Arc<[u8]>, u64, FxBuildHasher>,
@@ -186,7 +186,7 @@ pub(crate) struct Conflation {
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldMessage {
     key: Arc<[u8]>,
     /// When its interval ends.
     ends_at: Instant,
@@ -266,7 +266,7 @@ impl Conflation {
 
     fn begin(&mut self, now: Instant, key: &[u8], frame: Vec<u8>, is_new: bool) {
         let key: Arc<[u8]> = key.into();
-        let held = Held { key: key.clone(), ends_at: now + self.interval, frame, is_new };
+        let held = HeldMessage { key: key.clone(), ends_at: now + self.interval, frame, is_new };
         self.size += held.size();
         self.by_key.insert(key, self.first + self.held.len() as u64);
         self.held.push_back(held);
@@ -297,7 +297,7 @@ impl Conflation {
     }
 }
 
-impl Held {
+impl HeldMessage {
     fn size(&self) -> usize {
         HELD_OVERHEAD_SIZE + self.key.len() + self.frame.len()
     }

@@ -160,7 +160,7 @@ impl Tables {
     }
 
     /// Searches again for bookmarks that were not there yet.
-    pub(crate) fn find_again(&mut self, cx: &mut Context) {
+    pub(crate) fn retry_searches(&mut self, cx: &mut Context) {
         let (persisted, has_failed) = (cx.log.visible(), cx.log.failure.is_some());
         for (id, finding) in &mut self.finding {
             if finding.number.is_none() && (finding.log_end <= persisted || has_failed) {

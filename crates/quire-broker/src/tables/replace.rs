@@ -58,7 +58,7 @@ pub(super) struct ViewDifference {
 
 /// The message for the subscription about a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum RowMessage {
     Nothing,
     Message(MessageKind, Timestamp),
     /// A filter takes too much effort.
@@ -99,43 +99,45 @@ impl ViewDifference {
     }
 
     /// The message for the subscription about a row that the scan in progress gives.
-    pub fn tell(
+    pub fn message_for(
         &mut self,
         table: TableId,
         definition: &TableDefinition,
         row: &Row<'_>,
         arena: &mut Arena,
-    ) -> Told {
+    ) -> RowMessage {
         if self.is_leaving() {
-            return self.tell_leaving(table, definition, row, arena);
+            return self.message_for_leaving(table, definition, row, arena);
         }
         if self.entering_max == 0 {
-            return Told::Nothing;
+            return RowMessage::Nothing;
         }
         match self.former.has(table, definition, row, self.at, arena) {
-            None => return Told::TooCostly,
-            Some(true) if !self.changes_part(definition.message_type, row, arena) => return Told::Nothing,
+            None => return RowMessage::TooCostly,
+            Some(true) if !self.changes_part(definition.message_type, row, arena) => {
+                return RowMessage::Nothing;
+            }
             Some(_) => (),
         }
         self.entering_max -= 1;
-        Told::Message(MessageKind::Publish, row.timestamp)
+        RowMessage::Message(MessageKind::Publish, row.timestamp)
     }
 
-    fn tell_leaving(
+    fn message_for_leaving(
         &self,
         table: TableId,
         definition: &TableDefinition,
         row: &Row<'_>,
         arena: &mut Arena,
-    ) -> Told {
+    ) -> RowMessage {
         // The former view has it still, and no later message says that it has expired.
         if let Some(expires) = row.expires.filter(|expires| *expires <= self.at) {
-            return Told::Message(MessageKind::Oof(OofReason::Expired), expires);
+            return RowMessage::Message(MessageKind::Oof(OofReason::Expired), expires);
         }
         match self.new.has(table, definition, row, self.at, arena) {
-            None => Told::TooCostly,
-            Some(true) => Told::Nothing,
-            Some(false) => Told::Message(MessageKind::Oof(OofReason::Match), row.timestamp),
+            None => RowMessage::TooCostly,
+            Some(true) => RowMessage::Nothing,
+            Some(false) => RowMessage::Message(MessageKind::Oof(OofReason::Match), row.timestamp),
         }
     }
 

@@ -9,7 +9,7 @@ use quire_expression::select::Select;
 use quire_table::{PageId, Polled, Row, ScanId, Shown};
 
 use super::follow::refusal_of;
-use super::replace::{Told, ViewDifference};
+use super::replace::{RowMessage, ViewDifference};
 use super::turn::PageDifference;
 use super::{Following, State, TableDefinition, Tables};
 use crate::codec::Encoder;
@@ -79,16 +79,16 @@ impl Difference {
         }
     }
 
-    fn tell(
+    fn message_for(
         &mut self,
         table: TableId,
         definition: &TableDefinition,
         row: &Row<'_>,
         arena: &mut Arena,
-    ) -> Told {
+    ) -> RowMessage {
         match self {
-            Difference::OfViews(difference) => difference.tell(table, definition, row, arena),
-            Difference::OfPages(difference) => difference.tell(definition, row, arena),
+            Difference::OfViews(difference) => difference.message_for(table, definition, row, arena),
+            Difference::OfPages(difference) => difference.message_for(definition, row, arena),
         }
     }
 }
@@ -297,11 +297,11 @@ impl Tables {
         let (mut change, mut is_too_costly) = (scan.change.as_mut(), false);
         let polled = state.table.poll(number, EFFORT, &mut |row| {
             let told = match &mut change {
-                Some(change) => change.tell(table, definition, row, arena),
-                None => Told::Message(MessageKind::Record, row.timestamp),
+                Some(change) => change.message_for(table, definition, row, arena),
+                None => RowMessage::Message(MessageKind::Record, row.timestamp),
             };
-            let Told::Message(kind, timestamp) = told else {
-                is_too_costly |= told == Told::TooCostly;
+            let RowMessage::Message(kind, timestamp) = told else {
+                is_too_costly |= told == RowMessage::TooCostly;
                 return !is_too_costly;
             };
             let data = match &scan.select {

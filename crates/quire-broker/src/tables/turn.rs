@@ -11,7 +11,7 @@ use quire_expression::message_type::Arena;
 use quire_expression::select::Select;
 use quire_table::{PageId, Row, Shown};
 
-use super::replace::{Told, changes_part};
+use super::replace::{RowMessage, changes_part};
 use super::scan::{Difference, Scan};
 use super::{TableDefinition, Tables};
 use crate::context::Context;
@@ -47,19 +47,19 @@ impl PageDifference {
     }
 
     /// The message for the subscription about a row that the scan in progress gives.
-    pub fn tell(&self, definition: &TableDefinition, row: &Row<'_>, arena: &mut Arena) -> Told {
+    pub fn message_for(&self, definition: &TableDefinition, row: &Row<'_>, arena: &mut Arena) -> RowMessage {
         let kind = match self.sought.front() {
             Some(Sought::Leaving) => MessageKind::Oof(OofReason::Match),
             Some(Sought::Common) => {
                 let (former, new) = &self.selects;
                 if !changes_part(former.as_ref(), new.as_ref(), definition.message_type, row, arena) {
-                    return Told::Nothing;
+                    return RowMessage::Nothing;
                 }
                 MessageKind::Publish
             }
             Some(Sought::Entering) | None => MessageKind::Publish,
         };
-        Told::Message(kind, row.timestamp)
+        RowMessage::Message(kind, row.timestamp)
     }
 }
 

@@ -330,7 +330,7 @@ impl Side {
                 self.answers.insert(command.0, result);
             }
             Event::Completed { subscription, .. } => self.completed.push(subscription),
-            Event::Told { command, json } => self.told.push((command.0, json)),
+            Event::JsonReply { command, json } => self.told.push((command.0, json)),
             Event::Ended { subscription, failure } => self.ended.push((subscription, failure)),
             Event::Settled { receipt, outcome } => self.settled.push((receipt, outcome)),
             Event::PublishFailed { sequence, failure } => self.refused.push((sequence, failure)),

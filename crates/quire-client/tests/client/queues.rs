@@ -536,7 +536,7 @@ fn the_figures_of_queues_come_before_their_answer() {
     while worker.core.poll_event().is_some() {}
     worker.hear(&Reply::Stats { command: command.0, json: "{}" });
     assert!(
-        matches!(worker.core.poll_event(), Some(Event::Told { command: asked, json }) if asked == command && json == "{}")
+        matches!(worker.core.poll_event(), Some(Event::JsonReply { command: asked, json }) if asked == command && json == "{}")
     );
     assert!(
         matches!(worker.core.poll_event(), Some(Event::Answered { command: asked, result: Ok(()) }) if asked == command)

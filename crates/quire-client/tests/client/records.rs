@@ -308,7 +308,7 @@ impl World {
                 Event::Outdated { .. } => self.outdated += 1,
                 Event::Ended { subscription, failure } => self.ended.push((subscription, failure)),
                 Event::Answered { command, result } => drop(self.answers.insert(command.0, result)),
-                Event::Told { command, json } => drop(self.told.insert(command.0, json)),
+                Event::JsonReply { command, json } => drop(self.told.insert(command.0, json)),
                 _ => (),
             }
         }

@@ -53,8 +53,8 @@ pub(super) struct Driving {
     /// A caller drives.
     is_driven: AtomicBool,
     /// Wakes a caller that drives.
-    rope: UnixStream,
-    bell: UnixStream,
+    wake_tx: UnixStream,
+    wake_rx: UnixStream,
     /// When a publish last found the thread asleep.
     found_asleep_ns: AtomicU64,
     /// A publish has found the thread awake since then: publishes follow each other.
@@ -63,27 +63,28 @@ pub(super) struct Driving {
 
 impl Driving {
     pub fn new() -> io::Result<Self> {
-        let (rope, bell) = UnixStream::pair()?;
-        rope.set_nonblocking(true)?;
-        bell.set_nonblocking(true)?;
+        let (wake_tx, wake_rx) = UnixStream::pair()?;
+        wake_tx.set_nonblocking(true)?;
+        wake_rx.set_nonblocking(true)?;
         Ok(Driving {
             io: Mutex::new(Io { wire: None, scratch: vec![0; READ_SIZE] }),
             is_driven: AtomicBool::new(false),
-            rope,
-            bell,
+            wake_tx,
+            wake_rx,
             found_asleep_ns: AtomicU64::new(0),
             is_burst: AtomicBool::new(false),
         })
     }
 
-    /// Whether a caller drives, which may sleep until [`Driving::ring`].
+    /// Whether a caller drives, which may sleep until [`Driving::wake`].
     pub fn is_driven(&self) -> bool {
         self.is_driven.load(Ordering::Acquire)
     }
 
-    pub fn ring(&self) {
-        // Fails only when it has rung hundreds of times, which is as good.
-        let _ = (&self.rope).write(&[1]);
+    /// Wakes the caller that drives.
+    pub fn wake(&self) {
+        // Fails only when the bytes of hundreds of wake-ups are unread, and then the caller wakes up anyway.
+        let _ = (&self.wake_tx).write(&[1]);
     }
 }
 
@@ -189,15 +190,15 @@ fn sleep(shared: &Shared, wire: &Wire, deadline: Instant) -> bool {
     let mut flags = PollFlags::empty();
     flags.set(PollFlags::IN, shared.is_reading.load(Ordering::Acquire));
     flags.set(PollFlags::OUT, !wire.is_idle());
-    let bell = &shared.driving.bell;
+    let wake_rx = &shared.driving.wake_rx;
     let mut both =
-        [PollFd::new(bell, PollFlags::IN), PollFd::from_borrowed_fd(as_source(&wire.stream), flags)];
+        [PollFd::new(wake_rx, PollFlags::IN), PollFd::from_borrowed_fd(as_source(&wire.stream), flags)];
     // A socket that was closed by the server is always ready, also for nothing.
     let descriptors = if flags.is_empty() { &mut both[..1] } else { &mut both[..] };
     // An interrupted wait is as good as a wake-up. A time that is too long for the system is no limit.
     let _ = poll(descriptors, Timespec::try_from(timeout).ok().as_ref());
     if !both[0].revents().is_empty() {
-        while matches!((&shared.driving.bell).read(&mut [0; 64]), Ok(64)) {}
+        while matches!((&shared.driving.wake_rx).read(&mut [0; 64]), Ok(64)) {}
     }
     !both[1].revents().is_empty()
 }
@@ -391,7 +392,7 @@ fn receive(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> Result<usize
     let Some(size) = wire.read(scratch)? else { return Ok(0) };
     let bytes = Bytes::copy_from_slice(&scratch[..size]);
     let mut inner = shared.inner.lock();
-    inner.heard_at = Some(SystemTime::now());
+    inner.received_at = Some(SystemTime::now());
     let received = inner.core.handle_received(shared.now(), bytes);
     shared.dispatch(&mut inner);
     received.map_err(|error| format!("the server does not speak the protocol: {error}"))?;

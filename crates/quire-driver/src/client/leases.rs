@@ -115,7 +115,8 @@ impl Client {
         Ok(Subscribed { number, command, queue, progress })
     }
 
-    /// Asks for the figures of a queue, or of all; take them with [`take_told`](Self::take_told) when the command is answered.
+    /// Asks for the figures of a queue, or of all. Take them with [`take_json_replies`](Self::take_json_replies) when the command is
+    /// answered.
     ///
     /// # Errors
     /// See [`quire_client::ClientCore::queue_stats`].
@@ -123,7 +124,7 @@ impl Client {
         self.command(|core| core.queue_stats(queue))
     }
 
-    /// Asks about the server; take the answer with [`take_told`](Self::take_told) when the command is answered.
+    /// Asks about the server; take the answer with [`take_json_replies`](Self::take_json_replies) when the command is answered.
     ///
     /// # Errors
     /// See [`quire_client::ClientCore::inspect`].
@@ -131,7 +132,8 @@ impl Client {
         self.command(|core| core.inspect(subject))
     }
 
-    /// Has the server create or drop a queue; take the answer with [`take_told`](Self::take_told) when the command is answered.
+    /// Has the server create or drop a queue. Take the answer with [`take_json_replies`](Self::take_json_replies) when the command is
+    /// answered.
     ///
     /// # Errors
     /// See [`quire_client::ClientCore::define_queue`].
@@ -139,8 +141,8 @@ impl Client {
         self.command(|core| core.define_queue(action))
     }
 
-    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination; take the answer with [`take_told`](Self::take_told) when the command
-    /// is answered.
+    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination. Take the answer with
+    /// [`take_json_replies`](Self::take_json_replies) when the command is answered.
     ///
     /// # Errors
     /// See [`quire_client::ClientCore::replicate`].

@@ -76,7 +76,7 @@ fn send(
 fn answer(core: &mut ClientCore, command: CommandId) -> Option<String> {
     while let Some(event) = core.poll_event() {
         match event {
-            Event::Told { command: told, json } if told == command => return Some(json),
+            Event::JsonReply { command: told, json } if told == command => return Some(json),
             _ => (),
         }
     }

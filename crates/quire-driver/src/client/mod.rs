@@ -156,7 +156,7 @@ struct Inner {
     /// Commands whose answer will not be taken.
     abandoned: HashSet<CommandId>,
     /// Answers of servers about their queues and journal files that were not taken yet.
-    told: HashMap<CommandId, Vec<String>>,
+    json_replies: HashMap<CommandId, Vec<String>>,
     feeds: HashMap<u32, Feed>,
     /// The numbers of those that are full.
     full: Vec<u32>,
@@ -165,7 +165,7 @@ struct Inner {
     /// Queues that subscriptions share, also while they have none.
     shared_queues: Vec<Weak<Queue>>,
     /// When anything last came from the server.
-    heard_at: Option<SystemTime>,
+    received_at: Option<SystemTime>,
     /// Refused publishes that were not taken yet, the latest ones.
     failed_publishes: VecDeque<(u64, Failure)>,
     receipts: Receipts,
@@ -192,7 +192,7 @@ struct Feed {
     queue: Arc<Queue>,
     progress: Arc<Progress>,
     /// When something last came for it.
-    heard_at: Option<SystemTime>,
+    received_at: Option<SystemTime>,
     /// Its messages go to a handler, which cannot receive the reason of its end.
     is_handled: bool,
     /// It waits for room.
@@ -226,12 +226,12 @@ impl Client {
                 core,
                 answers: HashMap::new(),
                 abandoned: HashSet::new(),
-                told: HashMap::new(),
+                json_replies: HashMap::new(),
                 feeds: HashMap::new(),
                 full: Vec::new(),
                 beginnings: HashMap::new(),
                 shared_queues: Vec::new(),
-                heard_at: None,
+                received_at: None,
                 failed_publishes: VecDeque::new(),
                 receipts: Receipts::default(),
                 states: VecDeque::from([(1, State::Connecting)]),
@@ -277,7 +277,7 @@ impl Client {
         result
     }
 
-    /// Deletes records. Gives the sequence of the delete, and the command: wait for it, then [`Client::take_told`] gives the number of
+    /// Deletes records. Gives the sequence of the delete, and the command: wait for it, then [`Client::take_json_replies`] gives the number of
     /// deleted records. With [`PublishError::Full`], wait with [`Client::wait_room`] and try again.
     ///
     /// # Errors
@@ -359,10 +359,10 @@ impl Client {
         let is_handled = queue.is_some();
         let queue = queue.unwrap_or_else(|| Arc::new(Queue::new(self.shared.room.clone())));
         let resumes = spec.bookmark.as_deref() == Some(MOST_RECENT);
-        let mut keeper = None;
+        let mut writer = None;
         if is_kept && spec.bookmark.is_some() {
-            let (its_keeper, resume_position) = self.shared.bookmark_store.keep(sub_id, resumes)?;
-            keeper = Some(its_keeper);
+            let (its_writer, resume_position) = self.shared.bookmark_store.keep(sub_id, resumes)?;
+            writer = Some(its_writer);
             spec.resume_position = resume_position;
         }
         if resumes {
@@ -372,7 +372,7 @@ impl Client {
         let resume_position = spec.resume_position.clone().unwrap_or_default();
         let account = core::Progress::new(resume_position.ahead, acknowledges);
         let progress =
-            Progress::new(sub_id, account, resume_position.last, keeper, self.shared.instances.clone());
+            Progress::new(sub_id, account, resume_position.last, writer, self.shared.instances.clone());
         let mut inner = self.shared.inner.lock();
         let (number, command) = inner.core.subscribe(spec)?;
         if begins {
@@ -451,14 +451,14 @@ impl Client {
     /// The answer to a command will not be asked for, so it is not kept.
     pub fn abandon(&self, command: CommandId) {
         let mut inner = self.shared.inner.lock();
-        inner.told.remove(&command);
+        inner.json_replies.remove(&command);
         if inner.answers.remove(&command).is_none() && !inner.core.abandon(command) {
             inner.abandoned.insert(command);
         }
     }
 
     /// Asks the server to archive, compress or remove a full journal file; see [`quire_client::ClientCore::maintain`]. Take the result with
-    /// [`take_told`](Self::take_told) when the command is answered.
+    /// [`take_json_replies`](Self::take_json_replies) when the command is answered.
     ///
     /// # Errors
     /// As there.
@@ -473,8 +473,8 @@ impl Client {
     }
 
     /// The JSON answers to a command of [`queue_stats`](Self::queue_stats) or [`maintain`](Self::maintain). Each answer is returned once.
-    pub fn take_told(&self, command: CommandId) -> Vec<String> {
-        self.shared.inner.lock().told.remove(&command).unwrap_or_default()
+    pub fn take_json_replies(&self, command: CommandId) -> Vec<String> {
+        self.shared.inner.lock().json_replies.remove(&command).unwrap_or_default()
     }
 
     /// Answers that wait to be taken.
@@ -485,8 +485,8 @@ impl Client {
     /// When anything last came from the server, and when something last came for each subscription.
     pub fn heard(&self) -> (Option<SystemTime>, HashMap<u32, SystemTime>) {
         let inner = self.shared.inner.lock();
-        let heard = inner.feeds.iter().filter_map(|(number, feed)| Some((*number, feed.heard_at?)));
-        (inner.heard_at, heard.collect())
+        let heard = inner.feeds.iter().filter_map(|(number, feed)| Some((*number, feed.received_at?)));
+        (inner.received_at, heard.collect())
     }
 
     /// Waits for the answer to a command; `None` when `timeout` passed first.
@@ -724,7 +724,7 @@ impl Feed {
         Feed {
             queue: queue.clone(),
             progress: progress.clone(),
-            heard_at: None,
+            received_at: None,
             is_handled: false,
             full: None,
             missed_count: 0,
@@ -766,7 +766,7 @@ impl Shared {
     fn wake(&self) {
         if !self.awake.swap(true, Ordering::AcqRel) {
             if self.driving.is_driven() {
-                return self.driving.ring();
+                return self.driving.wake();
             }
             // The poller lives as long as the client, so that this cannot fail.
             let _ = self.poller.notify();
@@ -777,7 +777,7 @@ impl Shared {
     fn alarm(&self) {
         self.awake.store(true, Ordering::Release);
         if self.driving.is_driven() {
-            self.driving.ring();
+            self.driving.wake();
         }
         // The poller lives as long as the client, so that this cannot fail.
         let _ = self.poller.notify();
@@ -808,14 +808,14 @@ impl Shared {
                         inner.answers.insert(command, result);
                     }
                 }
-                Event::Told { command, json } => {
+                Event::JsonReply { command, json } => {
                     if !inner.abandoned.contains(&command) {
-                        inner.told.entry(command).or_default().push(json);
+                        inner.json_replies.entry(command).or_default().push(json);
                     }
                 }
                 Event::Completed { subscription, total } => {
                     if let Some(feed) = inner.feeds.get_mut(&subscription) {
-                        feed.heard_at = inner.heard_at;
+                        feed.received_at = inner.received_at;
                         feed.queue.complete(subscription, total);
                     }
                 }

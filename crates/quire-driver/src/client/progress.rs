@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use quire_client::{self as core, Failure, Lease, Message, Processed};
 use quire_journal::Bookmark;
 
-use crate::store::Keeper;
+use crate::store::PositionWriter;
 
 /// The names of the instances that a client was logged on to, by the numbers in its messages.
 pub(super) type Instances = Arc<Mutex<Vec<Arc<str>>>>;
@@ -18,7 +18,7 @@ pub struct Progress {
     pub sub_id: String,
     state: Mutex<State>,
     /// `None`: an ordinary subscription, whose messages have no place in a log to go back to.
-    keeper: Option<Keeper>,
+    writer: Option<PositionWriter>,
     instances: Instances,
     /// A warning was logged that the place stays where it is.
     was_warned: AtomicBool,
@@ -43,13 +43,13 @@ impl Progress {
         sub_id: &str,
         progress: core::Progress,
         most_recent: Option<Bookmark>,
-        keeper: Option<Keeper>,
+        writer: Option<PositionWriter>,
         instances: Instances,
     ) -> Arc<Self> {
         Arc::new(Progress {
             sub_id: sub_id.to_owned(),
             state: Mutex::new(State { progress, most_recent }),
-            keeper,
+            writer,
             instances,
             was_warned: AtomicBool::new(false),
         })
@@ -61,8 +61,8 @@ impl Progress {
         let mut state = self.state.lock();
         state.progress.begin(generation);
         state.most_recent = None;
-        if let Some(keeper) = &self.keeper
-            && let Err(failure) = keeper.begin()
+        if let Some(writer) = &self.writer
+            && let Err(failure) = writer.begin()
         {
             log::error!(target: "quire.client", "the place of the subscription {:?} is not kept: {failure}", self.sub_id);
         }
@@ -139,6 +139,6 @@ impl Progress {
             }
             Processed::Ahead(_) => Arc::default(),
         };
-        self.keeper.as_ref().map_or(Ok(()), |keeper| keeper.processed(&processed, &instance))
+        self.writer.as_ref().map_or(Ok(()), |writer| writer.processed(&processed, &instance))
     }
 }

@@ -74,7 +74,7 @@ impl Inner {
     /// Messages came for a subscription.
     pub(super) fn deliver(&mut self, number: u32, messages: Vec<Message>) {
         let Some(feed) = self.feeds.get_mut(&number) else { return };
-        feed.heard_at = self.heard_at;
+        feed.received_at = self.received_at;
         if let Some(Full::Missing(count)) = &mut feed.full {
             *count += messages.len() as u64;
             return;

@@ -60,7 +60,7 @@ struct Log {
 }
 
 /// Keeps the place of one subscription.
-pub struct Keeper {
+pub struct PositionWriter {
     store: BookmarkStore,
     sub_id: String,
     owner: u64,
@@ -103,11 +103,15 @@ impl BookmarkStore {
 
     /// A subscription keeps its place here from now on; gives the place that an earlier one had, if it `resumes` there.
     ///
-    /// Without `resumes`, [`Keeper::begin`] forgets that place once the server has accepted the subscription.
+    /// Without `resumes`, [`PositionWriter::begin`] forgets that place once the server has accepted the subscription.
     ///
     /// # Errors
     /// The store is closed, or failed before.
-    pub fn keep(&self, sub_id: &str, resumes: bool) -> Result<(Keeper, Option<ResumePosition>), Failure> {
+    pub fn keep(
+        &self,
+        sub_id: &str,
+        resumes: bool,
+    ) -> Result<(PositionWriter, Option<ResumePosition>), Failure> {
         if sub_id.len() > SUB_ID_SIZE_MAX {
             let reason = format!("sub_id: {} bytes, the limit is {SUB_ID_SIZE_MAX}", sub_id.len());
             return Err(Failure::new(Code::BadOption, reason));
@@ -116,10 +120,10 @@ impl BookmarkStore {
         state.check()?;
         let slot = state.slots.entry(sub_id.to_owned()).or_default();
         slot.owner += 1;
-        let keeper = Keeper { store: self.clone(), sub_id: sub_id.to_owned(), owner: slot.owner };
+        let writer = PositionWriter { store: self.clone(), sub_id: sub_id.to_owned(), owner: slot.owner };
         let resume_position = Some(slot.resume_position.clone())
             .filter(|resume_position| resumes && *resume_position != ResumePosition::default());
-        Ok((keeper, resume_position))
+        Ok((writer, resume_position))
     }
 
     /// The bookmark after which a subscription with this name resumes.
@@ -160,7 +164,7 @@ impl BookmarkStore {
     }
 }
 
-impl Keeper {
+impl PositionWriter {
     /// The server accepted the subscription with the bookmark of its command. The kept place is forgotten.
     ///
     /// # Errors

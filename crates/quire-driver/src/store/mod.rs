@@ -11,7 +11,7 @@ mod publish;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use bookmark::{BookmarkStore, Keeper};
+pub use bookmark::{BookmarkStore, PositionWriter};
 pub use publish::{PublishFile, StoredPublishes};
 use quire_client::Failure;
 use quire_command::Code;

@@ -333,11 +333,11 @@ impl Journal {
     /// As [`Journal::submit`], for a caller that has nothing else to do: it writes and syncs the records itself, if they are small, the
     /// writer has nothing to do and the disk was fast lately. They are persistent when it returns then, and the function of
     /// [`Journal::on_flush`] is not called.
-    pub fn submit_alone(&mut self) {
+    pub fn submit_inline(&mut self) {
         self.submit_to(true);
     }
 
-    fn submit_to(&mut self, is_alone: bool) {
+    fn submit_to(&mut self, is_inline: bool) {
         if self.open.count > 0 {
             self.closed.push(std::mem::take(&mut self.open).close());
         }
@@ -349,7 +349,7 @@ impl Journal {
         let batches = std::mem::take(&mut self.closed);
         match &mut self.route {
             Route::Thread { orders, writer, .. } => {
-                let left = if is_alone { writer.write_here(batches) } else { Err(batches) };
+                let left = if is_inline { writer.write_inline(batches) } else { Err(batches) };
                 let order = match left {
                     Ok(false) => return,
                     // The thread learns when the next sync is due.
@@ -734,7 +734,7 @@ mod tests {
             journal.append(&record(sequence, b"x")).unwrap();
             // Also when the caller writes.
             if sequence % 2 == 0 {
-                journal.submit_alone();
+                journal.submit_inline();
             }
             journal.flush(SOON).unwrap();
         }
@@ -779,7 +779,7 @@ mod tests {
             assert!(Instant::now() < deadline, "after {sequence} records");
             sequence += 1;
             journal.append(&record(sequence, b"x")).unwrap();
-            journal.submit_alone();
+            journal.submit_inline();
             journal.flush(SOON).unwrap();
         }
         assert!(sequence > 1, "the pace of the disk is not known at the beginning");
@@ -787,7 +787,7 @@ mod tests {
         let synced = flow.synced.load(Ordering::Acquire);
         sequence += 1;
         journal.append(&record(sequence, b"x")).unwrap();
-        journal.submit_alone();
+        journal.submit_inline();
         // On a busy machine the disk may have become slow.
         if *flow.writer.lock() == here {
             assert_eq!(journal.persisted(), Position(sequence));
@@ -796,7 +796,7 @@ mod tests {
         }
         sequence += 1;
         journal.append(&record(sequence, &[0; 20_000])).unwrap();
-        journal.submit_alone();
+        journal.submit_inline();
         journal.flush(SOON).unwrap();
         assert_ne!(*flow.writer.lock(), here);
         assert_eq!(journal.reader().verify(), []);

@@ -4,7 +4,7 @@
 //! at once, written with one positional write and made durable with one sync: group commit. When more waits, it does so in steps of a few
 //! MiB.
 //!
-//! The thread that appends can write a small batch itself ([`Shared::write_here`]), while the writer thread has nothing to do and the disk
+//! The thread that appends can write a small batch itself ([`Shared::write_inline`]), while the writer thread has nothing to do and the disk
 //! syncs fast. This saves the wake-up of the writer thread, and its wake-up of the thread that appends.
 //!
 //! A full disk, and a process that has no file descriptor left, interrupt the writer: it keeps its batches and tries again, until there is
@@ -212,7 +212,7 @@ impl Writer {
         self.encode(NewBatch::default(), flags);
         self.write_batches()?;
         self.sync_file()?;
-        self.publish();
+        self.make_visible();
         Ok(())
     }
 
@@ -266,7 +266,7 @@ impl Writer {
         if self.flushing.is_empty() {
             return Ok(());
         }
-        let is_small = self.end - self.flush_offset <= HERE_SIZE_MAX;
+        let is_small = self.end - self.flush_offset <= INLINE_SIZE_MAX;
         let began = Instant::now();
         self.write_batches().map_err(Trouble::before_a_sync)?;
         if self.durability == Durability::Fsync {
@@ -275,7 +275,7 @@ impl Writer {
         if is_small {
             self.pace.note(began.elapsed());
         }
-        self.publish();
+        self.make_visible();
         Ok(())
     }
 
@@ -309,7 +309,7 @@ impl Writer {
     }
 
     /// The written batches are persistent. Makes them visible to readers.
-    fn publish(&mut self) {
+    fn make_visible(&mut self) {
         let mut index = self.segment.index.write();
         let mut size = 0;
         for Encoded { header, body, .. } in self.flushing.drain(..) {
@@ -410,12 +410,12 @@ pub(crate) fn begin(
 const RETRY_INTERVAL: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
 
 /// The most bytes that the thread that appends writes itself. A larger batch gains little from a saved wake-up.
-const HERE_SIZE_MAX: u64 = 16 * 1024;
+const INLINE_SIZE_MAX: u64 = 16 * 1024;
 
 /// The thread that appends writes itself while a flush takes less than this on average, because it can do nothing else meanwhile.
-const HERE_PACE_MAX: Duration = Duration::from_millis(1);
+const INLINE_PACE_MAX: Duration = Duration::from_millis(1);
 
-/// The longest duration that counts for the pace. After one such flush, about 10 fast ones bring the pace below [`HERE_PACE_MAX`] again.
+/// The longest duration that counts for the pace. After one such flush, about 10 fast ones bring the pace below [`INLINE_PACE_MAX`] again.
 const PACE_MAX: Duration = Duration::from_millis(20);
 
 /// The writer as its thread and the thread that appends share it.
@@ -438,15 +438,15 @@ impl Shared {
 
     /// Writes the batches on the calling thread, if they are small, the writer thread has nothing to do and the disk is fast. Gives them back
     /// otherwise. Does not call the function of `on_flush`. With `Ok(true)` the writer thread needs an order: a sync is due later, or there is no room.
-    pub fn write_here(&self, batches: Vec<NewBatch>) -> Result<bool, Vec<NewBatch>> {
+    pub fn write_inline(&self, batches: Vec<NewBatch>) -> Result<bool, Vec<NewBatch>> {
         let size: u64 = batches.iter().map(|batch| batch_size(batch.body.len()) as u64).sum();
-        if size > HERE_SIZE_MAX || self.order_count.load(Ordering::Acquire) > 0 {
+        if size > INLINE_SIZE_MAX || self.order_count.load(Ordering::Acquire) > 0 {
             return Err(batches);
         }
         let Some(mut writer) = self.writer.try_lock() else { return Err(batches) };
         if !writer.waiting.is_empty()
             || writer.log.failure().is_some()
-            || writer.pace.0 >= HERE_PACE_MAX
+            || writer.pace.0 >= INLINE_PACE_MAX
             || !writer.has_room(size + SEGMENT_RESERVE)
         {
             return Err(batches);
@@ -543,7 +543,7 @@ mod tests {
         let mut pace = Pace(fast);
         pace.note(Duration::from_secs(30));
         let mut flush_count = 0;
-        while pace.0 >= HERE_PACE_MAX {
+        while pace.0 >= INLINE_PACE_MAX {
             pace.note(fast);
             flush_count += 1;
         }

@@ -122,7 +122,7 @@ impl Searches {
     }
 
     /// Searches again for starts that were not there yet.
-    pub(crate) fn search_again(&mut self, cx: &mut Context) {
+    pub(crate) fn retry(&mut self, cx: &mut Context) {
         let persisted = cx.log.visible();
         for id in std::mem::take(&mut self.waiting) {
             match self.by_session.get(&id) {

@@ -199,7 +199,7 @@ impl Publisher {
                     _ => ledger.refused(format!("the delete {sequence} is refused: {failure:?}")),
                 }
             }
-            Event::Told { command, json } => {
+            Event::JsonReply { command, json } => {
                 // The number of the command of a delete is made from its sequence.
                 let of_delete = |(sequence, value): &&(u64, Option<u64>)| {
                     value.is_none() && CommandId(*sequence as u32 | 1 << 31) == command
