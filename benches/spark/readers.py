@@ -5,7 +5,8 @@
 The messages are those of `scan.py`; Parquet is uncompressed and was written by Spark. Each query runs with the JVM reader, with the
 Python reader, and over Parquet, one after the other, in every round. The first round warms up and does not count. Shown are the medians
 of the ratios of the rounds to Parquet, by processor time (this process, Java and all workers) and by wall time. `memory` reads
-everything 100 times with the JVM reader and shows the resident memory of Java before and after.
+everything 100 times with the JVM reader and shows the resident memory of Java before and after. `cancel` cancels a job with the JVM reader
+in the middle of a scan and shows how long its last task then stays in the core.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pathlib import Path
 
 import quire.spark
 import scan
+from py4j.protocol import Py4JJavaError
+from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -38,7 +41,7 @@ QUERIES: dict[str, tuple[Query, str]] = {
     "count()": (lambda frame: frame.groupBy().count(), "<= 1.2"),
     "sum(position)": (lambda frame: frame.groupBy().sum("position"), ""),
     "groupBy(topic).count()": (lambda frame: frame.groupBy("topic").count(), "<= 1.1"),
-    "hash of every column": (lambda frame: frame.select(f.sum(f.xxhash64("*"))), ""),
+    "hash of every column": (lambda frame: frame.select(f.bit_xor(f.xxhash64("*"))), ""),
     "a tenth by position": (lambda frame: frame.where(f"position between {10**6} and {2 * 10**6}"), ""),
     "one topic of 21": (lambda frame: frame.where("topic = 'trades/3'"), ""),
     "one topic of a thousandth": (lambda frame: frame.where("topic = 'rare'"), ""),
@@ -69,7 +72,8 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
     journal, parquet = directory / "journal", directory / "parquet"
     if not journal.exists():
         scan.write(journal, arguments.messages)
-    config = {"spark.log.level": "ERROR", "spark.sql.shuffle.partitions": str(arguments.cores)}
+    # A job that is cancelled says so in many lines.
+    config = {"spark.log.level": "OFF", "spark.sql.shuffle.partitions": str(arguments.cores)}
     spark = quire.spark.session(f"local[{arguments.cores}]", memory="1500m", config=config)
     if not parquet.exists():
         spark.read.format("quire").load(str(journal)).write.option("compression", "none").parquet(
@@ -88,10 +92,12 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
             return frame(PARQUET).select(parsed).select("parsed.*")
         return frame(reader, scan.JSON_SCHEMA)
 
-    wanted = arguments.only.split(",") if arguments.only else [*QUERIES, FIELDS, "memory"]
+    wanted = arguments.only.split(",") if arguments.only else [*QUERIES, FIELDS, "memory", "cancel"]
     for name in wanted:
         if name == "memory":
             memory(spark, lambda: frame("jvm"))
+        elif name == "cancel":
+            cancel(spark, journal, arguments.rounds)
         elif name == FIELDS:
             compare(name, fields, "<= 0.15 of from_json", arguments.rounds)
         else:
@@ -140,6 +146,44 @@ def memory(spark: SparkSession, frame: Callable[[], DataFrame]) -> None:
         if number % (SCANS // 5) == 0:
             shown.append(f"{resident():.0f}")
     print(f"resident memory of Java over {SCANS} scans, in MiB: {', '.join(shown)}")
+
+
+def cancel(spark: SparkSession, journal: Path, rounds: int) -> None:
+    """Cancels a scan that returns nothing until its end: each task is in the core all the time."""
+    source = spark.read.format("quire").options(filter="/price < 0 OR /note LIKE '[a-w].*y'", reader="jvm")
+    frame = source.load(str(journal))
+    drain(frame)
+    begun = time.perf_counter()
+    drain(frame)
+    whole, taken = time.perf_counter() - begun, []
+    for number in range(rounds):
+
+        def job(group: str = f"cancel {number}") -> None:
+            spark.sparkContext.setJobGroup(group, group)
+            with suppress(Py4JJavaError):
+                drain(frame)
+
+        thread = InheritableThread(target=job)
+        thread.start()
+        while thread.is_alive() and not in_core(spark):
+            pass
+        time.sleep(whole / 3)
+        begun = time.perf_counter()
+        spark.sparkContext.cancelJobGroup(f"cancel {number}")
+        while in_core(spark):
+            pass
+        taken.append(1000 * (time.perf_counter() - begun))
+        thread.join()
+    print(
+        f"cancel: the scan takes {whole:.2f} s, its end after the request {_spread(taken, ' ms')}", flush=True
+    )
+
+
+def in_core(spark: SparkSession) -> bool:
+    """Whether a task is in the core."""
+    assert spark._jvm is not None
+    threads = spark._jvm.java.lang.management.ManagementFactory.getThreadMXBean().dumpAllThreads(False, False)
+    return any("quire.Core.scanNext" in str(thread) for thread in threads)
 
 
 def processor_seconds() -> float:
