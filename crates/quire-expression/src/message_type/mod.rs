@@ -427,6 +427,17 @@ mod tests {
     }
 
     #[test]
+    fn an_array_is_no_name_of_a_member_in_msgpack() {
+        // {[7]: 1, 7: 2} and {7: 2, [7]: 1}
+        for data in [b"\x82\x91\x07\x01\x07\x02", b"\x82\x07\x02\x91\x07\x01"] {
+            let (mut plan, arena) = (FieldPlan::default(), Arena::default());
+            let field = plan.add(&[Step::Name((*b"7").into())]);
+            let values = MessageType::Msgpack.read(data, &plan, &arena).unwrap();
+            assert!(matches!(values[field.index()], Value::Number(Number::Integer(2), _)));
+        }
+    }
+
+    #[test]
     fn codes_and_names_lead_back_to_their_type() {
         for known in MessageType::ALL {
             assert_eq!(MessageType::from_code(known.code()), Some(*known));

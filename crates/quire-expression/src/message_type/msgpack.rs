@@ -23,7 +23,7 @@ impl Format for Msgpack {
             Head::Map(count) => {
                 for _ in 0..count {
                     let key = reader.read(level.arena, 1)?;
-                    match level.arena.text(key).and_then(|key| level.child(key)) {
+                    match name_of(key, level.arena).and_then(|key| level.child(key)) {
                         Some(field) => {
                             let value = reader.read(level.arena, 1)?;
                             found(field, value)?;
@@ -52,12 +52,16 @@ pub(super) fn all_members<'a>(
     for _ in 0..count {
         let key = reader.read(arena, 1)?;
         let value = reader.read(arena, 1)?;
-        match arena.text(key) {
-            Some(name) if !matches!(key, Value::Array(_)) => visit(name, value)?,
-            _ => (),
+        if let Some(name) = name_of(key, arena) {
+            visit(name, value)?;
         }
     }
     Ok(())
+}
+
+/// The text of a key. An array and a map have none, whatever is in them.
+fn name_of<'a>(key: Value<'a>, arena: &'a Arena) -> Option<&'a [u8]> {
+    if matches!(key, Value::Array(_)) { None } else { arena.text(key) }
 }
 
 /// The type of a value and its size, as its first bytes encode them.
