@@ -1,6 +1,6 @@
 //! Looking at a queue without changing it: its waiting messages and its figures.
 
-use super::event::QueueStats;
+use super::event::{QueueStats, WaitingMessage};
 use super::id::{QueueId, Time};
 use super::messages::{Key, State};
 use super::queues::Queues;
@@ -9,13 +9,21 @@ use quire_journal::Position;
 impl Queues {
     /// Shows the waiting messages that are not delayed, in delivery order, until `visit` returns false. Barriers and the messages after
     /// them are included. Nothing changes. With priorities, the waiting messages up to the next barrier are sorted for it.
-    pub fn browse(&self, queue: QueueId, now: Time, mut visit: impl FnMut(Position) -> bool) {
+    pub fn browse(&self, queue: QueueId, now: Time, mut visit: impl FnMut(WaitingMessage) -> bool) {
         let Some(state) = self.queues.get(queue.get() as usize) else { return };
         let messages = &state.messages;
         let mut segment: Vec<(Key, u64)> = Vec::new();
-        let flush = |segment: &mut Vec<(Key, u64)>, visit: &mut dyn FnMut(Position) -> bool| {
+        let shown = |ordinal| {
+            let (delivery_count, cancel_count) = messages.counts(ordinal);
+            WaitingMessage {
+                position: Position::new(messages.position(ordinal)),
+                delivery_count,
+                cancel_count,
+            }
+        };
+        let flush = |segment: &mut Vec<(Key, u64)>, visit: &mut dyn FnMut(WaitingMessage) -> bool| {
             segment.sort_unstable();
-            segment.drain(..).all(|(_, position)| visit(Position::new(position)))
+            segment.drain(..).all(|(_, ordinal)| visit(shown(ordinal)))
         };
         let is_there = |barrier: &u64| messages.state(*barrier) != State::Gone;
         let mut barriers = state.barriers.iter().copied().filter(is_there).peekable();
@@ -35,10 +43,9 @@ impl Queues {
             if is_barrier && !flush(&mut segment, &mut visit) {
                 return;
             }
-            let position = messages.position(ordinal);
             if state.config.priority && !is_barrier {
-                segment.push((messages.key(ordinal), position));
-            } else if !visit(Position::new(position)) {
+                segment.push((messages.key(ordinal), ordinal));
+            } else if !visit(shown(ordinal)) {
                 return;
             }
         }

@@ -36,6 +36,17 @@ pub enum Enqueued {
     Known,
 }
 
+/// A message that no subscription holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitingMessage {
+    /// Its position in the log.
+    pub position: Position,
+    /// How often it was delivered.
+    pub delivery_count: u32,
+    /// How often it was cancelled.
+    pub cancel_count: u32,
+}
+
 /// A message for a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {

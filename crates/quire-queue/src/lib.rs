@@ -49,7 +49,7 @@ pub use config::{
 };
 pub use event::{
     Change, ChangeKind, Delivery, Enqueued, Entry, LeaseEvent, LeaseEventKind, LostCause, LostLease, Matcher,
-    QueueStats, Reasons, SubscriptionSpec,
+    QueueStats, Reasons, SubscriptionSpec, WaitingMessage,
 };
 pub use id::{ConnectionId, FilterId, QueueId, SubscriptionId, Time};
 pub use lease_record::{LeaseRun, LeasesWriter};

@@ -168,10 +168,17 @@ def _set_waited_for(destination: str, url: str | None, action: LinkAction) -> in
 def _row(link: dict[str, Any]) -> list[object]:
     row = {
         **link,
+        "sync_type": _sync_type(link),
         "position": link["acknowledged"],
         "behind": round(link["seconds_behind"], 1) if "seconds_behind" in link else "",
     }
     return [_text(row.get(key)) for key, _ in COLUMNS]
+
+
+def _sync_type(link: dict[str, Any]) -> str | None:
+    """How publishers wait, and whether the configuration says otherwise."""
+    now = link.get("sync_type")
+    return f"{now} (downgraded)" if now == "async" and link.get("configured_sync_type") == "sync" else now
 
 
 def _text(value: object) -> object:

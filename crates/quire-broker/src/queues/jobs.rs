@@ -18,7 +18,7 @@ use crate::session::SessionId;
 use crate::work::{Job, JobOwner};
 use quire_expression::filter::Filter;
 use quire_expression::message_type::Arena;
-use quire_queue::{Entry, QueueId, Time};
+use quire_queue::{Entry, QueueId, Time, WaitingMessage};
 use quire_scan::context_of;
 
 /// The purpose of a job for queues.
@@ -99,7 +99,7 @@ pub(crate) enum QueueOutcome {
     Fetched(Fetched),
     Found(Vec<Position>),
     Page(PageFound),
-    Sorted(Result<Vec<Position>, JournalError>),
+    Sorted(Result<Vec<WaitingMessage>, JournalError>),
     Refilled(Result<Vec<(Position, Entry)>, JournalError>),
     Filled(Result<Portion, JournalError>),
     Saved(Result<(), JournalError>),

@@ -1,13 +1,13 @@
 //! Looks at queues without changing anything: the deliverable messages (protocol.md section 3, `query`), and figures (docs/queues.md
 //! section 10).
 //!
-//! The positions are taken when the command arrives. The messages at these positions are read on reader threads, a page at a time, as the
+//! Positions and counts are taken when the command arrives. The messages at these positions are read on reader threads, a page at a time, as the
 //! connection takes them. The connection's further commands wait until the last page is sent.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use quire_journal::{JournalError, Position, Reader, Timestamp};
+use quire_journal::{JournalError, Reader, Timestamp};
 
 use super::QueueService;
 use super::jobs::{Lookup, Purpose, QueueJob};
@@ -20,10 +20,11 @@ use crate::session::{SessionId, Stall};
 use quire_command::{AckKind, Acks, Code, Message, Query, Queued};
 use quire_expression::filter::{Expression, Filter, FilterOptions};
 use quire_expression::message_type::{Arena, Value};
+use quire_queue::WaitingMessage;
 use quire_scan::{context_of, message_of};
 
-/// Positions that one query looks at: 8 MiB of them. A deeper queue is looked at with `top_n`.
-const QUERY_POSITIONS_MAX: usize = 1 << 20;
+/// Messages that one query looks at: 16 MiB of their positions and counts. A deeper queue is looked at with `top_n`.
+const QUERY_MESSAGES_MAX: usize = 1 << 20;
 
 /// A query under way.
 pub(super) struct QueryJob {
@@ -40,7 +41,7 @@ pub(super) struct QueryJob {
 pub(crate) struct Page {
     subscription: u32,
     encoder: Encoder,
-    positions: Arc<[Position]>,
+    waiting: Arc<[WaitingMessage]>,
     /// Of these, done.
     done: usize,
     filter: Option<Filter>,
@@ -54,7 +55,7 @@ pub(crate) struct Page {
 pub(crate) struct PageFound {
     frames: Vec<u8>,
     message_count: usize,
-    /// Positions looked at.
+    /// Messages looked at.
     done: usize,
     error: Option<JournalError>,
 }
@@ -114,24 +115,24 @@ impl QueueService {
         let left = query.top_n.map_or(usize::MAX, |count| count as usize);
         // Without anything to ask of them, only the first are looked at.
         let is_plain = filter.is_none() && order.is_none();
-        let limit = if is_plain { left } else { usize::MAX }.min(QUERY_POSITIONS_MAX + 1);
-        let mut positions = Vec::new();
+        let limit = if is_plain { left } else { usize::MAX }.min(QUERY_MESSAGES_MAX + 1);
+        let mut waiting = Vec::new();
         let now = self.time(cx.now);
         if left > 0 {
-            self.engine.browse(queue, now, |position| {
-                positions.push(position);
-                positions.len() < limit
+            self.engine.browse(queue, now, |message| {
+                waiting.push(message);
+                waiting.len() < limit
             });
         }
-        if positions.len() > QUERY_POSITIONS_MAX {
+        if waiting.len() > QUERY_MESSAGES_MAX {
             let reason =
-                format!("more than {QUERY_POSITIONS_MAX} messages; give a top_n, without a filter or order");
+                format!("more than {QUERY_MESSAGES_MAX} messages; give a top_n, without a filter or order");
             return Err(Refused::new(Code::LimitExceeded, reason));
         }
         let page = Page {
             subscription: query.subscription,
             encoder: cx.session(id).outbox.encoder(),
-            positions: positions.into(),
+            waiting: waiting.into(),
             done: 0,
             filter,
             left,
@@ -148,7 +149,7 @@ impl QueueService {
         };
         for id in self.querying.iter().filter_map(ready).collect::<Vec<_>>() {
             let Some(job) = self.querying.get_mut(&id) else { continue };
-            if job.page.left == 0 || job.page.done == job.page.positions.len() {
+            if job.page.left == 0 || job.page.done == job.page.waiting.len() {
                 self.end_query(cx, id, None);
                 continue;
             }
@@ -190,21 +191,21 @@ impl QueueService {
         }
     }
 
-    /// The positions have been put into order.
+    /// The messages have been put into order.
     pub(super) fn sorted(
         &mut self,
         cx: &mut Context,
         id: SessionId,
         number: u64,
-        found: Result<Vec<Position>, JournalError>,
+        found: Result<Vec<WaitingMessage>, JournalError>,
     ) {
         let Some(job) = self.querying.get_mut(&id).filter(|job| job.number == Some(number)) else {
             return;
         };
         job.number = None;
         match found {
-            Ok(positions) => {
-                job.page.positions = positions.into();
+            Ok(waiting) => {
+                job.page.waiting = waiting.into();
                 job.page.filter = None;
             }
             Err(error) => self.end_query(cx, id, Some(Refused::new(code_of(&error), error.to_string()))),
@@ -226,7 +227,7 @@ impl QueueService {
 
 impl Page {
     fn copy(&self) -> Page {
-        Page { positions: self.positions.clone(), filter: self.filter.clone(), ..*self }
+        Page { waiting: self.waiting.clone(), filter: self.filter.clone(), ..*self }
     }
 
     /// Reads on until a chunk is full.
@@ -234,11 +235,11 @@ impl Page {
         let mut lookup = Lookup::new(reader);
         let mut arena = Arena::default();
         let mut found = PageFound::default();
-        for position in &self.positions[self.done..] {
+        for waiting in &self.waiting[self.done..] {
             if found.message_count == self.left || found.frames.len() >= CHUNK_SIZE_MAX {
                 break;
             }
-            let record = match lookup.get(*position) {
+            let record = match lookup.get(waiting.position) {
                 Ok(record) => record,
                 Err(error) => {
                     found.error = Some(error);
@@ -253,7 +254,12 @@ impl Page {
             if !self.filter.as_ref().is_none_or(matches) {
                 continue;
             }
-            let queued = Queued { position: position.get(), ..Queued::default() };
+            let queued = Queued {
+                position: waiting.position.get(),
+                deliveries: waiting.delivery_count,
+                cancels: waiting.cancel_count,
+                ..Queued::default()
+            };
             let message = Message { queued: Some(queued), ..message_of(&record, self.subscription) };
             self.encoder.put_message(&message, &mut found.frames);
             found.message_count += 1;
@@ -261,23 +267,23 @@ impl Page {
         found
     }
 
-    /// The positions of the messages that match, in the order asked for, as many as are wanted.
-    pub(super) fn sort(self, reader: Reader, order: &Order) -> Result<Vec<Position>, JournalError> {
+    /// The messages that match, in the order asked for, as many as are wanted.
+    pub(super) fn sort(self, reader: Reader, order: &Order) -> Result<Vec<WaitingMessage>, JournalError> {
         let mut lookup = Lookup::new(reader);
         let mut arena = Arena::default();
         let mut keys = Vec::new();
-        for position in self.positions.iter() {
-            let Some(record) = lookup.get(*position)? else { continue };
+        for waiting in self.waiting.iter() {
+            let Some(record) = lookup.get(waiting.position)? else { continue };
             let Some(message) = context_of(&record, self.now) else { continue };
             if self.filter.as_ref().is_none_or(|filter| filter.matches_with(&message, &mut arena)) {
-                keys.push((Key::of(order.by.evaluate(&message, &mut arena)), *position));
+                keys.push((Key::of(order.by.evaluate(&message, &mut arena)), *waiting));
             }
         }
         keys.sort_by(|(left, _), (right, _)| {
             let by_key = left.cmp(right);
             if order.is_descending { by_key.reverse() } else { by_key }
         });
-        Ok(keys.into_iter().map(|(_, position)| position).take(self.left).collect())
+        Ok(keys.into_iter().map(|(_, waiting)| waiting).take(self.left).collect())
     }
 }
 

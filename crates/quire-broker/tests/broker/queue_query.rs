@@ -58,6 +58,30 @@ fn a_query_shows_what_waits_and_changes_nothing() {
     assert_eq!(pair.take_queued(3).len(), 1);
 }
 
+/// Who looks for the job that ends its workers looks at the counts.
+#[test]
+fn a_query_shows_how_often_a_message_was_delivered_and_cancelled() {
+    let mut pair = with_messages(queue("jobs"), &[5]);
+    for worker in [3, 4] {
+        pair.client(worker, "worker");
+        pair.subscribe(worker, &consume(1, "jobs", 1));
+        pair.turn();
+        let held = pair.take_queued(worker);
+        assert_eq!(held.len(), 1);
+        if worker == 3 {
+            // It is delivered to this worker again.
+            pair.settle(3, "jobs", Verdict::Cancel, &held);
+        }
+        pair.disconnect(worker);
+        pair.turn();
+    }
+    pair.take(2);
+    pair.send(2, &Command::Query(query("jobs")));
+    pair.turn();
+    let shown = pair.take_queued(2);
+    assert_eq!(shown.iter().map(|job| (job.deliveries, job.cancels)).collect::<Vec<_>>(), [(3, 1)]);
+}
+
 #[test]
 fn a_query_comes_in_delivery_order() {
     let settings = QueueSettings { priority: Some("/n".into()), ..queue("jobs") };

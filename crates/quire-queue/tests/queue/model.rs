@@ -251,14 +251,16 @@ impl Model {
         all
     }
 
-    pub fn browse(&self, queue: usize) -> Vec<u64> {
+    /// Position, deliveries and cancels of each message.
+    pub fn browse(&self, queue: usize) -> Vec<(u64, u32, u32)> {
+        let shown = |message: &Message| (message.position, message.deliveries, message.cancels);
         let (mut copy, mut seen) = (self.clone(), Vec::new());
         loop {
             let end = copy.first_barrier(queue);
-            seen.extend(copy.order(queue, end).iter().map(|message| message.position));
+            seen.extend(copy.order(queue, end).iter().map(|message| shown(message)));
             let Some(end) = end else { return seen };
             let barrier = &copy.queues[queue].messages[end];
-            seen.extend(barrier.delayed_until.is_none().then_some(barrier.position));
+            seen.extend(barrier.delayed_until.is_none().then(|| shown(barrier)));
             copy.queues[queue].messages.drain(..=end);
         }
     }

@@ -475,8 +475,8 @@ impl Pair {
             assert_eq!(stats.inactive_message_count, state.inactive.len() as u64);
             assert_eq!(stats.deferred_ack_count, state.deferred.len() as u64);
             let mut seen = Vec::new();
-            self.engine.browse(id, self.now(), |position| {
-                seen.push(position.get());
+            self.engine.browse(id, self.now(), |message| {
+                seen.push((message.position.get(), message.delivery_count, message.cancel_count));
                 true
             });
             assert_eq!(seen, self.model.browse(queue), "browsing {queue}");
