@@ -93,7 +93,7 @@ fuzz: setup
 	cargo test --profile editable --locked --package quire-driver --test stores any_bytes
 	cargo test --profile editable --locked --package quire-arrow --test any_values
 	cargo test --profile editable --locked --package quire-spark --test any_texts
-	QUIRE_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -q -n auto tests/test_any_bytes.py
+	QUIRE_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -q -n auto --timeout 0 tests/test_any_bytes.py
 
 python-test: setup
 	$(BIN)/python -m pytest -n auto -q tests --ignore tests/spark --hypothesis-profile ci
