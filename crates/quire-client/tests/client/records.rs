@@ -487,8 +487,9 @@ fn a_record_of_a_first_result_that_was_interrupted_is_a_record() {
     assert_eq!(world.completed, 1);
 }
 
-#[test]
-fn a_record_that_is_published_again_while_the_server_is_asked_about_it_is_not_lost() {
+/// A subscription with the record `a` reconnects, the record is missing in its result, and comes back as `data` before the answer to the
+/// question about it.
+fn world_with_a_record_that_comes_back(data: u8) -> World {
     let mut world = World::new();
     world.server.put("a", 2);
     world.subscribe(true);
@@ -497,14 +498,19 @@ fn a_record_that_is_published_again_while_the_server_is_asked_about_it_is_not_lo
     world.cut();
     world.server.remove("a");
     world.connect();
-    // All of the result, and with it the question. Its answer is on its way when the record comes back.
     while world.server.queries == 0 {
         assert!(world.receive());
     }
     let answer = std::mem::take(&mut world.server.outgoing);
-    world.server.put("a", 8);
+    world.server.put("a", data);
     world.server.outgoing.extend(answer);
     world.settle();
+    world
+}
+
+#[test]
+fn a_record_that_is_published_again_while_the_server_is_asked_about_it_is_not_lost() {
+    let mut world = world_with_a_record_that_comes_back(8);
     assert_eq!(world.take_seen(), [seen("publish", "a", None)]);
     assert_eq!((world.view.clone(), world.completed), (world.expected(), 2));
 }
@@ -512,21 +518,7 @@ fn a_record_that_is_published_again_while_the_server_is_asked_about_it_is_not_lo
 /// A page has lost the record, and gets it back before its result is whole: simulation seed 42.
 #[test]
 fn a_record_that_comes_back_unchanged_after_a_reconnect_is_not_received_again() {
-    let mut world = World::new();
-    world.server.put("a", 2);
-    world.subscribe(true);
-    world.settle();
-    world.take_seen();
-    world.cut();
-    world.server.remove("a");
-    world.connect();
-    while world.server.queries == 0 {
-        assert!(world.receive());
-    }
-    let answer = std::mem::take(&mut world.server.outgoing);
-    world.server.put("a", 2);
-    world.server.outgoing.extend(answer);
-    world.settle();
+    let mut world = world_with_a_record_that_comes_back(2);
     assert_eq!((world.take_seen(), world.completed), (Vec::new(), 2));
     // From now on it is one of the records of this connection.
     world.server.put("a", 2);
