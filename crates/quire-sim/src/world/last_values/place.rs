@@ -1,6 +1,6 @@
 //! A place of a subscription in the log: the state that it has seen, and the messages that must come next.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use quire_command::OofReason;
 
@@ -92,7 +92,15 @@ impl Place {
     }
 
     /// The places after a message; none when the message is not the next one. A shape takes effect at one of the places between two messages.
-    pub fn after(&self, log: &Log, shapes: &[Shape], wants_oof: bool, seen: Seen) -> Vec<Place> {
+    /// `visited` has the numbers of shapes and the places from which the walk went on: from there, others find the same.
+    pub fn after(
+        &self,
+        log: &Log,
+        shapes: &[Shape],
+        wants_oof: bool,
+        seen: Seen,
+        visited: &mut BTreeSet<(usize, usize)>,
+    ) -> Vec<Place> {
         let mut place = self.clone();
         if let Seen::Left { reason: OofReason::Expired, key, value } = seen {
             let Some(row) = place.state.get_mut(key as usize).and_then(Option::take) else {
@@ -107,9 +115,13 @@ impl Place {
         }
         let mut places = Vec::new();
         loop {
+            // With one shape, records can have expired, so that the states of two places differ.
+            if shapes.len() > 1 && !visited.insert((place.shape, place.at)) {
+                return places;
+            }
             if let Some(mut replaced) = place.replaced(log, shapes, wants_oof) {
                 if replaced.due.is_empty() {
-                    places.extend(replaced.after(log, shapes, wants_oof, seen));
+                    places.extend(replaced.after(log, shapes, wants_oof, seen, visited));
                 } else if replaced.take(seen) {
                     places.push(replaced);
                 }

@@ -8,7 +8,7 @@
 //! is the state of the topic. A subscription that begins with an earlier state gets its messages from the log: it must see every one after
 //! the state, also over lost connections and crashes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quire_client::{Cause, Message};
 use quire_expression::message_type::{MessageType, merge};
@@ -251,8 +251,8 @@ impl Stream {
             }
         }
         let Some(known) = places else { return Ok(()) };
-        let mut after: Vec<Place> = Vec::new();
-        for place in known.iter().flat_map(|place| place.after(log, shapes, *wants_oof, seen)) {
+        let (mut after, mut visited) = (Vec::<Place>::new(), BTreeSet::new());
+        for place in known.iter().flat_map(|place| place.after(log, shapes, *wants_oof, seen, &mut visited)) {
             let is_known = |other: &Place| {
                 (other.at, other.shape) == (place.at, place.shape)
                     && other.due == place.due
