@@ -240,7 +240,7 @@ impl Context {
                 session.outbox.put_message(&message, shared);
                 session.outbox.backlog_size()
             }
-            ServedBy::Sow(sow) if !sow.wants_key(message.key) => return,
+            ServedBy::Sow(sow) if sow.leaves_out(message.key) => return,
             ServedBy::Sow(sow) => match &mut sow.held {
                 Some(held) => {
                     let size_before = held.len();

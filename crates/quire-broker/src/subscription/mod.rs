@@ -112,6 +112,13 @@ impl SowSubscription {
         expires.is_none_or(|expires| expires > self.begun)
     }
 
+    /// Whether a message about a record, or without a key, is none of its messages. The table compares the keys for a page. While the page
+    /// is turned, the messages are those of the former page, which can have other keys.
+    pub(crate) fn leaves_out(&self, key: &[u8]) -> bool {
+        let is_chosen = self.is_follower && !key.is_empty();
+        !is_chosen && !self.wants_key(key)
+    }
+
     /// Whether it wants messages with this key.
     pub(crate) fn wants_key(&self, key: &[u8]) -> bool {
         self.keys.as_ref().is_none_or(|keys| keys.contains(key))

@@ -377,6 +377,33 @@ fn a_page_stays_in_effect_until_the_page_that_replaces_it_has_looked_at_all_reco
     assert_eq!(pair.take_rows(2), [r#"-Match {"id":3000}"#, r#"+{"id":3002}"#]);
 }
 
+/// Found by the simulation: the keys of the new page hid the messages of the former one.
+#[test]
+fn a_page_gets_all_its_messages_until_a_page_of_other_keys_takes_its_place() {
+    let mut pair = with_topics([supplied("orders")]);
+    let put = |pair: &mut Pair, sequence, key: &str, data: &str| {
+        let publish = Publish { key: key.as_bytes(), ..publish(sequence, "orders", data) };
+        pair.send(1, &Command::Publish(publish));
+    };
+    put(&mut pair, 1, "a", r#"{"id":1}"#);
+    put(&mut pair, 2, "b", r#"{"id":2}"#);
+    let of_key = |key| Subscribe { keys: Keys::from_bytes(key), ..page(4, 0, 2) };
+    pair.subscribe(2, &of_key(b"\x01a"));
+    pair.turn();
+    assert_eq!(pair.take_rows(2), [r#"={"id":1}"#]);
+    // The new page looks at the records at the end of the turn.
+    pair.subscribe(2, &replacing(of_key(b"\x01b")));
+    put(&mut pair, 3, "a", r#"{"id":3}"#);
+    put(&mut pair, 4, "b", r#"{"id":4}"#);
+    pair.turn();
+    let rows = [r#"+{"id":3}"#, r#"-Match {"id":3}"#, r#"+{"id":4}"#];
+    assert_eq!(pair.take_rows(2), rows);
+    put(&mut pair, 5, "a", r#"{"id":5}"#);
+    put(&mut pair, 6, "b", r#"{"id":6}"#);
+    pair.turn();
+    assert_eq!(pair.take_rows(2), [r#"+{"id":6}"#]);
+}
+
 #[test]
 fn a_page_that_is_replaced_before_its_records_were_sent_gives_them_first() {
     let mut pair = up_to_three();
