@@ -435,6 +435,12 @@ mod tests {
         assert_eq!(play(699, None).err(), None);
     }
 
+    /// While the client asked about the records that it had lost, conflated messages about other records came.
+    #[test]
+    fn a_conflated_view_after_a_reconnect_has_records_of_several_instants() {
+        assert_eq!(play(60_000_621, None).err(), None);
+    }
+
     #[test]
     fn every_canary_is_found() {
         let found = |canary| (0..160).filter(|seed| play(*seed, Some(canary)).is_err()).take(4).count();

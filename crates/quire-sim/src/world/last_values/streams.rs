@@ -5,7 +5,8 @@
 //! dropped. When no place is left, the subscription saw something else than the log.
 //!
 //! A conflated subscription may see only some of the changes: each message about a record is newer than the one before, and at the end the view
-//! is the state of the topic. A subscription that begins with an earlier state gets its messages from the log: it must see every one after
+//! is the state of the topic. After a lost connection each record of the view has its own position: the client asks the server about the records
+//! that it has lost, and the messages of intervals that end meanwhile come before the answer. A subscription that begins with an earlier state gets its messages from the log: it must see every one after
 //! the state, also over lost connections and crashes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +15,7 @@ use quire_client::{Cause, Message};
 use quire_expression::message_type::{MessageType, merge};
 
 use super::ledger::Span;
-use super::log::{Earlier, Log, State};
+use super::log::{Earlier, Log, Row, State};
 use super::place::{Place, Seen, Shape};
 
 /// The records that a program has in view: numbers of messages by the field `/k`.
@@ -172,8 +173,13 @@ impl Stream {
         let mut places = Vec::new();
         // Without `oof` the program does not learn which records it has lost.
         let is_whole = self.wants_oof || *is_first;
+        // The keys whose record in the view was that of the topic at no position yet.
+        let mut unknown: BTreeSet<u64> = (0..log.state().len() as u64).collect();
+        let has_one_position = *is_first || !matches!(self.course, Course::Conflated(_));
         log.any_state(span.from, span.to, |at, state| {
-            if fits(state, view, shape, is_whole, lifetimes) {
+            if !has_one_position {
+                unknown.retain(|key| !fits_at(*key, state, view, shape, is_whole, lifetimes));
+            } else if fits(state, view, shape, is_whole, lifetimes) {
                 let mut state = state.clone();
                 for (key, row) in state.iter_mut().enumerate() {
                     let is_gone = row.is_some_and(|row| row.expires.is_some_and(|at| at <= lifetimes.peak));
@@ -185,7 +191,8 @@ impl Stream {
             }
             false
         });
-        if places.is_empty() {
+        let is_known = if has_one_position { !places.is_empty() } else { unknown.is_empty() };
+        if !is_known {
             return Err(format!(
                 "{}: after {} records the view {view:?} is no state of the topic {} between {} and {} ({shape:?}, oof: {}), the last is {:?}",
                 self.name,
@@ -369,15 +376,38 @@ fn next_message(log: &Log, from: usize, shape: &Shape) -> Option<(usize, Seen)> 
 fn fits(state: &State, view: &View, shape: &Shape, is_whole: bool, lifetimes: Lifetimes) -> bool {
     let mut count = 0;
     for (key, row) in shape.shown(state) {
-        let is_there = view.get(&key) == Some(&row.value);
-        let may_be_there = row.expires.is_none_or(|at| at > lifetimes.over);
-        let must_be_there = row.expires.is_none_or(|at| at > lifetimes.peak);
-        if (is_there && !may_be_there && is_whole) || (!is_there && must_be_there) {
+        let seen = view.get(&key).copied();
+        if !fits_record(Some(row), seen, is_whole, lifetimes) {
             return false;
         }
-        count += usize::from(is_there);
+        count += usize::from(seen.is_some());
     }
     !is_whole || count == view.len()
+}
+
+/// As [`fits`], for the record of one key. The subscription is no page.
+fn fits_at(
+    key: u64,
+    state: &State,
+    view: &View,
+    shape: &Shape,
+    is_whole: bool,
+    lifetimes: Lifetimes,
+) -> bool {
+    let row = state[key as usize].filter(|row| shape.want.matches(key, row.quantity));
+    fits_record(row, view.get(&key).copied(), is_whole, lifetimes)
+}
+
+/// Whether a view has the message `seen` as the record of a key whose record is `row`.
+fn fits_record(row: Option<Row>, seen: Option<u64>, is_whole: bool, lifetimes: Lifetimes) -> bool {
+    let Some(row) = row else { return seen.is_none() || !is_whole };
+    let may_be_there = row.expires.is_none_or(|at| at > lifetimes.over);
+    let must_be_there = row.expires.is_none_or(|at| at > lifetimes.peak);
+    match seen {
+        Some(value) if value == row.value => may_be_there || !is_whole,
+        Some(_) => !must_be_there && !is_whole,
+        None => !must_be_there,
+    }
 }
 
 pub(super) fn brief(state: &State) -> View {
