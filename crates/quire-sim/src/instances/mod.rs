@@ -546,6 +546,13 @@ mod tests {
         play(30_000_255, None).unwrap_or_else(|reason| panic!("{reason}"));
     }
 
+    /// An instance had the messages of a path that was not waited for. So it did not wait for the next instance when they came over another
+    /// path.
+    #[test]
+    fn a_message_that_came_over_another_path_before_counts_no_copy_behind_it() {
+        play(70_007_561, None).unwrap_or_else(|reason| panic!("{reason}"));
+    }
+
     #[test]
     fn every_trouble_happens_and_nothing_goes_wrong() {
         let mut all = Played::default();

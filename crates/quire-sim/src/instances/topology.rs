@@ -210,7 +210,7 @@ impl Topology {
     /// The instances that certainly have a message when `by` acknowledges it. `waits` says whether an instance waited for one of its
     /// destinations all the time.
     pub fn counted(&self, by: usize, waits: &dyn Fn(usize, &str) -> bool) -> Instances {
-        self.counted_after(by, 0, waits)
+        self.counted_at(by, by, 1 << by, waits)
     }
 
     /// As `counted`, without the instances that only get the message from another one than `by`.
@@ -221,23 +221,79 @@ impl Topology {
         reached & self.counted(by, &waited)
     }
 
-    /// `path` are the instances that the message passed before `by`. A link passes on all of them or none.
-    fn counted_after(&self, by: usize, path: Instances, waits: &dyn Fn(usize, &str) -> bool) -> Instances {
-        let has_come = path != 0;
-        let mut counted = 1 << by;
-        let links = &self.links[by];
-        if self.waiting == Waiting::Never || (self.waiting == Waiting::Required && links.len() > 1) {
-            return counted;
-        }
-        for link in links {
-            let has_passed = link.to.iter().any(|to| path & (1 << to) != 0);
-            if has_passed || (has_come && link.pass_through.is_empty()) || !waits(by, &link.name) {
-                continue;
-            }
+    /// The instances that certainly have a message of `origin` when `at` has acknowledged it to an instance of `path`.
+    ///
+    /// The message may have come over another path before. An instance passes on the copy that came first. The acknowledgement of another one
+    /// means only that it has the message (docs/replication.md, *When a publisher is acknowledged*). So its destinations have the message for
+    /// certain only when every instance of the path of the first copy waited for the next one.
+    fn counted_at(
+        &self,
+        origin: usize,
+        at: usize,
+        path: Instances,
+        waits: &dyn Fn(usize, &str) -> bool,
+    ) -> Instances {
+        let mut firsts = Vec::new();
+        self.find_paths((origin, origin, at), (1 << origin, true), waits, &mut firsts);
+        let counted = firsts.into_iter().map(|(first, is_waited)| match is_waited {
+            true => first | self.counted_after(origin, at, path | first, waits),
+            false => first,
+        });
+        counted.fold(u64::MAX, |all, one| all & one)
+    }
+
+    /// The instances that certainly have a message of `origin` when the destinations of `at` have acknowledged it. `path` are the instances
+    /// that it passed, and `at`.
+    fn counted_after(
+        &self,
+        origin: usize,
+        at: usize,
+        path: Instances,
+        waits: &dyn Fn(usize, &str) -> bool,
+    ) -> Instances {
+        let mut counted = 0;
+        for link in self.links_of(origin, at, path).filter(|link| self.waits_for(at, link, waits)) {
             // Any of the instances of a group may have answered.
-            let members = link.to.iter().map(|to| self.counted_after(*to, path | (1 << by), waits));
+            let members = link.to.iter().map(|to| self.counted_at(origin, *to, path | (1 << to), waits));
             counted |= members.fold(u64::MAX, |all, one| all & one);
         }
         counted
+    }
+
+    /// Finds the paths of a message of `origin` that begin with `path` and lead over `at` to an instance: the instances of each, and whether
+    /// all of them waited for the next one.
+    fn find_paths(
+        &self,
+        (origin, at, to): (usize, usize, usize),
+        path: (Instances, bool),
+        waits: &dyn Fn(usize, &str) -> bool,
+        found: &mut Vec<(Instances, bool)>,
+    ) {
+        if at == to {
+            return found.push(path);
+        }
+        let (passed, is_waited) = path;
+        for link in self.links_of(origin, at, passed) {
+            let is_waited = is_waited && self.waits_for(at, link, waits);
+            for next in &link.to {
+                self.find_paths((origin, *next, to), (passed | 1 << next, is_waited), waits, found);
+            }
+        }
+    }
+
+    /// The links over which an instance sends a message of `origin`. A link passes on the messages of all instances or of none.
+    fn links_of(&self, origin: usize, at: usize, path: Instances) -> impl Iterator<Item = &Link> {
+        let links = self.links[at].iter();
+        let links = links.filter(move |link| at == origin || !link.pass_through.is_empty());
+        links.filter(move |link| link.to.iter().all(|to| path & (1 << to) == 0))
+    }
+
+    fn waits_for(&self, from: usize, link: &Link, waits: &dyn Fn(usize, &str) -> bool) -> bool {
+        let waits_for_each = match self.waiting {
+            Waiting::Always | Waiting::Downgrading => true,
+            Waiting::Required => self.links[from].len() == 1,
+            Waiting::Never => false,
+        };
+        waits_for_each && waits(from, &link.name)
     }
 }
