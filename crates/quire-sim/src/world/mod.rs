@@ -447,6 +447,12 @@ mod tests {
         assert_eq!(play(80_002_456, None).err(), None);
     }
 
+    /// A conflated subscription without `oof` had a message that a crash of the server lost, and received it again.
+    #[test]
+    fn a_message_that_a_crash_lost_comes_again_to_a_conflated_subscription() {
+        assert_eq!(play(80_005_481, None).err(), None);
+    }
+
     #[test]
     fn every_canary_is_found() {
         let found = |canary| (0..160).filter(|seed| play(*seed, Some(canary)).is_err()).take(4).count();

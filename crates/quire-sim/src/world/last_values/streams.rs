@@ -206,8 +206,11 @@ impl Stream {
             ));
         }
         if let Course::Conflated(newest) = &mut self.course {
-            let known = view.iter().map(|(key, value)| (*key, log.position_of(*value).unwrap_or_default()));
-            *newest = known.collect();
+            // Without `oof` the view can have a message that a crash has lost, and that its publisher sends again. Every later message about
+            // the record is newer than the logon.
+            let newest_max = if is_whole { u64::MAX } else { span.from };
+            let position = |value: &u64| log.position_of(*value).unwrap_or_default().min(newest_max);
+            *newest = view.iter().map(|(key, value)| (*key, position(value))).collect();
         }
         self.places = Some(places);
         Ok(())
