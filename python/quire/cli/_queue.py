@@ -221,7 +221,9 @@ def redrive(
         try:
             figures = client.queue_stats(queue)[queue]
         except quire.UnknownQueueError:
-            over = next((topic["queues"] for topic in client._topics() if topic["topic"] == queue), [])
+            over: list[str] = next(
+                (topic["queues"] for topic in client._topics() if topic["topic"] == queue), []
+            )
             if not over:
                 raise
             names = ", ".join(map(repr, over))
