@@ -181,6 +181,24 @@ def test_redrive_takes_nothing_from_a_queue_that_holds_no_dead_letters(url: str)
     assert deliveries(url, "JOBS") == [({"n": n}, 1) for n in range(5)]
 
 
+def test_redrive_names_the_queue_over_a_topic(url: str) -> None:
+    with quire.Client(url) as client:
+        client.publish("dead", {"topic": "tasks"})
+        client.flush(PATIENCE)
+    refused = run("queue", "redrive", "dead", url=url)
+    assert refused.returncode == 1
+    assert "'dead' is a topic; redrive takes the name of the queue over it: 'DEAD'" in refused.stderr
+    unknown = run("queue", "redrive", "nothing", url=url)
+    assert unknown.returncode == 1
+    assert 'no queue has the name "nothing"' in unknown.stderr
+
+
+def test_an_unknown_option_suggests_an_option_that_begins_with_it(url: str) -> None:
+    refused = run("queue", "create", "NEW", "--lease", "30s", url=url)
+    assert refused.returncode == 2
+    assert "Unknown option: --lease. Did you mean --lease-period?" in refused.stderr
+
+
 def test_redrive_stops_at_a_message_that_is_no_dead_letter(url: str) -> None:
     with quire.Client(url) as client:
         client.publish("dead", {"topic": "tasks", "note": "not a letter"})

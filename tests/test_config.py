@@ -6,13 +6,14 @@ import json
 import pickle
 import re
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import quire
 import quire.config
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 from quire._filter import MessageType
 from quire.config import Config
 from quire.config._example import EXAMPLE
@@ -36,6 +37,39 @@ def test_without_settings_everything_is_recorded_as_json_below_the_working_direc
 def test_the_example_is_a_configuration_with_the_defaults(tmp_path: Path) -> None:
     config = load(tmp_path, EXAMPLE)
     assert config == Config(data_directory=tmp_path / "quire-data")
+
+
+def test_the_example_of_replication_can_be_used(tmp_path: Path) -> None:
+    head, _, links = EXAMPLE.partition("# [replication]")
+    uncommented = [line.removeprefix("# ") for line in links.splitlines()]
+    config = load(tmp_path, "\n".join([head.rstrip("# "), "[replication]", *uncommented]))
+    config.check()
+    [destination] = config.replication.destination
+    assert (destination.sync_type, destination.downgrade_after) == ("sync", 10.0)
+
+
+def test_the_example_has_every_key() -> None:
+    tables = re.findall(r"\[+(?:\w+\.)*(\w+)\]+", EXAMPLE)
+    known = {*re.findall(r"(\w+) =", EXAMPLE), *tables, "target_queue_depth"}
+    missing: set[str] = set()
+    models: list[type[BaseModel]] = [Config]
+    for model in models:
+        missing |= {field.alias or name for name, field in model.model_fields.items()} - known
+        kinds = [kind for field in model.model_fields.values() for kind in _models_in(field.annotation)]
+        models.extend(kind for kind in kinds if kind not in models)
+    assert missing == set()
+    assert quire.config.Queue in models
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [kind for part in get_args(annotation) for kind in _models_in(part)]
+
+
+def test_one_retry_delay_can_be_written_without_a_list(tmp_path: Path) -> None:
+    text = '[queue]\nname = "JOBS"\nmessage_type = "json"\nretry_delay = "1s"'
+    assert load(tmp_path, text).queue[0].retry_delay == (1.0,)
 
 
 def test_sizes_intervals_and_directories_are_read(tmp_path: Path) -> None:
@@ -352,7 +386,7 @@ def test_backtracking_patterns_are_for_configurations_that_allow_them() -> None:
 
 
 def test_the_queue_of_the_example_is_a_queue(tmp_path: Path) -> None:
-    head, queue = EXAMPLE.split("# [[queue]]")
+    head, queue = EXAMPLE.split("# Example of replication")[0].split("# [[queue]]")
     config = load(
         tmp_path, head + "\n".join(line.removeprefix("# ") for line in f"# [[queue]]{queue}".splitlines())
     )

@@ -186,4 +186,7 @@ def test_systemd_accepts_the_unit(capsys: pytest.CaptureFixture[str], tmp_path: 
 @pytest.mark.parametrize("option", ["--config", "--executable"])
 def test_a_unit_with_a_relative_path_is_refused(capsys: pytest.CaptureFixture[str], option: str) -> None:
     assert run(["generate", "systemd", option, "quire.toml"]) == 2
-    assert f"quire: {option}: quire.toml is not an absolute path" in capsys.readouterr().err
+    reason = (
+        f"quire: {option}: quire.toml is not an absolute path, and systemd does not run the service in this"
+    )
+    assert f"{reason} directory: use {Path.cwd()}/quire.toml" in capsys.readouterr().err

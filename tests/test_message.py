@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -211,6 +212,11 @@ def test_an_argument_that_no_message_can_have_is_refused(arguments: dict[str, An
 
 def test_the_error_of_a_message_that_is_not_json_names_topic_and_bookmark() -> None:
     message = quire.testing.message("orders", b"{", bookmark="7|3|")
-    with pytest.raises(ValueError, match="Expecting property name") as refused:
+    with pytest.raises(json.JSONDecodeError, match="Expecting property name") as refused:
         message.json()
-    assert refused.value.__notes__ == ['the message is not JSON: topic "orders", bookmark 7|3|']
+    place = 'the message is not JSON: topic "orders", bookmark 7|3|'
+    assert str(refused.value).startswith(f"{place}: Expecting property name")
+    assert (refused.value.doc, refused.value.pos) == ("{", 1)
+    with pytest.raises(UnicodeDecodeError) as undecodable:
+        quire.testing.message("orders", b"\xff", bookmark="7|3|").json()
+    assert undecodable.value.__notes__ == [place]

@@ -19,6 +19,9 @@ from support.waiting import PATIENCE
 
 WORDS = '\'yesterday\' is not a bookmark or a time: expected "epoch", "now", a bookmark such as'
 
+#: Where a message is named, and not a position.
+ONE_MESSAGE = "'yesterday' is not the bookmark of a message, such as \"4711|17|\""
+
 #: What a person may write, and what the core reads.
 FORMS: list[tuple[Any, str]] = [
     ("epoch", "0"),
@@ -141,22 +144,25 @@ def test_the_client_the_journal_and_the_testing_module_refuse_with_the_same_word
         return str(caught.value)
 
     with quire.Client("memory:positions") as client, quire.Journal(journal, read_only=True) as log:
-        calls = [
-            lambda: client.subscribe("orders", bookmark="yesterday"),
-            lambda: log.read("yesterday"),
-            lambda: log.records("yesterday"),
+        texts = {refused(call) for call in (lambda: log.read("yesterday"), lambda: log.records("yesterday"))}
+        assert len(texts) == 1
+        assert WORDS in (of_a_journal := texts.pop())
+        # A client keeps positions, too.
+        of_a_client = refused(lambda: client.subscribe("orders", bookmark="yesterday"))
+        assert of_a_client == f'{of_a_journal}, or "most_recent" with a sub_id'
+        for call in (
             lambda: log.find("yesterday"),
             lambda: quire.testing.message("orders", b"", bookmark="yesterday"),
-        ]
-        texts = {refused(call) for call in calls}
-        assert len(texts) == 1
-        assert WORDS in texts.pop()
+        ):
+            assert refused(call) == f"bookmark: {ONE_MESSAGE}"
         with pytest.raises(quire.BadBookmarkError) as caught:
             log.read(until="yesterday")
         assert caught.value.key == "until"
-        with pytest.raises(quire.BadBookmarkError, match="bookmarks: 'yesterday' is not a bookmark"):
+        with pytest.raises(quire.BadBookmarkError, match="bookmarks: 'yesterday' is not the bookmark of"):
             client.ack("orders", ["yesterday"])
-        with pytest.raises(quire.BadBookmarkError, match="bookmarks: '0' is not the bookmark of a message"):
+        with pytest.raises(
+            quire.BadBookmarkError, match="bookmarks: 'epoch' is not the bookmark of a message"
+        ):
             client.ack("orders", "epoch")
 
 
@@ -189,7 +195,6 @@ def test_a_subscription_begins_at_a_message() -> None:
         (["subscribe", "orders", "--url", "memory:", "--bookmark", "yesterday"], "--bookmark"),
         (["journal", "dump", "JOURNAL", "--from", "yesterday"], "--from"),
         (["journal", "dump", "JOURNAL", "--until", "yesterday"], "--until"),
-        (["journal", "find", "JOURNAL", "yesterday"], "BOOKMARK"),
         (["replay", "JOURNAL", "--url", "memory:", "--from", "yesterday"], "--from"),
         (["replay", "JOURNAL", "--url", "memory:", "--until", "yesterday"], "--until"),
         (
@@ -202,7 +207,21 @@ def test_the_command_line_refuses_with_the_same_words(
     command: list[str], key: str, journal: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([str(journal) if part == "JOURNAL" else part for part in command]) == USER_MISTAKE
-    assert capsys.readouterr().err.startswith(f"quire: {key}: {WORDS}")
+    error = capsys.readouterr().err
+    assert error.startswith(f"quire: {key}: {WORDS}")
+    assert "most_recent" not in error
+
+
+def test_a_command_that_needs_a_message_refuses_other_positions(
+    journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["journal", "find", str(journal), "yesterday"]) == USER_MISTAKE
+    assert capsys.readouterr().err == f"quire: BOOKMARK: {ONE_MESSAGE}\n"
+
+
+def test_the_command_line_has_no_most_recent_position(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["subscribe", "orders", "--url", "memory:", "--bookmark", "most_recent"]) == USER_MISTAKE
+    assert "a command keeps none: use the last bookmark that it printed" in capsys.readouterr().err
 
 
 def test_the_command_line_takes_a_range_of_iso_times(

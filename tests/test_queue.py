@@ -334,6 +334,22 @@ def test_a_worker_handles_everything_and_stops_when_it_is_drained(connect: Conne
     assert reports == [quire.WorkReport(acknowledged=200, cancelled=4, lost=0)]
 
 
+def test_a_worker_with_a_filter_takes_the_messages_that_match(connect: Connect) -> None:
+    client, other = connect(), connect()
+    publish(other, 10)
+    seen: list[int] = []
+    worker = threading.Thread(
+        target=lambda: client.process(
+            "JOBS", lambda message: seen.append(message.json()["n"]), filter="/n >= 7"
+        )
+    )
+    worker.start()
+    wait_until(lambda: depth(other) == 7)
+    assert client.drain(PATIENCE).is_clean
+    worker.join(PATIENCE)
+    assert seen == [7, 8, 9]
+
+
 async def test_a_message_whose_handler_waited_for_a_cancelled_task_goes_back(
     place: tuple[str, quire.Config | None],
 ) -> None:

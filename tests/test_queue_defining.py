@@ -164,6 +164,7 @@ def test_altered_settings_survive_a_kill(tmp_path: Path) -> None:
 
 
 ALTERATIONS: dict[str, tuple[dict[str, Any], str | None, str]] = {
+    "beginning of a key": ({"lease": "1s"}, "lease", 'did you mean "lease_period"'),
     "unknown key": ({"lease_perod": "1s"}, "lease_perod", 'did you mean "lease_period"'),
     "unknown key without a value": ({"lease_perod": None}, "lease_perod", 'did you mean "lease_period"'),
     "a duration": ({"lease_period": "soon"}, "lease_period", '"soon"'),

@@ -36,6 +36,14 @@ def test_a_receipt_says_when_its_message_is_persisted(url: str) -> None:
         assert client.persisted == 1
 
 
+def test_result_takes_no_timeout_and_the_error_names_the_public_class(url: str) -> None:
+    with quire.Client(url) as client:
+        receipt = client.publish_receipt("orders", {"n": 1})
+        with pytest.raises(TypeError, match=r"^Receipt\.result\(\) got an unexpected keyword argument"):
+            receipt.result(timeout=5)  # type: ignore[call-arg]
+        receipt.wait(PATIENCE)
+
+
 async def test_a_receipt_can_be_awaited(url: str) -> None:
     async with quire.AsyncClient(url) as client:
         receipts = [await client.publish_receipt("orders", {"n": n}) for n in range(100)]

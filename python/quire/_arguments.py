@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import math
@@ -17,7 +16,7 @@ from typing import Concatenate, Final, Literal, ParamSpec, TypeVar
 from quire._bookmarks import Bookmark, message_bookmarks
 from quire._errors import ConfigError
 from quire._filter import FilterArgument, optional_filter_to_core
-from quire._text import check_unicode
+from quire._text import check_unicode, nearest
 from quire._units import Duration, seconds
 
 _P = ParamSpec("_P")
@@ -68,8 +67,8 @@ def takes(
                 if unknown in _AGGREGATION:
                     reason = "aggregation is not in this version. Aggregate the records in the program"
                     raise ConfigError(f"{reason}, for example after `to_polars`", key=unknown) from None
-                close = difflib.get_close_matches(unknown, names, 1) if unknown else []
-                raise TypeError(f'{text}; did you mean "{close[0]}"?' if close else text) from None
+                close = nearest(unknown, names) if unknown else None
+                raise TypeError(f'{text}; did you mean "{close}"?' if close else text) from None
             return method(self, taken)
 
         own = inspect.signature(method)

@@ -85,15 +85,24 @@ def bookmark_to_core(bookmark: Bookmark, key: str) -> str:
     return ",".join(point_to_core(point, key) for point in points)
 
 
-def range_to_core(bookmark: Bookmark, key: str) -> str:
-    """As `bookmark_to_core`. Also reads a range, such as "[A:B]", and `MOST_RECENT`."""
+def range_to_core(bookmark: Bookmark, key: str, *, keeps_place: bool = True) -> str:
+    """As `bookmark_to_core`. Also reads a range, such as "[A:B]", and `MOST_RECENT` if the caller `keeps_place`."""
     if not isinstance(bookmark, str):
         return bookmark_to_core(bookmark, key)
     text = bookmark.strip()
     if text == MOST_RECENT:
+        if not keeps_place:
+            reason = f'"{text}" is the position that a program keeps, and a command keeps none'
+            raise BadBookmarkError(f'{reason}: use the last bookmark that it printed, or "epoch"', key=key)
         return text
     if not text.startswith(("[", "(")):
-        return bookmark_to_core(text, key)
+        try:
+            return bookmark_to_core(text, key)
+        except BadBookmarkError as error:
+            if not keeps_place or not str(error).endswith(_EXPECTED):
+                raise
+            reason = str(error).removeprefix(f"{key}: ")
+            raise BadBookmarkError(f'{reason}, or "{MOST_RECENT}" with a sub_id', key=key) from None
     if text.endswith(("]", ")")):
         # Times have colons, too: the range is cut at the first colon that leaves two places.
         inner = text[1:-1]
@@ -114,8 +123,9 @@ def message_bookmarks(bookmarks: Bookmark, key: str) -> list[str]:
         raise _not_a_bookmark(bookmarks, key) from None
     texts = []
     for point in points:
-        text = point_to_core(point, key)
-        if text in (EPOCH, NOW) or is_time(text):
+        is_bookmark = not isinstance(point, str) or _BOOKMARK.fullmatch(point.strip()) is not None
+        text = point_to_core(point, key) if is_bookmark else str(point)
+        if not is_bookmark or text in (EPOCH, NOW) or is_time(text):
             raise BadBookmarkError(
                 f'{_shown(text)} is not the bookmark of a message, such as "4711|17|"', key=key
             )

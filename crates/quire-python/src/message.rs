@@ -262,9 +262,13 @@ impl Message {
         let loads = LOADS.import(py, "json", "loads")?;
         loads.call1((self.data(py),)).inspect_err(|error| {
             let place = self.bookmark().map_or_else(String::new, |bookmark| format!(", bookmark {bookmark}"));
-            let note = format!("the message is not JSON: topic {:?}{place}", self.topic());
-            // The note is an addition. Without it the error is still raised.
-            let _ = error.value(py).call_method1("add_note", (note,));
+            let reason = format!("the message is not JSON: topic {:?}{place}", self.topic());
+            let value = error.value(py);
+            // The reason is an addition. Without it the error is still raised. A `UnicodeDecodeError` makes its text of its fields.
+            let _ = match value.hasattr("doc") {
+                Ok(true) => value.setattr("args", (format!("{reason}: {value}"),)),
+                _ => value.call_method1("add_note", (reason,)).map(drop),
+            };
         })
     }
 

@@ -30,6 +30,7 @@ mod config;
 mod delay;
 mod event;
 mod id;
+mod lapse;
 mod lease;
 mod lease_record;
 mod members;

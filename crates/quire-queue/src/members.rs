@@ -193,6 +193,26 @@ impl Members {
         }
     }
 
+    /// The index of the member with this order.
+    pub fn find(&self, order: u64) -> Option<u32> {
+        let index = self.orders.binary_search(&order).ok()?;
+        self.members[index].map(|_| index as u32)
+    }
+
+    /// Whether any member that `is_meant` says, by its order, can hold messages, now or when it has settled others.
+    pub fn any_that_takes(&self, is_meant: impl Fn(u64) -> bool) -> bool {
+        self.members.iter().flatten().any(|member| member.load.backlog > 0 && is_meant(member.order))
+    }
+
+    /// Takes the room of a member, if it has any. Gives how many messages it has outstanding, for `set_outstanding`.
+    pub fn fill(&mut self, index: u32) -> Option<u32> {
+        let Load { outstanding, backlog } = self.members[index as usize]?.load;
+        (outstanding < backlog).then(|| {
+            self.set_outstanding(index, backlog);
+            outstanding
+        })
+    }
+
     /// All members, in order.
     pub fn subscriptions(&self) -> impl Iterator<Item = u32> {
         self.members.iter().flatten().map(|member| member.subscription)

@@ -279,11 +279,13 @@ impl Queues {
         for queue in 0..self.queues.len() as u32 {
             self.end_leases(queue, &mut left);
             self.end_delays(queue, &mut left);
+            self.end_waits(queue, &mut left);
             self.expire_due(queue, &mut left);
             let state = &mut self.queues[queue as usize];
             let lease = self.leases.next_due(&state.leases).map(|(deadline, _)| deadline);
             let delay = state.delays.next_due();
-            let next = lease.into_iter().chain(delay).chain(state.messages.next_expiry()).min();
+            let next = lease.into_iter().chain(delay).chain(state.messages.next_expiry());
+            let next = next.chain(state.lapses.next_due()).min();
             let is_behind = next.is_some_and(|next| next <= self.now);
             let was_behind = std::mem::replace(&mut state.is_behind, is_behind);
             let next = next.map(|next| if is_behind { self.now + PORTION_INTERVAL_NS } else { next });

@@ -176,7 +176,7 @@ impl Queues {
 
     /// As [`fail`](Self::fail). A cancelled message is delayed for `delay_ns`; `None`: for as long as the queue is configured to.
     fn give_back(&mut self, slot: u32, end: LeaseEventKind, delay_ns: Option<u64>) {
-        let Lease { queue, position, taken, .. } = *self.leases.get(slot);
+        let Lease { queue, position, taken, subscription, .. } = *self.leases.get(slot);
         if !taken {
             self.note_end(slot, end);
         }
@@ -187,6 +187,7 @@ impl Queues {
         let (cancelled, released) = (end == LeaseEventKind::Cancelled, end == LeaseEventKind::Released);
         let cancels = cancels.saturating_add(u32::from(cancelled));
         let deliveries = deliveries.saturating_sub(u32::from(released));
+        let holder = self.holder_in(queue, subscription);
         let state = &mut self.queues[queue as usize];
         let mut reasons = Reasons::default();
         reasons.add(Reasons::TIME_LIMIT, state.messages.expires(ordinal) <= self.now);
@@ -211,8 +212,12 @@ impl Queues {
         let due = if delay_ns > 0 {
             state.delay(ordinal, until, classes)
         } else {
-            state.give_back(ordinal, &classes);
-            state.messages.expires(ordinal)
+            if end == LeaseEventKind::RanOut
+                && let Some(holder) = holder
+            {
+                state.note_lapse(ordinal, holder);
+            }
+            state.give_back(ordinal, &classes, self.now)
         };
         let kind = match end {
             LeaseEventKind::Cancelled => Some(ChangeKind::Cancelled { cancels }),
@@ -283,9 +288,17 @@ impl Queues {
                 let (deliveries, cancels) = state.messages.counts(ordinal);
                 self.expire(queue, ordinal, Reasons::TIME_LIMIT, deliveries, cancels);
             } else {
-                state.give_back(ordinal, &delayed.classes);
+                state.give_back(ordinal, &delayed.classes, self.now);
                 self.line_up(queue);
             }
+        }
+    }
+
+    /// Ends the waits of messages for another subscription that are over, about as many as are `left` of this portion.
+    pub(super) fn end_waits(&mut self, queue: u32, left: &mut u32) {
+        while *left > 0 && self.queues[queue as usize].lapses.end_due(self.now) {
+            *left -= 1;
+            self.line_up(queue);
         }
     }
 

@@ -15,6 +15,7 @@ use super::config::{FairnessModel, QueueConfig};
 use super::delay::Delays;
 use super::event::Matcher;
 use super::id::FilterId;
+use super::lapse::{Holder, Lapses};
 use super::lease::{Leases, NONE, QueueLeases};
 use super::members::{Candidate, Members};
 use super::messages::{Key, Messages, State, ordinal_of};
@@ -30,6 +31,7 @@ pub(super) struct QueueState {
     pub messages: Messages,
     pub leases: QueueLeases,
     pub delays: Delays,
+    pub lapses: Lapses,
     /// The first is the class without a filter, which always exists.
     classes: Vec<Option<Class>>,
     generations: Vec<u32>,
@@ -109,6 +111,7 @@ impl QueueState {
             messages: Messages::new(config.priority, memory),
             leases: QueueLeases::default(),
             delays: Delays::default(),
+            lapses: Lapses::default(),
             classes: Vec::new(),
             generations: Vec::new(),
             by_filter: HashMap::default(),
@@ -204,8 +207,8 @@ impl QueueState {
         }
     }
 
-    /// A returned message: the classes that knew of it know of it again.
-    pub fn give_back(&mut self, ordinal: u64, classes: &[(u32, u32)]) {
+    /// A returned message: the classes that knew of it know of it again. Gives when something happens to it.
+    pub fn give_back(&mut self, ordinal: u64, classes: &[(u32, u32)], now: u64) -> u64 {
         self.messages.give_back(ordinal);
         let key = self.messages.key(ordinal);
         for (class, generation) in classes {
@@ -216,6 +219,19 @@ impl QueueState {
                 self.settle_class(*class);
             }
         }
+        let expires = self.messages.expires(ordinal);
+        match self.lease_ns {
+            Some(period) if !self.lapses.is_empty() => {
+                expires.min(self.lapses.wait(ordinal, now.saturating_add(period)))
+            }
+            _ => expires,
+        }
+    }
+
+    /// A subscription let its lease on a message run out.
+    pub fn note_lapse(&mut self, ordinal: u64, holder: Holder) {
+        let is_member = |other: &Holder| member(&self.classes, other).is_some();
+        self.lapses.note(ordinal, holder, is_member);
     }
 
     /// A message waits no longer, or is not leased any more, and is delayed; `classes` know of it. Gives when something happens to it.
@@ -232,6 +248,9 @@ impl QueueState {
         self.messages.remove(ordinal);
         if !self.delays.is_empty() {
             self.delays.remove(ordinal);
+        }
+        if !self.lapses.is_empty() {
+            self.lapses.remove(ordinal);
         }
     }
 
@@ -256,7 +275,67 @@ impl QueueState {
         if self.config.max_backlog.is_some_and(|limit| self.leases.len() >= limit as usize) {
             return None;
         }
+        if !self.lapses.is_empty() {
+            return self.pick_for_another(leases);
+        }
         let key = self.first_deliverable(leases)?;
+        self.choose(key)
+    }
+
+    /// As [`pick`](Self::pick), while leases have run out. A message that waits for another subscription takes the room of those that let
+    /// its lease run out, for the time of this choice. They get no later message before it either.
+    #[cold]
+    fn pick_for_another(&mut self, leases: &mut Leases) -> Option<Pick> {
+        let mut filled = Vec::new();
+        let mut pick = None;
+        while let Some(key) = self.first_deliverable(leases) {
+            if !self.fill_holders(ordinal_of(key), &mut filled) {
+                pick = self.choose(key);
+                break;
+            }
+        }
+        for (class, index, outstanding) in filled {
+            if let Some(entry) = self.class_mut(class) {
+                entry.members.set_outstanding(index, outstanding);
+            }
+            self.settle_class(class);
+        }
+        if let Some(pick) = &pick {
+            self.lapses.end_wait(pick.ordinal);
+        }
+        pick
+    }
+
+    /// Takes the room of the subscriptions that let leases on this message run out, if it waits for another subscription and there is one
+    /// that takes messages: without a filter, or with the filter of one of them. Returns whether any had room.
+    fn fill_holders(&mut self, ordinal: u64, filled: &mut Vec<(u32, u32, u32)>) -> bool {
+        let Some(holders) = self.lapses.waiting(ordinal) else { return false };
+        let members: Vec<(u32, u32)> = holders
+            .iter()
+            .filter_map(|holder| Some((holder.class, member(&self.classes, holder)?)))
+            .collect();
+        let is_another = |order| holders.iter().all(|holder| holder.order != order);
+        let mut classes = members.iter().map(|(class, _)| *class).chain([0]);
+        let takes = |class: u32| {
+            let class = self.classes[class as usize].as_ref();
+            class.is_some_and(|class| class.members.any_that_takes(is_another))
+        };
+        if !classes.any(takes) {
+            return false;
+        }
+        let before = filled.len();
+        for (class, index) in members {
+            let outstanding = self.class_mut(class).and_then(|entry| entry.members.fill(index));
+            if let Some(outstanding) = outstanding {
+                filled.push((class, index, outstanding));
+                self.settle_class(class);
+            }
+        }
+        filled.len() > before
+    }
+
+    /// The delivery of a message: the best member of the classes that hold it.
+    fn choose(&mut self, key: Key) -> Option<Pick> {
         let mut best = None;
         if !self.config.priority
             && let Some(everything) = &mut self.classes[0]
@@ -456,6 +535,11 @@ impl QueueState {
         }
         first
     }
+}
+
+/// The index of a subscription in its class, as long as it is a member.
+fn member(classes: &[Option<Class>], holder: &Holder) -> Option<u32> {
+    classes.get(holder.class as usize)?.as_ref()?.members.find(holder.order)
 }
 
 /// `Class::scanned` of a class that has been asked about everything up to the frontier.

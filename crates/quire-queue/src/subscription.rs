@@ -5,6 +5,7 @@ use thiserror::Error;
 
 use super::event::{LeaseEventKind, SubscriptionSpec};
 use super::id::{ConnectionId, QueueId, SubscriptionId, Time};
+use super::lapse::Holder;
 use super::lease::{Lease, List, NONE};
 use super::members::Load;
 use super::queues::Queues;
@@ -188,6 +189,13 @@ impl Queues {
 
     pub(super) fn id(&self, slot: u32) -> SubscriptionId {
         SubscriptionId::new(u64::from(self.subscriptions[slot as usize].generation) << 32 | u64::from(slot))
+    }
+
+    /// A subscription as a holder of messages of a queue, while it is a member of it.
+    pub(super) fn holder_in(&self, queue: u32, slot: u32) -> Option<Holder> {
+        let subscription = &self.subscriptions[slot as usize];
+        let membership = subscription.memberships.iter().find(|membership| membership.queue == queue)?;
+        Some(Holder { class: membership.class, order: subscription.order })
     }
 
     fn check_spec(&self, spec: &SubscriptionSpec) -> Result<(), SubscribeError> {

@@ -5,10 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, CycloptsPanel, Parameter
+from cyclopts.exceptions import UnknownOptionError
 
 from quire import __version__
 from quire.cli import default_url
+
+
+def _panel(error: CycloptsError) -> object:
+    """Shows a mistake in the arguments. For an unknown option it suggests an option that begins with it, if there is one."""
+    if isinstance(error, UnknownOptionError) and (word := error.token.keyword):
+        names = [name for argument in error.argument_collection for name in argument.names]
+        longer = sorted((name for name in names if name.startswith(f"{word}-")), key=len)
+        if longer:
+            return CycloptsPanel(f"Unknown option: {word}. Did you mean {longer[0]}?")
+    return CycloptsPanel(error)
+
 
 app = App(
     name="quire",
@@ -17,6 +29,7 @@ app = App(
     # Plain text keeps the lines of examples, and backslashes. It keeps every other line break as well, so
     # each line of a description is one whole sentence.
     help_format="plaintext",
+    error_formatter=_panel,
 )
 config_app = App(name="config", help="Check a configuration file, or print an example.")
 app.command(config_app)

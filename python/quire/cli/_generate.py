@@ -115,10 +115,10 @@ def systemd(*, config: Path | None = None, executable: Path | None = None) -> in
         Default: the command that is running.
     """
     if config is not None and not config.is_absolute():
-        raise ConfigError(f"{config} is not an absolute path", key="--config")
+        raise ConfigError(_relative(config), key="--config")
     command = _executable() if executable is None else executable
     if not command.is_absolute():
-        raise ConfigError(f"{command} is not an absolute path", key="--executable")
+        raise ConfigError(_relative(command), key="--executable")
     arguments = [_quoted(command, "--executable"), "serve"]
     if config is not None:
         arguments.append(_quoted(config, "--config"))
@@ -154,6 +154,11 @@ PrivateDevices=yes
 WantedBy=multi-user.target"""
     )
     return 0
+
+
+def _relative(path: Path) -> str:
+    """The reason why a path is refused: systemd starts a service in another directory, and without a shell."""
+    return f"{path} is not an absolute path, and systemd does not run the service in this directory: use {Path.cwd() / path}"
 
 
 def _settings(file: Path | None) -> tuple[Config, list[str]]:

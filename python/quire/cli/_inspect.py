@@ -52,6 +52,10 @@ def info(url: str, *, as_json: bool) -> int:
 def topic_ls(*, url: Url = None, json: Json = False) -> int:
     """List the topics of the log, the last-value topics, and the topics that clients publish or subscribe to.
 
+    A queue without underlying_topic is over the topic with its own name.
+    This topic is listed, and stays in the log when the queue is dropped.
+    `quire queue ls` lists the queues.
+
     For example:
       quire topic ls
       quire topic ls --json | jq -r 'select(.recorded | not).topic'

@@ -166,7 +166,7 @@ def subscribe(
         raise quire.ConfigError(f"{count} is below 0", key="--count")
     if timeout is not None and timeout < 0:
         raise quire.ConfigError(f"{timeout:g} is below 0", key="--timeout")
-    begin = None if bookmark is None else range_to_core(bookmark, "--bookmark")
+    begin = None if bookmark is None else range_to_core(bookmark, "--bookmark", keeps_place=False)
     if bookmark_not_found is not None and begin is None:
         raise quire.ConfigError("it requires --bookmark", key="--bookmark-not-found")
     for_records = {"--order-by": order_by, "--top-n": top_n, "--skip-n": skip_n, "--keys": keys}
@@ -266,7 +266,7 @@ def subscribe(
             # The column may be one of the order.
             show_filter_mistake(order_by if error.reason.startswith("order_by") else filter, error)
             raise
-        if ack and (refusal := refusal_of(topic, subscription._core, 1)):
+        if ack and (refusal := refusal_of(topic, subscription._core)):
             raise refusal
         shown = 0
         reminder = _reminder(topic)

@@ -108,6 +108,8 @@ def peek(
 ) -> int:
     """Print the messages that a queue delivers next. The queue is not changed.
 
+    `quire sow` prints the same for a queue. It is for last-value topics, and prints all messages by default.
+
     For example:
       quire queue peek ORDERS_RISK --count 3
       quire queue peek ORDERS_RISK --filter "/qty > 50" --order-by "/price DESC" --format table
@@ -216,7 +218,17 @@ def redrive(
     done, left = 0, 0
     with quire.Client(place) as client:
         # Limited to the letters in the queue now: a message that fails again would otherwise be published endlessly.
-        figures = client.queue_stats(queue)[queue]
+        try:
+            figures = client.queue_stats(queue)[queue]
+        except quire.UnknownQueueError:
+            over: list[str] = next(
+                (topic["queues"] for topic in client._topics() if topic["topic"] == queue), []
+            )
+            if not over:
+                raise
+            names = ", ".join(map(repr, over))
+            reason = f"{queue!r} is a topic; redrive takes the name of the queue over it: {names}"
+            raise quire.UnknownQueueError(reason) from None
         if not figures.get("takes_dead_letters", True):
             raise quire.ConfigError(
                 f"{queue!r} is not over the dead_letter_topic of any queue: its messages are not dead letters; nothing was taken"

@@ -482,6 +482,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         max_backlog: int | None = None,
         extend: bool = True,
         retry_delay: Duration | Sequence[Duration] | None = None,
+        filter: FilterArgument | None = None,
     ) -> WorkReport:
         """Calls `handler` with the messages of a queue. See `Client.process`.
 
@@ -489,7 +490,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         `handler` may be a coroutine function; `concurrency` of them run at a time, on the loop. The message
         of a cancelled handler returns to the queue.
         """
-        return await self._process(queue, handler, concurrency, max_backlog, extend, retry_delay)
+        return await self._process(queue, handler, concurrency, max_backlog, extend, retry_delay, filter)
 
     async def drain(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> DrainReport:
         """Stops taking messages, waits for handlers, workers and publishes, closes, and reports what is left.

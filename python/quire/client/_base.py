@@ -117,7 +117,7 @@ class ClientBase(Generic[S]):
 
     @property
     def persisted(self) -> int:
-        """The highest sequence number acknowledged as persisted."""
+        """All publishes of the client up to this sequence number are settled: persisted, accepted or refused."""
         return 0 if self._started is None else self._started.persisted
 
     @property
@@ -695,6 +695,7 @@ class ClientBase(Generic[S]):
         max_backlog: int | None,
         extend: bool,
         retry_delay: Duration | Sequence[Duration] | None,
+        filter: FilterArgument | None,
     ) -> WorkReport:
         check_type(queue, str, "queue")
         check_function(handler, "handler")
@@ -702,8 +703,9 @@ class ClientBase(Generic[S]):
         self._driver.check_handler(handler)
         delays = delays_of(retry_delay)
         backlog = backlog_of(concurrency, max_backlog)
-        subscription = await self._enter(Spec(queue, max_backlog=backlog_to_core(backlog)), auto_ack=False)
-        if refusal := refusal_of(queue, subscription._core, backlog):
+        spec = Spec(queue, filter=filter, max_backlog=backlog_to_core(backlog))
+        subscription = await self._enter(spec, auto_ack=False)
+        if refusal := refusal_of(queue, subscription._core):
             await self._unsubscribe([subscription.sub_id])
             raise refusal
         worker = Worker(self, subscription, handler, concurrency, extend, delays)

@@ -789,6 +789,7 @@ class Client(ClientBase[Subscription]):
         max_backlog: int | None = None,
         extend: bool = True,
         retry_delay: Duration | Sequence[Duration] | None = None,
+        filter: FilterArgument | None = None,
     ) -> WorkReport:
         """Calls `handler` with the messages of a queue, until the client is closed or drained, or until SIGTERM.
 
@@ -808,10 +809,11 @@ class Client(ClientBase[Subscription]):
         - `extend`: renew the lease of a message while its handler runs, every third of the lease period
         - `retry_delay`: delay before a cancelled message is delivered again: one delay, or one for each
           cancel, of which the last one repeats. Without it: the delay in the configuration of the queue
+        - `filter`: content filter. Messages that do not match stay in the queue, for other workers
 
         Raises `UnknownQueueError` when no queue has this name, and `TypeError` for a coroutine function.
         """
-        return finish(self._process(queue, handler, concurrency, max_backlog, extend, retry_delay))
+        return finish(self._process(queue, handler, concurrency, max_backlog, extend, retry_delay, filter))
 
     def drain(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> DrainReport:
         """Stops taking messages, waits for handlers, workers and publishes, closes, and reports what is left.

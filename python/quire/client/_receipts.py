@@ -49,6 +49,9 @@ class ReceiptBase(ABC, Generic[R]):
             raise TimeoutError(f"{self}: it is not known yet whether that is persisted")
         return self._value()
 
+    # The name that the program knows, for the error about an argument: `wait` takes a timeout, and this does not.
+    result.__qualname__ = "Receipt.result"
+
     @property
     def failures(self) -> list[QuireError]:
         """The errors of messages that are not persisted, with `sequence` and `topic`. Empty until done."""

@@ -72,10 +72,10 @@ class Health:
 
 @dataclass(frozen=True)
 class WorkReport:
-    """The numbers of messages that a worker processed, by outcome. Each message counts once.
+    """The numbers of deliveries that a worker processed, by outcome. Each delivery counts once.
 
-    The outcome is the first verdict on the message: that of the handler (`ack`, `cancel` or `expire`), otherwise that of the
-    worker, which acknowledges when the handler returns and cancels when it raises.
+    A message that is delivered again counts again. The outcome is the first verdict on the delivery: that of the handler
+    (`ack`, `cancel` or `expire`), otherwise that of the worker, which acknowledges when the handler returns and cancels when it raises.
 
     - `acknowledged`: messages that were acknowledged
     - `cancelled`: messages that went back to their queue

@@ -35,6 +35,8 @@ def backlog_of(concurrency: int, max_backlog: int | None) -> int:
     """Returns the backlog of a worker. By default each handler has a next message while it works."""
     if concurrency < 1:
         raise ConfigError(f"{concurrency} is not at least 1", key="concurrency")
+    if max_backlog == 0:
+        raise ConfigError("it is 0, so the worker would get no message: use at least 1", key="max_backlog")
     return 2 * concurrency if max_backlog is None else max_backlog
 
 
@@ -48,12 +50,12 @@ def delays_of(retry_delay: Duration | Sequence[Duration] | None) -> list[float]:
     return [seconds(delay, "retry_delay") for delay in each]
 
 
-def refusal_of(queue: str, core: _quire.Subscription, backlog: int) -> UnknownQueueError | None:
+def refusal_of(queue: str, core: _quire.Subscription) -> UnknownQueueError | None:
     """Returns an error when `queue` is not a queue.
 
     A topic grants no backlog. A worker on a topic, such as a misspelled queue name, would wait forever.
     """
-    if backlog == 0 or core.granted_backlog > 0:
+    if core.granted_backlog > 0:
         return None
     return UnknownQueueError(f'no queue has the name "{queue}"')
 

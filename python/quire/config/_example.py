@@ -3,6 +3,7 @@
 EXAMPLE = """\
 # Configuration of a quire server. Every key is optional. Values are the defaults unless a comment says otherwise.
 name = "quire"                        # shown to clients and in logs
+# group = "quire"                     # for replication; default: the name
 data_directory = "quire-data"         # relative to this file
 allow_backtracking_patterns = false   # true: LIKE accepts back-references and look-around, which are slower
 
@@ -72,12 +73,12 @@ message_type = "json"
 # expiration = "disabled"             # "enabled": that of each message; or a lifetime such as "30s"
 # preprocessing = ["CONCAT(/symbol, '-', /venue) AS /instrument"] # computed before the key
 # enrichment = ["/qty - COALESCE(/qty OF PREVIOUS, 0) AS /change"] # computed after the key
-# history = { window = "1d", granularity = "1m" }   # keeps earlier states; not with pattern
+# history = { window = "1d", granularity = "1m", max_size = "1GB" } # keeps earlier states; not with pattern
 # pattern = "orders/.*"               # each topic that matches has these settings; name is then not a topic
 # file_backed = "disabled"            # "enabled": the records are in a file that can be paged out
 # recovery_point = "now"              # of a transient topic; "epoch": read it from the log at each start
 
-# Example queue. Uncomment to enable.
+# Example queue. Uncomment to enable. [[local_queue]] has the same keys (docs/replication.md).
 # [[queue]]
 # name = "ORDERS_RISK"                # the name that consumers subscribe to
 # message_type = "json"
@@ -101,4 +102,24 @@ message_type = "json"
 # dead_letter_topic = "ORDERS_DEAD"   # expired messages are published here
 # file_backed_metadata = "enabled"    # keep the state in a file: a faster restart, less memory
 # record_leases = true                # log which consumer had which message, for `quire pipeline queue-audit`
+
+# Example of replication to another instance. Uncomment to enable.
+# [replication]
+# address = "127.0.0.1:9107"          # where other instances connect; without it none can
+# required_acks = 1                   # sync destinations that must have a message; default: all
+# [[replication.destination]]
+# name = "quire-2"                    # the name of the other instance
+# group = "site-2"                    # then any instance of this group may answer
+# addresses = ["127.0.0.1:9108"]      # tried from the first on
+# sync_type = "sync"                  # "async": publishers do not wait for it
+# pass_through = ["site-3"]           # patterns of groups whose messages are sent on
+# compression = "none"                # or "lz4", "zstd"
+# downgrade_after = "10s"             # publishers no longer wait for it when it is this late; default: never
+# upgrade_below = "2s"                # they wait for it again when it is less late than this
+# retained_size_max = "50GB"          # journal files that are kept for it
+# exclude_validation = ["cascade"]    # checks that are left out when the link is made
+# [[replication.destination.topic]]
+# name = "^"                          # a topic, or a pattern
+# message_type = "json"
+# filter = "/qty > 0"                 # send only the messages that match
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from quire._errors import ConfigError
+from quire._text import nearest
 from quire.config._locate import keys_of, line_of, path_text, place_of
 
 if TYPE_CHECKING:
@@ -231,9 +231,9 @@ def _reason(mistake: ErrorDetails, model: type[BaseModel]) -> str:
         return "this key is required"
     if kind == "extra_forbidden":
         *tables, key = keys_of(mistake["loc"])
-        close = difflib.get_close_matches(key, _keys(model, tables), n=1)
+        close = nearest(key, _keys(model, tables))
         if close:
-            return f'unknown key; did you mean "{close[0]}"?'
+            return f'unknown key; did you mean "{close}"?'
         outer = next(
             (end for end in range(len(tables) - 1, -1, -1) if key in _keys(model, tables[:end])), None
         )

@@ -7,11 +7,13 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
@@ -38,6 +40,11 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 #: The words for the ends of the log.
 _POINTS = ("epoch", "now")
+
+
+def _delays(value: Any) -> Any:
+    """A single delay is accepted as a list with one entry."""
+    return (value,) if isinstance(value, (str, int, float, timedelta)) else value
 
 
 class _Model(BaseModel):
@@ -200,7 +207,7 @@ class Queue(_Model):
     max_deliveries: Annotated[int, Field(ge=1, le=_U32)] | None = None
     max_cancels: Annotated[int, Field(ge=0, le=_U32)] | None = None
     #: How long a message waits after its first cancel, its second, and so on; the last one repeats.
-    retry_delay: Annotated[tuple[Duration, ...], Field(max_length=100)] = ()
+    retry_delay: Annotated[tuple[Duration, ...], BeforeValidator(_delays), Field(max_length=100)] = ()
     expiration: Period | None = None
     expiration_model: Literal["message", "queue", "minimum"] = "message"
     #: Only messages that match enter.

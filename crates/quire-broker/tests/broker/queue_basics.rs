@@ -169,6 +169,26 @@ fn rule_6_a_lease_that_runs_out_is_delivered_to_another_and_its_holder_is_told()
 }
 
 #[test]
+fn an_idle_consumer_gets_a_message_whose_lease_expired_at_its_first_redelivery() {
+    let settings =
+        QueueSettings { lease_period_ns: Some(3_000_000_000), max_deliveries: Some(5), ..queue("jobs") };
+    let mut pair = with_queues([settings]);
+    pair.client(1, "publisher");
+    pair.client(2, "silent");
+    pair.client(3, "idle");
+    pair.subscribe(2, &consume(1, "jobs", 2));
+    pair.publish(1, 1, "jobs", "a");
+    pair.turn();
+    assert_eq!(data(&pair.take_queued(2)), ["a"]);
+    pair.subscribe(3, &consume(1, "jobs", 2));
+    pair.turn();
+    pair.pass(Duration::from_secs(3));
+    assert_eq!(pair.take_queued(2), []);
+    let again = pair.take_queued(3);
+    assert_eq!((data(&again), again[0].deliveries), (vec!["a"], 2));
+}
+
+#[test]
 fn rule_7_what_a_lost_connection_held_is_delivered_at_once() {
     let mut pair = with_queues([queue("jobs")]);
     pair.client(1, "publisher");

@@ -199,7 +199,7 @@ fn leases_of_an_earlier_and_a_later_period_end_in_the_order_of_their_ends() {
     queues.settle(queue, CONNECTION, Verdict::Release, &[Position::new(6)], seconds(100));
     queues.hold(holder, false);
     assert_eq!(delivered(&mut queues, seconds(100), 0).len(), 8);
-    queues.advance(seconds(101));
+    queues.advance(seconds(102));
     assert_eq!(std::iter::from_fn(|| queues.poll_lost()).count(), 8);
 }
 

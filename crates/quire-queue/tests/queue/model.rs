@@ -16,6 +16,10 @@ pub struct Message {
     /// Not delivered before this time.
     pub delayed_until: Option<u64>,
     pub holder: Option<Holder>,
+    /// The orders of the subscriptions that let a lease on it run out.
+    pub let_run_out: Vec<u64>,
+    /// Until then it waits for another subscription than those.
+    pub waits_until: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,13 +68,22 @@ enum Back {
         delay_ns: Option<u64>,
     },
     Released,
-    /// The time of the lease is over, or the holder is gone.
+    /// The time of the lease is over.
+    RanOut,
+    /// The holder is gone.
     Lost,
 }
 
 /// Every filter matches the positions it divides: filter 1 everything, filter 3 one in three.
 pub fn matches(position: u64, filter: Option<FilterId>) -> bool {
     filter.is_none_or(|filter| position.is_multiple_of(u64::from(filter.get())))
+}
+
+impl Message {
+    /// It returns. If leases on it ran out, it waits for another subscription.
+    fn wait(&mut self, now: u64, period: Option<u64>) {
+        self.waits_until = period.filter(|_| !self.let_run_out.is_empty()).map(|period| now + period);
+    }
 }
 
 impl Model {
@@ -165,6 +178,8 @@ impl Model {
             cancels: 0,
             delayed_until,
             holder: None,
+            let_run_out: Vec::new(),
+            waits_until: None,
         });
         Enqueued::Active
     }
@@ -209,11 +224,17 @@ impl Model {
         if state.config.max_backlog.is_some_and(|limit| self.backlog(queue) >= limit as usize) {
             return None;
         }
+        // Subscriptions that wait for another one to take a message get no later message.
+        let mut waiting = Vec::new();
         for message in self.order(queue, self.first_barrier(queue)) {
             let room = |(index, subscription, filter): &(usize, &Subscription, Option<FilterId>)| {
                 matches(message.position, *filter) && self.outstanding(*index) < subscription.backlog
             };
             let mut all: Vec<_> = self.subscriptions_of(queue).filter(room).collect();
+            if message.waits_until.is_some() && self.another_takes(queue, message) {
+                waiting.extend(&message.let_run_out);
+            }
+            all.retain(|(_, subscription, _)| !waiting.contains(&subscription.order));
             all.sort_by_key(|(_, subscription, _)| subscription.order);
             let chosen = match state.config.fairness() {
                 FairnessModel::Fast => all.first(),
@@ -231,6 +252,18 @@ impl Model {
             }
         }
         None
+    }
+
+    /// Whether a subscription that has not let a lease on the message run out takes messages of the queue without a filter, or with the
+    /// filter of one that has.
+    fn another_takes(&self, queue: usize, message: &Message) -> bool {
+        let has_let = |subscription: &Subscription| message.let_run_out.contains(&subscription.order);
+        let all: Vec<_> = self.subscriptions_of(queue).collect();
+        let filters: Vec<_> =
+            all.iter().filter(|(_, other, _)| has_let(other)).map(|(_, _, filter)| *filter).collect();
+        all.iter().any(|(_, other, filter)| {
+            other.backlog > 0 && !has_let(other) && (filter.is_none() || filters.contains(filter))
+        })
     }
 
     /// Waiting messages that are no barriers, before message `end`, in delivery order.
@@ -272,6 +305,7 @@ impl Model {
         let at = state.messages.iter().position(|message| message.position == position).unwrap();
         let message = &mut state.messages[at];
         message.deliveries += 1;
+        message.waits_until = None;
         let deadline = state.config.lease_period.map(|period| self.now + period.as_nanos() as u64);
         let mut delivery = Delivery {
             queue: QueueId::new(queue as u32),
@@ -301,9 +335,13 @@ impl Model {
             let ended: Vec<u64> =
                 self.queues[queue].messages.iter().filter(due).map(|message| message.position).collect();
             self.queues[queue].expired_leases += ended.len() as u64;
-            ended.into_iter().for_each(|position| self.fail(queue, position, Back::Lost));
+            ended.into_iter().for_each(|position| self.fail(queue, position, Back::RanOut));
+            let period = self.lease_period(queue);
             for message in &mut self.queues[queue].messages {
-                message.delayed_until.take_if(|until| *until <= now);
+                if message.delayed_until.take_if(|until| *until <= now).is_some() {
+                    message.wait(now, period);
+                }
+                message.waits_until.take_if(|until| *until <= now);
             }
             let over = |message: &&Message| {
                 message.holder.is_none() && message.expires.is_some_and(|time| time <= now)
@@ -319,9 +357,16 @@ impl Model {
         let now = self.now;
         let (cancelled, released) = (matches!(back, Back::Cancelled { .. }), back == Back::Released);
         let config = self.queues[queue].config.clone();
+        let period = self.lease_period(queue);
+        let orders: Vec<u64> = self.subscriptions.iter().map(|subscription| subscription.order).collect();
+        let of_queue: Vec<usize> = self.subscriptions_of(queue).map(|(index, ..)| index).collect();
         let message =
             self.queues[queue].messages.iter_mut().find(|message| message.position == position).unwrap();
-        message.holder = None;
+        let holder = message.holder.take().map(|holder| holder.subscription);
+        if let Some(holder) = holder.filter(|holder| back == Back::RanOut && of_queue.contains(holder)) {
+            message.let_run_out.push(orders[holder]);
+        }
+        message.wait(now, period);
         message.cancels += u32::from(cancelled);
         message.deliveries -= u32::from(released);
         let reasons = [
@@ -344,6 +389,7 @@ impl Model {
             let configured = nth.map_or(0, |delay| delay.as_nanos() as u64);
             let delay = delay_ns.unwrap_or(configured);
             message.delayed_until = (delay > 0).then_some(now + delay);
+            message.waits_until.take_if(|_| delay > 0);
             let delayed = message.delayed_until;
             self.change(queue, position, ChangeKind::Cancelled { cancels });
             if let Some(until) = delayed {
@@ -352,6 +398,10 @@ impl Model {
         } else if released {
             self.change(queue, position, ChangeKind::Returned { deliveries });
         }
+    }
+
+    fn lease_period(&self, queue: usize) -> Option<u64> {
+        self.queues[queue].config.lease_period.map(|period| period.as_nanos() as u64)
     }
 
     fn expire(&mut self, queue: usize, position: u64, reasons: String) {

@@ -431,6 +431,8 @@ impl Pair {
             (queue.cursor, queue.expired_leases) = (0, 0);
             for message in &mut queue.messages {
                 (message.deliveries, message.holder) = (message.logged_deliveries, None);
+                message.let_run_out.clear();
+                message.waits_until = None;
             }
         }
         self.refeed();
