@@ -28,7 +28,7 @@ pub(crate) struct ByKey {
 
 /// How the key fields of a row may be found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Spelling {
+pub(crate) enum Spelling {
     /// Through the key.
     #[default]
     Usual,
@@ -36,6 +36,15 @@ enum Spelling {
     Numeral,
     /// Not through the key.
     Irregular,
+}
+
+impl Spelling {
+    /// That of a row with this key and this data.
+    pub fn of(fields: &KeyFields, key: &[u8], data: &[u8], arena: &mut Arena) -> Self {
+        let mut worst = Spelling::Usual;
+        let is_made = fields.has_made(key, data, arena, |value| worst = worst.max(spelling_of(value)));
+        if is_made == Ok(true) { worst } else { Spelling::Irregular }
+    }
 }
 
 impl ByKey {
@@ -46,15 +55,24 @@ impl ByKey {
 
     /// The slot has a row with this key and this data; `None`: it has no row.
     pub fn change(&mut self, slot: u32, row: Option<(&[u8], &[u8])>, arena: &mut Arena) {
-        let spelling = row.map_or(Spelling::Usual, |(key, data)| self.spelling_of(key, data, arena));
+        let spelling =
+            row.map_or(Spelling::Usual, |(key, data)| Spelling::of(&self.fields, key, data, arena));
         self.irregular.set(slot, spelling == Spelling::Irregular);
         self.numerals.set(slot, spelling == Spelling::Numeral);
     }
 
-    fn spelling_of(&self, key: &[u8], data: &[u8], arena: &mut Arena) -> Spelling {
-        let mut worst = Spelling::Usual;
-        let is_made = self.fields.has_made(key, data, arena, |value| worst = worst.max(spelling_of(value)));
-        if is_made == Ok(true) { worst } else { Spelling::Irregular }
+    /// As [`change`](Self::change), for a slot that is new and whose row has this spelling.
+    pub fn restore(&mut self, slot: u32, spelling: Spelling) {
+        match spelling {
+            Spelling::Usual => {}
+            Spelling::Numeral => self.numerals.insert(slot),
+            Spelling::Irregular => self.irregular.insert(slot),
+        }
+    }
+
+    /// The key fields.
+    pub fn fields(&self) -> &KeyFields {
+        &self.fields
     }
 
     /// The slots among which all rows are that match the filter. `None`: the filter does not say which values all key fields have, or there are

@@ -30,7 +30,7 @@ use sorted_set::SortedSet;
 
 use build::Building;
 pub use build::MADE_INDEXES_MAX;
-pub(crate) use by_key::ByKey;
+pub(crate) use by_key::{ByKey, Spelling};
 pub(crate) use walk::Walk;
 use walk::Which;
 
