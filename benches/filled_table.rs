@@ -59,7 +59,7 @@ impl Bench {
     /// Generates the key, and puts the row.
     pub fn put(&mut self, number: u64, data: &str) -> bool {
         let key = self.keys.key_of(data.as_bytes(), &mut self.arena).unwrap();
-        self.table.put(&Row {
+        let row = Row {
             key: &key,
             position: Position(number + 1),
             timestamp: Timestamp(1_700_000_000_000_000_000 + number),
@@ -67,12 +67,13 @@ impl Bench {
             correlation_id: b"",
             headers: Headers::NONE,
             data: data.as_bytes(),
-        })
+        };
+        self.table.put_spelled(&row, key.spelling().expect("the key was made from fields"))
     }
 
     /// Looks at all rows. Returns how many match.
     pub fn scan(&mut self, filter: &Filter) -> u64 {
-        let query = Query { filter: Some(filter.clone()), copies_size_max: 1 << 20, ..Query::default() };
+        let query = Query { filter: Some(filter.clone()), copies_size_max: 64 << 20, ..Query::default() };
         let scan = self.table.open(query, Timestamp(0));
         loop {
             match self.table.poll(scan, 1_000, &mut |_| true) {

@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::error::{KeyError, TableConfigError};
 use crate::fields::Fields;
+use crate::index::Spelling;
 use quire_expression::message_type::{Arena, Malformed, MessageType, Step, Value};
 
 /// The longest key, in bytes: a row has the size of its key in one byte.
@@ -33,6 +34,8 @@ pub enum KeyRule {
 pub struct KeyFields {
     message_type: MessageType,
     domain: Box<[u8]>,
+    /// The domain with its size, as it is hashed.
+    hashed_domain: Box<[u8]>,
     fields: Fields,
 }
 
@@ -41,6 +44,7 @@ pub struct KeyFields {
 pub struct Key {
     size: u8,
     has_missing: bool,
+    spelling: Option<Spelling>,
     text: [u8; KEY_SIZE_MAX],
 }
 
@@ -57,7 +61,14 @@ impl KeyFields {
         if fields.is_empty() {
             return Err(TableConfigError::EmptyList { list: "key" });
         }
-        Ok(KeyFields { message_type, domain: domain.as_bytes().into(), fields: Fields::new("key", fields)? })
+        let mut hashed = SmallVec::new();
+        put_sized(&mut hashed, domain.as_bytes());
+        Ok(KeyFields {
+            message_type,
+            domain: domain.as_bytes().into(),
+            hashed_domain: hashed.as_slice().into(),
+            fields: Fields::new("key", fields)?,
+        })
     }
 
     /// The fields, as written.
@@ -81,8 +92,10 @@ impl KeyFields {
     /// # Errors
     /// [`Malformed`] when the fields cannot be read.
     pub fn key_of(&self, data: &[u8], arena: &mut Arena) -> Result<Key, Malformed> {
-        let (hash, has_missing) = self.read(data, arena, |_| ())?;
-        Ok(Key::generated(hash, has_missing))
+        let mut spelling = Spelling::Usual;
+        let (hash, has_missing) =
+            self.read(data, arena, |value| spelling = spelling.max(Spelling::of(value)))?;
+        Ok(Key { has_missing, spelling: Some(spelling), ..Key::generated(hash) })
     }
 
     /// Whether a key is the one of a message. Calls `each` with the value of each field.
@@ -128,12 +141,11 @@ impl KeyFields {
 
     /// The key of a message whose fields have these texts.
     pub(crate) fn key_of_texts(&self, texts: &mut dyn Iterator<Item = &[u8]>) -> Key {
-        Key::generated(self.hash_of(texts), false)
+        Key::generated(self.hash_of(texts))
     }
 
     fn hash_of<'t>(&self, texts: impl Iterator<Item = &'t [u8]>) -> u128 {
-        let mut hashed: SmallVec<[u8; INLINE_SIZE]> = SmallVec::new();
-        put_sized(&mut hashed, &self.domain);
+        let mut hashed = SmallVec::from_slice(&self.hashed_domain);
         texts.for_each(|text| put_sized(&mut hashed, text));
         xxh3_128(&hashed)
     }
@@ -155,21 +167,26 @@ impl Key {
         let size = u8::try_from(bytes.len()).ok().filter(|size| *size > 0)?;
         let mut text = [0; KEY_SIZE_MAX];
         text[..bytes.len()].copy_from_slice(bytes);
-        Some(Key { size, has_missing: false, text })
+        Some(Key { size, has_missing: false, spelling: None, text })
     }
 
-    fn generated(hash: u128, has_missing: bool) -> Key {
+    fn generated(hash: u128) -> Key {
         let mut text = [0; KEY_SIZE_MAX];
         for (pair, byte) in text.chunks_exact_mut(2).zip(hash.to_be_bytes()) {
             pair.copy_from_slice(&digits_of(byte));
         }
-        Key { size: GENERATED_SIZE as u8, has_missing, text }
+        Key { size: GENERATED_SIZE as u8, has_missing: false, spelling: None, text }
     }
 
     /// The key as text.
     pub fn as_str(&self) -> &str {
         // Both constructors take text only.
         std::str::from_utf8(self).unwrap_or_default()
+    }
+
+    /// How a filter finds a record with this key, when the key was generated from a message.
+    pub fn spelling(&self) -> Option<Spelling> {
+        self.spelling
     }
 
     /// Whether a field was absent or NULL in the message that this key was generated from.

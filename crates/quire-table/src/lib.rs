@@ -32,7 +32,7 @@ mod table;
 
 pub use error::{KeyError, TableConfigError};
 pub use history::{AsOf, BeforeHistory, HistoryConfig, KnownHistory, Moment};
-pub use index::{INDEXES_MAX, MADE_INDEXES_MAX};
+pub use index::{INDEXES_MAX, MADE_INDEXES_MAX, Spelling};
 pub use key::{KEY_SIZE_MAX, Key, KeyFields, KeyRule, check_supplied_key};
 pub use order::{ORDER_FIELDS_MAX, Order};
 pub use page::{Move, MoveKind, PageId, PageQuery, Shown};

@@ -88,7 +88,8 @@ impl Pages {
         let begin = page.bytes.len();
         page.bytes.extend_from_slice(&slot.to_le_bytes());
         page.bytes.extend_from_slice(&(size as u16).to_le_bytes());
-        parts.iter().for_each(|part| page.bytes.extend_from_slice(part));
+        let parts = parts.iter().filter(|part| !part.is_empty());
+        parts.for_each(|part| page.bytes.extend_from_slice(part));
         let padding = begin + size - page.bytes.len();
         page.bytes.extend_from_slice(&[0; ENTRY_UNIT][..padding]);
         page.live += size as u32;
@@ -104,7 +105,7 @@ impl Pages {
         }
         let page = &mut self.pages[place.page as usize];
         let mut at = begin + ENTRY_HEAD;
-        for part in parts {
+        for part in parts.iter().filter(|part| !part.is_empty()) {
             page.bytes[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         }

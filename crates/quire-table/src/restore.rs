@@ -47,7 +47,7 @@ impl RowReader {
 
     fn facts_of(&mut self, row: &Row<'_>) -> RowFacts {
         let spelling = match &self.key {
-            Some(fields) => Spelling::of(fields, row.key, row.data, &mut self.arena),
+            Some(fields) => Spelling::of_row(fields, row.key, row.data, &mut self.arena),
             None => Spelling::Usual,
         };
         RowFacts { hash: hash_of(row.key), expires: row.expires, spelling }

@@ -10,7 +10,6 @@
 //! A row of 300 bytes of data at a position below 16 million has 15 bytes before its key.
 
 use quire_journal::{Headers, Position, Timestamp};
-use smallvec::SmallVec;
 
 use crate::key::KEY_SIZE_MAX;
 
@@ -43,40 +42,49 @@ const DATA_SIZE_SHIFT: u8 = 6;
 const HEAD_SIZE_MAX: usize = 64;
 
 /// The bytes of a row before its correlation id.
-pub(crate) struct Head(SmallVec<[u8; HEAD_SIZE_MAX]>);
+pub(crate) struct Head {
+    bytes: [u8; HEAD_SIZE_MAX],
+    size: usize,
+}
 
 impl Head {
     /// # Panics
     /// When the key is empty or longer than [`KEY_SIZE_MAX`], or the data is not smaller than 4 GiB: keys and messages are checked before.
     pub fn new(row: &Row<'_>) -> Head {
         assert!((1..=KEY_SIZE_MAX).contains(&row.key.len()), "a key of {} bytes", row.key.len());
-        let data_size = u32::try_from(row.data.len()).expect("messages are smaller than 4 GiB");
-        let position_bytes = bytes_of(row.position.get());
-        let data_size_bytes = bytes_of(data_size.into());
+        let data_size = u32::try_from(row.data.len()).expect("messages are smaller than 4 GiB").into();
+        let position = row.position.get();
+        let (position_bytes, data_size_bytes) = (bytes_of(position), bytes_of(data_size));
         let mut flags = (position_bytes as u8 - 1) | (data_size_bytes as u8 - 1) << DATA_SIZE_SHIFT;
-        let mut head: SmallVec<[u8; HEAD_SIZE_MAX]> = SmallVec::new();
-        head.extend_from_slice(&[0, row.key.len() as u8]);
-        head.extend_from_slice(&data_size.to_le_bytes()[..data_size_bytes]);
-        head.extend_from_slice(&row.position.get().to_le_bytes()[..position_bytes]);
-        head.extend_from_slice(&row.timestamp.as_ns().to_le_bytes());
+        let mut head = Head { bytes: [0; HEAD_SIZE_MAX], size: 1 };
+        head.put(row.key.len() as u64, 1);
+        head.put(data_size, data_size_bytes);
+        head.put(position, position_bytes);
+        head.put(row.timestamp.as_ns(), 8);
         if let Some(expires) = row.expires {
             flags |= HAS_EXPIRES;
-            head.extend_from_slice(&expires.as_ns().to_le_bytes());
+            head.put(expires.as_ns(), 8);
         }
         let optional = [(HAS_CORRELATION_ID, row.correlation_id), (HAS_HEADERS, row.headers.as_bytes())];
         for (flag, bytes) in optional {
             if !bytes.is_empty() {
                 flags |= flag;
-                head.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+                head.put(bytes.len() as u64, 4);
             }
         }
-        head[0] = flags;
-        Head(head)
+        head.bytes[0] = flags;
+        head
+    }
+
+    /// Appends the lowest bytes of a number. All 8 are copied, because a copy of a known size is the fastest. The next number replaces the rest.
+    fn put(&mut self, number: u64, size: usize) {
+        self.bytes[self.size..self.size + 8].copy_from_slice(&number.to_le_bytes());
+        self.size += size;
     }
 
     /// The bytes of the row, in parts that follow each other.
     pub fn parts<'a>(&'a self, row: &Row<'a>) -> [&'a [u8]; 5] {
-        [&self.0, row.correlation_id, row.headers.as_bytes(), row.key, row.data]
+        [&self.bytes[..self.size], row.correlation_id, row.headers.as_bytes(), row.key, row.data]
     }
 }
 
@@ -89,7 +97,14 @@ fn bytes_of(number: u64) -> usize {
 struct Numbers<'a>(&'a [u8]);
 
 impl Numbers<'_> {
+    /// Takes 1 to 8 bytes.
+    #[inline]
     fn take(&mut self, size: usize) -> Option<u64> {
+        // Of 8 bytes the upper ones are cleared: a copy of a known size is the fastest.
+        if let Some(bytes) = self.0.first_chunk() {
+            self.0 = &self.0[size..];
+            return Some(u64::from_le_bytes(*bytes) & (u64::MAX >> (64 - 8 * size)));
+        }
         let (bytes, rest) = self.0.split_at_checked(size)?;
         self.0 = rest;
         let mut number = [0; 8];

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::TableConfigError;
 use crate::history::{AsOf, BeforeHistory, History, HistoryConfig, KnownHistory, Moment};
-use crate::index::{ByKey, Indexes};
+use crate::index::{ByKey, Indexes, Spelling};
 use crate::key::KeyFields;
 use crate::key_index::{KeyIndex, hash_of};
 use crate::page::{Change, Move, Page, PageId, PageQuery, Shown, SlotMove};
@@ -183,6 +183,16 @@ impl Table {
     /// # Panics
     /// When the key is empty or longer than [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX), or the data is not smaller than 4 GiB.
     pub fn put(&mut self, row: &Row<'_>) -> bool {
+        let spelling = self.spelling_of(row);
+        self.put_spelled(row, spelling)
+    }
+
+    /// As [`put`](Self::put), for a row whose key [`KeyFields::key_of`] made from its data, with [`Key::spelling`](crate::Key::spelling). The
+    /// key fields are not read again.
+    ///
+    /// # Panics
+    /// As [`put`](Self::put).
+    pub fn put_spelled(&mut self, row: &Row<'_>, spelling: Spelling) -> bool {
         let hash = hash_of(row.key);
         let known = self.slot_of(row.key, hash);
         let slot = match known {
@@ -201,7 +211,7 @@ impl Table {
         if let Some(expires) = row.expires {
             self.lifetimes.insert((expires, slot));
         }
-        self.change_indexes(slot, Some(row));
+        self.change_indexes(slot, Some(row), spelling);
         self.keep_version(Moment { position: row.position, timestamp: row.timestamp });
         self.change_pages(slot, row.timestamp);
         known.is_none()
@@ -477,15 +487,22 @@ impl Table {
         self.leave(slot);
         self.keys.remove(self.rows.hash(slot), slot);
         self.rows.remove(slot, self.epoch, &mut self.previous);
-        self.change_indexes(slot, None);
+        self.change_indexes(slot, None, Spelling::Usual);
         self.keep_version(at);
         self.change_pages(slot, Timestamp(0));
     }
 
+    fn spelling_of(&mut self, row: &Row<'_>) -> Spelling {
+        let by_key = self.by_key.as_ref();
+        by_key.map_or(Spelling::Usual, |by_key| {
+            Spelling::of_row(by_key.fields(), row.key, row.data, &mut self.arena)
+        })
+    }
+
     /// The row of a slot was replaced by this one, or removed.
-    fn change_indexes(&mut self, slot: u32, after: Option<&Row<'_>>) {
+    fn change_indexes(&mut self, slot: u32, after: Option<&Row<'_>>, spelling: Spelling) {
         if let Some(by_key) = &mut self.by_key {
-            by_key.change(slot, after.map(|row| (row.key, row.data)), &mut self.arena);
+            by_key.change(slot, spelling);
         }
         if self.indexes.is_empty() {
             return;

@@ -26,7 +26,7 @@ use crate::queues::DeadLetter;
 use crate::replicated::Destinations;
 use crate::session::{KnownTopic, Phase, PublisherKey, SessionId};
 use crate::slice::PASS;
-use crate::tables::{Arriving, NewRow, Prepared};
+use crate::tables::{Arriving, Keyed, NewRow, Prepared};
 use crate::topic::{Stage, TableId, TopicId};
 
 /// Dead letters published in one turn: more would keep the other connections waiting.
@@ -142,7 +142,8 @@ impl Broker {
         }
         let prepared = self.tables.prepare(&mut self.cx, table, &arriving).map_err(Refusal::BadMessage)?;
         let data = prepared.data.as_deref().unwrap_or(publish.data);
-        self.take_in(id, key, &Publish { key: &prepared.key, data, ..*publish }, topic, Some(table));
+        let keyed = Keyed { table, spelling: prepared.spelling };
+        self.take_in(id, key, &Publish { key: &prepared.key, data, ..*publish }, topic, Some(keyed));
         Ok(())
     }
 
@@ -171,7 +172,7 @@ impl Broker {
         key: PublisherKey,
         publish: &Publish<'_>,
         topic: TopicId,
-        table: Option<TableId>,
+        keyed: Option<Keyed>,
     ) {
         let sequence = publish.sequence;
         let Some(publisher) = self.publishers.get_mut(key) else { return };
@@ -186,7 +187,7 @@ impl Broker {
         }
         let submission =
             Submission { origin: Origin::Client, publisher: source, topic, publish, attributes: None };
-        let ingested = self.ingest(submission, table);
+        let ingested = self.ingest(submission, keyed);
         if self.cx.log.has_links {
             return self.note_linked(id, key, source, topic, publish, ingested);
         }
@@ -285,16 +286,16 @@ impl Broker {
                     size_max: self.cx.config.message_size_max(),
                     ..Arriving::of_data(&data)
                 };
-                if let Ok(Prepared { key, data }) = self.tables.prepare(&mut self.cx, table, &arriving) {
-                    return Some((table, key, data));
+                if let Ok(Prepared { key, data, .. }) = self.tables.prepare(&mut self.cx, table, &arriving) {
+                    return Some((Keyed::of(table), key, data));
                 }
                 let (arriving, now) = (Arriving { size_max: usize::MAX, ..arriving }, self.cx.now.wall);
                 let key = self.tables.key_of(&mut self.cx, table, &arriving, now).ok()?;
-                Some((table, key, None))
+                Some((Keyed::of(table), key, None))
             });
-            let (table, key, data) = match &row {
+            let (keyed, key, data) = match &row {
                 None => (None, &[][..], &data[..]),
-                Some((table, key, own)) => (Some(*table), &key[..], own.as_deref().unwrap_or(&data)),
+                Some((keyed, key, own)) => (Some(*keyed), &key[..], own.as_deref().unwrap_or(&data)),
             };
             let publish = Publish {
                 topic: topic.as_bytes(),
@@ -312,7 +313,7 @@ impl Broker {
                 attributes: None,
             };
             // The configuration was checked: the log records every message on the topic.
-            match self.ingest(submission, table) {
+            match self.ingest(submission, keyed) {
                 Ingested::Recorded(_) => self.queues.dead_letter_recorded(&mut self.cx),
                 Ingested::Unrecorded | Ingested::Duplicate { .. } | Ingested::Refused => return,
             }
@@ -403,7 +404,7 @@ impl Broker {
                     publish: &publish,
                     attributes: Some(attributes),
                 };
-                self.ingest(submission, table)
+                self.ingest(submission, table.map(Keyed::of))
             }
         };
         let hops = u8::try_from(record.attributes.path().instances().count()).unwrap_or(u8::MAX);
@@ -425,13 +426,13 @@ impl Broker {
         Ok(())
     }
 
-    /// The one way of messages into the log. Records a message and serves ordinary and `live` subscriptions with it. `table` is the
+    /// The one way of messages into the log. Records a message and serves ordinary and `live` subscriptions with it. `keyed` is the
     /// last-value topic that the message has a key of.
     #[inline(always)]
-    fn ingest(&mut self, submission: Submission<'_>, table: Option<TableId>) -> Ingested {
+    fn ingest(&mut self, submission: Submission<'_>, keyed: Option<Keyed>) -> Ingested {
         let Submission { origin, publisher, topic, publish, attributes } = submission;
         let Publish { correlation_id, headers, expiration_s, delay, data, .. } = *publish;
-        let key = if table.is_some() { publish.key } else { &[] };
+        let key = if keyed.is_some() { publish.key } else { &[] };
         let timestamp = self.cx.log.stamp(self.cx.now.wall);
         let sequence = match publish.sequence {
             0 => self.cx.log.next_sequence(publisher),
@@ -482,7 +483,7 @@ impl Broker {
                 }
             }
         }
-        if let Some(table) = table {
+        if let Some(keyed) = keyed {
             let position = match ingested {
                 Ingested::Recorded(position) => Some(position),
                 _ => None,
@@ -498,7 +499,7 @@ impl Broker {
                 headers,
                 data,
             };
-            self.tables.put(&mut self.cx, table, &new);
+            self.tables.put(&mut self.cx, keyed, &new);
         }
         if is_heard {
             let mark = (ingested != Ingested::Unrecorded).then_some(bookmark);

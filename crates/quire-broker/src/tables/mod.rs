@@ -42,7 +42,7 @@ use hashbrown::HashMap;
 use quire_command::{MessageKind, OofReason};
 use quire_expression::message_type::Arena;
 use quire_journal::{Cursor, Headers, Journal, JournalError, Position, Record, Timestamp};
-use quire_table::{Moment, PageId, Row, Table, TableConfigError};
+use quire_table::{Moment, PageId, Row, Spelling, Table, TableConfigError};
 use quire_types::time::{Instant, Now};
 use rustc_hash::FxBuildHasher;
 
@@ -155,6 +155,21 @@ pub(crate) struct NewRow<'a> {
     pub data: &'a [u8],
 }
 
+/// The last-value topic that a message has a key of.
+#[derive(Clone, Copy)]
+pub(crate) struct Keyed {
+    pub table: TableId,
+    /// When the key was made from the data that is stored ([`Prepared::spelling`]).
+    pub spelling: Option<Spelling>,
+}
+
+impl Keyed {
+    /// A key that was not made just now.
+    pub(crate) fn of(table: TableId) -> Self {
+        Keyed { table, spelling: None }
+    }
+}
+
 impl Tables {
     pub(crate) fn new(
         definitions: Vec<TableDefinition>,
@@ -232,7 +247,8 @@ impl Tables {
 
     /// A message becomes the record of its key. Finds the subscriptions whose view the record leaves, because their filters matched the
     /// previous record and do not match the message. [`Tables::leaving`] gives them.
-    pub(crate) fn put(&mut self, cx: &mut Context, id: TableId, new: &NewRow<'_>) {
+    pub(crate) fn put(&mut self, cx: &mut Context, keyed: Keyed, new: &NewRow<'_>) {
+        let id = keyed.table;
         let position = new.position.unwrap_or_else(|| {
             self.unrecorded_count += 1;
             Position::new(UNRECORDED_BEGIN + self.unrecorded_count)
@@ -247,7 +263,10 @@ impl Tables {
             headers: new.headers,
             data: new.data,
         };
-        let is_new = state.table.put(&row);
+        let is_new = match keyed.spelling {
+            Some(spelling) => state.table.put_spelled(&row, spelling),
+            None => state.table.put(&row),
+        };
         cx.replaced = if is_new { None } else { self.replaced(id) };
         let (reason, timestamp) = (OofReason::Match, new.timestamp);
         self.changed(cx, id, RowChange { new: Some(&row), bookmark: new.bookmark, reason, timestamp });

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use quire_expression::filter::{AssignmentError, Assignments, FilterOptions, MessageContext, Stage};
 use quire_expression::message_type::{self, Arena, MessageType};
 use quire_journal::{Headers, Record, Timestamp};
-use quire_table::{Key, KeyRule, Table, check_supplied_key};
+use quire_table::{Key, KeyRule, Spelling, Table, check_supplied_key};
 
 use super::settings::TableDefinition;
 use super::{State, Tables};
@@ -38,6 +38,8 @@ pub(crate) struct Arriving<'a> {
 /// A message that is ready for the log.
 pub(crate) struct Prepared {
     pub key: Key,
+    /// Of the key, when no later step changed the data.
+    pub spelling: Option<Spelling>,
     /// The data with its constructed fields, merged; `None`: the data as it arrived.
     pub data: Option<Vec<u8>>,
 }
@@ -102,7 +104,9 @@ impl Tables {
         {
             message.merge(previous.data)?;
         }
-        Ok(Prepared { key, data: message.changed })
+        let is_changed_later = arriving.is_delta || message.enrichment().is_some();
+        let spelling = key.spelling().filter(|_| !is_changed_later);
+        Ok(Prepared { key, spelling, data: message.changed })
     }
 
     /// Checks a message that arrived before, without the record of its key. A message that was refused is refused again. A message that
@@ -168,10 +172,12 @@ impl Message<'_> {
         self.changed.as_deref().unwrap_or(self.arriving.data)
     }
 
+    fn enrichment(&self) -> Option<&Assignments> {
+        self.definition.fields.as_deref()?.enrichment.as_ref()
+    }
+
     fn reads_previous(&self) -> bool {
-        let fields = self.definition.fields.as_deref();
-        let list = fields.and_then(|fields| fields.enrichment.as_ref());
-        self.arriving.is_delta || list.is_some_and(Assignments::reads_previous)
+        self.arriving.is_delta || self.enrichment().is_some_and(Assignments::reads_previous)
     }
 
     fn preprocess(&mut self) -> Result<(), String> {
@@ -185,8 +191,8 @@ impl Message<'_> {
     }
 
     fn enrich(&mut self, key: &Key, previous: Option<&[u8]>) -> Result<(), String> {
-        let fields = self.definition.fields.as_deref();
-        match fields.and_then(|fields| fields.enrichment.as_ref()) {
+        let definition = self.definition;
+        match definition.fields.as_deref().and_then(|fields| fields.enrichment.as_ref()) {
             Some(list) => self.assign("enrichment", list, Some(key), previous),
             None => Ok(()),
         }

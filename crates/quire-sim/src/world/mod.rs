@@ -441,6 +441,12 @@ mod tests {
         assert_eq!(play(60_000_621, None).err(), None);
     }
 
+    /// The records of a repeated query came after the answers to two replacements.
+    #[test]
+    fn records_come_after_the_answers_to_several_replacements() {
+        assert_eq!(play(80_002_456, None).err(), None);
+    }
+
     #[test]
     fn every_canary_is_found() {
         let found = |canary| (0..160).filter(|seed| play(*seed, Some(canary)).is_err()).take(4).count();

@@ -26,24 +26,42 @@ pub(crate) struct ByKey {
     numerals: SortedSet<u32>,
 }
 
-/// How the key fields of a row may be found.
+/// How a filter finds a row by the values of its key fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Spelling {
+pub enum Spelling {
     /// Through the key.
     #[default]
     Usual,
-    /// A number does not find it through the key.
+    /// Through the key, unless the filter compares with a number.
     Numeral,
     /// Not through the key.
     Irregular,
 }
 
 impl Spelling {
-    /// That of a row with this key and this data.
-    pub fn of(fields: &KeyFields, key: &[u8], data: &[u8], arena: &mut Arena) -> Self {
+    /// The spelling of a row with this key and this data.
+    pub(crate) fn of_row(fields: &KeyFields, key: &[u8], data: &[u8], arena: &mut Arena) -> Spelling {
         let mut worst = Spelling::Usual;
-        let is_made = fields.has_made(key, data, arena, |value| worst = worst.max(spelling_of(value)));
+        let is_made = fields.has_made(key, data, arena, |value| worst = worst.max(Spelling::of(value)));
         if is_made == Ok(true) { worst } else { Spelling::Irregular }
+    }
+
+    /// The spelling of one key field.
+    pub(crate) fn of(value: Value<'_>) -> Spelling {
+        match value {
+            // Nothing is equal to these.
+            Value::Null | Value::Compound(_) => Spelling::Usual,
+            Value::Array(_) | Value::Boolean(_) => Spelling::Irregular,
+            Value::Number(number, text) if is_usual(number, text) => Spelling::Usual,
+            Value::Number(..) => Spelling::Irregular,
+            Value::Text(text) => match text[0] {
+                b'0'..=b'9' | b'-' | b'+' => match Number::parse(text) {
+                    Some(number) if !is_usual(number, text) => Spelling::Numeral,
+                    _ => Spelling::Usual,
+                },
+                _ => Spelling::Usual,
+            },
+        }
     }
 }
 
@@ -53,15 +71,13 @@ impl ByKey {
         ByKey { fields, irregular: SortedSet::new(memory), numerals: SortedSet::new(memory) }
     }
 
-    /// The slot has a row with this key and this data; `None`: it has no row.
-    pub fn change(&mut self, slot: u32, row: Option<(&[u8], &[u8])>, arena: &mut Arena) {
-        let spelling =
-            row.map_or(Spelling::Usual, |(key, data)| Spelling::of(&self.fields, key, data, arena));
+    /// The slot has a row with this spelling, or no row ([`Spelling::Usual`]).
+    pub fn change(&mut self, slot: u32, spelling: Spelling) {
         self.irregular.set(slot, spelling == Spelling::Irregular);
         self.numerals.set(slot, spelling == Spelling::Numeral);
     }
 
-    /// As [`change`](Self::change), for a slot that is new and whose row has this spelling.
+    /// As [`change`](Self::change), for a slot that is new.
     pub fn restore(&mut self, slot: u32, spelling: Spelling) {
         match spelling {
             Spelling::Usual => {}
@@ -136,23 +152,6 @@ fn key_texts(values: &[Value<'_>]) -> Option<Vec<Box<[u8]>>> {
     texts.sort_unstable();
     texts.dedup();
     Some(texts)
-}
-
-fn spelling_of(value: Value<'_>) -> Spelling {
-    match value {
-        // Nothing is equal to these.
-        Value::Null | Value::Compound(_) => Spelling::Usual,
-        Value::Array(_) | Value::Boolean(_) => Spelling::Irregular,
-        Value::Number(number, text) if is_usual(number, text) => Spelling::Usual,
-        Value::Number(..) => Spelling::Irregular,
-        Value::Text(text) => match text[0] {
-            b'0'..=b'9' | b'-' | b'+' => match Number::parse(text) {
-                Some(number) if !is_usual(number, text) => Spelling::Numeral,
-                _ => Spelling::Usual,
-            },
-            _ => Spelling::Usual,
-        },
-    }
 }
 
 /// Floats from here on are equal to more than one integer.

@@ -30,7 +30,8 @@ use sorted_set::SortedSet;
 
 use build::Building;
 pub use build::MADE_INDEXES_MAX;
-pub(crate) use by_key::{ByKey, Spelling};
+pub(crate) use by_key::ByKey;
+pub use by_key::Spelling;
 pub(crate) use walk::Walk;
 use walk::Which;
 

@@ -114,9 +114,10 @@ impl Stream {
         &self.shapes[self.shapes.len() - 1]
     }
 
-    /// Whether the program has asked for such messages, with one of the last two commands.
+    /// Whether the program has asked for such messages on this connection. The server answers to a command before it sends the difference, and
+    /// up to 16 differences wait for the records of the first query, so messages of each shape may come. The places decide which.
     pub fn wants(&self, key: u64, quantity: u64) -> bool {
-        self.shapes.iter().rev().take(2).any(|shape| shape.want.matches(key, quantity))
+        self.shapes[self.entered..].iter().any(|shape| shape.want.matches(key, quantity))
     }
 
     /// The server has answered to the newest shape.
