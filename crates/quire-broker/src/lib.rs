@@ -53,6 +53,8 @@ pub use stats::{
     ConnectionStats, DestinationStats, Page, ReplicationStats, ServerStats, SourceStats, Stats, TableFigures,
     TopicStats,
 };
-pub use tables::{HistorySettings, SowTopicSettings, TableDurability, TableExpiration};
+pub use tables::{
+    HistorySettings, SnapshotPart, SnapshotParts, SowTopicSettings, TableDurability, TableExpiration,
+};
 pub(crate) use timer::Timer;
 pub use work::{ReadDone, ReadRequest, ReadTicket};

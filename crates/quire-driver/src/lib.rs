@@ -11,6 +11,7 @@ mod host;
 mod journal;
 mod maintenance;
 mod reader_pool;
+mod run_ahead;
 pub mod store;
 mod waker;
 

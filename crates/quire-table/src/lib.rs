@@ -22,6 +22,7 @@ mod order;
 mod page;
 mod pages;
 mod query;
+mod restore;
 mod row;
 mod rows;
 mod scan;
@@ -36,6 +37,7 @@ pub use key::{KEY_SIZE_MAX, Key, KeyFields, KeyRule, check_supplied_key};
 pub use order::{ORDER_FIELDS_MAX, Order};
 pub use page::{Move, MoveKind, PageId, PageQuery, Shown};
 pub use query::{Polled, Query, ScanId};
+pub use restore::{RowReader, SnapshotPiece};
 pub use row::Row;
 pub use slots::IndexLimits;
 pub use snapshot::{

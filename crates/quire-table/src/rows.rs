@@ -184,11 +184,11 @@ impl Rows {
         whole(self.slot(slot).epoch)
     }
 
-    /// Puts a row into a free slot.
+    /// Puts a row into a free slot: its bytes, in parts that follow each other.
     ///
     /// # Panics
     /// When there are 2^30 rows.
-    pub fn insert(&mut self, row: &Row<'_>, hash: u32, epoch: u32) -> u32 {
+    pub fn insert(&mut self, parts: &[&[u8]], hash: u32, epoch: u32) -> u32 {
         let slot = match self.free {
             Some(slot) => {
                 let Location::Free(next) = self.slot(slot).location() else {
@@ -199,7 +199,7 @@ impl Rows {
             }
             None => self.new_slot(),
         };
-        let location = self.store(slot, row);
+        let location = self.store(slot, parts);
         *self.slot_mut(slot) = Slot::new(location, hash, epoch);
         self.len += 1;
         slot
@@ -222,7 +222,7 @@ impl Rows {
             location
         } else {
             self.free_place(location);
-            self.store(slot, row)
+            self.store(slot, &parts)
         };
         let hash = self.hash(slot);
         *self.slot_mut(slot) = Slot::new(location, hash, epoch);
@@ -285,14 +285,12 @@ impl Rows {
     }
 
     /// Finds a place for a row, and writes it there.
-    fn store(&mut self, slot: u32, row: &Row<'_>) -> Location {
-        let head = Head::new(row);
-        let parts = head.parts(row);
-        let size = size_of_parts(&parts);
+    fn store(&mut self, slot: u32, parts: &[&[u8]]) -> Location {
+        let size = size_of_parts(parts);
         self.size += size;
         if size <= self.pages.row_size_max() {
             let blocks = &mut self.blocks;
-            return Location::Page(self.pages.insert(slot, &parts, &mut |slot, place| {
+            return Location::Page(self.pages.insert(slot, parts, &mut |slot, place| {
                 let moved = slot_mut(blocks, slot);
                 *moved = Slot::new(Location::Page(place), whole(moved.hash), whole(moved.epoch));
             }));

@@ -8,10 +8,11 @@ use std::ops::Range;
 use crc32c::crc32c;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use crate::history::{KnownHistory, Moment};
+use crate::history::KnownHistory;
 use crate::key::KeyRule;
 use crate::query::{Polled, Query, ScanId};
-use crate::row::{Head, Row};
+use crate::restore::{RowReader, SnapshotPiece};
+use crate::row::Head;
 use crate::table::Table;
 use quire_expression::message_type::MessageType;
 use quire_journal::{Position, Timestamp};
@@ -33,9 +34,6 @@ const VERSIONS: u32 = 1 << 31;
 
 /// In place of the begin and the granularity of the history: the topic kept none.
 const NO_HISTORY: (u64, u64) = (u64::MAX, 0);
-
-/// Bytes of a version before its row: the position and the time of its end.
-const MOMENT_SIZE: usize = 16;
 
 /// The part of the log that a snapshot includes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -266,6 +264,7 @@ pub enum BadSnapshot {
 #[derive(Debug)]
 pub struct SnapshotReader {
     owner: SnapshotOwner,
+    row_reader: RowReader,
     head: Option<SnapshotHead>,
     /// Bytes that are not a whole part yet.
     bytes: Vec<u8>,
@@ -278,10 +277,11 @@ pub struct SnapshotReader {
 }
 
 impl SnapshotReader {
-    /// Reads a snapshot of this topic.
-    pub fn new(owner: SnapshotOwner) -> Self {
+    /// Reads a snapshot of this topic, for the table of the row reader.
+    pub fn new(owner: SnapshotOwner, row_reader: RowReader) -> Self {
         SnapshotReader {
             owner,
+            row_reader,
             head: None,
             bytes: Vec::new(),
             offset: 0,
@@ -302,24 +302,24 @@ impl SnapshotReader {
         self.head
     }
 
-    /// Takes the next bytes, and gives the rows in them to `out`: versions of the history with the moments of their ends. Rows of a block are given when the whole block is there and its checksum is
-    /// right.
+    /// Takes the next bytes. Returns the rows and versions of the blocks that are whole now, and whose checksums are right.
     ///
     /// # Errors
-    /// [`BadSnapshot`]. The reader is of no use after it, and rows that were given are of an incomplete state.
-    pub fn read(
-        &mut self,
-        bytes: &[u8],
-        out: &mut dyn FnMut(&Row<'_>, Option<Moment>),
-    ) -> Result<(), BadSnapshot> {
+    /// [`BadSnapshot`]. The reader is of no use after it, and the pieces before it are of an incomplete state.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<SnapshotPiece, BadSnapshot> {
         self.bytes.extend_from_slice(bytes);
+        let mut piece = SnapshotPiece::default();
         let mut taken = 0;
-        while let Some(size) = self.part(taken, out)? {
+        while let Some(size) = self.part(taken, &mut piece)? {
             taken += size;
         }
-        self.bytes.drain(..taken);
-        self.offset += taken as u64;
-        Ok(())
+        if taken > 0 {
+            let mut rest = Vec::with_capacity(self.bytes.len() - taken + bytes.len());
+            rest.extend_from_slice(&self.bytes[taken..]);
+            piece.bytes = std::mem::replace(&mut self.bytes, rest);
+            self.offset += taken as u64;
+        }
+        Ok(piece)
     }
 
     /// Ends the reading. Returns the part of the log that the snapshot includes.
@@ -331,12 +331,8 @@ impl SnapshotReader {
         self.head.filter(|_| self.is_complete).ok_or(BadSnapshot::Incomplete { size })
     }
 
-    /// Reads the part of the snapshot at an offset of the bytes. Returns its size, and `None` when it is not whole.
-    fn part(
-        &mut self,
-        at: usize,
-        out: &mut dyn FnMut(&Row<'_>, Option<Moment>),
-    ) -> Result<Option<usize>, BadSnapshot> {
+    /// Reads the part of the snapshot at an offset of the bytes, which the piece gets later. Returns its size, and `None` when it is not whole.
+    fn part(&mut self, at: usize, piece: &mut SnapshotPiece) -> Result<Option<usize>, BadSnapshot> {
         let damaged = BadSnapshot::Damaged { offset: self.offset + at as u64 };
         let bytes = &self.bytes[at..];
         if self.is_complete {
@@ -366,36 +362,19 @@ impl SnapshotReader {
             return if self.is_complete { Ok(Some(BLOCK_HEAD_SIZE + block.len())) } else { Err(damaged) };
         }
         let (count, has_versions) = (count & !VERSIONS, count & VERSIONS != 0);
-        // All rows are checked before the first one is given.
-        let whole =
-            (0..count).try_fold(block, |rest, _| decode(rest, has_versions).map(|(.., size)| &rest[size..]));
-        if count == 0 || whole.is_none_or(|rest| !rest.is_empty()) {
+        if count == 0 {
             return Err(damaged);
         }
-        let mut rest = block;
-        while let Some((row, ended, size)) = decode(rest, has_versions) {
-            out(&row, ended);
-            rest = &rest[size..];
-        }
+        let begin = at + BLOCK_HEAD_SIZE;
         if has_versions {
             self.versions += u64::from(count);
+            piece.read_versions(block, begin, count).ok_or(damaged)?;
         } else {
             self.rows += u64::from(count);
+            self.row_reader.read_rows(piece, block, begin, count).ok_or(damaged)?;
         }
         Ok(Some(BLOCK_HEAD_SIZE + block.len()))
     }
-}
-
-/// The row or the version at the front of bytes, and how many of them it has.
-fn decode(bytes: &[u8], is_version: bool) -> Option<(Row<'_>, Option<Moment>, usize)> {
-    if !is_version {
-        return Row::decode(bytes).map(|(row, size)| (row, None, size));
-    }
-    let (moment, rest) = bytes.split_at_checked(MOMENT_SIZE)?;
-    let (position, timestamp) = moment.split_at(8);
-    let ended =
-        Moment { position: Position(number_of(position)), timestamp: Timestamp(number_of(timestamp)) };
-    Row::decode(rest).map(|(row, size)| (row, Some(ended), MOMENT_SIZE + size))
 }
 
 /// The number in 8 bytes.

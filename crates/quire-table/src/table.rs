@@ -9,6 +9,7 @@ use crate::key::KeyFields;
 use crate::key_index::{KeyIndex, hash_of};
 use crate::page::{Change, Move, Page, PageId, PageQuery, Shown, SlotMove};
 use crate::query::{Polled, Query, ScanId};
+use crate::restore::{RowReader, SnapshotPiece};
 use crate::row::{Head, Row};
 use crate::rows::{Previous, Rows};
 use crate::scan::{Scan, Source, row_effort_max};
@@ -202,7 +203,7 @@ impl Table {
             }
             None => {
                 self.previous.clear();
-                let slot = self.rows.insert(row, hash, self.epoch);
+                let slot = self.rows.insert(&Head::new(row).parts(row), hash, self.epoch);
                 self.keys.insert(hash, slot, |slot| self.rows.hash(slot));
                 slot
             }
@@ -216,19 +217,31 @@ impl Table {
         known.is_none()
     }
 
-    /// Adds a row of a snapshot to a table that only [`restore`](Self::restore) has filled. The row is found by its key after
-    /// [`finish_restore`](Self::finish_restore), and scans give it.
-    ///
-    /// # Panics
-    /// As [`put`](Self::put).
-    pub fn restore(&mut self, row: &Row<'_>) {
+    /// Returns a reader of rows of snapshots for this table. The reader needs no table, so that another thread can use it.
+    pub fn row_reader(&self) -> RowReader {
+        RowReader::new(self.by_key.as_ref().map(|by_key| by_key.fields().clone()))
+    }
+
+    /// Adds the rows and versions of a piece of a snapshot to a table that only `restore` has filled. Its [`row_reader`](Self::row_reader)
+    /// has read them. A row is found by its key after [`finish_restore`](Self::finish_restore), and scans give it.
+    pub fn restore(&mut self, piece: &SnapshotPiece) {
         self.previous.clear();
-        let slot = self.rows.insert(row, hash_of(row.key), self.epoch);
-        if let Some(expires) = row.expires {
-            self.lifetimes.insert((expires, slot));
+        for (bytes, facts) in piece.rows() {
+            let slot = self.rows.insert(&[bytes], facts.hash, self.epoch);
+            if let Some(expires) = facts.expires {
+                self.lifetimes.insert((expires, slot));
+            }
+            if let Some(by_key) = &mut self.by_key {
+                by_key.restore(slot, facts.spelling);
+            }
+            if !self.indexes.is_empty() {
+                let data = Row::of(bytes).data;
+                self.indexes.change(slot, self.message_type, (None, Some(data)), &mut self.arena);
+            }
         }
-        let spelling = self.spelling_of(row);
-        self.change_indexes(slot, Some(row), spelling);
+        if let Some(history) = &mut self.history {
+            piece.versions().for_each(|(row, ended)| history.restore(ended, row));
+        }
     }
 
     /// Makes the index of the keys of all rows. This is done once, after the last [`restore`](Self::restore).
@@ -390,13 +403,6 @@ impl Table {
         self.history.as_ref().map(History::known)
     }
 
-    /// Adds a version of a snapshot to the history.
-    pub fn restore_version(&mut self, ended: Moment, row: &Row<'_>) {
-        if let Some(history) = &mut self.history {
-            history.restore(ended, &Head::new(row).parts(row).concat());
-        }
-    }
-
     /// The numbers of the versions: from the first one to before the end.
     pub(crate) fn version_numbers(&self) -> (u64, u64) {
         self.history.as_ref().map_or((0, 0), History::numbers)
@@ -488,7 +494,9 @@ impl Table {
 
     fn spelling_of(&mut self, row: &Row<'_>) -> Spelling {
         let by_key = self.by_key.as_ref();
-        by_key.map_or(Spelling::Usual, |by_key| by_key.spelling_of(row.key, row.data, &mut self.arena))
+        by_key.map_or(Spelling::Usual, |by_key| {
+            Spelling::of_row(by_key.fields(), row.key, row.data, &mut self.arena)
+        })
     }
 
     /// The row of a slot was replaced by this one, or removed.

@@ -52,7 +52,7 @@ use crate::queues::{Definition, QueueService};
 use crate::send::Sent;
 use crate::session::{Phase, Session, SessionId};
 use crate::sessions::ADMINISTRATORS_MAX;
-use crate::tables::Tables;
+use crate::tables::{SnapshotParts, Tables};
 use crate::tail::{LogConsumer, Tail};
 use crate::topic::TopicTable;
 use crate::work::{JobOwner, Outcome};
@@ -84,10 +84,11 @@ impl Broker {
     /// # Errors
     /// As [`Broker::open`].
     pub fn new(config: BrokerConfig, journal: Journal) -> Result<Broker, OpenError> {
-        Broker::open(config, journal, &mut |_| ())
+        Broker::open(config, journal, &|parts| parts, &mut |_| ())
     }
 
-    /// As [`Broker::new`]; `on_progress` is called while queues are rebuilt from a long log.
+    /// As [`Broker::new`]; `on_progress` is called while queues are rebuilt from a long log. `run_ahead` returns the same parts, and may have
+    /// another thread make them.
     ///
     /// # Errors
     /// [`OpenError::Config`] for a value out of range, a pattern or a filter that does not compile, or an unknown message type;
@@ -95,6 +96,7 @@ impl Broker {
     pub fn open(
         config: BrokerConfig,
         journal: Journal,
+        run_ahead: &dyn Fn(SnapshotParts) -> SnapshotParts,
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<Broker, OpenError> {
         config.check()?;
@@ -133,7 +135,7 @@ impl Broker {
             cx,
         };
         broker.queues.recover(&mut broker.cx, on_progress)?;
-        broker.tables.recover(&mut broker.cx, on_progress)?;
+        broker.tables.recover(&mut broker.cx, run_ahead, on_progress)?;
         Ok(broker)
     }
 

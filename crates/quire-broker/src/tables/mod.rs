@@ -66,6 +66,7 @@ use scan::{Scan, Scanning};
 pub(crate) use settings::TableDefinition;
 pub use settings::{HistorySettings, SowTopicSettings, TableDurability, TableExpiration};
 pub(crate) use snapshot_file::SnapshotFile;
+pub use snapshot_file::{SnapshotPart, SnapshotParts};
 use snapshots::Snapshots;
 pub(crate) use view::Left;
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use quire_journal::{AllTopics, JournalError, Position, Reader, SidecarHead, Sidecars, Timestamp};
 use quire_table::{
-    BadSnapshot, Moment, Row, SNAPSHOT_VERSION, SnapshotHead, SnapshotOwner, SnapshotReader, snapshot_file,
+    BadSnapshot, KnownHistory, SNAPSHOT_VERSION, SnapshotHead, SnapshotOwner, SnapshotPiece, SnapshotReader,
+    snapshot_file,
 };
 
 use super::State;
@@ -98,7 +99,58 @@ fn section_head(topic: &str, size: u64) -> Vec<u8> {
     head
 }
 
-/// Reads a snapshot of a topic into its table. Gives the position of the log that it includes, twice.
+/// The parts of a snapshot, in their order: pieces of its rows, and the end. Making a part reads the file and needs no broker, so that
+/// another thread can do it.
+pub type SnapshotParts = Box<dyn Iterator<Item = SnapshotPart> + Send>;
+
+/// A part of a snapshot, or why there is none: `None` = it does not belong to this topic, otherwise the damage.
+pub struct SnapshotPart(Result<Part, Option<String>>);
+
+enum Part {
+    Rows(SnapshotPiece),
+    End(SnapshotHead, Option<KnownHistory>),
+}
+
+/// Makes the parts of the content of a snapshot. After the end, or damage, there are no more.
+struct PartsOf<R> {
+    content: R,
+    reader: Option<SnapshotReader>,
+    bytes: Vec<u8>,
+}
+
+impl<R: Read> PartsOf<R> {
+    fn new(content: R, state: &State) -> Self {
+        let reader = SnapshotReader::new(state.owner(), state.table.row_reader());
+        PartsOf { content, reader: Some(reader), bytes: vec![0; READ_SIZE] }
+    }
+
+    fn part(&mut self, mut reader: SnapshotReader) -> Result<Part, Option<String>> {
+        let size = self.content.read(&mut self.bytes).map_err(damaged)?;
+        if size == 0 {
+            let history = reader.history();
+            let head = reader.finish().map_err(|bad| Some(bad.to_string()))?;
+            return Ok(Part::End(head, history));
+        }
+        let piece = reader.read(&self.bytes[..size]).map_err(|bad| match bad {
+            BadSnapshot::OtherTopic => None,
+            bad => Some(bad.to_string()),
+        })?;
+        self.reader = Some(reader);
+        Ok(Part::Rows(piece))
+    }
+}
+
+impl<R: Read> Iterator for PartsOf<R> {
+    type Item = SnapshotPart;
+
+    fn next(&mut self) -> Option<SnapshotPart> {
+        let reader = self.reader.take()?;
+        Some(SnapshotPart(self.part(reader)))
+    }
+}
+
+/// Reads a snapshot of a topic into its table. Gives the position of the log that it includes, twice. `run_ahead` may have the parts made
+/// by another thread.
 ///
 /// # Errors
 /// `None`: it does not belong to this log and this topic. Otherwise the damage.
@@ -107,37 +159,40 @@ pub(super) fn load(
     log: &Reader,
     file: &str,
     state: &mut State,
+    run_ahead: &dyn Fn(SnapshotParts) -> SnapshotParts,
 ) -> Result<(Position, Position), Option<String>> {
     let opened = files.open(file, &state.definition.name);
     let (head, content) = opened.ok_or_else(|| Some("its head is damaged".to_owned()))?;
     if head.version != SNAPSHOT_VERSION {
         return Err(Some(format!("its version {} is not known to this build", head.version)));
     }
-    let position = read_rows(content, log, state)?;
+    let parts = run_ahead(Box::new(PartsOf::new(content, state)));
+    let position = restore(parts, log, state)?;
     Ok((position, position))
 }
 
-/// Reads the rows of a topic to the end of the content.
-fn read_rows(mut content: impl Read, log: &Reader, state: &mut State) -> Result<Position, Option<String>> {
-    let mut reader = SnapshotReader::new(state.owner());
-    let mut bytes = vec![0; READ_SIZE];
-    loop {
-        let size = content.read(&mut bytes).map_err(damaged)?;
-        if size == 0 {
-            break;
+/// Puts the rows of a topic into its table.
+fn restore(
+    parts: impl Iterator<Item = SnapshotPart>,
+    log: &Reader,
+    state: &mut State,
+) -> Result<Position, Option<String>> {
+    for part in parts {
+        match part.0? {
+            Part::Rows(piece) => state.table.restore(&piece),
+            Part::End(head, history) => return finish(head, history, log, state),
         }
-        let table = &mut state.table;
-        let mut put = |row: &Row<'_>, ended: Option<Moment>| match ended {
-            Some(ended) => table.restore_version(ended, row),
-            None => table.restore(row),
-        };
-        reader.read(&bytes[..size], &mut put).map_err(|bad| match bad {
-            BadSnapshot::OtherTopic => None,
-            bad => Some(bad.to_string()),
-        })?;
     }
-    let history = reader.history();
-    let head = reader.finish().map_err(|bad| Some(bad.to_string()))?;
+    Err(Some("it has no end".to_owned()))
+}
+
+/// All rows are in the table. Gives the position of the log that they include.
+fn finish(
+    head: SnapshotHead,
+    history: Option<KnownHistory>,
+    log: &Reader,
+    state: &mut State,
+) -> Result<Position, Option<String>> {
     state.table.finish_restore().map_err(|bad| Some(bad.to_string()))?;
     if let Some(config) = state.definition.config.history {
         let kept = history.filter(|known| known.has_all_of(config.granularity_ns));
@@ -195,7 +250,8 @@ impl<R: Read> ContainerReader<R> {
         log: &Reader,
         state: &mut State,
     ) -> Result<Position, Option<String>> {
-        read_rows(self.content.by_ref().take(size), log, state)
+        let parts = PartsOf::new(self.content.by_ref().take(size), state);
+        restore(parts, log, state)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Option<String>> {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use quire_journal::{Journal, JournalError, Position, Sidecars};
 use quire_table::{SnapshotHead, SnapshotOwner, SnapshotState, SnapshotWriter, snapshot_file};
 
-use super::snapshot_file::{CONTAINER_VERSION, ContainerReader, Section, SnapshotFile, load};
+use super::snapshot_file::{CONTAINER_VERSION, ContainerReader, Section, SnapshotFile, SnapshotParts, load};
 use super::{State, TableDefinition, Tables};
 use crate::context::Context;
 use crate::slice::PASS;
@@ -337,7 +337,11 @@ impl Tables {
     ///
     /// # Errors
     /// A damaged snapshot, when the log does not have its first record any more.
-    pub(super) fn load_snapshots(&mut self, cx: &mut Context) -> Result<(), JournalError> {
+    pub(super) fn load_snapshots(
+        &mut self,
+        cx: &mut Context,
+        run_ahead: &dyn Fn(SnapshotParts) -> SnapshotParts,
+    ) -> Result<(), JournalError> {
         let files = self.snapshots.files.clone();
         let existing = files.files()?;
         for (unit, _) in self.units().collect::<Vec<_>>() {
@@ -348,7 +352,7 @@ impl Tables {
                 continue;
             }
             let loaded = match unit {
-                Unit::Topic(id) => load(&files, &cx.log.reader, &file, self.state(id)),
+                Unit::Topic(id) => load(&files, &cx.log.reader, &file, self.state(id), run_ahead),
                 Unit::Container(id) => self.load_container(cx, &file, id),
             };
             let reason = match loaded {

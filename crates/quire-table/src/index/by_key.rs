@@ -39,6 +39,13 @@ pub enum Spelling {
 }
 
 impl Spelling {
+    /// The spelling of a row with this key and this data.
+    pub(crate) fn of_row(fields: &KeyFields, key: &[u8], data: &[u8], arena: &mut Arena) -> Spelling {
+        let mut worst = Spelling::Usual;
+        let is_made = fields.has_made(key, data, arena, |value| worst = worst.max(Spelling::of(value)));
+        if is_made == Ok(true) { worst } else { Spelling::Irregular }
+    }
+
     /// The spelling of one key field.
     pub(crate) fn of(value: Value<'_>) -> Spelling {
         match value {
@@ -70,11 +77,18 @@ impl ByKey {
         self.numerals.set(slot, spelling == Spelling::Numeral);
     }
 
-    /// The spelling of a row with this key and this data.
-    pub fn spelling_of(&self, key: &[u8], data: &[u8], arena: &mut Arena) -> Spelling {
-        let mut worst = Spelling::Usual;
-        let is_made = self.fields.has_made(key, data, arena, |value| worst = worst.max(Spelling::of(value)));
-        if is_made == Ok(true) { worst } else { Spelling::Irregular }
+    /// As [`change`](Self::change), for a slot that is new.
+    pub fn restore(&mut self, slot: u32, spelling: Spelling) {
+        match spelling {
+            Spelling::Usual => {}
+            Spelling::Numeral => self.numerals.insert(slot),
+            Spelling::Irregular => self.irregular.insert(slot),
+        }
+    }
+
+    /// The key fields.
+    pub fn fields(&self) -> &KeyFields {
+        &self.fields
     }
 
     /// The slots among which all rows are that match the filter. `None`: the filter does not say which values all key fields have, or there are

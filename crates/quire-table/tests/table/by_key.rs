@@ -10,6 +10,7 @@ use quire_journal::{Headers, Timestamp};
 use quire_table::*;
 
 use crate::indexes::cost;
+use crate::snapshots::{restore, written};
 use crate::{any_memory, everything, filter, row};
 
 fn key_fields(names: &[&str]) -> KeyFields {
@@ -210,7 +211,10 @@ fn check(names: &[&str], steps: &[Step], filters: &[String]) {
             }
         }
     }
-    for text in filters {
+    let mut restored = keyed_table(names);
+    restore(&mut restored, &written(&mut table), 100).unwrap();
+    for (text, is_restored) in filters.iter().flat_map(|text| [(text, false), (text, true)]) {
+        let table = if is_restored { &mut restored } else { &mut table };
         let wanted = filter(text);
         let matches = |key: &[u8], data: &str| {
             wanted.matches(&MessageContext {

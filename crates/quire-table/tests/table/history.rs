@@ -11,7 +11,7 @@ use quire_table::*;
 use crate::model::{Asked, Expected, Field, Model, Version, version};
 use crate::random::{asked, field, key_name};
 use crate::row;
-use crate::snapshots::{HEAD, owner};
+use crate::snapshots::{HEAD, owner, restore};
 
 /// In nanoseconds.
 const WINDOW: u64 = 20;
@@ -81,18 +81,10 @@ fn restored(table: &mut Table, empty: Table) -> Table {
     let mut bytes = Vec::new();
     while writer.write(table, 7, &mut bytes) == SnapshotState::More {}
     let mut read = empty;
-    let mut reader = SnapshotReader::new(owner());
-    for piece in bytes.chunks(50) {
-        let taken = reader.read(piece, &mut |row, ended| match ended {
-            Some(ended) => read.restore_version(ended, row),
-            None => assert!(read.put(row)),
-        });
-        taken.unwrap();
-    }
-    if let Some(known) = reader.history() {
+    let (_, known) = restore(&mut read, &bytes, 50).unwrap();
+    if let Some(known) = known {
         read.set_history_begin(known.begin);
     }
-    reader.finish().unwrap();
     read
 }
 
@@ -295,9 +287,7 @@ fn a_snapshot_without_history_says_so() {
     let mut writer = SnapshotWriter::new(&mut plain, &owner(), &HEAD, 1 << 20);
     let mut bytes = Vec::new();
     while writer.write(&mut plain, 7, &mut bytes) == SnapshotState::More {}
-    let mut reader = SnapshotReader::new(owner());
-    reader.read(&bytes, &mut |_, ended| assert_eq!(ended, None)).unwrap();
-    assert_eq!(reader.history(), None);
+    assert_eq!(restore(&mut crate::table(), &bytes, 50), Ok((HEAD, None)));
     let mut table = restored(&mut table(0, 1 << 20), table(0, 1 << 20));
     assert_eq!(table.known_history(), Some(KnownHistory { begin: Timestamp(0), granularity_ns: 0 }));
     table.set_history_begin(Timestamp(9));

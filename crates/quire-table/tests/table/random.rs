@@ -9,7 +9,7 @@ use quire_journal::{HeaderValue, HeadersBuffer, Timestamp};
 use quire_table::*;
 
 use crate::model::{Asked, Expected, Field, Model, Term, Version, version};
-use crate::snapshots::{HEAD, owner, read};
+use crate::snapshots::{HEAD, owner, restore};
 use crate::{making_table, table_with, walking_table};
 
 #[derive(Clone, Debug)]
@@ -242,10 +242,8 @@ impl World {
 
     fn restore(&mut self) {
         let Some((bytes, model)) = self.complete.take() else { return };
-        let (_, rows) = read(&bytes, 50).unwrap();
         self.table = (self.make_table)();
-        rows.iter().for_each(|row| self.table.restore(&row.row()));
-        self.table.finish_restore().unwrap();
+        restore(&mut self.table, &bytes, 50).unwrap();
         self.model = model;
         self.scans.clear();
         self.snapshot = None;

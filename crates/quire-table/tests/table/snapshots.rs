@@ -16,18 +16,32 @@ pub fn owner() -> SnapshotOwner {
     SnapshotOwner::new("orders", MessageType::Json, &KeyRule::Fields(fields))
 }
 
-/// Reads a snapshot in pieces of this size.
-pub fn read(bytes: &[u8], piece: usize) -> Result<(SnapshotHead, Vec<Version>), BadSnapshot> {
-    let mut reader = SnapshotReader::new(owner());
-    let mut rows = Vec::new();
+/// Reads a snapshot in pieces of this size into an empty table. Returns its head and the history that it knows.
+pub fn restore(
+    table: &mut Table,
+    bytes: &[u8],
+    piece: usize,
+) -> Result<(SnapshotHead, Option<KnownHistory>), BadSnapshot> {
+    let mut reader = SnapshotReader::new(owner(), table.row_reader());
     for piece in bytes.chunks(piece) {
-        reader.read(piece, &mut |row, ended| {
-            if ended.is_none() {
-                rows.push(Version::of(row));
-            }
-        })?;
+        table.restore(&reader.read(piece)?);
     }
-    reader.finish().map(|head| (head, rows))
+    table.finish_restore()?;
+    let history = reader.history();
+    reader.finish().map(|head| (head, history))
+}
+
+/// Reads a snapshot in pieces of this size.
+fn read(bytes: &[u8], piece: usize) -> Result<(SnapshotHead, Vec<Version>), BadSnapshot> {
+    let mut table = table();
+    let (head, _) = restore(&mut table, bytes, piece)?;
+    let scan = table.open(Query { copies_size_max: usize::MAX, ..Query::default() }, Timestamp(0));
+    let mut rows = Vec::new();
+    table.poll(scan, usize::MAX, &mut |row| {
+        rows.push(Version::of(row));
+        true
+    });
+    Ok((head, rows))
 }
 
 /// Writes a snapshot of a table at once.
@@ -72,15 +86,11 @@ fn a_snapshot_has_the_bytes_of_the_golden_file_and_the_file_is_read() {
         .map(|key| Version::of(&table.get(key.as_bytes()).unwrap()))
         .collect();
     assert_eq!(rows, expected);
-    let mut versions = Vec::new();
-    let mut reader = SnapshotReader::new(owner());
-    let taken =
-        reader.read(golden, &mut |row, ended| versions.extend(ended.map(|ended| (ended, Version::of(row)))));
-    taken.unwrap();
-    let ended = |at| Moment { position: Position(at), timestamp: Timestamp(at) };
-    let expected = [(ended(2), row("removed", r#"{"id":9}"#)), (ended(1), row("plain", r#"{"id":0}"#))];
-    assert_eq!(versions, expected.map(|(ended, row)| (ended, Version::of(&row))));
-    assert_eq!(reader.history(), Some(KnownHistory { begin: Timestamp(1), granularity_ns: 0 }));
+    let mut restored = history::table(0, 1 << 20);
+    let known = KnownHistory { begin: Timestamp(1), granularity_ns: 0 };
+    assert_eq!(restore(&mut restored, golden, 1_000), Ok((HEAD, Some(known))));
+    restored.set_history_begin(known.begin);
+    assert!(written(&mut restored) == golden, "the versions of the history are restored");
 }
 
 #[test]
@@ -131,8 +141,9 @@ fn a_snapshot_of_another_topic_type_or_key_is_refused() {
         ("orders", MessageType::Json, fields("orders", &["/id", "/b"])),
         ("orders", MessageType::Json, KeyRule::Supplied),
     ] {
-        let mut reader = SnapshotReader::new(SnapshotOwner::new(name, message_type, &rule));
-        assert_eq!(reader.read(&bytes, &mut |_, _| panic!("a row")), Err(BadSnapshot::OtherTopic));
+        let mut reader =
+            SnapshotReader::new(SnapshotOwner::new(name, message_type, &rule), table().row_reader());
+        assert_eq!(reader.read(&bytes).err(), Some(BadSnapshot::OtherTopic));
     }
     assert_eq!(SnapshotOwner::new("orders", MessageType::Json, &fields("orders", &["/id"])), owner());
     assert_eq!(snapshot_file("orders"), "table-a88ccdc9fa4974fb.state");
@@ -140,14 +151,16 @@ fn a_snapshot_of_another_topic_type_or_key_is_refused() {
 
 #[test]
 fn restored_rows_are_found_and_can_be_changed() {
-    let mut restored = table_with(&[&["/id"]], &["/id"]);
+    let mut table = table();
     let keys: Vec<String> = (0..5_000).map(|number| format!("key-{number}")).collect();
     let data = |id: usize| format!(r#"{{"id":{id}}}"#);
     for (number, key) in keys.iter().enumerate() {
         let expires = (number % 3 == 0).then_some(Timestamp(1_000 + number as u64));
-        restored.restore(&Row { expires, ..row(key, &data(number)) });
+        table.put(&Row { expires, ..row(key, &data(number)) });
     }
-    restored.finish_restore().unwrap();
+    let mut restored = table_with(&[&["/id"]], &["/id"]);
+    restore(&mut restored, &written(&mut table), 100_000).unwrap();
+    assert_eq!((restored.next_expiry(), restored.stats().lifetimes), (Some(Timestamp(1_000)), 1_667));
     for (number, key) in keys.iter().enumerate() {
         assert_eq!(restored.get(key.as_bytes()).map(|row| row.data), Some(data(number).as_bytes()));
         assert!(!restored.put(&row(key, &data(number + 1))));
@@ -160,11 +173,14 @@ fn restored_rows_are_found_and_can_be_changed() {
 
 #[test]
 fn a_snapshot_with_two_rows_of_one_key_is_refused() {
-    let mut table = table();
-    for key in ["a", "b", "a"] {
-        table.restore(&row(key, "{}"));
+    let mut restored = table();
+    for keys in [&["a", "b"][..], &["a"]] {
+        let mut table = table();
+        keys.iter().for_each(|key| assert!(table.put(&row(key, "{}"))));
+        let piece = SnapshotReader::new(owner(), restored.row_reader()).read(&written(&mut table));
+        restored.restore(&piece.unwrap());
     }
-    assert_eq!(table.finish_restore(), Err(BadSnapshot::SameKey));
+    assert_eq!(restored.finish_restore(), Err(BadSnapshot::SameKey));
 }
 
 #[test]
