@@ -231,10 +231,12 @@ impl Model {
                 matches(message.position, *filter) && self.outstanding(*index) < subscription.backlog
             };
             let mut all: Vec<_> = self.subscriptions_of(queue).filter(room).collect();
-            if message.waits_until.is_some() && self.another_takes(queue, message) {
-                waiting.extend(&message.let_run_out);
-            }
             all.retain(|(_, subscription, _)| !waiting.contains(&subscription.order));
+            // A message that nobody with room can get holds nobody back: its holder may have another filter now.
+            if !all.is_empty() && message.waits_until.is_some() && self.another_takes(queue, message) {
+                waiting.extend(&message.let_run_out);
+                all.retain(|(_, subscription, _)| !waiting.contains(&subscription.order));
+            }
             all.sort_by_key(|(_, subscription, _)| subscription.order);
             let chosen = match state.config.fairness() {
                 FairnessModel::Fast => all.first(),
