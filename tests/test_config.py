@@ -419,7 +419,7 @@ def test_the_older_name_of_the_target_depth_is_taken_but_not_beside_the_newer() 
 
 
 #: Words of the libraries that read the values.
-_FOREIGN = r"Input should|Value error|pydantic|https?:|validation|[Tt]uple|serde|\bu(32|64)\b|line 1 column|timedelta"
+_FOREIGN = r"Input should|Value error|pydantic|https?:|(?<!exclude_)validation|[Tt]uple|serde|\bu(32|64)\b|line 1 column|timedelta"
 
 _KEYS = sorted(set(re.findall(r"^#? ?(\w+) =", EXAMPLE, re.MULTILINE)))
 _TABLES = sorted(set(re.findall(r"^#? ?(\[+\w[\w.]*\]+)", EXAMPLE, re.MULTILINE)))
