@@ -232,7 +232,7 @@ impl Model {
             };
             let mut all: Vec<_> = self.subscriptions_of(queue).filter(room).collect();
             all.retain(|(_, subscription, _)| !waiting.contains(&subscription.order));
-            // A message that nobody with room can get holds nobody back: its holder may have another filter now.
+            // Only a message that a subscription with room can get has this effect: its holder may have another filter now.
             if !all.is_empty() && message.waits_until.is_some() && self.another_takes(queue, message) {
                 waiting.extend(&message.let_run_out);
                 all.retain(|(_, subscription, _)| !waiting.contains(&subscription.order));
