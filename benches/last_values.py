@@ -21,6 +21,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import os
 import socket
 import statistics
 import struct
@@ -193,6 +194,8 @@ def bench_beside(directory: Path, options: argparse.Namespace) -> dict[str, Any]
     scans = 0
     with Served(directory, configured(directory)) as server:
         fill(server, options.records, options.size)
+        # The publishes are not to wait until the disk has written the records and their snapshot.
+        os.sync()
         for name in ["alone", "beside a scan"] * 2:
             stop = threading.Event()
             done: list[int] = []

@@ -17,12 +17,15 @@ use crate::context::Context;
 use crate::replay::CHUNK_SIZE_MAX;
 use crate::reply::Refused;
 use crate::session::SessionId;
-use crate::slice::PASS;
 use crate::subscription::{ServedBy, SubscriptionId};
 use crate::topic::TableId;
 
 /// Records that one query looks at before the next query gets its turn.
 const EFFORT: usize = 256;
+
+/// The longest that scans take in one turn. A publish waits for two of them: it comes during the first one, and its sync ends during the
+/// second one. A scan that is alone loses little, because a turn without other work takes a few microseconds.
+const SCANNING: Duration = Duration::from_micros(100);
 
 /// Records that an index under construction reads at a time: about a tenth of a millisecond.
 const BUILT_COUNT: usize = 128;
@@ -255,7 +258,7 @@ impl Tables {
         if self.scanning.0.is_empty() {
             return;
         }
-        let deadline = cx.slices.deadline(PASS);
+        let deadline = cx.slices.deadline(SCANNING);
         let mut waiting_count = 0;
         while waiting_count < self.scanning.0.len()
             && let Some(mut scan) = self.scanning.0.pop_front()
