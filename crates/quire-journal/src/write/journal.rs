@@ -25,7 +25,7 @@ use crate::record::{NewRecord, Position, PublisherId, RecordKind};
 use crate::recover::{self, Progress, Recovery};
 use crate::sidecar::Sidecars;
 use crate::write::background_sync::BackgroundSync;
-use crate::write::segment_pool::{SegmentFactory, SegmentPool};
+use crate::write::segment_pool::{FILL_PAUSE, SegmentFactory, SegmentPool};
 use crate::write::sidecar_writer::SidecarWriter;
 use crate::write::writer::{self, NewBatch, Order, Shared, Writer};
 use quire_types::Timestamp;
@@ -183,6 +183,7 @@ impl Journal {
             first_size: options.first_segment_size,
             prepared: options.prepared_segments,
             reusable: recovered.unused.clone(),
+            fill_pause: FILL_PAUSE,
         };
         let next = recovered.unused.start;
         let mut pool = match drive {

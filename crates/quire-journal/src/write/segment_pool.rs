@@ -1,8 +1,9 @@
 //! Segments made ready before they are needed.
 //!
 //! A sync after a small write takes half the time over space that was written before, because the file system has no extents to convert. So
-//! a segment is filled with zeros, synced, and only then given its name. On a real disk a separate thread keeps a few segments ready. A
-//! writer that is faster than the filling takes the segment unfilled and does not wait.
+//! a segment is filled with zeros, synced, and only then given its name. On a real disk a separate thread keeps a few segments ready. It
+//! fills them slowly, so that it takes little of a processor and of the disk. A writer that is faster takes the segment as it is and does
+//! not wait: its syncs are few and large.
 //!
 //! The first segments of a journal are small, so that a journal of a few messages takes megabytes. The size depends on the number of the
 //! segment alone: every start of the journal gives the same answer, and nothing about it has to be stored.
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded};
 
@@ -22,6 +24,9 @@ use crate::segment::{for_each_chunk, segment_path};
 
 /// Bytes that are filled and synced at a time. It is small, so that a flush of the writer does not wait long for the filling.
 const FILL_SIZE: usize = 1024 * 1024;
+
+/// The pause after each of them. So at most 32 MiB are filled in a second.
+pub(crate) const FILL_PAUSE: Duration = Duration::from_millis(31);
 
 pub(crate) struct Prepared {
     pub number: u32,
@@ -43,6 +48,8 @@ pub(crate) struct SegmentFactory {
     pub prepared: usize,
     /// Numbers from here up to `reusable.1` exist already, prepared and never used.
     pub reusable: std::ops::Range<u32>,
+    /// The pause between two parts of the filling.
+    pub fill_pause: Duration,
 }
 
 impl SegmentFactory {
@@ -54,7 +61,7 @@ impl SegmentFactory {
         (self.first_size << doublings).min(self.size)
     }
 
-    /// The segment with this number, at least `size` bytes large. It is filled unless `hurry` is set.
+    /// The segment with this number, at least `size` bytes large. It is filled until `hurry` is set. Whoever sets it wakes this thread.
     fn make(&self, number: u32, size: u64, hurry: &AtomicBool) -> Result<Prepared, JournalError> {
         let path = segment_path(&self.directory, number);
         if self.reusable.contains(&number)
@@ -76,6 +83,9 @@ impl SegmentFactory {
                 file.write_at(&zeros[..(end - offset) as usize], offset)?;
                 file.sync()?;
                 offset = end;
+                if offset < size && !hurry.load(Ordering::Relaxed) {
+                    std::thread::park_timeout(self.fill_pause);
+                }
             }
             file.sync()?;
             self.disk.rename(&temporary, &path)?;
@@ -195,7 +205,6 @@ impl Preallocator {
         let fill = move || {
             for number in next.. {
                 let made = its_factory.make(number, its_factory.size_of(number), &its_hurry);
-                its_hurry.store(false, Ordering::Relaxed);
                 let failed = made.is_err();
                 if sender.send(made).is_err() || failed {
                     return;
@@ -211,19 +220,61 @@ impl Preallocator {
     fn take(&mut self) -> Option<Result<Prepared, JournalError>> {
         let ready = self.ready.as_ref()?;
         ready.try_recv().ok().or_else(|| {
-            self.hurry.store(true, Ordering::Relaxed);
-            ready.recv().ok()
+            self.end_filling();
+            let made = ready.recv().ok();
+            // The thread does not do this, because it could then miss that the pool is dropped.
+            self.hurry.store(false, Ordering::Relaxed);
+            made
         })
+    }
+
+    /// The segment that is being filled is complete as it is.
+    fn end_filling(&self) {
+        self.hurry.store(true, Ordering::Relaxed);
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
     }
 }
 
 impl Drop for Preallocator {
     fn drop(&mut self) {
-        self.hurry.store(true, Ordering::Relaxed);
+        self.end_filling();
         self.ready = None;
         if let Some(thread) = self.thread.take() {
             // The thread has no result to report: a segment that it did not make is made when it is needed.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::disk::MemoryDisk;
+
+    #[test]
+    fn a_segment_that_is_needed_does_not_wait_for_a_pause_of_the_filling() {
+        let fill_pause = Duration::from_secs(60);
+        let size = 4 * FILL_SIZE as u64;
+        let factory = SegmentFactory {
+            disk: Arc::new(MemoryDisk::new(64 << 20)),
+            directory: PathBuf::from("journal"),
+            size,
+            first_size: size,
+            prepared: 2,
+            reusable: 0..0,
+            fill_pause,
+        };
+        let begun = Instant::now();
+        let mut pool = SegmentPool::preallocating(factory, 0, 2).unwrap();
+        for number in 0..4 {
+            let taken = pool.take(size).unwrap();
+            assert_eq!((taken.number, taken.size), (number, size));
+        }
+        drop(pool);
+        assert!(begun.elapsed() < fill_pause, "{:?}", begun.elapsed());
     }
 }
