@@ -276,7 +276,7 @@ fn make_room(body: &mut Vec<u8>, size: usize) {
 /// A record as it is in a body. Its topic was not yet checked to be UTF-8.
 pub(crate) struct RawRecord<'a> {
     head: &'a [u8; RECORD_HEADER_SIZE],
-    kind: RecordKind,
+    pub kind: RecordKind,
     pub topic: &'a [u8],
     correlation_id: &'a [u8],
     attributes: Attributes<'a>,

@@ -37,7 +37,7 @@ pub use quire_types::{
     PublisherId, Timestamp, TimestampError,
 };
 pub use read::cursor::{AllTopics, Batch, Cursor, Records, TopicFilter};
-pub use read::plan::BlockRange;
+pub use read::plan::{BlockContent, BlockRange};
 pub use read::reader::{Place, Reader, SegmentInfo, SegmentState};
 pub use read::verify::Damage;
 pub use record::attributes::{

@@ -211,7 +211,7 @@ impl Check<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(_) => "the index cannot be read",
             Ok(bytes) => match index_file::decode(&bytes, &header, &self.log.names) {
-                Some(found) if found == *index => return,
+                Some(found) if found.agrees_with(index) => return,
                 _ => "the index is not that of its segment",
             },
         };

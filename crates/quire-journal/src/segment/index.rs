@@ -1,4 +1,4 @@
-//! Where things are in one segment: publisher and sequence, time and topic, each to a block.
+//! Where things are in one segment: publisher and sequence, time and topic, each to a block, and which blocks hold only messages.
 //!
 //! A *block* is a run of batches of about 64 KiB and the unit that a reader skips or scans. The index of the active segment grows in memory
 //! with each flush. When the segment is sealed, the index is written to a file next to it (`index_file`).
@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 
 use crate::format::{BATCH_BODY_TARGET, BatchHeader, split_raw};
-use crate::record::{Position, PublisherId};
+use crate::record::{Position, PublisherId, RecordKind};
 use quire_types::Timestamp;
 
 /// The topics of one log. Every name is stored once, for any number of segments with it, so that equal names have equal addresses.
@@ -128,6 +128,8 @@ pub(crate) struct Index {
     pub publishers: FxHashMap<PublisherId, Marks>,
     /// Per topic the blocks that hold it, in order.
     pub topics: FxHashMap<Arc<str>, Blocks>,
+    /// The blocks that hold a record that is not a message, in order; `None` = unknown, because the index was read from a file of version 1.
+    pub with_events: Option<Blocks>,
     pub summary: Summary,
 }
 
@@ -152,7 +154,7 @@ impl Index {
     /// An index of a segment that holds nothing yet.
     pub fn empty(first: Position, end: u64, previous: u32) -> Self {
         let summary = Summary { end, last: Position(first.0 - 1), checksum: previous, ..Summary::default() };
-        Index { summary, ..Index::default() }
+        Index { summary, with_events: Some(Blocks::new()), ..Index::default() }
     }
 
     /// Takes in the batch that follows; false when its body does not hold the records that its header counts.
@@ -182,6 +184,9 @@ impl Index {
             let Some((record, rest)) = split_raw(body) else { return false };
             body = rest;
             summary.last_timestamp = record.timestamp();
+            if record.kind != RecordKind::Publish {
+                note_event(&mut self.with_events, block);
+            }
             // Neighbours mostly have one topic, which is known to be text then.
             if topic != Some(record.topic) {
                 let Ok(name) = std::str::from_utf8(record.topic) else { return false };
@@ -206,6 +211,15 @@ impl Index {
     /// Whether this is the index of the same segment, taken at the same time or later.
     pub fn continues(&self, before: &Index) -> bool {
         self.blocks.starts_with(&before.blocks) && self.summary.last >= before.summary.last
+    }
+
+    /// Whether this is the index `made` from the batches of its segment, as far as the version of its file can say.
+    pub fn agrees_with(&self, made: &Index) -> bool {
+        let with_events = if self.with_events.is_some() { &made.with_events } else { &None };
+        let Index { blocks, publishers, topics, summary, .. } = made;
+        self.with_events == *with_events
+            && (&self.blocks, &self.publishers, &self.topics, self.summary)
+                == (blocks, publishers, topics, *summary)
     }
 
     /// The block that would hold this message, if the segment does.
@@ -250,6 +264,15 @@ impl Index {
         blocks.sort_unstable();
         blocks.dedup();
         Some(blocks)
+    }
+}
+
+#[cold]
+fn note_event(with_events: &mut Option<Blocks>, block: u32) {
+    if let Some(blocks) = with_events
+        && blocks.last() != Some(&block)
+    {
+        blocks.push(block);
     }
 }
 

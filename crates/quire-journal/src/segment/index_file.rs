@@ -9,7 +9,9 @@ use crate::segment::index::{Block, Blocks, Index, Mark, Marks, Names, Summary};
 use quire_types::Timestamp;
 
 const MAGIC: [u8; 8] = *b"QUIREIDX";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Does not say which blocks hold only messages.
+const VERSION_1: u32 = 1;
 const HEAD_SIZE: usize = 84;
 
 /// The file without its checksum.
@@ -19,7 +21,7 @@ pub(crate) fn encode(index: &Index, segment: u32, first: Position) -> Vec<u8> {
     let put64 = |out: &mut Vec<u8>, value: u64| out.extend_from_slice(&value.to_le_bytes());
     let summary = &index.summary;
     out.extend_from_slice(&MAGIC);
-    put32(&mut out, VERSION);
+    put32(&mut out, if index.with_events.is_some() { VERSION } else { VERSION_1 });
     put32(&mut out, segment);
     put32(&mut out, summary.checksum);
     put32(&mut out, summary.flags);
@@ -55,6 +57,10 @@ pub(crate) fn encode(index: &Index, segment: u32, first: Position) -> Vec<u8> {
         put32(&mut out, blocks.len() as u32);
         blocks.iter().for_each(|block| put32(&mut out, *block));
     }
+    if let Some(blocks) = &index.with_events {
+        put32(&mut out, blocks.len() as u32);
+        blocks.iter().for_each(|block| put32(&mut out, *block));
+    }
     out
 }
 
@@ -62,8 +68,9 @@ pub(crate) fn encode(index: &Index, segment: u32, first: Position) -> Vec<u8> {
 pub(crate) fn decode(bytes: &[u8], header: &SegmentHeader, names: &Names) -> Option<Index> {
     let bytes = atomic_file::checked(bytes)?;
     let (head, rest) = bytes.split_at_checked(HEAD_SIZE)?;
+    let version = u32_at(head, 8);
     if head[..8] != MAGIC
-        || u32_at(head, 8) != VERSION
+        || !matches!(version, VERSION_1 | VERSION)
         || u32_at(head, 12) != header.number
         || u64_at(head, 24) != header.first.0
     {
@@ -97,12 +104,10 @@ pub(crate) fn decode(bytes: &[u8], header: &SegmentHeader, names: &Names) -> Opt
     for _ in 0..topic_count {
         let size = rest.u32()? as usize;
         let topic = std::str::from_utf8(rest.bytes(size)?).ok()?;
-        let count = rest.u32()?;
-        let mut blocks = Blocks::new();
-        for _ in 0..count {
-            blocks.push(rest.u32()?);
-        }
-        index.topics.insert(names.intern(topic), blocks);
+        index.topics.insert(names.intern(topic), rest.block_list()?);
+    }
+    if version != VERSION_1 {
+        index.with_events = Some(rest.block_list()?);
     }
     (rest.0.is_empty() && is_possible(&index, header)).then_some(index)
 }
@@ -129,7 +134,7 @@ fn is_possible(index: &Index, header: &SegmentHeader) -> bool {
             marks.iter().all(|mark| mark.block < block_count)
                 && marks.is_sorted_by(|a, b| a.sequence <= b.sequence && a.block < b.block)
         })
-        && index.topics.values().all(|blocks| {
+        && index.topics.values().chain(&index.with_events).all(|blocks| {
             blocks.iter().all(|block| *block < block_count) && blocks.is_sorted_by(|a, b| a < b)
         })
 }
@@ -150,5 +155,14 @@ impl<'a> Rest<'a> {
 
     fn u64(&mut self) -> Option<u64> {
         self.bytes(8).map(|bytes| u64_at(bytes, 0))
+    }
+
+    fn block_list(&mut self) -> Option<Blocks> {
+        let count = self.u32()?;
+        let mut blocks = Blocks::new();
+        for _ in 0..count {
+            blocks.push(self.u32()?);
+        }
+        Some(blocks)
     }
 }

@@ -241,6 +241,35 @@ fn is_read_and_written_on(golden: &Path, version: u8) {
     assert!(matches!(error, JournalError::Missing { first: Some(0), last: Some(0), .. }), "{error}");
 }
 
+#[test]
+fn an_index_of_version_1_does_not_say_which_blocks_hold_only_messages() {
+    let directory = tempfile::tempdir().unwrap();
+    copy(&golden("journal-v4"), directory.path());
+    let index = files(&directory.path().join("journal"))[0].with_extension("index");
+    let known = || {
+        let (journal, archive) = (directory.path().join("journal"), directory.path().join("archive"));
+        let reader = Reader::open_with_archive(&journal, Some(&archive)).unwrap();
+        assert_eq!(reader.verify(), []);
+        let sealed = reader.segments()[3].positions.unwrap();
+        let mut found = Vec::new();
+        let after = Position::new(sealed.0.get() - 1);
+        reader
+            .for_each_block_content(after, sealed.1, |range, content| {
+                found.push((range.first, range.last, content.has_only_messages));
+            })
+            .unwrap();
+        (sealed, found, fs::read(&index).unwrap()[8])
+    };
+    let ((first, last), found, version) = known();
+    // It has a record of another kind every 50 records, and so has every index that is made now.
+    assert_eq!((found, version), (vec![(first, last, false)], 1));
+    fs::remove_file(&index).unwrap();
+    let open = || Journal::open(directory.path().join("journal"), &options(directory.path()), &mut |_| ());
+    assert_eq!(open().unwrap().1.indexes_rebuilt, 1);
+    let (_, found, version) = known();
+    assert_eq!((found.len(), version), (1, 2));
+}
+
 /// The newest segment of a journal of version 1, after a clean stop or after a crash that tore a batch.
 fn newest_of_version_1(torn: bool) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     let directory = tempfile::tempdir().unwrap();

@@ -150,3 +150,49 @@ fn a_record_of_a_batch_is_found_where_its_offset_says() {
     }
     assert_eq!(found, 15);
 }
+
+#[test]
+fn an_index_says_which_blocks_hold_only_messages_and_those_of_one_topic() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { segment_size: 256 * 1024, ..small() };
+    let (mut journal, _) = Journal::open(directory.path(), &options, &mut |_| ()).unwrap();
+    let data = [b'x'; 8000];
+    for sequence in 1..=100 {
+        let topic = if sequence <= 50 { "a" } else { "b" };
+        let kind = if sequence == 75 { RecordKind::Lease } else { RecordKind::Publish };
+        let new = NewRecord { kind, ..record(sequence, topic, &data) };
+        assert!(matches!(journal.append(&new), Ok(Appended::Recorded(_))));
+    }
+    journal.flush(SOON).unwrap();
+    let check = |reader: &Reader| {
+        let (mut next, mut block_count, mut mixed, mut with_events) = (11, 0, vec![], vec![]);
+        let show = |range: BlockRange, content: BlockContent<'_>| {
+            assert_eq!(range.first.get(), next, "no gap");
+            next = range.last.get() + 1;
+            block_count += 1;
+            match content.topic {
+                Some("a") => assert!(range.last.get() <= 50),
+                Some("b") => assert!(range.first.get() > 50),
+                _ => mixed.push(range),
+            }
+            if !content.has_only_messages {
+                with_events.push(range);
+            }
+        };
+        reader.for_each_block_content(Position(10), Position(99), show).unwrap();
+        assert_eq!(next, 100);
+        assert!(block_count > 5, "{block_count} blocks");
+        let holds = |range: &BlockRange, at: u64| range.first.get() <= at && range.last.get() >= at;
+        // A block can end between the two topics.
+        assert!(
+            mixed.len() <= 1 && mixed.iter().all(|range| holds(range, 50) && holds(range, 51)),
+            "{mixed:?}"
+        );
+        assert!(with_events.len() == 1 && holds(&with_events[0], 75), "{with_events:?}");
+    };
+    check(&journal.reader());
+    check(&Reader::open_read_only(directory.path()).unwrap());
+    journal.close().unwrap();
+    // From the files of the indexes.
+    check(&Reader::open_read_only(directory.path()).unwrap());
+}
