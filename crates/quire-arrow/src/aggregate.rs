@@ -9,6 +9,7 @@ use arrow_array::{
 use arrow_schema::{DataType, Field, Fields, SchemaRef};
 
 use crate::builder::{Row, attribute_number};
+use crate::counted::Counted;
 use crate::field::timestamp_type;
 use crate::scan::ScanError;
 use crate::spec::{AggregateSpec, Attribute, Function, SpecError};
@@ -58,14 +59,30 @@ impl Totals {
         self.values.len()
     }
 
+    /// Adds messages that are not read.
+    pub fn append_counted(&mut self, counted: &Counted) {
+        let (first, last) = (counted.first.get() as i64, counted.last.get() as i64);
+        for (value, function) in self.values_of(counted.topic.as_deref().unwrap_or_default()) {
+            *value = match *function {
+                Function::Count => Some(value.unwrap_or(0) + last + 1 - first),
+                Function::Min(_) => value.iter().copied().chain([first]).min(),
+                Function::Max(_) => value.iter().copied().chain([last]).max(),
+            };
+        }
+    }
+
+    fn values_of(&mut self, topic: &str) -> impl Iterator<Item = (&mut Option<i64>, &Function)> {
+        if !self.values.contains_key(topic) {
+            self.values.insert(topic.to_owned(), self.empty());
+        }
+        self.values.get_mut(topic).into_iter().flatten().zip(&self.spec.functions)
+    }
+
     pub fn append(&mut self, rows: &[Row<'_>]) {
-        for run in rows.chunk_by(|row, next| !self.spec.by_topic || row.record.topic == next.record.topic) {
-            let topic = if self.spec.by_topic { run[0].record.topic } else { "" };
-            if !self.values.contains_key(topic) {
-                self.values.insert(topic.to_owned(), self.empty());
-            }
-            let Some(values) = self.values.get_mut(topic) else { continue };
-            for (value, function) in values.iter_mut().zip(&self.spec.functions) {
+        let by_topic = self.spec.by_topic;
+        for run in rows.chunk_by(|row, next| !by_topic || row.record.topic == next.record.topic) {
+            let topic = if by_topic { run[0].record.topic } else { "" };
+            for (value, function) in self.values_of(topic) {
                 let numbers = |attribute| {
                     run.iter().filter_map(move |row| attribute_number(attribute, &row.record, row.event))
                 };

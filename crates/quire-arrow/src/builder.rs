@@ -12,13 +12,14 @@ use arrow_array::{
 };
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{FieldRef, Fields};
-use quire_expression::message_type::{Arena, MessageType, Value as Read};
+use quire_expression::message_type::{Arena, FieldId, MessageType, Value as Read};
 use quire_journal::{Headers, PublisherId, Record};
 
 use crate::aggregate::Totals;
 use crate::column::{Column, Content, element_field, entries_field, map_fields};
+use crate::counted::Counted;
 use crate::event::Event;
-use crate::field::Value;
+use crate::field::{self, Value};
 use crate::plan::Compiled;
 use crate::scan::ScanError;
 use crate::spec::{Attribute, FieldType};
@@ -30,6 +31,13 @@ pub(crate) struct Row<'a> {
     pub fields: Option<&'a [Read<'a>]>,
     /// The event that the row shows, when the row is not about the record as a whole.
     pub event: Option<&'a Event>,
+}
+
+impl<'a> Row<'a> {
+    /// The value of a field; an array where it is one.
+    fn field(&self, path: FieldId) -> Option<Read<'a>> {
+        self.fields?.get(path.index()).copied()
+    }
 }
 
 /// Texts that are made from numbers. The publisher seldom changes from one record to the next.
@@ -114,7 +122,7 @@ fn attribute_text<'a>(
         Attribute::Consumer => event?.consumer.as_deref(),
         // The data of an event is for the queue or the last-value topic.
         Attribute::Data if event.is_some() => None,
-        Attribute::Data => text_of(record.data),
+        Attribute::Data => field::utf8(record.data),
         Attribute::CorrelationId if record.correlation_id.is_empty() => None,
         Attribute::CorrelationId => std::str::from_utf8(record.correlation_id).ok(),
         Attribute::SowKey => match event {
@@ -142,18 +150,6 @@ fn has_same_text(attribute: Attribute, row: &Row<'_>, next: &Row<'_>) -> bool {
             }
             _ => false,
         }
-}
-
-/// The data as text, if it is. Most is ASCII, which is checked several times as fast.
-fn text_of(data: &[u8]) -> Option<&str> {
-    // The standard library looks at 64 bytes at once, and at each of those that are left.
-    let (fast, end) = (data.len() & !63, data.len().saturating_sub(64));
-    if data[..fast].is_ascii() && data[end..].is_ascii() {
-        // SAFETY: the two parts are all of it, and ASCII is UTF-8.
-        #[allow(unsafe_code)]
-        return Some(unsafe { std::str::from_utf8_unchecked(data) });
-    }
-    std::str::from_utf8(data).ok()
 }
 
 /// The rows of the batch that is being built.
@@ -203,6 +199,13 @@ impl Table {
         self.size += rows.iter().map(|row| size_of_row(&row.record)).sum::<usize>();
         for (builder, column) in self.builders.iter_mut().zip(&compiled.columns) {
             builder.append(&column.content, rows, &mut self.room);
+        }
+    }
+
+    /// Adds messages that are not read, to functions of all rows.
+    pub fn append_counted(&mut self, counted: &Counted) {
+        if let Some(totals) = &mut self.totals {
+            totals.append_counted(counted);
         }
     }
 
@@ -339,10 +342,29 @@ impl Builder {
                 }
             }
             (Content::Constant(text), _) => rows.iter().for_each(|_| self.push(Some(Value::Text(text)))),
+            // The frequent types of fields: without the detour through a value of any type, too.
+            (Content::Field(path, FieldType::String), Builder::Text(text)) => {
+                rows.iter().for_each(|row| {
+                    match row.field(*path).and_then(|read| field::text(read.scalar(), &mut room.text)) {
+                        Some(value) => text.append_value(value),
+                        None => text.append_null(),
+                    }
+                });
+            }
+            (Content::Field(path, FieldType::Double), Builder::Double(double)) => {
+                rows.iter().for_each(|row| double.append_option(row.field(*path).and_then(field::number)));
+            }
+            (Content::Field(path, FieldType::Long), Builder::Long(long)) => {
+                rows.iter().for_each(|row| long.append_option(row.field(*path).and_then(field::integer)));
+            }
+            (Content::Field(path, FieldType::Int), Builder::Int(int)) => {
+                let value = |read| field::integer(read).and_then(|value| value.try_into().ok());
+                rows.iter().for_each(|row| int.append_option(row.field(*path).and_then(value)));
+            }
             (Content::Field(path, kind), _) => {
                 for row in rows {
-                    let read = row.fields.and_then(|fields| fields.get(path.index()));
-                    self.push(read.and_then(|read| kind.convert(*read, &mut room.text)));
+                    let value = row.field(*path).and_then(|read| kind.convert(read, &mut room.text));
+                    self.push(value);
                 }
             }
             (Content::Struct(_) | Content::Array(..) | Content::Map(..), _) => {
@@ -487,11 +509,11 @@ impl MapBuilder {
     /// Appends the members of an object. Returns their number, or `None` when a name is not UTF-8.
     fn entries(&mut self, raw: &[u8], message_type: u8, arena: &Arena, room: &mut String) -> Option<usize> {
         let members = MessageType::from_code(message_type)?.members(raw, arena).ok()?;
-        if members.iter().any(|(name, _)| text_of(name).is_none()) {
+        if members.iter().any(|(name, _)| field::utf8(name).is_none()) {
             return None;
         }
         for (name, value) in members {
-            self.keys.append_option(text_of(name));
+            self.keys.append_option(field::utf8(name));
             // As in an array, an array is no value.
             let value = if matches!(value, Read::Array(_)) { Read::Null } else { *value };
             self.values.push(self.kind.convert(value, room));
@@ -555,27 +577,4 @@ fn finish_all(
         }
     };
     builders.iter_mut().zip(fields).map(finish).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn data_is_text_exactly_when_it_is_utf8() {
-        for size in 0..200 {
-            let ascii = vec![b'x'; size];
-            assert_eq!(text_of(&ascii), std::str::from_utf8(&ascii).ok());
-            for at in 0..size {
-                let mut data = ascii.clone();
-                data[at] = 0xc3;
-                assert_eq!(text_of(&data), None, "{at} of {size}");
-                if let Some(second) = data.get_mut(at + 1) {
-                    *second = 0xa4;
-                    assert_eq!(text_of(&data), std::str::from_utf8(&data).ok(), "{at} of {size}");
-                    assert!(text_of(&data).is_some());
-                }
-            }
-        }
-    }
 }

@@ -30,7 +30,7 @@ impl Collector {
 
     /// Makes a row of the message, if it is wanted.
     pub fn add(&mut self, message: &Record<'_>) {
-        self.matcher.row(&self.plan.0, message, None, &mut self.table);
+        self.matcher.row(&self.plan.0, message, &mut self.table);
     }
 
     /// Whether the batch has as many rows or bytes as the spec allows.

@@ -41,11 +41,8 @@ impl FieldType {
     /// The value as one of this type; `room` holds text that has to be made.
     pub(crate) fn convert<'a>(self, read: Read<'a>, room: &'a mut String) -> Option<Value<'a>> {
         let read = read.scalar();
-        let whole = |lowest: i64, highest: i64| match read {
-            Read::Number(Number::Integer(value), _) if (lowest..=highest).contains(&value) => {
-                Some(Value::Int(value))
-            }
-            _ => None,
+        let whole = |lowest: i64, highest: i64| {
+            integer(read).filter(|value| (lowest..=highest).contains(value)).map(Value::Int)
         };
         match self {
             FieldType::Boolean => match read {
@@ -58,7 +55,7 @@ impl FieldType {
             FieldType::Long => whole(i64::MIN, i64::MAX),
             FieldType::Float => number(read).map(|value| Value::Float(f64::from(value as f32))),
             FieldType::Double => number(read).map(Value::Float),
-            FieldType::String => text(read, room),
+            FieldType::String => text(read, room).map(Value::Text),
             FieldType::Timestamp => match read {
                 Read::Text(text) => timestamp_us(text).map(Value::Int),
                 Read::Number(Number::Integer(seconds), _) => seconds.checked_mul(1_000_000).and_then(instant),
@@ -86,29 +83,56 @@ fn instant(us: i64) -> Option<Value<'static>> {
     INSTANTS_US.contains(&us).then_some(Value::Int(us))
 }
 
-fn number(read: Read<'_>) -> Option<f64> {
-    match read {
+#[inline]
+pub(crate) fn number(read: Read<'_>) -> Option<f64> {
+    match read.scalar() {
         Read::Number(number, _) => Some(number.as_f64()),
         _ => None,
     }
 }
 
-fn text<'a>(read: Read<'a>, room: &'a mut String) -> Option<Value<'a>> {
+#[inline]
+pub(crate) fn integer(read: Read<'_>) -> Option<i64> {
+    match read.scalar() {
+        Read::Number(Number::Integer(value), _) => Some(value),
+        _ => None,
+    }
+}
+
+#[inline]
+pub(crate) fn text<'a>(read: Read<'a>, room: &'a mut String) -> Option<&'a str> {
+    match read.scalar() {
+        // A number is the text that it had in the message.
+        Read::Text(text) | Read::Number(_, text @ [_, ..]) => utf8(text),
+        other => made_text(other, room),
+    }
+}
+
+fn made_text<'a>(read: Read<'_>, room: &'a mut String) -> Option<&'a str> {
     room.clear();
     match read {
-        // A number is the text that it had in the message.
-        Read::Text(text) | Read::Number(_, text @ [_, ..]) => {
-            return std::str::from_utf8(text).ok().map(Value::Text);
-        }
         Read::Boolean(value) => room.push_str(if value { "true" } else { "false" }),
         Read::Number(number, _) => {
             let mut bytes = Vec::new();
             number.write_text(&mut bytes).ok()?;
             room.push_str(std::str::from_utf8(&bytes).ok()?);
         }
-        Read::Null | Read::Compound(_) | Read::Array(_) => return None,
+        Read::Text(_) | Read::Null | Read::Compound(_) | Read::Array(_) => return None,
     }
-    Some(Value::Text(room))
+    Some(room)
+}
+
+/// The data as text, if it is. Most is ASCII, which is checked several times as fast.
+#[inline]
+pub(crate) fn utf8(data: &[u8]) -> Option<&str> {
+    // The standard library looks at 64 bytes at once, and at each of those that are left.
+    let (fast, end) = (data.len() & !63, data.len().saturating_sub(64));
+    if data[..fast].is_ascii() && data[end..].is_ascii() {
+        // SAFETY: the two parts are all of it, and ASCII is UTF-8.
+        #[allow(unsafe_code)]
+        return Some(unsafe { std::str::from_utf8_unchecked(data) });
+    }
+    std::str::from_utf8(data).ok()
 }
 
 /// `YYYY-MM-DD`, alone or with `[T ]HH:MM:SS[.fraction]` and perhaps a zone; without one it is UTC.
@@ -143,6 +167,24 @@ mod tests {
     fn convert(kind: FieldType, read: Read<'_>) -> Option<String> {
         let mut room = String::new();
         kind.convert(read, &mut room).map(|value| format!("{value:?}"))
+    }
+
+    #[test]
+    fn data_is_text_exactly_when_it_is_utf8() {
+        for size in 0..200 {
+            let ascii = vec![b'x'; size];
+            assert_eq!(utf8(&ascii), std::str::from_utf8(&ascii).ok());
+            for at in 0..size {
+                let mut data = ascii.clone();
+                data[at] = 0xc3;
+                assert_eq!(utf8(&data), None, "{at} of {size}");
+                if let Some(second) = data.get_mut(at + 1) {
+                    *second = 0xa4;
+                    assert_eq!(utf8(&data), std::str::from_utf8(&data).ok(), "{at} of {size}");
+                    assert!(utf8(&data).is_some());
+                }
+            }
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod aggregate;
 mod builder;
 mod collector;
 mod column;
+mod counted;
 mod event;
 mod field;
 mod infer;

@@ -11,6 +11,7 @@ use quire_journal::{JournalError, Position, Reader, Timestamp, TopicFilter};
 
 use crate::aggregate;
 use crate::column::{Column, Content};
+use crate::counted::CountedRanges;
 use crate::field::Value;
 use crate::last_values::Positions;
 use crate::predicate::Predicate;
@@ -176,12 +177,21 @@ impl Plan {
     }
 
     /// Cuts a range into parts of about `part_size` bytes, more and smaller ones when `part_count_min` asks for it. Only blocks that hold a
-    /// wanted topic count; where there are none, there is no part.
+    /// wanted topic count; where there are none, there is no part. Blocks that an aggregate counts from the index have no bytes.
     pub fn split(&self, reader: &Reader, bounds: Bounds, part_size: u64, part_count_min: u64) -> Vec<Part> {
         let Bounds { after, limit } = bounds;
-        let mut total = 0;
-        reader.for_each_block_range(after, limit, &self.0.topics, |range| {
+        // Without them when a file is gone: the scan reports that.
+        let mut counted = CountedRanges::find(&self.0, reader, bounds).unwrap_or_default().ranges;
+        let (mut total, mut ranges) = (0, Vec::new());
+        reader.for_each_block_range(after, limit, &self.0.topics, |mut range| {
+            while counted.front().is_some_and(|counted| counted.last < range.first) {
+                counted.pop_front();
+            }
+            if counted.front().is_some_and(|counted| counted.first <= range.first) {
+                range.size = 0;
+            }
             total += range.size;
+            ranges.push(range);
             ControlFlow::Continue(())
         });
         let part_size = part_size.min(total / part_count_min.max(1)).max(total / PARTS_MAX).max(1);
@@ -189,7 +199,7 @@ impl Plan {
         // Cut where the sum passes a multiple of the size. If one part is too large, the next one is smaller, so there are not too few
         // parts.
         let (mut size, mut is_full) = (0, true);
-        reader.for_each_block_range(after, limit, &self.0.topics, |range| {
+        for range in ranges {
             match parts.last_mut() {
                 Some(part) if !is_full => {
                     part.bounds.limit = range.last;
@@ -203,8 +213,7 @@ impl Plan {
             let before = size;
             size += range.size;
             is_full = size / part_size > before / part_size;
-            ControlFlow::Continue(())
-        });
+        }
         parts
     }
 
@@ -233,6 +242,13 @@ impl Plan {
     /// As [`Plan::scan`].
     pub fn scan_at(&self, reader: &Reader, bounds: Bounds, positions: Positions) -> Result<Scan, ScanError> {
         Scan::new(self.clone(), reader, bounds, Some(positions))
+    }
+}
+
+impl Wanted {
+    /// Whether every topic is wanted.
+    pub fn is_everything(&self) -> bool {
+        self.rule.is_none() && self.predicates.is_empty()
     }
 }
 

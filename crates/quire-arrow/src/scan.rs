@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, SchemaRef};
 use quire_expression::filter::MessageContext;
-use quire_expression::message_type::{Arena, MessageType};
+use quire_expression::message_type::{Arena, Malformed, MessageType, Value};
 use quire_journal::{Cursor, JournalError, Position, Reader, Record, RecordKind, TopicFilter};
 
 use crate::builder::{Row, Table, Texts, attribute_value};
+use crate::counted::CountedRanges;
 use crate::event::Event;
 use crate::last_values::Positions;
 use crate::plan::{Bounds, Compiled, Plan};
@@ -24,6 +25,8 @@ pub struct Scan {
     limit: Position,
     /// The messages that become rows, when not all do.
     positions: Option<Positions>,
+    /// Messages that are counted without reading them.
+    counted: CountedRanges,
     matcher: Matcher,
     table: Table,
     skipped: Vec<Skipped>,
@@ -159,7 +162,12 @@ impl Scan {
             let last = limit.min(Position::new(begins.get() - 1));
             skipped.push(Skipped { first: after.next(), last, reason: removed.to_string() });
         }
+        let counted = match positions {
+            None => CountedRanges::find(&plan.0, reader, Bounds { after: after.max(cursor.after()), limit })?,
+            Some(_) => CountedRanges::default(),
+        };
         Ok(Scan {
+            counted,
             matcher: Matcher::default(),
             table: Table::new(&plan.0),
             cursor,
@@ -188,6 +196,11 @@ impl Scan {
         self.progress.clone()
     }
 
+    /// Blocks that the index answers for, which are not read, and their bytes.
+    pub fn counted_blocks(&self) -> (u64, u64) {
+        (self.counted.block_count, self.counted.size)
+    }
+
     fn fill(&mut self) -> Result<(), ScanError> {
         let plan = self.plan.clone();
         let compiled = &*plan.0;
@@ -198,15 +211,23 @@ impl Scan {
             if let Some(positions) = &self.positions {
                 let Some(next) = positions.next() else { break };
                 if next.get() > self.cursor.after().get() + JUMP_MIN {
-                    self.cursor = self.reader.cursor(Position::new(next.get() - 1));
-                    let begins = self.cursor.after().next();
-                    if begins > next && !compiled.skips_damage {
-                        return Err(ScanError::Removed { first: next, last: self.limit, begins });
-                    }
+                    self.jump(Position::new(next.get() - 1))?;
                 }
             }
-            let batch = match self.cursor.next(self.limit, &compiled.topics) {
+            let mut stop = self.limit;
+            if let Some(counted) = self.counted.ranges.front() {
+                stop = Position::new(counted.first.get() - 1);
+                if stop == self.cursor.after() {
+                    let last = counted.last;
+                    self.table.append_counted(counted);
+                    self.counted.ranges.pop_front();
+                    self.jump(last)?;
+                    continue;
+                }
+            }
+            let batch = match self.cursor.next(stop, &compiled.topics) {
                 Ok(Some(batch)) => batch,
+                Ok(None) if stop < self.limit && self.cursor.after() == stop => continue,
                 Ok(None) => break,
                 Err(error) => {
                     self.skip(error)?;
@@ -219,7 +240,7 @@ impl Scan {
                 positions.as_mut().is_none_or(|positions| positions.take(record.position))
             };
             let records = batch.records().filter(is_wanted);
-            if compiled.fields.is_empty() && !compiled.includes_events && !compiled.includes_deletes {
+            if !compiled.includes_events && !compiled.includes_deletes {
                 let messages = records.filter(|record| record.kind == RecordKind::Publish);
                 self.matcher.rows(compiled, messages, &mut self.table);
                 continue;
@@ -227,7 +248,7 @@ impl Scan {
             for record in records {
                 let is_included = match record.kind {
                     RecordKind::Publish => {
-                        self.matcher.row(compiled, &record, None, &mut self.table);
+                        self.matcher.row(compiled, &record, &mut self.table);
                         continue;
                     }
                     RecordKind::Acknowledge | RecordKind::Lease => compiled.includes_events,
@@ -235,10 +256,20 @@ impl Scan {
                 };
                 if is_included {
                     for event in Event::of(&record) {
-                        self.matcher.row(compiled, &record, Some(&event), &mut self.table);
+                        self.matcher.event(compiled, &record, &event, &mut self.table);
                     }
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Continues after `after`.
+    fn jump(&mut self, after: Position) -> Result<(), ScanError> {
+        self.cursor = self.reader.cursor(after);
+        let (first, begins) = (after.next(), self.cursor.after().next());
+        if begins > first && first <= self.limit && !self.plan.0.skips_damage {
+            return Err(ScanError::Removed { first, last: self.limit, begins });
         }
         Ok(())
     }
@@ -328,53 +359,63 @@ pub(crate) struct Matcher {
 }
 
 impl Matcher {
-    /// Makes rows of the records that are wanted. For a plan that reads nothing from the data.
+    /// Makes rows of the records that are wanted.
     fn rows<'a>(
         &mut self,
         compiled: &Compiled,
-        records: impl Iterator<Item = Record<'a>>,
+        mut records: impl Iterator<Item = Record<'a>>,
         table: &mut Table,
     ) {
-        let mut rows = Vec::with_capacity(ROWS_AT_ONCE);
-        for record in records {
-            if self.wants(compiled, &record, None) {
-                rows.push(Row { record, fields: None, event: None });
+        let mut arena = std::mem::take(&mut self.fields);
+        let mut waiting = None;
+        loop {
+            arena.reset();
+            let room = records.size_hint().1.unwrap_or(ROWS_AT_ONCE).min(ROWS_AT_ONCE);
+            let (mut rows, mut is_fresh) = (Vec::with_capacity(room), true);
+            while rows.len() < ROWS_AT_ONCE && !arena.is_large() {
+                let Some(record) = waiting.take().or_else(|| records.next()) else { break };
+                if !self.wants(compiled, &record, None) {
+                    continue;
+                }
+                let fields = read_fields(compiled, &record, &arena);
+                if matches!(fields, Err(Malformed::TooLarge)) && !is_fresh {
+                    // The values of other messages must not take its room.
+                    waiting = Some(record);
+                    break;
+                }
+                is_fresh &= compiled.fields.is_empty();
+                let fields = fields.unwrap_or_default();
+                if self.holds(compiled, fields) {
+                    rows.push(Row { record, fields, event: None });
+                }
             }
-            if rows.len() == ROWS_AT_ONCE {
-                table.append(compiled, &rows);
-                rows.clear();
+            table.append(compiled, &rows);
+            if rows.len() < ROWS_AT_ONCE && waiting.is_none() && !arena.is_large() {
+                break;
             }
         }
-        table.append(compiled, &rows);
+        self.fields = arena;
     }
 
-    /// Makes a row of the record, or of one event in it, if it is wanted.
-    pub fn row(
-        &mut self,
-        compiled: &Compiled,
-        record: &Record<'_>,
-        event: Option<&Event>,
-        table: &mut Table,
-    ) {
-        if !self.wants(compiled, record, event) {
-            return;
+    /// Makes a row of the message, if it is wanted.
+    pub fn row(&mut self, compiled: &Compiled, record: &Record<'_>, table: &mut Table) {
+        self.rows(compiled, std::iter::once(*record), table);
+    }
+
+    /// Makes a row of one event in a record, if it is wanted.
+    fn event(&mut self, compiled: &Compiled, record: &Record<'_>, event: &Event, table: &mut Table) {
+        // An event has no fields.
+        if self.wants(compiled, record, Some(event)) && self.holds(compiled, None) {
+            table.append(compiled, &[Row { record: *record, fields: None, event: Some(event) }]);
         }
-        self.fields.reset();
-        let arena = &self.fields;
-        let fields = match MessageType::from_code(record.message_type) {
-            Some(known) if event.is_none() && !compiled.fields.is_empty() => {
-                known.read(record.data, &compiled.fields, arena).ok()
-            }
-            _ => None,
-        };
-        for (field, kind, predicate) in &compiled.field_predicates {
+    }
+
+    /// Whether the values that were read from the data are those that are wanted.
+    fn holds(&mut self, compiled: &Compiled, fields: Option<&[Value<'_>]>) -> bool {
+        compiled.field_predicates.iter().all(|(field, kind, predicate)| {
             let read = fields.and_then(|fields| fields.get(field.index()));
-            let value = read.and_then(|read| kind.convert(*read, &mut self.room));
-            if !predicate.holds(value) {
-                return;
-            }
-        }
-        table.append(compiled, &[Row { record: *record, fields, event }]);
+            predicate.holds(read.and_then(|read| kind.convert(*read, &mut self.room)))
+        })
     }
 
     /// Whether topic, attributes and content are those that are wanted.
@@ -412,5 +453,19 @@ impl Matcher {
             return filter.matches_with(&context, &mut self.filtering);
         }
         true
+    }
+}
+
+/// The values that columns and predicates need from the data; `None` when the plan needs none, or the message has no known type.
+fn read_fields<'a>(
+    compiled: &Compiled,
+    record: &Record<'a>,
+    arena: &'a Arena,
+) -> Result<Option<&'a [Value<'a>]>, Malformed> {
+    match MessageType::from_code(record.message_type) {
+        Some(known) if !compiled.fields.is_empty() => {
+            known.read(record.data, &compiled.fields, arena).map(Some)
+        }
+        _ => Ok(None),
     }
 }

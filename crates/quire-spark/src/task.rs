@@ -120,6 +120,9 @@ impl TaskScan {
             Some(positions) => plan.scan_at(&reader, bounds, Positions::new(positions)),
             None => plan.scan(&reader, bounds),
         }?;
+        let (blocks, bytes) = scan.counted_blocks();
+        skipped_blocks += blocks;
+        skipped_bytes += bytes;
         let control =
             TaskControl { progress: scan.progress(), rows: AtomicU64::new(0), skipped_blocks, skipped_bytes };
         let (control, warnings) = (Arc::new(control), Arc::default());

@@ -44,6 +44,11 @@ impl Arena {
         }
     }
 
+    /// Whether it holds more memory than it keeps from message to message.
+    pub fn is_large(&self) -> bool {
+        self.bump.allocated_bytes() > ARENA_SIZE_KEPT
+    }
+
     /// Sets the effort that evaluation may take from now on. After it is used up, the values that evaluation returns are not results.
     pub fn allow(&mut self, effort: u64) {
         self.effort.set(effort);

@@ -41,7 +41,11 @@ fn read_object<'a>(
         };
         if scanner.peek() != b'{' || !plan.has_names(field) {
             let value = scanner.read_value(reading.arena, depth)?;
-            reading.set(&Json, field, value)?;
+            if plan.is_leaf(field) {
+                reading.values[field.index()] = value;
+            } else {
+                reading.set(&Json, field, value)?;
+            }
         } else {
             let start = scanner.at;
             reading.clear(field);

@@ -45,6 +45,12 @@ pub enum Truth {
     Unknown,
 }
 
+/// Bytes of a decimal number whose digits fit a float exactly: 15 digits and the point.
+const SHORT_DECIMAL: usize = 16;
+
+const POWERS_OF_TEN: [f64; SHORT_DECIMAL] =
+    [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+
 impl Number {
     /// The number that the whole of `text` spells: `[+-]digits[.digits][e[+-]digits]`. `nan`, `inf`, hexadecimal and surrounding
     /// blanks are no numbers, so that ticker symbols stay text.
@@ -64,6 +70,9 @@ impl Number {
         let mut rest = &digits[whole..];
         if let [b'.', fraction @ ..] = rest {
             rest = after_digits(fraction)?;
+            if rest.is_empty() && digits.len() <= SHORT_DECIMAL {
+                return Some(Number::of_short_decimal(negative, &digits[..whole], fraction));
+            }
         }
         if let [b'e' | b'E', exponent @ ..] = rest {
             let exponent = exponent.strip_prefix(b"+").or(exponent.strip_prefix(b"-")).unwrap_or(exponent);
@@ -73,6 +82,15 @@ impl Number {
             return None;
         }
         std::str::from_utf8(text).ok()?.parse().ok().map(Number::Float)
+    }
+
+    /// The number with these ASCII digits before and after its point. Together they are at most as many as a float has exactly, and so is the
+    /// power of ten. The result of one division of two exact numbers is the nearest float.
+    fn of_short_decimal(negative: bool, whole: &[u8], fraction: &[u8]) -> Number {
+        let digits = whole.iter().chain(fraction);
+        let magnitude = digits.fold(0_u64, |sum, digit| sum * 10 + u64::from(digit - b'0')) as f64;
+        let number = magnitude / POWERS_OF_TEN[fraction.len()];
+        Number::Float(if negative { -number } else { number })
     }
 
     /// The integer with these ASCII digits; a float when it is beyond 64 bits.
