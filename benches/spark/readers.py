@@ -2,9 +2,13 @@
 
     python benches/spark/readers.py [--messages 10000000] [--cores 2] [--rounds 7] [--directory DIR] [--only CASE,...]
 
+    python benches/spark/readers.py --against delta --jars JAR,... --conf KEY=VALUE ...
+
 The messages are those of `scan.py`; Parquet is uncompressed and was written by Spark. Each query runs with the JVM reader, with the
 Python reader, and over Parquet, one after the other, in every round. The first round warms up and does not count. Shown are the medians
-of the ratios of the rounds to Parquet, by processor time (this process, Java and all workers) and by wall time. `memory` reads
+of the ratios of the rounds to Parquet, by processor time (this process, Java and all workers) and by wall time. `--against` takes another
+format that Spark can write and read instead of Parquet, with the jars and the settings that it needs. `micro-batches` is the time of
+`addBatch` of 1,000 messages, and of as many rows of a source that Spark has built in, to the `noop` sink. `memory` reads
 everything 100 times with the JVM reader and shows the resident memory of Java before and after. `cancel` cancels a job with the JVM reader
 in the middle of a scan and shows how long its last task then stays in the core.
 """
@@ -30,15 +34,18 @@ from pyspark.sql import functions as f
 
 #: Reads that the memory of Java is compared over.
 SCANS = 100
-#: The readers, the first of which is what the others are compared with.
-PARQUET, READERS = "parquet", ("jvm", "python")
+#: The format that the readers are compared with, unless another one is named.
+PARQUET = "parquet"
+#: Micro-batches of a thousand messages in a round.
+MICRO_BATCHES = 30
 TICKS = os.sysconf("SC_CLK_TCK")
 
 #: The queries, of a frame with all columns, and what the ratio of the JVM reader should be.
 Query = Callable[[DataFrame], DataFrame]
 QUERIES: dict[str, tuple[Query, str]] = {
     "all columns": (lambda frame: frame, "<= 0.8"),
-    "count()": (lambda frame: frame.groupBy().count(), "<= 1.2"),
+    "count()": (lambda frame: frame.groupBy().count(), ""),
+    "count(position)": (lambda frame: frame.select(f.count("position")), "<= 1.2"),
     "sum(position)": (lambda frame: frame.groupBy().sum("position"), ""),
     "groupBy(topic).count()": (lambda frame: frame.groupBy("topic").count(), "<= 1.1"),
     "hash of every column": (lambda frame: frame.select(f.bit_xor(f.xxhash64("*"))), ""),
@@ -59,6 +66,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--only", help="names of cases, separated by commas")
+    parser.add_argument("--readers", default="jvm,python")
+    parser.add_argument("--against", default=PARQUET, metavar="FORMAT")
+    parser.add_argument("--jars", help="jars of that format, separated by commas")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
     directory = arguments.directory or Path(tempfile.mkdtemp(prefix="quire-bench-"))
     try:
@@ -69,55 +80,68 @@ def main() -> None:
 
 
 def run(directory: Path, arguments: argparse.Namespace) -> None:
-    journal, parquet = directory / "journal", directory / "parquet"
+    journal, other = directory / "journal", directory / arguments.against
     if not journal.exists():
         scan.write(journal, arguments.messages)
     # A job that is cancelled says so in many lines.
-    config = {"spark.log.level": "OFF", "spark.sql.shuffle.partitions": str(arguments.cores)}
+    config = {
+        "spark.log.level": "OFF",
+        "spark.sql.shuffle.partitions": str(arguments.cores),
+        "spark.sql.parquet.compression.codec": "uncompressed",
+    }
+    config |= dict(setting.split("=", 1) for setting in arguments.conf)
+    if arguments.jars:
+        config["spark.jars"] = arguments.jars
     spark = quire.spark.session(f"local[{arguments.cores}]", memory="1500m", config=config)
-    if not parquet.exists():
-        spark.read.format("quire").load(str(journal)).write.option("compression", "none").parquet(
-            str(parquet)
-        )
+    if not other.exists():
+        spark.read.format("quire").load(str(journal)).write.format(arguments.against).save(str(other))
 
     def frame(reader: str, schema: str | None = None) -> DataFrame:
-        if reader == PARQUET:
-            return spark.read.parquet(str(parquet))
+        if reader == arguments.against:
+            return spark.read.format(reader).load(str(other))
         source = spark.read.format("quire").option("reader", reader)
         return (source if schema is None else source.schema(schema)).load(str(journal))
 
     def fields(reader: str) -> DataFrame:
-        if reader == PARQUET:
+        if reader == arguments.against:
             parsed = f.from_json("data", scan.JSON_SCHEMA).alias("parsed")
-            return frame(PARQUET).select(parsed).select("parsed.*")
+            return frame(reader).select(parsed).select("parsed.*")
         return frame(reader, scan.JSON_SCHEMA)
 
-    wanted = arguments.only.split(",") if arguments.only else [*QUERIES, FIELDS, "memory", "cancel"]
+    readers = [arguments.against, *arguments.readers.split(",")]
+    every = [*QUERIES, FIELDS, "micro-batches", "memory", "cancel"]
+    wanted = arguments.only.split(",") if arguments.only else every
     for name in wanted:
         if name == "memory":
             memory(spark, lambda: frame("jvm"))
+        elif name == "micro-batches":
+            micro_batches(spark, journal, readers[1:], arguments.rounds)
         elif name == "cancel":
             cancel(spark, journal, arguments.rounds)
         elif name == FIELDS:
-            compare(name, fields, "<= 0.15 of from_json", arguments.rounds)
+            compare(name, fields, "<= 0.15 of from_json", readers, arguments.rounds)
         else:
             query, target = QUERIES[name]
-            compare(name, lambda reader, query=query: query(frame(reader)), target, arguments.rounds)
+            compare(name, lambda reader, query=query: query(frame(reader)), target, readers, arguments.rounds)
     spark.stop()
 
 
-def compare(name: str, frame: Callable[[str], DataFrame], target: str, rounds: int) -> None:
-    """Runs a query with each reader in turns and prints the ratios to Parquet."""
-    taken: dict[str, list[tuple[float, float]]] = {reader: [] for reader in (PARQUET, *READERS)}
+def compare(
+    name: str, frame: Callable[[str], DataFrame], target: str, readers: list[str], rounds: int
+) -> None:
+    """Runs a query with each reader in turns and prints the ratios to the first of them."""
+    taken: dict[str, list[tuple[float, float]]] = {reader: [] for reader in readers}
     for round in range(rounds + 1):
         for reader, found in taken.items():
             begun, used = time.perf_counter(), processor_seconds()
             drain(frame(reader))
             if round > 0:
                 found.append((processor_seconds() - used, time.perf_counter() - begun))
-    print(f"{name}: Parquet takes {_spread([cpu for cpu, _ in taken[PARQUET]], ' s')}", flush=True)
-    for reader in READERS:
-        pairs = list(zip(taken[reader], taken[PARQUET], strict=True))
+    base = taken[readers[0]]
+    shown = f"{_spread([cpu for cpu, _ in base], ' s')}, wall {_spread([wall for _, wall in base], ' s')}"
+    print(f"{name}: {readers[0]} takes processor {shown}", flush=True)
+    for reader in readers[1:]:
+        pairs = list(zip(taken[reader], base, strict=True))
         cpu = [own[0] / other[0] for own, other in pairs]
         wall = [own[1] / other[1] for own, other in pairs]
         shown = f"target {target}" if target and reader == "jvm" else ""
@@ -126,6 +150,34 @@ def compare(name: str, frame: Callable[[str], DataFrame], target: str, rounds: i
 
 def _spread(found: list[float], unit: str = "") -> str:
     return f"{statistics.median(found):.2f}{unit} ({min(found):.2f} to {max(found):.2f})"
+
+
+def micro_batches(spark: SparkSession, journal: Path, readers: list[str], rounds: int) -> None:
+    """Prints how long micro-batches of 1,000 rows take in Spark, from planning to writing: medians of the rounds."""
+    built_in = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1000)
+    frames = {"built in": built_in.option("numPartitions", 1).load()}
+    for reader in readers:
+        source = spark.readStream.format("quire").option("reader", reader)
+        source = source.option("startingOffsets", f"-{MICRO_BATCHES * 1000}")
+        frames[reader] = source.option("maxMessagesPerTrigger", 1000).load(str(journal))
+    taken: dict[str, list[float]] = {name: [] for name in frames}
+    for round in range(rounds + 1):
+        for name, frame in frames.items():
+            with tempfile.TemporaryDirectory(dir=journal.parent) as checkpoint:
+                query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+                while (query.lastProgress or {"batchId": 0})["batchId"] < MICRO_BATCHES - 1:
+                    time.sleep(0.05)
+                batches = [
+                    progress["durationMs"]["addBatch"]
+                    for progress in query.recentProgress
+                    if progress["numInputRows"]
+                ]
+                query.stop()
+            if round > 0:
+                taken[name].append(statistics.median(batches))
+    for name, found in taken.items():
+        target = "target <= 10 ms above built in" if name == "jvm" else ""
+        print(f"micro-batches, {name}: {_spread(found, ' ms')}   {target}", flush=True)
 
 
 def drain(frame: DataFrame) -> None:
