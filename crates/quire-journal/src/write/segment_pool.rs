@@ -61,7 +61,8 @@ impl SegmentFactory {
         (self.first_size << doublings).min(self.size)
     }
 
-    /// The segment with this number, at least `size` bytes large. It is filled until `hurry` is set. Whoever sets it wakes this thread.
+    /// The segment with this number, at least `size` bytes large. It is filled until `hurry` is set and this thread is
+    /// woken.
     fn make(&self, number: u32, size: u64, hurry: &AtomicBool) -> Result<Prepared, JournalError> {
         let path = segment_path(&self.directory, number);
         if self.reusable.contains(&number)
