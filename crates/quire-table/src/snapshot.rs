@@ -307,14 +307,31 @@ impl SnapshotReader {
     /// # Errors
     /// [`BadSnapshot`]. The reader is of no use after it, and the pieces before it are of an incomplete state.
     pub fn read(&mut self, bytes: &[u8]) -> Result<SnapshotPiece, BadSnapshot> {
-        self.bytes.extend_from_slice(bytes);
+        self.room(bytes.len()).copy_from_slice(bytes);
+        self.take(0)
+    }
+
+    /// Room for the next `size` bytes. The caller writes them, and then calls [`take`](Self::take). So they are not copied once more.
+    pub fn room(&mut self, size: usize) -> &mut [u8] {
+        let begin = self.bytes.len();
+        self.bytes.resize(begin + size, 0);
+        &mut self.bytes[begin..]
+    }
+
+    /// As [`read`](Self::read), for the bytes in the [`room`](Self::room) without the last `unused` ones.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn take(&mut self, unused: usize) -> Result<SnapshotPiece, BadSnapshot> {
+        self.bytes.truncate(self.bytes.len() - unused);
         let mut piece = SnapshotPiece::default();
         let mut taken = 0;
         while let Some(size) = self.part(taken, &mut piece)? {
             taken += size;
         }
         if taken > 0 {
-            let mut rest = Vec::with_capacity(self.bytes.len() - taken + bytes.len());
+            // The rest and the next bytes have room in it.
+            let mut rest = Vec::with_capacity(self.bytes.capacity());
             rest.extend_from_slice(&self.bytes[taken..]);
             piece.bytes = std::mem::replace(&mut self.bytes, rest);
             self.offset += taken as u64;

@@ -15,7 +15,7 @@ use super::State;
 pub(super) const CONTAINER_VERSION: u32 = 2;
 
 /// Bytes that a start reads at a time.
-const READ_SIZE: usize = 256 * 1024;
+const READ_SIZE: usize = 128 * 1024;
 
 /// The rows of one topic in a snapshot.
 pub(super) struct Section {
@@ -115,23 +115,23 @@ enum Part {
 struct PartsOf<R> {
     content: R,
     reader: Option<SnapshotReader>,
-    bytes: Vec<u8>,
 }
 
 impl<R: Read> PartsOf<R> {
     fn new(content: R, state: &State) -> Self {
         let reader = SnapshotReader::new(state.owner(), state.table.row_reader());
-        PartsOf { content, reader: Some(reader), bytes: vec![0; READ_SIZE] }
+        PartsOf { content, reader: Some(reader) }
     }
 
     fn part(&mut self, mut reader: SnapshotReader) -> Result<Part, Option<String>> {
-        let size = self.content.read(&mut self.bytes).map_err(damaged)?;
+        let size = self.content.read(reader.room(READ_SIZE)).map_err(damaged)?;
         if size == 0 {
+            reader.take(READ_SIZE).map_err(|bad| Some(bad.to_string()))?;
             let history = reader.history();
             let head = reader.finish().map_err(|bad| Some(bad.to_string()))?;
             return Ok(Part::End(head, history));
         }
-        let piece = reader.read(&self.bytes[..size]).map_err(|bad| match bad {
+        let piece = reader.take(READ_SIZE - size).map_err(|bad| match bad {
             BadSnapshot::OtherTopic => None,
             bad => Some(bad.to_string()),
         })?;
