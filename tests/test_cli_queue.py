@@ -181,16 +181,16 @@ def test_redrive_takes_nothing_from_a_queue_that_holds_no_dead_letters(url: str)
     assert deliveries(url, "JOBS") == [({"n": n}, 1) for n in range(5)]
 
 
-def test_redrive_names_the_queue_over_a_topic(url: str) -> None:
-    with quire.Client(url) as client:
-        client.publish("dead", {"topic": "tasks"})
-        client.flush(PATIENCE)
-    refused = run("queue", "redrive", "dead", url=url)
+@pytest.mark.parametrize("name", ["dead", "nothing"])
+def test_redrive_names_the_queues_over_dead_letter_topics_before_there_is_a_letter(
+    url: str, name: str
+) -> None:
+    refused = run("queue", "redrive", name, url=url)
     assert refused.returncode == 1
-    assert "'dead' is a topic; redrive takes the name of the queue over it: 'DEAD'" in refused.stderr
-    unknown = run("queue", "redrive", "nothing", url=url)
-    assert unknown.returncode == 1
-    assert 'no queue has the name "nothing"' in unknown.stderr
+    reason = (
+        f"no queue has the name '{name}'; redrive takes the name of a queue over a dead letter topic: 'DEAD'"
+    )
+    assert reason in refused.stderr
 
 
 def test_an_unknown_option_suggests_an_option_that_begins_with_it(url: str) -> None:

@@ -221,13 +221,11 @@ def redrive(
         try:
             figures = client.queue_stats(queue)[queue]
         except quire.UnknownQueueError:
-            over: list[str] = next(
-                (topic["queues"] for topic in client._topics() if topic["topic"] == queue), []
-            )
+            over = [name for name, each in client.queue_stats().items() if each.get("takes_dead_letters")]
             if not over:
                 raise
             names = ", ".join(map(repr, over))
-            reason = f"{queue!r} is a topic; redrive takes the name of the queue over it: {names}"
+            reason = f"no queue has the name {queue!r}; redrive takes the name of a queue over a dead letter topic: {names}"
             raise quire.UnknownQueueError(reason) from None
         if not figures.get("takes_dead_letters", True):
             raise quire.ConfigError(
