@@ -1,8 +1,7 @@
 """What the two readers of `quire` and Spark's Parquet take for the same rows: ratios of cases that take turns in one session.
 
     python benches/spark/readers.py [--messages 10000000] [--cores 2] [--rounds 7] [--directory DIR] [--only CASE,...]
-
-    python benches/spark/readers.py --against delta --jars JAR,... --conf KEY=VALUE ...
+    python benches/spark/readers.py [--readers jvm] [--against delta --jars JAR,... --conf KEY=VALUE ...]
 
 The messages are those of `scan.py`; Parquet is uncompressed and was written by Spark. Each query runs with the JVM reader, with the
 Python reader, and over Parquet, one after the other, in every round. The first round warms up and does not count. Shown are the medians
