@@ -90,7 +90,7 @@ def main() -> None:
 def bench_publish(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     count = options.processes * options.messages
     with Served(directory) as server:
-        results = run_role(_publish, options.processes, server.url, options.messages, options.size)
+        results = run_role(publish_all, options.processes, server.url, options.messages, options.size)
     # From the first publish anywhere to the last flush anywhere.
     seconds = max(end for _, end in results) - min(start for start, _ in results)
     disk = _synced_write_rate(directory, min(count * options.size, 1 << 30))
@@ -108,7 +108,7 @@ def bench_replay(directory: Path, options: argparse.Namespace) -> dict[str, Any]
     recorded = Recorded(directory / "recorded")
     seconds, prepared = [], []
     with Served(directory) as server:
-        run_role(_publish, 1, server.url, options.messages, options.size)
+        run_role(publish_all, 1, server.url, options.messages, options.size)
         with recorded.recording(server.url) as url:
             run_role(_replay, 1, url, options.messages)
         for _ in range(options.rounds):
@@ -164,7 +164,7 @@ def bench_slow_reader(directory: Path, options: argparse.Namespace) -> dict[str,
     size = 16 * 1024
     count = int(options.gigabytes * 1e9) // size
     with Served(directory) as server:
-        run_role(_publish, 1, server.url, count, size)
+        run_role(publish_all, 1, server.url, count, size)
         resident_before = server.resident_bytes()
         peak = 0
         with quire.Client(server.url, receive_size_max="1MB") as client:
@@ -190,8 +190,8 @@ def bench_queue(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     count = each * options.publishers
     with Served(directory, _queue_config(directory, options)) as server:
         left = _SPAWN.Value("q", count)
-        roles = [(_publish, (server.url, each, options.size))] * options.publishers
-        roles += [(_consume, (server.url, left))] * options.consumers
+        roles = [(publish_all, (server.url, each, options.size))] * options.publishers
+        roles += [(consume_all, (server.url, left))] * options.consumers
         results = run_roles(roles)
         with quire.Client(server.url) as client:
             figures = client.queue_stats("QUEUE")["QUEUE"]
@@ -314,7 +314,7 @@ def run_roles(
     return times
 
 
-def _publish(results: Any, barrier: Barrier, url: str, count: int, size: int) -> None:
+def publish_all(results: Any, barrier: Barrier, url: str, count: int, size: int) -> None:
     data = b"x" * size
     with quire.Client(url, name=f"publisher-{os.getpid()}") as client:
         barrier.wait(TIMEOUT)
@@ -352,8 +352,8 @@ def _receive(results: Any, barrier: Barrier, url: str, topic: str, bookmark: str
     results.put(latencies_ns)
 
 
-def _consume(results: Any, barrier: Barrier, url: str, left: Any) -> None:
-    """Acknowledges until all consumers together have come to the end."""
+def consume_all(results: Any, barrier: Barrier, url: str, left: Any, flushes: bool = False) -> None:
+    """Acknowledges until all consumers together have come to the end. `flushes`: waits for each batch to be durable."""
     with quire.Client(url, ack_batch_size=80, ack_timeout="100ms") as client:
         jobs = client.subscribe("QUEUE", max_backlog=100)
         barrier.wait(TIMEOUT)
@@ -361,6 +361,8 @@ def _consume(results: Any, barrier: Barrier, url: str, left: Any) -> None:
         for batch in jobs.batches(100, timeout=0.1):
             for message in batch:
                 message.ack()
+            if flushes:
+                client.flush(timeout=TIMEOUT)
             with left.get_lock():
                 left.value -= len(batch)
                 if left.value <= 0:

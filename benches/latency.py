@@ -1,6 +1,7 @@
 """Latency and cost of single messages: server, publishers and consumers in processes of their own, on few processors.
 
-    python benches/latency.py [--cpus 0,1] [--busy 1] [--seconds 5] [--only wait,confirm,queue] [--json]
+    python benches/latency.py [--cpus 0,1] [--busy 1] [--seconds 5] [--only wait,confirm,queue,flow,settle] [--json]
+    python benches/latency.py --engine quire --engine redis --engine postgresql [--rounds 3]
 
 A message's clock starts when it was due, so that a publisher which falls behind does not hide a wait. For each row the program prints
 p50, p99 and p99.9 in microseconds, and for each message: the context switches, the processor time in microseconds, and the context
@@ -8,8 +9,14 @@ switches of each thread. `switches` counts the times that a thread slept and was
 took its processor.
 
     wait       a client publishes, and waits until the message is persisted, before it publishes the next one
-    confirm    a client publishes at a rate, and a second thread of it waits for each message to be persisted
+    confirm    a client publishes at a rate, and waits between the publishes until its messages are persisted
     queue      two publishers at a rate together, and two handlers of a queue, which acknowledge
+    flow       publishers and consumers of a queue as fast as they can: 1 and 1, and 4 and 4 processes (messages/s)
+    settle     1 and 4 consumers of a filled queue, which wait until the acknowledgements of 100 messages are durable,
+               before they take the next messages (messages/s)
+
+With `--engine` the engines do each row in turn, so that other work on the machine affects all of them. `--rounds` repeats a row, and the
+program prints the median of each figure. `bytes` is what the disk wrote for each byte of the messages.
 
 `--cpus` names the processors that everything runs on. `--busy` starts processes beside it that only compute. `disk` is what the disk
 alone takes: a synced write of the same size, one at a time, to space that was written before.
@@ -23,16 +30,19 @@ import json
 import multiprocessing
 import os
 import statistics
-import threading
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
 import quire
-from end_to_end import Served, bench_directory
+from end_to_end import Served, bench_directory, consume_all, publish_all, run_roles
+
+if TYPE_CHECKING:
+    from latency_peers import Peer
 
 TIMEOUT = 300.0
 SIZE = 512
@@ -40,6 +50,9 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 #: A function that is called with a `Bench` and its arguments.
 Role = tuple[Callable[..., None], tuple[Any, ...]]
+
+#: The URL of a server of quire, or another engine whose server was started.
+Target = Union[str, "Peer"]
 
 
 def main() -> None:
@@ -52,7 +65,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each row")
     parser.add_argument("--only", default="wait,confirm,queue", help="kinds of rows")
     parser.add_argument("--rates", default="2000,5000,20000", help="messages a second")
+    parser.add_argument("--messages", type=int, default=400_000, help="of each round of flow and settle")
     parser.add_argument("--durability", default="fsync", choices=["fsync", "os"])
+    parser.add_argument("--engine", action="append", choices=["quire", "redis", "postgresql"])
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="of each row; the median of each figure is printed"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object for each row")
     options = parser.parse_args()
     if options.cpus is not None:
@@ -61,29 +79,93 @@ def main() -> None:
     with bench_directory(options.directory) as directory, computing(options.busy):
         show(options, "disk", disk_alone(directory, options.seconds))
         for kind in kinds:
-            for rate in [0] if kind == "wait" else rates:
-                with Served(
-                    directory / f"{kind}-{rate}", configured(directory, kind, rate, options)
-                ) as server:
-                    row = measure(server, roles_of(kind, server.url, rate, options.seconds))
-                show(options, f"{kind} {rate}/s" if rate else kind, row)
+            for rate in {"wait": [0], "flow": [1, 4], "settle": [1, 4]}.get(kind, rates):
+                row = kind if kind == "wait" else f"{kind} {rate}" + "/s" * (kind in ("confirm", "queue"))
+                measured: dict[str, list[dict[str, Any]]] = {}
+                for _ in range(options.rounds):
+                    for engine in options.engine or ["quire"]:
+                        figures = measure_row(directory, engine, kind, rate, options)
+                        measured.setdefault(engine, []).append(figures)
+                for engine, rounds in measured.items():
+                    show(options, row if engine == "quire" else f"{row} {engine}", median_of(rounds))
 
 
-def roles_of(kind: str, url: str, rate: int, seconds: float) -> list[Role]:
+def measure_row(
+    directory: Path, engine: str, kind: str, rate: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """One row of one engine, with a server that is started for it. `rate`: messages a second, or processes."""
+    place = Path(tempfile.mkdtemp(prefix=f"{engine}-{kind}-", dir=directory))
+    with contextlib.ExitStack() as stack:
+        target: Target
+        if engine == "quire":
+            server = stack.enter_context(Served(place, configured(place, options)))
+            target, pids = server.url, lambda: [server.pid]
+        else:
+            from latency_peers import PEERS
+            from peers.engine import Durability
+
+            # The account of PostgreSQL has to reach its files.
+            directory.chmod(0o711)
+            target = PEERS[engine](Durability.SYNCED if options.durability == "fsync" else Durability.OS)
+            pids = stack.enter_context(target.serving(place)).processes
+        if kind in ("flow", "settle"):
+            return throughput(target, kind, rate, options.messages)
+        return measure(pids, roles_of(kind, target, rate, options.seconds))
+
+
+def roles_of(kind: str, target: Target, rate: int, seconds: float) -> list[Role]:
+    is_quire = isinstance(target, str)
     if kind == "wait":
-        return [(publish_and_wait, (url, seconds))]
+        return [(publish_and_wait if is_quire else send_and_wait, (target, seconds))]
     if kind == "confirm":
-        return [(publish_and_confirm, (url, rate, int(rate * seconds)))]
+        return [(publish_and_confirm if is_quire else send_at_rate, (target, rate, int(rate * seconds)))]
     each = int(rate * seconds) // 2
     left = _SPAWN.Value("q", 2 * each)
     done = _SPAWN.Event()
-    publishing: list[Role] = [(publish_at_rate, (url, rate / 2, each))] * 2
-    return publishing + [(handle, (url, left, done))] * 2
+    publishing = publish_at_rate if is_quire else send_unreported
+    publishers: list[Role] = [(publishing, (target, rate / 2, each))] * 2
+    return publishers + [(handle if is_quire else take_and_settle, (target, left, done))] * 2
 
 
-def configured(directory: Path, kind: str, rate: int, options: argparse.Namespace) -> Path:
-    (directory / f"{kind}-{rate}").mkdir()
-    path = directory / f"{kind}-{rate}.toml"
+def throughput(target: Target, kind: str, processes: int, messages: int) -> dict[str, Any]:
+    """Messages a second of `flow` and `settle`, and the bytes that the disk wrote for each byte of the messages."""
+    is_quire = isinstance(target, str)
+    publishing, consuming = (publish_all, consume_all) if is_quire else (send_all, take_all)
+    count = messages // processes * processes
+    left = _SPAWN.Value("q", count)
+    publishers = [(publishing, (target, messages // processes, SIZE))] * processes
+    consumers = [(consuming, (target, left, kind == "settle"))] * processes
+    written = written_bytes()
+    if kind == "settle":
+        run_roles(publishers)
+        results = run_roles(consumers)
+    else:
+        results = run_roles(publishers + consumers)
+    seconds = max(end for _, end in results) - min(start for start, _ in results)
+    os.sync()
+    return {
+        "per_s": round(count / seconds),
+        "bytes": round((written_bytes() - written) / (count * SIZE), 2),
+    }
+
+
+def written_bytes() -> int:
+    """What all disks of the machine have written."""
+    disks = (line.split() for line in Path("/proc/diskstats").read_text().splitlines())
+    return sum(int(fields[9]) * 512 for fields in disks if Path("/sys/block", fields[2]).exists())
+
+
+def median_of(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    numbers = {
+        name: statistics.median(figures[name] for figures in rounds)
+        for name in rounds[0]
+        if name != "threads"
+    }
+    return numbers | {name: value for name, value in rounds[-1].items() if name == "threads"}
+
+
+def configured(directory: Path, options: argparse.Namespace) -> Path:
+    path = directory / "quire.toml"
     path.write_text(f"""
 [transaction_log]
 durability = "{options.durability}"
@@ -141,36 +223,108 @@ def publish_and_wait(bench: Bench, url: str, seconds: float) -> None:
 
 def publish_and_confirm(bench: Bench, url: str, rate: float, count: int) -> None:
     took: list[int] = []
-    due_ns: list[int] = []
-    confirmed, counted = threading.Event(), threading.Event()
     with quire.Client(url) as client:
         warm_up(client)
         first = client.publish("bench", b"x" * SIZE)
         assert first is not None
-
-        def confirm() -> None:
-            for number in range(count):
-                while len(due_ns) <= number:
-                    time.sleep(0.0001)
-                client.wait_persisted(first + 1 + number, timeout=TIMEOUT)
-                took.append(time.monotonic_ns() - due_ns[number])
-            confirmed.set()
-            # Its context switches are counted as long as it lives.
-            counted.wait()
-
+        client.flush(timeout=TIMEOUT)
         bench.start()
-        confirming = threading.Thread(target=confirm)
         begun = time.monotonic_ns()
-        for number in range(count):
-            due = begun + int(number / rate * 1e9)
-            sleep_until(due)
-            due_ns.append(due)
-            client.publish("bench", b"x" * SIZE)
-            if number == 0:
-                confirming.start()
-        confirmed.wait()
+        published = 0
+        while (confirmed := len(took)) < count:
+            now = time.monotonic_ns()
+            if published < count and (due := begun + int(published / rate * 1e9)) <= now:
+                client.publish("bench", b"x" * SIZE)
+                published += 1
+            elif confirmed == published:
+                sleep_until(due)
+            else:
+                left = (due - now) / 1e9 if published < count else TIMEOUT
+                with contextlib.suppress(TimeoutError):
+                    client.wait_persisted(first + 1 + confirmed, timeout=left)
+                    took.append(time.monotonic_ns() - begun - int(confirmed / rate * 1e9))
         bench.end(took)
-        counted.set()
+
+
+def send_and_wait(bench: Bench, peer: Peer, seconds: float) -> None:
+    took, data = [], [b"x" * SIZE]
+    with peer.session() as session:
+        for _ in range(200):
+            session.send(data)
+        bench.start()
+        end = time.monotonic_ns() + int(seconds * 1e9)
+        while (begun := time.monotonic_ns()) < end:
+            session.send(data)
+            took.append(time.monotonic_ns() - begun)
+        bench.end(took)
+
+
+def send_unreported(bench: Bench, peer: Peer, rate: float, count: int) -> None:
+    send_at_rate(bench, peer, rate, count, reports=False)
+
+
+def send_at_rate(bench: Bench, peer: Peer, rate: float, count: int, *, reports: bool = True) -> None:
+    """Sends what is due together, and waits until it is synced."""
+    took: list[int] = []
+    padding = b"x" * (SIZE - 8)
+    with peer.session() as session:
+        for _ in range(50 * reports):
+            session.send([b"x" * SIZE])
+        bench.start()
+        begun = time.monotonic_ns()
+        dues = [begun + int(number / rate * 1e9) for number in range(count)]
+        sent = 0
+        while sent < count:
+            sleep_until(dues[sent])
+            now = time.monotonic_ns()
+            end = sent
+            while end < count and dues[end] <= now:
+                end += 1
+            session.send([due.to_bytes(8) + padding for due in dues[sent:end]])
+            now = time.monotonic_ns()
+            took += [now - due for due in dues[sent:end]]
+            sent = end
+        bench.end(took if reports else [])
+
+
+def take_and_settle(bench: Bench, peer: Peer, left: Any, done: Any) -> None:
+    took: list[int] = []
+    with peer.session() as session:
+        session.take(1, 0.01)
+        session.settle()
+        bench.start()
+        while not done.is_set():
+            found = session.take(100, 0.05)
+            for data in found:
+                took.append(time.monotonic_ns() - int.from_bytes(data[:8]))
+            session.settle()
+            with left.get_lock():
+                left.value -= len(found)
+                if left.value <= 0:
+                    done.set()
+        bench.end(took)
+
+
+def send_all(results: Any, barrier: Barrier, peer: Peer, count: int, size: int) -> None:
+    with peer.session() as session:
+        barrier.wait(TIMEOUT)
+        start = time.monotonic()
+        for sent in range(0, count, 500):
+            session.send([b"x" * size] * min(500, count - sent))
+        results.put((start, time.monotonic()))
+
+
+def take_all(results: Any, barrier: Barrier, peer: Peer, left: Any, waits: bool) -> None:
+    """Every acknowledgement of the peers is waited for. `waits`: batches are as large as those of quire."""
+    with peer.session() as session:
+        barrier.wait(TIMEOUT)
+        start = time.monotonic()
+        while left.value > 0:
+            found = session.take(100 if waits else 500, 0.05)
+            session.settle()
+            with left.get_lock():
+                left.value -= len(found)
+        results.put((start, time.monotonic()))
 
 
 def publish_at_rate(bench: Bench, url: str, rate: float, count: int) -> None:
@@ -218,7 +372,7 @@ def sleep_until(due_ns: int) -> None:
         time.sleep(left / 1e9)
 
 
-def measure(server: Served, roles: list[Role]) -> dict[str, Any]:
+def measure(server: Callable[[], list[int]], roles: list[Role]) -> dict[str, Any]:
     """Runs each role in a process, and counts what the threads of all of them and of the server did meanwhile."""
     results: Any = _SPAWN.SimpleQueue()
     barrier = _SPAWN.Barrier(len(roles) + 1)
@@ -227,8 +381,8 @@ def measure(server: Served, roles: list[Role]) -> dict[str, Any]:
     ]
     for process in running:
         process.start()
-    processes = {process.pid: "client" for process in running} | {server.pid: "server"}
     barrier.wait(TIMEOUT)
+    processes = {process.pid: "client" for process in running} | dict.fromkeys(server(), "server")
     before = count_all(processes)
     barrier.wait(TIMEOUT)
     took = [latency for _ in running for latency in results.get()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -60,23 +61,24 @@ class Server:
                 self._process.wait(timeout=20)
             except subprocess.TimeoutExpired:
                 continue
-            if not self._group():
+            if not self.processes():
                 break
 
     def resident_bytes(self) -> int:
         """Memory of the server's processes that is not backed by files."""
-        return sum(_anonymous_bytes(process) for process in self._group())
+        return sum(_anonymous_bytes(process) for process in self.processes())
 
-    def _group(self) -> list[int]:
-        group = []
+    def processes(self) -> list[int]:
+        """The process that was started, and those that it started."""
+        found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
-                try:
-                    if os.getpgid(int(entry.name)) == self._process.pid:
-                        group.append(int(entry.name))
-                except ProcessLookupError:
-                    continue
-        return group
+                # Processes of PostgreSQL have a group each.
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    _, parent, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+                    if self._process.pid in (int(parent), int(group)):
+                        found.append(int(entry.name))
+        return found
 
     def _accepts(self) -> bool:
         try:
