@@ -45,6 +45,8 @@ pub(super) struct Incoming {
     duplicate_count: u64,
     /// The source has sent everything that it had when the link came up.
     pub(super) has_caught_up: bool,
+    /// The source was let in during this turn.
+    is_new: bool,
 }
 
 /// The instance at the other end.
@@ -181,7 +183,14 @@ impl Incoming {
             record_count: 0,
             duplicate_count: 0,
             has_caught_up: false,
+            is_new: false,
         }
+    }
+
+    /// The source, once after it was let in.
+    pub(super) fn take_new(&mut self) -> Option<&SourceInstance> {
+        let is_new = std::mem::take(&mut self.is_new);
+        self.source.as_ref().filter(|_| is_new)
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -293,6 +302,7 @@ impl Incoming {
         };
         let event = Event::LinkAccepted { source: source.name.to_string(), peer: self.peer.clone() };
         self.state = State::Open;
+        self.is_new = true;
         self.send(cx, &Frame::Welcome(welcome));
         cx.outputs.push_back(Output::Log(event));
         cx.wants_turn = true;

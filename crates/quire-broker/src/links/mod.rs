@@ -323,6 +323,12 @@ impl Links {
         let now = cx.now.instant;
         let started = *self.started.get_or_insert(now);
         self.incoming.iter_mut().for_each(|incoming| incoming.advance(cx));
+        // An instance that connects can be reached again. It may have just started, and its clients wait for what it lacks.
+        for source in self.incoming.iter_mut().filter_map(Incoming::take_new) {
+            let to_source =
+                self.outgoing.iter_mut().filter(|link| link.leads_to(&source.name, &source.group));
+            to_source.for_each(|link| link.try_now(now));
+        }
         self.outgoing.iter_mut().for_each(|link| link.advance(cx));
         let by_connection = &mut self.by_connection;
         self.incoming.retain(|incoming| {

@@ -165,6 +165,12 @@ impl Outgoing {
         }
     }
 
+    /// Whether the instance is the destination, or one of its group.
+    pub(super) fn leads_to(&self, instance: &str, group: &str) -> bool {
+        let settings = &self.definition.settings;
+        settings.name == instance || settings.group.as_deref() == Some(group)
+    }
+
     pub(super) fn is_live(&self) -> bool {
         matches!(self.state, State::Live(_))
     }
@@ -276,6 +282,15 @@ impl Outgoing {
         link.into_iter().chain(age).min()
     }
 
+    /// Waits no longer for the next attempt. An attempt that is under way now is followed by the next one after the shortest delay.
+    pub(super) fn try_now(&mut self, now: Instant) {
+        self.failed_passes = 0;
+        if let State::Waiting(at) = &mut self.state {
+            self.address = 0;
+            *at = now.min(*at);
+        }
+    }
+
     fn open(&mut self, cx: &mut Context) {
         self.state = State::Opening;
         let address = self.definition.settings.addresses[self.address].clone();
@@ -369,10 +384,7 @@ impl Outgoing {
         connection: ConnectionId,
         welcome: &Welcome<'_>,
     ) -> Option<Greeted> {
-        let settings = &self.definition.settings;
-        let is_meant = welcome.instance == settings.name
-            || settings.group.as_deref().is_some_and(|group| group == welcome.group);
-        if !is_meant {
+        if !self.leads_to(welcome.instance, welcome.group) {
             let reason = format!(
                 "the instance there has the name {:?} and the group {:?}, which is not the destination",
                 welcome.instance, welcome.group

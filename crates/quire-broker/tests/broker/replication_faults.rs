@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use quire_broker::SyncType;
+use quire_broker::{AdminCommand, SyncType};
 
 use super::links::*;
 use super::pair::*;
@@ -99,6 +99,26 @@ fn a_client_is_let_in_when_the_destination_sent_everything_before_the_link_to_it
     cluster.release();
     cluster.pass(Duration::from_secs(1));
     assert!(!cluster.stats(0).holds_logons);
+}
+
+#[test]
+fn a_client_is_let_in_after_an_instance_that_tried_in_vain_for_long_has_sent_what_is_missing() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 3);
+    cluster.kill(0);
+    let action = quire_command::LinkAction::Downgrade;
+    cluster.admin(1, AdminCommand::Link { destination: "a".into(), action });
+    cluster.at(1).client(1, "p");
+    cluster.publish(1, 1, 4, 3);
+    // The other instance tries every 20 s by now, and has just done so.
+    cluster.pass(A_MINUTE);
+    cluster.start(0);
+    cluster.at(0).connect(1);
+    cluster.at(0).send(1, &quire_command::Command::Logon(logon("p")));
+    cluster.pass(Duration::from_secs(1));
+    assert_eq!(cluster.at(0).take(1), [Said::LoggedOn { last_sequence: 3 }, Said::Persisted(6)]);
+    assert_eq!(cluster.sorted(0), cluster.sorted(1));
 }
 
 #[test]
