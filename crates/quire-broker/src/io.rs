@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use quire_journal::Action;
+use quire_journal::{Action, Bookmark};
 
 use super::access::Access;
 use super::admin::{AdminCommand, AdminReply};
@@ -438,6 +438,15 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// A message of another instance counts as a duplicate, but the log here does not have it.
+    LinkConflict {
+        /// The instance that sent it.
+        source: String,
+        /// Its bookmark.
+        bookmark: Bookmark,
+        /// The log here has another message with the bookmark; otherwise it has none.
+        is_other: bool,
+    },
     /// The broker is stopping.
     ShuttingDown,
 }
@@ -486,6 +495,7 @@ impl Event {
             | Event::JournalFailed { .. }
             | Event::JournalStalled { .. }
             | Event::LinkHasGap { .. }
+            | Event::LinkConflict { .. }
             | Event::QueueMessageUnreadable { .. } => Level::Error,
         }
     }
@@ -626,6 +636,14 @@ impl fmt::Display for Event {
                 write!(f, "source {source:?}: connected from {peer}")
             }
             Event::LinkRefused { source, reason } => write!(f, "source {source:?}: link ended: {reason}"),
+            Event::LinkConflict { source, bookmark, is_other: true } => write!(
+                f,
+                "source {source:?}: its message {bookmark} is not recorded, because another message has this bookmark here. The publisher used the same sequences on two instances: the log of each has messages that the other one lacks"
+            ),
+            Event::LinkConflict { source, bookmark, is_other: false } => write!(
+                f,
+                "source {source:?}: its message {bookmark} is not recorded, because later messages of the publisher came first. The log here lacks it"
+            ),
             Event::ShuttingDown => f.write_str("shutting down"),
         }
     }

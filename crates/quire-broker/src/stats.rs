@@ -241,6 +241,9 @@ pub struct SourceStats {
     /// Of these, dropped as duplicates.
     #[serde(rename = "duplicates")]
     pub duplicate_count: u64,
+    /// Of the duplicates that were compared with the log here, those that it does not have: another message has their bookmark, or none.
+    #[serde(rename = "conflicts")]
+    pub conflict_count: u64,
 }
 
 /// A part of a list.

@@ -10,7 +10,7 @@ use rustc_hash::FxBuildHasher;
 use super::Output;
 use super::context::Context;
 use super::io::ConnectionId;
-use super::links::{LinkFound, LinkReading, PlacesFile};
+use super::links::{Comparison, Conflict, LinkFound, LinkReading, PlacesFile};
 use super::queues::{Purpose, QueueJob, QueueOutcome};
 use crate::replay::{Answer, Found, Located, Question, Reading, ReplayId, decide_all};
 use crate::session::SessionId;
@@ -50,6 +50,8 @@ pub(crate) enum Job {
     FindBookmark { reader: Reader, bookmark: Bookmark },
     /// Read records for another instance.
     Link(Box<LinkReading>),
+    /// Compare the duplicates of another instance with the log.
+    Compare(Comparison),
     /// Write where the destinations are.
     LinkPlaces(PlacesFile),
 }
@@ -63,6 +65,7 @@ pub(crate) enum Outcome {
     Snapshot(Result<(), JournalError>),
     BookmarkFound(Result<Option<FoundInstant>, JournalError>),
     Link(Box<LinkFound>),
+    Compared(Vec<Conflict>),
     LinkPlaces(Result<(), JournalError>),
     /// A bug of ours: nothing was found, and nothing is known.
     Panicked,
@@ -85,6 +88,8 @@ pub(crate) enum JobOwner {
     Link(usize),
     /// The connection of another instance, of the message that it says is here.
     LinkMark(ConnectionId),
+    /// The connection of another instance, of the duplicates that it sent.
+    LinkDuplicates(ConnectionId),
     /// Where the destinations are.
     LinkPlaces,
 }
@@ -133,6 +138,7 @@ impl ReadRequest {
             Job::Decide(questions) => Outcome::Decided(decide_all(questions)),
             Job::Queue(work) => Outcome::Queue(work.run()),
             Job::Link(reading) => Outcome::Link(Box::new(reading.run())),
+            Job::Compare(comparison) => Outcome::Compared(comparison.run()),
             Job::LinkPlaces(file) => Outcome::LinkPlaces(file.write()),
             Job::Snapshot(file) => Outcome::Snapshot(file.write()),
             Job::FindBookmark { reader, bookmark } => {

@@ -470,6 +470,10 @@ impl Broker {
                 self.links.mark_found(cx, connection, number, found);
             }
             (JobOwner::LinkMark(connection), _) => self.links.mark_found(cx, connection, number, None),
+            (JobOwner::LinkDuplicates(connection), Outcome::Compared(conflicts)) => {
+                self.links.compared(cx, connection, number, Some(conflicts));
+            }
+            (JobOwner::LinkDuplicates(connection), _) => self.links.compared(cx, connection, number, None),
             (JobOwner::LinkPlaces, outcome) => {
                 self.links.places_written(matches!(outcome, Outcome::LinkPlaces(Ok(()))));
             }

@@ -416,7 +416,7 @@ impl Broker {
             // When it came from the same instance before, its acknowledgement got lost, and waits for the same destinations. Otherwise
             // the instance from which it came first waits for them, and this wait does no harm.
             Ingested::Duplicate { .. } => {
-                taken.duplicate_count += 1;
+                taken.note_duplicate(record);
                 let position = self.cx.log.appended();
                 (position, self.links.route_again(&self.cx, topic, position, path, || None))
             }

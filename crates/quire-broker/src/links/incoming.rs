@@ -7,10 +7,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use quire_journal::{Instance, Position};
+use quire_journal::{Instance, Position, PublisherId};
 use quire_types::time::Instant;
 
 use super::check::check;
+use super::conflict::{Comparison, Conflict, Duplicates};
 use super::frame::{
     FRAME_OVERHEAD_MAX, Frame, Hello, Mark, Records, SentRecord, VERSION, Welcome, next_frame, take_records,
 };
@@ -43,6 +44,10 @@ pub(super) struct Incoming {
     sent_at: Instant,
     record_count: u64,
     duplicate_count: u64,
+    comparing: Comparing,
+    conflict_count: u64,
+    /// Publishers whose first conflict was logged.
+    reported: Vec<PublisherId>,
     /// The source has sent everything that it had when the link came up.
     pub(super) has_caught_up: bool,
     /// The source was let in during this turn.
@@ -75,6 +80,16 @@ enum State {
     Closed,
 }
 
+/// Whether the duplicates of a frame are compared with the log here. Those of the frames that come meanwhile are not.
+#[derive(Debug, Default)]
+enum Comparing {
+    #[default]
+    Nothing,
+    /// They begin to be compared when the log is on the disk up to this position, because only then it can be searched.
+    Due(Position, Duplicates),
+    Running(u64),
+}
+
 /// An acknowledgement that the source is to get: of the records with the same hops in a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingAck {
@@ -104,6 +119,7 @@ pub(crate) struct Taken {
     pub(crate) duplicate_count: u64,
     /// By hops at the source.
     by_hops: BTreeMap<u8, Waiting>,
+    duplicates: Duplicates,
 }
 
 /// The condition under which the records with the same hops in a frame are acknowledged.
@@ -128,6 +144,14 @@ impl Taken {
         waiting.through = waiting.through.max(through);
         waiting.position = waiting.position.max(position);
         waiting.destinations = waiting.destinations.union(destinations);
+    }
+
+    /// A record counts as a duplicate. Those that the source has from elsewhere are compared by the instances that they come from.
+    pub(crate) fn note_duplicate(&mut self, record: &SentRecord<'_>) {
+        self.duplicate_count += 1;
+        if record.attributes.path().instances().next().is_none() {
+            self.duplicates.note(record);
+        }
     }
 }
 
@@ -182,6 +206,9 @@ impl Incoming {
             sent_at: now,
             record_count: 0,
             duplicate_count: 0,
+            comparing: Comparing::Nothing,
+            conflict_count: 0,
+            reported: Vec::new(),
             has_caught_up: false,
             is_new: false,
         }
@@ -309,15 +336,17 @@ impl Incoming {
     }
 
     /// The records of a frame were recorded, or were duplicates. `mark` is the last record of the log.
-    pub(super) fn taken(&mut self, arrived: Arrived, mark: Option<Mark>, taken: &Taken) {
+    pub(super) fn taken(&mut self, cx: &Context, arrived: Arrived, mark: Option<Mark>, taken: Taken) {
         let through = arrived.frame().map_or(self.received, |records| records.through);
         self.received = self.received.max(through);
         self.record_count += taken.record_count;
         self.duplicate_count += taken.duplicate_count;
-        for (hops, waiting) in &taken.by_hops {
-            let Waiting { through, position, destinations } = *waiting;
+        for (hops, Waiting { through, position, destinations }) in taken.by_hops {
             let ack = PendingAck { through, position, destinations, mark };
-            self.pending.entry(*hops).or_default().push_back(ack);
+            self.pending.entry(hops).or_default().push_back(ack);
+        }
+        if matches!(self.comparing, Comparing::Nothing) && !taken.duplicates.is_empty() {
+            self.comparing = Comparing::Due(cx.log.appended(), taken.duplicates);
         }
         self.taken_size = arrived.begin + arrived.size;
         self.input = arrived.input;
@@ -329,6 +358,7 @@ impl Incoming {
             return;
         }
         let now = cx.now.instant;
+        self.compare(cx);
         let mut acknowledged = Vec::new();
         for (&hops, acks) in &mut self.pending {
             let mut safe = None;
@@ -352,6 +382,34 @@ impl Incoming {
             self.end(cx, "nothing was heard from it for 10 s");
         } else if self.sent_at + HEARTBEAT <= now && self.state == State::Open {
             self.send(cx, &Frame::Heartbeat);
+        }
+    }
+
+    fn compare(&mut self, cx: &mut Context) {
+        let persisted = cx.log.journal.persisted();
+        self.comparing = match std::mem::take(&mut self.comparing) {
+            Comparing::Due(position, duplicates) if position <= persisted => {
+                let comparison = Comparison { reader: cx.log.reader.clone(), duplicates };
+                let owner = JobOwner::LinkDuplicates(self.connection);
+                Comparing::Running(cx.begin_job(owner, Job::Compare(comparison)))
+            }
+            unchanged => unchanged,
+        };
+    }
+
+    /// The duplicates were compared with the log. The first conflict of each publisher is logged.
+    pub(super) fn compared(&mut self, cx: &mut Context, number: u64, conflicts: &[Conflict]) {
+        if !matches!(self.comparing, Comparing::Running(wanted) if wanted == number) {
+            return;
+        }
+        self.comparing = Comparing::Nothing;
+        self.conflict_count += conflicts.len() as u64;
+        for Conflict { bookmark, is_other } in conflicts.iter().copied() {
+            if !self.reported.contains(&bookmark.publisher) {
+                self.reported.push(bookmark.publisher);
+                let source = self.name();
+                cx.outputs.push_back(Output::Log(Event::LinkConflict { source, bookmark, is_other }));
+            }
         }
     }
 
@@ -396,6 +454,7 @@ impl Incoming {
             acknowledged: self.acknowledged.get(),
             received_count: self.record_count,
             duplicate_count: self.duplicate_count,
+            conflict_count: self.conflict_count,
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod check;
 mod compress;
+mod conflict;
 mod frame;
 mod incoming;
 mod outgoing;
@@ -37,6 +38,7 @@ use quire_expression::topic::TopicSelector;
 use quire_journal::{Bookmark, InstancePath, JournalError, Position, Record};
 use quire_types::time::Instant;
 
+pub(crate) use conflict::{Comparison, Conflict};
 pub(crate) use frame::{Mark, SentRecord};
 pub(crate) use incoming::{Arrived, Taken};
 pub(crate) use place::PlacesFile;
@@ -229,7 +231,7 @@ impl Links {
         let mark = self.last.filter(|mark| mark.position == position);
         let Some(incoming) = self.incoming_mut(arrived.connection()) else { return };
         match result {
-            Ok(()) => incoming.taken(arrived, mark, &taken),
+            Ok(()) => incoming.taken(cx, arrived, mark, taken),
             Err(reason) => incoming.end(cx, &reason),
         }
     }
@@ -312,6 +314,19 @@ impl Links {
     ) {
         if let Some(incoming) = self.incoming_mut(connection) {
             incoming.found(cx, number, found);
+        }
+    }
+
+    /// The duplicates of a source were compared with the log; `None` after a bug.
+    pub(crate) fn compared(
+        &mut self,
+        cx: &mut Context,
+        connection: ConnectionId,
+        number: u64,
+        conflicts: Option<Vec<Conflict>>,
+    ) {
+        if let Some(incoming) = self.incoming_mut(connection) {
+            incoming.compared(cx, number, &conflicts.unwrap_or_default());
         }
     }
 

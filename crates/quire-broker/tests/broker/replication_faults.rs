@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use quire_broker::{AdminCommand, SyncType};
+use quire_broker::{AdminCommand, Event, SyncType};
+use quire_command::LinkAction;
 
 use super::links::*;
 use super::pair::*;
@@ -107,7 +108,7 @@ fn a_client_is_let_in_after_an_instance_that_tried_in_vain_for_long_has_sent_wha
     cluster.at(0).client(1, "p");
     cluster.publish(0, 1, 1, 3);
     cluster.kill(0);
-    let action = quire_command::LinkAction::Downgrade;
+    let action = LinkAction::Downgrade;
     cluster.admin(1, AdminCommand::Link { destination: "a".into(), action });
     cluster.at(1).client(1, "p");
     cluster.publish(1, 1, 4, 3);
@@ -192,6 +193,72 @@ fn a_publisher_that_fails_over_loses_and_doubles_nothing() {
     assert_eq!(cluster.persisted(1, 1), 110);
     assert_eq!(cluster.log(1).len(), 110);
     assert_eq!(cluster.sorted(0), cluster.sorted(1));
+    assert_eq!(conflicts(&mut cluster, 0), []);
+    assert_eq!(conflicts(&mut cluster, 1), []);
+}
+
+/// What an instance says of the messages that it dropped and does not have.
+fn conflicts(cluster: &mut Cluster, number: usize) -> Vec<(u64, bool)> {
+    let log = &cluster.at(number).log;
+    let conflicts = log.iter().filter_map(|event| match event {
+        Event::LinkConflict { bookmark, is_other, .. } => Some((bookmark.sequence, *is_other)),
+        _ => None,
+    });
+    conflicts.collect()
+}
+
+/// Two instances with three messages of a publisher that cannot reach each other any more, and do not wait for each other.
+fn parted() -> Cluster {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 3);
+    cluster.partition(0, 1);
+    for (number, destination) in [(0, "b"), (1, "a")] {
+        let action = LinkAction::Downgrade;
+        cluster.admin(number, AdminCommand::Link { destination: destination.into(), action });
+    }
+    cluster
+}
+
+#[test]
+fn messages_that_got_the_same_bookmark_on_two_instances_are_reported_once_for_each_publisher() {
+    let mut cluster = parted();
+    cluster.publish(0, 1, 4, 3);
+    cluster.at(1).client(1, "p");
+    for sequence in 4..7 {
+        cluster.at(1).publish(1, sequence, "orders", "another message");
+    }
+    cluster.heal();
+    cluster.pass(A_MINUTE);
+    assert_eq!(conflicts(&mut cluster, 0), [(4, true)]);
+    assert_eq!(conflicts(&mut cluster, 1), [(4, true)]);
+    assert_eq!(cluster.stats(0).sources[0].conflict_count, 1);
+    assert_ne!(cluster.sorted(0), cluster.sorted(1));
+}
+
+#[test]
+fn a_message_that_comes_after_later_ones_of_its_publisher_is_reported() {
+    let mut cluster = parted();
+    cluster.publish(0, 1, 4, 3);
+    cluster.at(1).client(1, "p");
+    cluster.publish(1, 1, 7, 3);
+    cluster.heal();
+    cluster.pass(A_MINUTE);
+    assert_eq!(conflicts(&mut cluster, 0), []);
+    assert_eq!(conflicts(&mut cluster, 1), [(4, false)]);
+}
+
+#[test]
+fn messages_that_were_sent_twice_are_no_conflict() {
+    let mut cluster = parted();
+    cluster.publish(0, 1, 4, 3);
+    // The client has sent them to both instances.
+    cluster.at(1).client(1, "p");
+    cluster.publish(1, 1, 4, 3);
+    cluster.heal();
+    cluster.pass(A_MINUTE);
+    assert_eq!(cluster.stats(1).sources[0].duplicate_count, 3);
+    assert_eq!((conflicts(&mut cluster, 0), conflicts(&mut cluster, 1)), (vec![], vec![]));
 }
 
 #[test]

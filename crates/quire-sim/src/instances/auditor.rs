@@ -9,6 +9,7 @@
 //! - B1, B2: a subscriber that fails over sees the messages of each publisher in their order, each once, and in the end all of them.
 //! - The records of the last-value topic are the same everywhere: those that its publishers wrote last.
 //!
+//! - An instance that drops a message as a duplicate has it, or the message is in a gap, or a disk was lost.
 //! - A message that no link sends, because of a filter, is on no instance to which its publisher did not send it.
 //!
 //! A publisher leaves a *gap* when it logs on to an instance that lacks messages of it which were acknowledged. It publishes above the gap,
@@ -44,6 +45,7 @@ pub(super) struct Auditor {
     replaced_at: Vec<Option<u64>>,
     streams: Vec<Stream>,
     pub excused_count: u64,
+    pub conflict_count: u64,
     delivered_count: u64,
     fault: Option<String>,
 }
@@ -158,6 +160,7 @@ impl Auditor {
                 })
                 .collect(),
             excused_count: 0,
+            conflict_count: 0,
             delivered_count: 0,
             fault: None,
         }
@@ -293,6 +296,20 @@ impl Auditor {
                     *holders = elsewhere.get(&(number, sequence)).copied().unwrap_or_default();
                 }
             }
+        }
+    }
+
+    /// An instance says that it dropped a message which its log does not have. `is_other`: another message has the bookmark there.
+    pub fn conflicted(&mut self, instance: usize, bookmark: Bookmark, is_other: bool) {
+        self.conflict_count += 1;
+        let was_lost = self.replaced_at.iter().any(Option::is_some);
+        let publisher = self.by_id.get(&bookmark.publisher.get()).map(|number| &self.publishers[*number]);
+        let is_in_gap = publisher.is_some_and(|publisher| publisher.is_in_gap(bookmark.sequence));
+        if is_other || !(is_in_gap || was_lost) {
+            self.fail(format!(
+                "{} says that it lacks {bookmark} (another one: {is_other})",
+                name_of(instance)
+            ));
         }
     }
 

@@ -9,7 +9,7 @@ use quire_broker::{
     TransportId,
 };
 use quire_command::LinkAction;
-use quire_journal::{AllTopics, Journal, Options, Position, RecordKind, Timestamp};
+use quire_journal::{AllTopics, Bookmark, Journal, Options, Position, RecordKind, Timestamp};
 use quire_types::time::{Instant, Now};
 
 use super::defects::Defects;
@@ -39,6 +39,8 @@ pub(super) struct Instance {
     pub downgrades: u64,
     pub pauses: u64,
     pub links_up: u64,
+    /// Messages that it dropped although its log does not have them, and whether another message has their bookmark.
+    conflicts: Vec<(Bookmark, bool)>,
 }
 
 struct Running {
@@ -82,6 +84,7 @@ impl Instance {
             downgrades: 0,
             pauses: 0,
             links_up: 0,
+            conflicts: Vec::new(),
         }
     }
 
@@ -100,6 +103,10 @@ impl Instance {
 
     pub fn is_poisoned(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.is_poisoned)
+    }
+
+    pub fn take_conflicts(&mut self) -> Vec<(Bookmark, bool)> {
+        std::mem::take(&mut self.conflicts)
     }
 
     pub fn step_clock(&mut self, step_ns: i64) {
@@ -253,6 +260,9 @@ impl Instance {
                     self.not_waited_for.insert(destination, if is_waited_for { now_ns } else { u64::MAX });
                 }
                 Output::Log(Event::LinkUp { .. }) => self.links_up += 1,
+                Output::Log(Event::LinkConflict { bookmark, is_other, .. }) => {
+                    self.conflicts.push((bookmark, is_other));
+                }
                 output => running.carry_out(output, now, site, network, random, up, defects),
             }
         }

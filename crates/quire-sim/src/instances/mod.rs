@@ -485,6 +485,9 @@ impl World {
         let up: Vec<bool> = self.instances.iter().map(Instance::is_running).collect();
         for instance in &mut self.instances {
             is_busy |= instance.turn(self.ns, &mut self.network, &mut self.random, &up, &mut self.defects);
+            for (bookmark, is_other) in instance.take_conflicts() {
+                self.auditor.conflicted(instance.number, bookmark, is_other);
+            }
         }
         Ok(is_busy)
     }
@@ -500,6 +503,7 @@ impl World {
             pauses: sum(|instance| instance.pauses),
             failovers: self.clients.iter().map(|client| client.failover_count).sum(),
             torn: self.auditor.torn_count(),
+            conflicts: self.auditor.conflict_count,
             excused: self.auditor.excused_count,
             ..self.played
         }

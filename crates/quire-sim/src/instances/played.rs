@@ -49,6 +49,8 @@ pub struct Played {
     pub pauses: u64,
     /// Publishers that went on above a gap, as the documentation says.
     pub torn: u64,
+    /// Messages that an instance dropped, and said so, because they came after later ones of their publisher.
+    pub conflicts: u64,
     /// Acknowledged messages of which no counted copy was left.
     pub excused: u64,
 }
@@ -62,7 +64,7 @@ impl Played {
         }
     }
 
-    pub(super) fn counters(&mut self) -> [&mut u64; 24] {
+    pub(super) fn counters(&mut self) -> [&mut u64; 25] {
         [
             &mut self.published,
             &mut self.delivered,
@@ -87,6 +89,7 @@ impl Played {
             &mut self.downgrades,
             &mut self.pauses,
             &mut self.torn,
+            &mut self.conflicts,
             &mut self.excused,
         ]
     }
@@ -97,13 +100,13 @@ impl std::fmt::Display for Played {
         let Played { published, delivered, instances, strict, links, failovers, client_kills, .. } = self;
         let Played { partitions, one_way, slow, cuts, kills, power_cuts, stops, poisoned, .. } = self;
         let Played { lost_disks, restores, clock_steps, downgrades, torn, excused, .. } = self;
-        let Played { filtered, compressed, pauses, .. } = self;
+        let Played { filtered, compressed, pauses, conflicts, .. } = self;
         write!(
             f,
             "{instances} instances ({strict} worlds wait for all destinations, {filtered} filter, {compressed} compress), {published} messages published, {delivered} delivered, {links} links, \
              {failovers} failovers and {client_kills} kills of clients; {partitions} partitions, {one_way} one-way partitions, {slow} slow links, {cuts} cut connections, \
              {kills} kills, {power_cuts} power cuts and {stops} stops of instances, {poisoned} failed disks, {lost_disks} lost disks, {restores} restored backups, \
-             {clock_steps} clock steps, {downgrades} downgrades, {pauses} pauses, {torn} publishers above a gap, {excused} messages without a counted copy"
+             {clock_steps} clock steps, {downgrades} downgrades, {pauses} pauses, {torn} publishers above a gap, {conflicts} conflicts, {excused} messages without a counted copy"
         )
     }
 }
