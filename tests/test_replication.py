@@ -188,6 +188,15 @@ def test_a_setting_that_cannot_be_used_is_refused(
     assert key in str(refused.value.key)
 
 
+def test_a_destination_without_an_address_must_be_able_to_connect(tmp_path: Path) -> None:
+    settings = _settings("a", "b", tmp_path, {"a": 1, "b": 2}, addresses=[])
+    quire.Config(**settings).check()
+    del settings["replication"]["address"]
+    with pytest.raises(quire.ConfigError, match="the destination cannot connect either") as refused:
+        quire.Config(**settings).check()
+    assert "addresses" in str(refused.value.key)
+
+
 def test_a_group_local_queue_is_refused(tmp_path: Path) -> None:
     with pytest.raises(quire.ConfigError, match="group_local_queue is not in this version"):
         quire.Config(group_local_queue={"name": "q"})

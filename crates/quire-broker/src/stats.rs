@@ -194,7 +194,7 @@ pub struct DestinationStats {
     pub name: String,
     /// The name of the instance that is connected; `None` without a connection.
     pub instance: Option<String>,
-    /// The address that is connected, or tried next.
+    /// The address that is connected, or tried next. Empty: the destination is to connect.
     pub address: String,
     /// `waiting`, `connecting`, `catching_up`, `live`, `paused` or `gap`.
     pub state: &'static str,

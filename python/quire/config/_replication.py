@@ -40,8 +40,8 @@ class Destination(_Model):
     name: Annotated[str, Field(min_length=1)]
     #: The group of the instance. With it, any instance of the group may answer at the addresses.
     group: str | None = None
-    #: Equivalent addresses, tried from the top.
-    addresses: Annotated[Texts, Field(min_length=1)]
+    #: Equivalent addresses, tried from the top. Without one, the destination is to connect to this instance.
+    addresses: Texts = ()
     #: `sync`: a message is persisted when the destination has it, too.
     sync_type: Literal["sync", "async"]
     #: Patterns of groups: messages that came from an instance of such a group are sent on.

@@ -8,7 +8,7 @@ use super::settings::Compression;
 use quire_journal::{Attributes, Bookmark, Position, PublisherId, Record, RecordKind};
 
 /// The version of these frames. Both sides must have the same.
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 
 /// The largest frame in bytes apart from the data of one message: its other fields, the limit of a frame of small records, or a `hello`.
 pub(super) const FRAME_OVERHEAD_MAX: usize = 4 * 1024 * 1024;
@@ -21,11 +21,37 @@ const ACKNOWLEDGED: u8 = 5;
 const HEARTBEAT: u8 = 6;
 const CAUGHT_UP: u8 = 7;
 const COMPRESSED: u8 = 8;
+const ENDED: u8 = 9;
 
 /// Bytes that are no frame. The fault of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bytes that are no frame of a link: {0}")]
 pub(super) struct BadFrame(pub(super) &'static str);
+
+const UNKNOWN_KIND: BadFrame = BadFrame("an unknown kind");
+
+/// The part that an instance has in a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Role {
+    #[default]
+    Source,
+    Destination,
+    /// In each of the two links of a connection.
+    Either,
+}
+
+/// The part that the receiver of a frame has in the link to which the frame belongs.
+///
+/// # Errors
+/// There is no such kind.
+pub(super) fn role_of(kind: u8) -> Result<Role, BadFrame> {
+    match kind {
+        WELCOME | REFUSED | ACKNOWLEDGED => Ok(Role::Source),
+        HELLO | RECORDS | COMPRESSED | CAUGHT_UP | ENDED => Ok(Role::Destination),
+        HEARTBEAT => Ok(Role::Either),
+        _ => Err(UNKNOWN_KIND),
+    }
+}
 
 /// A message that the destination had at a position of its log. It has everything before it, as long as it still has this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +76,7 @@ pub(super) enum Frame<'a> {
     Hello(Hello<'a>),
     /// Destination: the answer.
     Welcome(Welcome<'a>),
-    /// Either: the link ends, and why.
+    /// Destination: the link ends, and why.
     Refused { reason: &'a str },
     /// Source: records, and how far the source has looked in its log.
     Records(Records<'a>),
@@ -62,6 +88,8 @@ pub(super) enum Frame<'a> {
     Heartbeat,
     /// Source: all that it had when the link came up has been sent.
     CaughtUp,
+    /// Source: the link ends, and why. The link of the other direction can continue.
+    Ended { reason: &'a str },
 }
 
 /// Introduces the source.
@@ -153,7 +181,7 @@ impl Frame<'_> {
                 out.push(welcome.has_mark.into());
                 out.push(welcome.sends_back.into());
             }
-            Frame::Refused { reason } => put_text(out, cut(reason)),
+            Frame::Refused { reason } | Frame::Ended { reason } => put_text(out, cut(reason)),
             Frame::Records(records) => {
                 put_u64(out, records.through.get());
                 out.extend_from_slice(records.bytes);
@@ -183,6 +211,7 @@ impl Frame<'_> {
             Frame::Acknowledged { .. } => ACKNOWLEDGED,
             Frame::Heartbeat => HEARTBEAT,
             Frame::CaughtUp => CAUGHT_UP,
+            Frame::Ended { .. } => ENDED,
         }
     }
 }
@@ -221,7 +250,8 @@ pub(super) fn next_frame(bytes: &[u8], size_max: usize) -> Result<Option<(Frame<
         },
         HEARTBEAT => Frame::Heartbeat,
         CAUGHT_UP => Frame::CaughtUp,
-        _ => return Err(BadFrame("an unknown kind")),
+        ENDED => Frame::Ended { reason: take_text(body)? },
+        _ => return Err(UNKNOWN_KIND),
     };
     if !body.is_empty() {
         return Err(BadFrame("bytes after the last field"));
@@ -487,6 +517,7 @@ mod tests {
             ("acknowledged", Frame::Acknowledged { through: Position::new(9), hops: 1, mark }),
             ("heartbeat", Frame::Heartbeat),
             ("caught_up", Frame::CaughtUp),
+            ("ended", Frame::Ended { reason: "no" }),
         ];
         let mut examples: Vec<_> = frames
             .iter()

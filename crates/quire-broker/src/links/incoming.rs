@@ -1,6 +1,6 @@
 //! A link from a source: the state machine of the destination (docs/replication.md).
 //!
-//! The first frame is `hello`. The two configurations are checked against each other, and the log is asked for the message that the source
+//! A link begins with `hello`. The two configurations are checked against each other, and the log is asked for the message that the source
 //! knows to be here. Then `welcome` goes out and records come in. The run loop takes them one frame at a time, so that a source which has
 //! much to send does not keep the other connections waiting. A frame is acknowledged when all that was recorded of it is safe here.
 
@@ -23,25 +23,32 @@ use crate::replicated::Destinations;
 use crate::stats::SourceStats;
 use crate::work::{Job, JobOwner};
 
-/// One connection of a source.
+/// The link from the other instance of a connection.
 pub(super) struct Incoming {
-    pub(super) connection: ConnectionId,
+    connection: ConnectionId,
     peer: String,
     /// The links of this instance.
     own_links: Arc<[Arc<Definition>]>,
-    /// The source, once its `hello` came.
-    pub(super) source: Option<SourceInstance>,
-    state: State,
+    /// The frames of sources on this connection.
     input: Vec<u8>,
     /// Bytes of `input` that were worked on.
     taken_size: usize,
+    state: State,
+    received_at: Instant,
+    sent_at: Instant,
+    link: Link,
+}
+
+/// All that ends with the link.
+#[derive(Default)]
+struct Link {
+    /// The source, once its `hello` came.
+    source: Option<SourceInstance>,
     /// By hops at the source, each in the order of its log.
     pending: BTreeMap<u8, VecDeque<PendingAck>>,
     /// The place in the log of the source up to which its records came, and up to which they are acknowledged.
     received: Position,
     acknowledged: Position,
-    received_at: Instant,
-    sent_at: Instant,
     record_count: u64,
     duplicate_count: u64,
     comparing: Comparing,
@@ -49,7 +56,7 @@ pub(super) struct Incoming {
     /// Publishers whose first conflict was logged.
     reported: Vec<PublisherId>,
     /// The source has sent everything that it had when the link came up.
-    pub(super) has_caught_up: bool,
+    has_caught_up: bool,
     /// The source was let in during this turn.
     is_new: bool,
 }
@@ -70,14 +77,20 @@ impl SourceInstance {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
+    /// The other instance has connected, and nothing else came.
     AwaitingHello,
+    /// No link. Another one may begin.
+    Idle,
+    /// `hello` came, and is not answered.
+    Greeting,
     /// The log is searched for the message of the mark.
     Searching {
         number: u64,
         mark: Mark,
     },
     Open,
-    Closed,
+    /// The bytes of the peer have no meaning: no link can begin on this connection.
+    Broken,
 }
 
 /// Whether the duplicates of a frame are compared with the log here. Those of the frames that come meanwhile are not.
@@ -185,7 +198,8 @@ impl Arrived {
 }
 
 impl Incoming {
-    pub(super) fn new(
+    /// Of a connection that the other instance has made.
+    pub(super) fn accepted(
         connection: ConnectionId,
         peer: &str,
         own_links: Arc<[Arc<Definition>]>,
@@ -195,40 +209,66 @@ impl Incoming {
             connection,
             peer: peer.to_owned(),
             own_links,
-            source: None,
-            state: State::AwaitingHello,
             input: Vec::new(),
             taken_size: 0,
-            pending: BTreeMap::new(),
-            received: Position::ZERO,
-            acknowledged: Position::ZERO,
+            state: State::AwaitingHello,
             received_at: now,
             sent_at: now,
-            record_count: 0,
-            duplicate_count: 0,
-            comparing: Comparing::Nothing,
-            conflict_count: 0,
-            reported: Vec::new(),
-            has_caught_up: false,
-            is_new: false,
+            link: Link::default(),
         }
+    }
+
+    /// Of a connection that this instance has made.
+    pub(super) fn idle(
+        connection: ConnectionId,
+        peer: &str,
+        own_links: Arc<[Arc<Definition>]>,
+        now: Instant,
+    ) -> Self {
+        Incoming { state: State::Idle, ..Incoming::accepted(connection, peer, own_links, now) }
     }
 
     /// The source, once after it was let in.
     pub(super) fn take_new(&mut self) -> Option<&SourceInstance> {
-        let is_new = std::mem::take(&mut self.is_new);
-        self.source.as_ref().filter(|_| is_new)
+        let is_new = std::mem::take(&mut self.link.is_new);
+        self.source().filter(|_| is_new)
     }
 
-    pub(super) fn is_closed(&self) -> bool {
-        self.state == State::Closed
+    pub(super) fn source(&self) -> Option<&SourceInstance> {
+        self.link.source.as_ref()
     }
 
-    pub(super) fn receive(&mut self, now: Instant, bytes: &[u8]) {
-        self.received_at = now;
-        if !self.is_closed() {
-            self.input.extend_from_slice(bytes);
+    pub(super) fn is_from(&self, instance: Option<&str>) -> bool {
+        self.source().is_some_and(|source| Some(&*source.name) == instance)
+    }
+
+    pub(super) fn has_caught_up(&self) -> bool {
+        self.link.has_caught_up
+    }
+
+    /// There is no link, and none is about to begin.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle | State::Broken)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.state == State::Broken
+    }
+
+    /// Something came on the connection.
+    pub(super) fn heard(&mut self, now: Instant) {
+        if self.state != State::AwaitingHello {
+            self.received_at = now;
         }
+    }
+
+    /// Takes bytes of frames of a source.
+    pub(super) fn receive(&mut self, bytes: &[u8]) {
+        self.input.extend_from_slice(bytes);
     }
 
     /// Works on what came, up to the next frame of records. `None` when there is no such frame.
@@ -236,32 +276,29 @@ impl Incoming {
         let size_max = FRAME_OVERHEAD_MAX + cx.config.message_size_max();
         let mut input = std::mem::take(&mut self.input);
         let mut arrived = None;
-        while matches!(self.state, State::AwaitingHello | State::Open) {
+        while matches!(self.state, State::AwaitingHello | State::Idle | State::Open) {
             let begin = self.taken_size;
             match next_frame(&input[begin..], size_max) {
                 Ok(None) => break,
-                Ok(Some((Frame::Records(_), size))) if self.state == State::Open => {
-                    arrived = self.source.clone().map(|source| (source, begin, size, None));
+                Ok(Some((Frame::Records(_), size))) if self.is_open() => {
+                    arrived = self.source().cloned().map(|source| (source, begin, size, None));
                     break;
                 }
-                Ok(Some((Frame::Compressed(compressed), size))) if self.state == State::Open => {
+                Ok(Some((Frame::Compressed(compressed), size))) if self.is_open() => {
                     match compressed.decompress(size_max) {
                         Ok(body) => {
-                            arrived = self.source.clone().map(|source| (source, begin, size, Some(body)));
+                            arrived = self.source().cloned().map(|source| (source, begin, size, Some(body)));
                             break;
                         }
-                        Err(error) => self.end(cx, &error.to_string()),
+                        Err(error) => self.break_off(cx, &error.to_string()),
                     }
                 }
                 Ok(Some((frame, size))) => {
                     self.taken_size += size;
                     self.take(cx, &frame);
                 }
-                Err(error) => self.end(cx, &error.to_string()),
+                Err(error) => self.break_off(cx, &error.to_string()),
             }
-        }
-        if self.is_closed() {
-            return None;
         }
         if let Some((source, begin, size, body)) = arrived {
             return Some(Arrived { connection: self.connection, source, input, begin, size, body });
@@ -275,16 +312,23 @@ impl Incoming {
     /// Takes a frame that has no records.
     fn take(&mut self, cx: &mut Context, frame: &Frame<'_>) {
         match (self.state, frame) {
-            (State::AwaitingHello, Frame::Hello(hello)) => self.greet(cx, hello),
-            (State::Open, Frame::CaughtUp) => self.has_caught_up = true,
-            (State::Open, Frame::Heartbeat) => (),
-            (_, Frame::Refused { .. }) => self.end(cx, "the source ended the link"),
-            _ => self.end(cx, "it sent a frame that a source does not send here"),
+            (State::AwaitingHello | State::Idle, Frame::Hello(hello)) => self.greet(cx, hello),
+            // The source may begin again before it has heard of the end of its link here.
+            (State::Open, Frame::Hello(hello)) => {
+                self.link = Link::default();
+                self.greet(cx, hello);
+            }
+            // They were on their way when the link ended.
+            (State::Idle, _) => (),
+            (State::Open, Frame::CaughtUp) => self.link.has_caught_up = true,
+            (_, Frame::Ended { reason }) => self.ended(cx, reason),
+            _ => self.break_off(cx, "it sent a frame that a source does not send here"),
         }
     }
 
     fn greet(&mut self, cx: &mut Context, hello: &Hello<'_>) {
-        self.source = Some(SourceInstance {
+        (self.state, self.received_at) = (State::Greeting, cx.now.instant);
+        self.link.source = Some(SourceInstance {
             name: hello.instance.into(),
             group: hello.group.into(),
             started_ns: hello.started_ns,
@@ -315,7 +359,7 @@ impl Incoming {
     }
 
     fn welcome(&mut self, cx: &mut Context, has_mark: bool) {
-        let Some(source) = &self.source else { return };
+        let Some(source) = &self.link.source else { return };
         let (name, group) = (cx.config.name.clone(), cx.config.group().to_owned());
         let sends_back =
             (cx.config.replication.destinations.iter()).any(|destination| *destination.name == *source.name);
@@ -329,7 +373,7 @@ impl Incoming {
         };
         let event = Event::LinkAccepted { source: source.name.to_string(), peer: self.peer.clone() };
         self.state = State::Open;
-        self.is_new = true;
+        self.link.is_new = true;
         self.send(cx, &Frame::Welcome(welcome));
         cx.outputs.push_back(Output::Log(event));
         cx.wants_turn = true;
@@ -337,30 +381,41 @@ impl Incoming {
 
     /// The records of a frame were recorded, or were duplicates. `mark` is the last record of the log.
     pub(super) fn taken(&mut self, cx: &Context, arrived: Arrived, mark: Option<Mark>, taken: Taken) {
-        let through = arrived.frame().map_or(self.received, |records| records.through);
-        self.received = self.received.max(through);
-        self.record_count += taken.record_count;
-        self.duplicate_count += taken.duplicate_count;
+        let link = &mut self.link;
+        let through = arrived.frame().map_or(link.received, |records| records.through);
+        link.received = link.received.max(through);
+        link.record_count += taken.record_count;
+        link.duplicate_count += taken.duplicate_count;
         for (hops, Waiting { through, position, destinations }) in taken.by_hops {
             let ack = PendingAck { through, position, destinations, mark };
-            self.pending.entry(hops).or_default().push_back(ack);
+            link.pending.entry(hops).or_default().push_back(ack);
         }
-        if matches!(self.comparing, Comparing::Nothing) && !taken.duplicates.is_empty() {
-            self.comparing = Comparing::Due(cx.log.appended(), taken.duplicates);
+        if matches!(link.comparing, Comparing::Nothing) && !taken.duplicates.is_empty() {
+            link.comparing = Comparing::Due(cx.log.appended(), taken.duplicates);
         }
+        self.give_back(arrived);
+    }
+
+    /// A record of a frame cannot be recorded: the link ends.
+    pub(super) fn not_taken(&mut self, cx: &mut Context, arrived: Arrived, reason: &str) {
+        self.give_back(arrived);
+        self.end(cx, reason);
+    }
+
+    fn give_back(&mut self, arrived: Arrived) {
         self.taken_size = arrived.begin + arrived.size;
         self.input = arrived.input;
     }
 
     /// Acknowledges what has become safe, and sends a heartbeat when nothing else was sent for a while.
     pub(super) fn advance(&mut self, cx: &mut Context) {
-        if self.is_closed() {
+        if self.is_idle() {
             return;
         }
         let now = cx.now.instant;
         self.compare(cx);
         let mut acknowledged = Vec::new();
-        for (&hops, acks) in &mut self.pending {
+        for (&hops, acks) in &mut self.link.pending {
             let mut safe = None;
             // A record has one hop more here than at the source.
             let is_safe = |ack: &mut PendingAck| {
@@ -372,7 +427,7 @@ impl Incoming {
             acknowledged.extend(safe.map(|ack| (hops, ack)));
         }
         for (hops, PendingAck { through, mark, .. }) in &acknowledged {
-            self.acknowledged = self.acknowledged.max(*through);
+            self.link.acknowledged = self.link.acknowledged.max(*through);
             self.send(cx, &Frame::Acknowledged { through: *through, hops: *hops, mark: *mark });
         }
         if !acknowledged.is_empty() {
@@ -380,14 +435,14 @@ impl Incoming {
         }
         if self.received_at + SILENCE_MAX <= now {
             self.end(cx, "nothing was heard from it for 10 s");
-        } else if self.sent_at + HEARTBEAT <= now && self.state == State::Open {
+        } else if self.sent_at + HEARTBEAT <= now && self.is_open() {
             self.send(cx, &Frame::Heartbeat);
         }
     }
 
     fn compare(&mut self, cx: &mut Context) {
         let persisted = cx.log.journal.persisted();
-        self.comparing = match std::mem::take(&mut self.comparing) {
+        self.link.comparing = match std::mem::take(&mut self.link.comparing) {
             Comparing::Due(position, duplicates) if position <= persisted => {
                 let comparison = Comparison { reader: cx.log.reader.clone(), duplicates };
                 let owner = JobOwner::LinkDuplicates(self.connection);
@@ -399,39 +454,52 @@ impl Incoming {
 
     /// The duplicates were compared with the log. The first conflict of each publisher is logged.
     pub(super) fn compared(&mut self, cx: &mut Context, number: u64, conflicts: &[Conflict]) {
-        if !matches!(self.comparing, Comparing::Running(wanted) if wanted == number) {
+        if !matches!(self.link.comparing, Comparing::Running(wanted) if wanted == number) {
             return;
         }
-        self.comparing = Comparing::Nothing;
-        self.conflict_count += conflicts.len() as u64;
+        self.link.comparing = Comparing::Nothing;
+        self.link.conflict_count += conflicts.len() as u64;
         for Conflict { bookmark, is_other } in conflicts.iter().copied() {
-            if !self.reported.contains(&bookmark.publisher) {
-                self.reported.push(bookmark.publisher);
+            if !self.link.reported.contains(&bookmark.publisher) {
+                self.link.reported.push(bookmark.publisher);
                 let source = self.name();
                 cx.outputs.push_back(Output::Log(Event::LinkConflict { source, bookmark, is_other }));
             }
         }
     }
 
-    pub(super) fn next_timeout(&self) -> Instant {
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
         let silence = self.received_at + SILENCE_MAX;
         match self.state {
-            State::Open => silence.min(self.sent_at + HEARTBEAT),
+            State::Open => Some(silence.min(self.sent_at + HEARTBEAT)),
             // Nothing is sent before the greeting.
-            State::AwaitingHello | State::Searching { .. } | State::Closed => silence,
+            State::AwaitingHello | State::Greeting | State::Searching { .. } => Some(silence),
+            State::Idle | State::Broken => None,
         }
     }
 
     /// Ends the link, and says why at both ends.
     pub(super) fn end(&mut self, cx: &mut Context, reason: &str) {
-        if self.is_closed() {
+        if self.is_idle() {
             return;
         }
         self.send(cx, &Frame::Refused { reason });
-        self.state = State::Closed;
-        cx.outputs.push_back(Output::Close { connection: self.connection });
-        let source = self.name();
-        cx.outputs.push_back(Output::Log(Event::LinkRefused { source, reason: reason.to_owned() }));
+        self.ended(cx, reason);
+    }
+
+    /// The link has ended.
+    fn ended(&mut self, cx: &mut Context, reason: &str) {
+        let event = Event::LinkRefused { source: self.name(), reason: reason.to_owned() };
+        cx.outputs.push_back(Output::Log(event));
+        (self.state, self.link) = (State::Idle, Link::default());
+        cx.wants_turn = true;
+    }
+
+    /// The connection is of no use any more.
+    pub(super) fn break_off(&mut self, cx: &mut Context, reason: &str) {
+        self.end(cx, reason);
+        self.state = State::Broken;
+        cx.wants_turn = true;
     }
 
     fn send(&mut self, cx: &mut Context, frame: &Frame<'_>) {
@@ -441,20 +509,27 @@ impl Incoming {
         cx.outputs.push_back(Output::Send { connection: self.connection, bytes });
     }
 
-    pub(super) fn name(&self) -> String {
-        self.source.as_ref().map_or_else(|| self.peer.clone(), |source| source.name.to_string())
+    fn name(&self) -> String {
+        self.source().map_or_else(|| self.peer.clone(), |source| source.name.to_string())
     }
 
-    pub(super) fn stats(&self) -> SourceStats {
-        SourceStats {
+    /// The address of the other instance.
+    pub(super) fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Figures of the link; `None` when there is none.
+    pub(super) fn stats(&self) -> Option<SourceStats> {
+        let link = &self.link;
+        (!self.is_idle()).then(|| SourceStats {
             name: self.name(),
             peer: self.peer.clone(),
-            state: if self.state == State::Open { "live" } else { "connecting" },
-            received: self.received.get(),
-            acknowledged: self.acknowledged.get(),
-            received_count: self.record_count,
-            duplicate_count: self.duplicate_count,
-            conflict_count: self.conflict_count,
-        }
+            state: if self.is_open() { "live" } else { "connecting" },
+            received: link.received.get(),
+            acknowledged: link.acknowledged.get(),
+            received_count: link.record_count,
+            duplicate_count: link.duplicate_count,
+            conflict_count: link.conflict_count,
+        })
     }
 }

@@ -1,12 +1,13 @@
 //! Links to other instances: records that are sent, records that arrive, and the progress of the destinations (docs/replication.md).
 //!
-//! A link is a separate connection between two instances, and each direction of a pair has one. `outgoing.rs` is the state machine of the
-//! source, `incoming.rs` that of the destination, and `frame.rs` has their frames. The records come from the log (`read.rs`), where the
-//! tests of `route.rs` choose them. The run loop records what came in, through the one intake.
+//! A link has one direction. The two links between a pair share a connection (`connection.rs`), whichever of the two has made it.
+//! `outgoing.rs` is the state machine of the source, `incoming.rs` that of the destination, and `frame.rs` has their frames. The records
+//! come from the log (`read.rs`), where the tests of `route.rs` choose them. The run loop records what came in, through the one intake.
 
 mod check;
 mod compress;
 mod conflict;
+mod connection;
 mod frame;
 mod incoming;
 mod outgoing;
@@ -18,9 +19,6 @@ mod settings;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashbrown::HashMap;
-use rustc_hash::FxBuildHasher;
-
 use crate::BrokerConfig;
 use crate::context::Context;
 use crate::io::ConnectionId;
@@ -28,6 +26,7 @@ use crate::replicated::Destinations;
 use crate::stats::ReplicationStats;
 use crate::tail::{Consumed, LogConsumer};
 use crate::topic::TopicId;
+use connection::Connection;
 use incoming::Incoming;
 use outgoing::{Outgoing, Start};
 use place::Places;
@@ -64,8 +63,7 @@ pub(crate) struct Links {
     /// Those to the destinations, as the configuration has them.
     definitions: Arc<[Arc<Definition>]>,
     outgoing: Vec<Outgoing>,
-    incoming: Vec<Incoming>,
-    by_connection: HashMap<ConnectionId, Side, FxBuildHasher>,
+    connections: Vec<Connection>,
     places: Places,
     arena: Arena,
     /// The last record that was recorded here, as far as the links were told.
@@ -74,12 +72,6 @@ pub(crate) struct Links {
     started: Option<Instant>,
     /// The instant after which clients wait no longer for instances that do not answer; `None` when it is past, or nothing waits.
     start_due: Option<Instant>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
-    Outgoing(usize),
-    Incoming,
 }
 
 impl Links {
@@ -103,8 +95,7 @@ impl Links {
         Links {
             definitions,
             outgoing,
-            incoming: Vec::new(),
-            by_connection: HashMap::default(),
+            connections: Vec::new(),
             places,
             arena: Arena::default(),
             last: None,
@@ -116,7 +107,7 @@ impl Links {
     /// Whether there is work for links at all.
     #[inline]
     pub(crate) fn any(&self) -> bool {
-        !self.outgoing.is_empty() || !self.incoming.is_empty()
+        !self.outgoing.is_empty() || !self.connections.is_empty()
     }
 
     /// The driver has connected to a destination, or could not.
@@ -124,14 +115,14 @@ impl Links {
         let number = destination as usize;
         let Some(link) = self.outgoing.get_mut(number) else { return };
         match opened {
-            Ok(connection) => {
-                if link.opened(cx, connection) {
-                    self.by_connection.insert(connection, Side::Outgoing(number));
-                } else {
-                    // It was paused while the driver connected.
-                    cx.outputs.push_back(crate::Output::Close { connection });
-                }
+            Ok(connection) if link.is_opening() => {
+                let own_links = self.definitions.clone();
+                let incoming = Incoming::idle(connection, link.address(), own_links, cx.now.instant);
+                self.connections.push(Connection::new(connection, incoming));
+                link.begin(cx, connection, None);
             }
+            // The link was paused meanwhile, or the other instance has connected.
+            Ok(connection) => cx.outputs.push_back(crate::Output::Close { connection }),
             Err(reason) => link.not_opened(cx, reason),
         }
     }
@@ -139,67 +130,65 @@ impl Links {
     /// Another instance has connected.
     pub(crate) fn accepted(&mut self, cx: &mut Context, connection: ConnectionId, peer: &str) {
         let own_links = self.definitions.clone();
-        self.incoming.push(Incoming::new(connection, peer, own_links, cx.now.instant));
-        self.by_connection.insert(connection, Side::Incoming);
+        let incoming = Incoming::accepted(connection, peer, own_links, cx.now.instant);
+        self.connections.push(Connection::new(connection, incoming));
     }
 
     /// Takes the bytes of a connection between instances.
-    pub(crate) fn receive(&mut self, cx: &mut Context, connection: ConnectionId, bytes: &[u8]) {
-        match self.by_connection.get(&connection) {
-            Some(Side::Outgoing(number)) => {
-                let number = *number;
-                let link = &mut self.outgoing[number];
-                if link.connection() != Some(connection) {
-                    return;
+    pub(crate) fn receive(&mut self, cx: &mut Context, id: ConnectionId, bytes: &[u8]) {
+        let now = cx.now.instant;
+        let Some(connection) = self.connections.iter_mut().find(|connection| connection.id == id) else {
+            return;
+        };
+        let mut link = self.outgoing.iter_mut().find(|link| link.connection() == Some(id));
+        if let Some(link) = &mut link {
+            link.heard(now);
+        }
+        let mut greeted = None;
+        let received = connection.receive(now, bytes).and_then(|()| {
+            connection.take_answers(|frame| {
+                // Frames for a link that has ended were on their way.
+                if let Some(link) = link.as_mut().filter(|link| link.connection() == Some(id)) {
+                    greeted = link.take(cx, frame).or(greeted.take());
                 }
-                let Some(greeted) = link.receive(cx, bytes) else { return };
-                if greeted.sends_back && link.start == Start::Unknown {
-                    link.start = Start::Filling;
-                } else if !greeted.sends_back {
-                    link.start = Start::Over;
-                }
-                // The new run may lack records that an earlier run of the instance has sent.
-                for incoming in &mut self.incoming {
-                    let is_earlier = incoming.source.as_ref().is_some_and(|source| {
-                        *source.name == *greeted.instance && source.started_ns != greeted.started_ns
-                    });
-                    if is_earlier {
-                        incoming.end(cx, "the instance was started again");
-                    }
-                }
+            })
+        });
+        if let Err(error) = received {
+            connection.incoming.break_off(cx, &error.to_string());
+        }
+        let (Some(link), Some(greeted)) = (link, greeted) else { return };
+        if greeted.sends_back && link.start == Start::Unknown {
+            link.start = Start::Filling;
+        } else if !greeted.sends_back {
+            link.start = Start::Over;
+        }
+        // The new run may lack records that an earlier run of the instance has sent.
+        for Connection { incoming, .. } in &mut self.connections {
+            let is_earlier = incoming.source().is_some_and(|source| {
+                *source.name == *greeted.instance && source.started_ns != greeted.started_ns
+            });
+            if is_earlier {
+                incoming.end(cx, "the instance was started again");
             }
-            Some(Side::Incoming) => {
-                if let Some(incoming) = self.incoming_mut(connection) {
-                    incoming.receive(cx.now.instant, bytes);
-                }
-            }
-            None => (),
         }
     }
 
-    fn incoming_mut(&mut self, connection: ConnectionId) -> Option<&mut Incoming> {
-        self.incoming.iter_mut().find(|incoming| incoming.connection == connection)
+    fn incoming_mut(&mut self, id: ConnectionId) -> Option<&mut Incoming> {
+        let connection = self.connections.iter_mut().find(|connection| connection.id == id);
+        connection.map(|connection| &mut connection.incoming)
     }
 
     /// The connection takes more, or does not.
     pub(crate) fn set_writable(&mut self, connection: ConnectionId, is_writable: bool) {
-        if let Some(Side::Outgoing(number)) = self.by_connection.get(&connection) {
-            self.outgoing[*number].set_writable(is_writable);
+        if let Some(link) = self.outgoing.iter_mut().find(|link| link.connection() == Some(connection)) {
+            link.set_writable(is_writable);
         }
     }
 
-    pub(crate) fn disconnected(&mut self, cx: &mut Context, connection: ConnectionId) {
-        match self.by_connection.remove(&connection) {
-            Some(Side::Outgoing(number)) => {
-                let link = &mut self.outgoing[number];
-                if link.connection() == Some(connection) {
-                    link.disconnected(cx);
-                }
-            }
-            Some(Side::Incoming) => {
-                self.incoming.retain(|incoming| incoming.connection != connection);
-            }
-            None => (),
+    pub(crate) fn disconnected(&mut self, cx: &mut Context, id: ConnectionId) {
+        self.connections.retain(|connection| connection.id != id);
+        if let Some(link) = self.outgoing.iter_mut().find(|link| link.connection() == Some(id)) {
+            link.disconnected(cx);
         }
     }
 
@@ -208,11 +197,11 @@ impl Links {
         if cx.log.failure.is_some() {
             return None;
         }
-        for index in 0..self.incoming.len() {
-            let arrived = self.incoming[index].next_arrived(cx);
+        for index in 0..self.connections.len() {
+            let arrived = self.connections[index].incoming.next_arrived(cx);
             if arrived.is_some() {
                 // Another source gets the next turn.
-                self.incoming.rotate_left(index + 1);
+                self.connections.rotate_left(index + 1);
                 return arrived;
             }
         }
@@ -232,7 +221,7 @@ impl Links {
         let Some(incoming) = self.incoming_mut(arrived.connection()) else { return };
         match result {
             Ok(()) => incoming.taken(cx, arrived, mark, taken),
-            Err(reason) => incoming.end(cx, &reason),
+            Err(reason) => incoming.not_taken(cx, arrived, &reason),
         }
     }
 
@@ -337,29 +326,69 @@ impl Links {
         }
         let now = cx.now.instant;
         let started = *self.started.get_or_insert(now);
-        self.incoming.iter_mut().for_each(|incoming| incoming.advance(cx));
-        // An instance that connects can be reached again. It may have just started, and its clients wait for what it lacks.
-        for source in self.incoming.iter_mut().filter_map(Incoming::take_new) {
-            let to_source =
-                self.outgoing.iter_mut().filter(|link| link.leads_to(&source.name, &source.group));
-            to_source.for_each(|link| link.try_now(now));
+        self.connections.iter_mut().for_each(|connection| connection.incoming.advance(cx));
+        self.answer_new(cx);
+        self.leave_broken(cx);
+        for number in 0..self.outgoing.len() {
+            let shared = self.shared_by(number, now);
+            self.outgoing[number].advance(cx, shared);
         }
-        self.outgoing.iter_mut().for_each(|link| link.advance(cx));
-        let by_connection = &mut self.by_connection;
-        self.incoming.retain(|incoming| {
-            let is_open = !incoming.is_closed();
-            if !is_open {
-                by_connection.remove(&incoming.connection);
-            }
-            is_open
-        });
-        let outgoing = &self.outgoing;
-        by_connection.retain(|connection, side| match side {
-            Side::Outgoing(number) => outgoing[*number].connection() == Some(*connection),
-            Side::Incoming => true,
-        });
+        self.close_unused(cx);
         self.hold_logons(cx, started);
         self.save_places(cx);
+    }
+
+    /// An instance that connects can be reached again. It may have just started, and its clients wait for what it lacks.
+    fn answer_new(&mut self, cx: &mut Context) {
+        for Connection { id, incoming, .. } in &mut self.connections {
+            let peer = incoming.peer().to_owned();
+            let Some(source) = incoming.take_new() else { continue };
+            for link in self.outgoing.iter_mut().filter(|link| link.leads_to(&source.name, &source.group)) {
+                link.try_now(cx.now.instant);
+                // Both have made a connection at the same time: one of the two links moves.
+                let is_other = link.connection().is_some_and(|connection| connection != *id);
+                if is_other && *source.name < *cx.config.name && link.shares_with(&source.name, &source.group)
+                {
+                    link.begin(cx, *id, Some(peer.clone()));
+                }
+            }
+        }
+    }
+
+    fn leave_broken(&mut self, cx: &mut Context) {
+        for connection in self.connections.iter().filter(|connection| connection.incoming.is_broken()) {
+            if let Some(link) = self.outgoing.iter_mut().find(|link| link.connection() == Some(connection.id))
+            {
+                link.lose(cx, "it sent bytes that are no frame of a link");
+            }
+        }
+    }
+
+    /// The connection over which the destination of a link sends its own records, if the link needs one. It has the address of the
+    /// destination.
+    fn shared_by(&self, number: usize, now: Instant) -> Option<(ConnectionId, String)> {
+        let link = &self.outgoing[number];
+        if !link.wants_connection(now) {
+            return None;
+        }
+        let mut open = self.connections.iter().filter(|connection| connection.incoming.is_open());
+        let shared = open.find(|Connection { id, incoming, .. }| {
+            incoming.source().is_some_and(|source| link.shares_with(&source.name, &source.group))
+                && !self.outgoing.iter().any(|other| other.connection() == Some(*id))
+        });
+        shared.map(|connection| (connection.id, connection.incoming.peer().to_owned()))
+    }
+
+    /// Closes the connections that no link uses.
+    fn close_unused(&mut self, cx: &mut Context) {
+        let Links { connections, outgoing, .. } = self;
+        connections.retain(|Connection { id, incoming, .. }| {
+            let is_used = !incoming.is_idle() || outgoing.iter().any(|link| link.connection() == Some(*id));
+            if !is_used {
+                cx.outputs.push_back(crate::Output::Close { connection: *id });
+            }
+            is_used
+        });
     }
 
     fn save_places(&mut self, cx: &mut Context) {
@@ -389,11 +418,10 @@ impl Links {
         // Either of the two links of a pair can be made first, so that the source may have sent everything before the greeting of the
         // destination says that it sends.
         for link in self.outgoing.iter_mut().filter(|link| link.start == Start::Filling) {
-            let has_sent_all = |incoming: &Incoming| {
-                let source = incoming.source.as_ref().map(|source| &*source.name);
-                incoming.has_caught_up && source == link.peer.as_deref()
+            let has_sent_all = |Connection { incoming, .. }: &Connection| {
+                incoming.has_caught_up() && incoming.is_from(link.peer.as_deref())
             };
-            if self.incoming.iter().any(has_sent_all) {
+            if self.connections.iter().any(has_sent_all) {
                 link.start = Start::Over;
             }
         }
@@ -405,11 +433,9 @@ impl Links {
             _ if link.definition.settings.sync_type == SyncType::Async => false,
             Start::Unknown => !is_late,
             Start::Filling => {
-                let sends = |incoming: &Incoming| {
-                    incoming.source.as_ref().is_some_and(|s| Some(&*s.name) == link.peer.as_deref())
-                };
+                let sends = |connection: &Connection| connection.incoming.is_from(link.peer.as_deref());
                 // It said that it sends. When it does not come, clients wait no longer than for an instance that does not answer.
-                !is_late || self.incoming.iter().any(sends)
+                !is_late || self.connections.iter().any(sends)
             }
             Start::Over => false,
         });
@@ -420,7 +446,7 @@ impl Links {
     /// When a link has something to do.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let outgoing = self.outgoing.iter().filter_map(Outgoing::next_timeout);
-        let incoming = self.incoming.iter().map(Incoming::next_timeout);
+        let incoming = self.connections.iter().filter_map(|connection| connection.incoming.next_timeout());
         let places = self.places.due().filter(|_| !self.outgoing.is_empty());
         outgoing.chain(incoming).chain(self.start_due).chain(places).min()
     }
@@ -464,14 +490,14 @@ impl Links {
             group: cx.config.group().to_owned(),
             holds_logons: cx.log.replicated.holds_logons,
             destinations: self.outgoing.iter().map(|link| link.stats(cx)).collect(),
-            sources: self.incoming.iter().map(Incoming::stats).collect(),
+            sources: self.connections.iter().filter_map(|connection| connection.incoming.stats()).collect(),
         }
     }
 
     /// Ends all links: the instance stops.
     pub(crate) fn close(&mut self, cx: &mut Context) {
-        for connection in self.by_connection.keys() {
-            cx.outputs.push_back(crate::Output::Close { connection: *connection });
+        for Connection { id, .. } in &self.connections {
+            cx.outputs.push_back(crate::Output::Close { connection: *id });
         }
     }
 

@@ -34,6 +34,9 @@ use crate::work::{Job, JobOwner};
 /// The first delay after every address was tried without success. It doubles with each pass. As with clients.
 const DELAY_MIN: Duration = Duration::from_millis(200);
 
+/// The next attempt of a link whose destination is to connect.
+const NEVER: Instant = Instant(u64::MAX);
+
 /// The longest delay.
 const DELAY_MAX: Duration = Duration::from_secs(20);
 
@@ -59,8 +62,9 @@ pub(super) struct Outgoing {
     /// The name of the instance that answered.
     pub(super) peer: Option<String>,
     peer_group: String,
+    /// The address of the destination when it has made the connection.
+    shared: Option<String>,
     is_writable: bool,
-    input: Vec<u8>,
     received_at: Instant,
     sent_at: Instant,
     cursor: Option<Cursor>,
@@ -129,8 +133,8 @@ impl Outgoing {
             failed_passes: 0,
             peer: None,
             peer_group: String::new(),
+            shared: None,
             is_writable: true,
-            input: Vec::new(),
             received_at: Instant::default(),
             sent_at: Instant::default(),
             cursor: None,
@@ -171,6 +175,12 @@ impl Outgoing {
         settings.name == instance || settings.group.as_deref() == Some(group)
     }
 
+    /// Whether it uses a connection that the instance has made. Addresses of a group have an order, so that they are tried instead.
+    pub(super) fn shares_with(&self, instance: &str, group: &str) -> bool {
+        let settings = &self.definition.settings;
+        settings.name == instance || (settings.addresses.is_empty() && self.leads_to(instance, group))
+    }
+
     pub(super) fn is_live(&self) -> bool {
         matches!(self.state, State::Live(_))
     }
@@ -202,12 +212,7 @@ impl Outgoing {
         if matches!(self.state, State::Gap | State::Paused) {
             return;
         }
-        if let Some(connection) = self.connection() {
-            cx.outputs.push_back(Output::Close { connection });
-        }
-        self.forget_connection();
-        (self.start, self.address) = (Start::Over, 0);
-        self.state = State::Gap;
+        self.stop(cx, State::Gap, "it lacks records that are no longer in the log of the source");
         let (after, first) = (self.resume_from.get(), cx.log.reader.first().get());
         let event = Event::LinkHasGap { destination: self.name(), after, first };
         self.last_error = Some(event.to_string());
@@ -229,14 +234,30 @@ impl Outgoing {
         (self.resume_from, self.mark)
     }
 
-    /// Does what is due: connects, reads and sends records, sends a heartbeat, looks at the age of what is not acknowledged.
-    pub(super) fn advance(&mut self, cx: &mut Context) {
+    /// Whether it would use a connection that the destination has made.
+    pub(super) fn wants_connection(&self, now: Instant) -> bool {
+        match self.state {
+            State::Waiting(at) => at <= now,
+            State::Opening => true,
+            State::Greeting(_) | State::Live(_) | State::Paused | State::Gap => false,
+        }
+    }
+
+    /// Does what is due: connects, reads and sends records, sends a heartbeat, looks at the age of what is not acknowledged. `shared` is a
+    /// connection that the destination has made, with its address.
+    pub(super) fn advance(&mut self, cx: &mut Context, shared: Option<(ConnectionId, String)>) {
         let now = cx.now.instant;
         match self.state {
             State::Waiting(at) if at <= now && self.lacks_files(cx, self.resume_from) => {
                 self.stop_at_gap(cx);
             }
-            State::Waiting(at) if at <= now => self.open(cx),
+            State::Waiting(at) if at <= now => match shared {
+                Some((connection, address)) => self.begin(cx, connection, Some(address)),
+                None => self.open(cx),
+            },
+            State::Opening if let Some((connection, address)) = shared => {
+                self.begin(cx, connection, Some(address));
+            }
             State::Greeting(_) | State::Live(_) if self.received_at + SILENCE_MAX <= now => {
                 self.lose(cx, "nothing was heard from it for 10 s");
             }
@@ -272,6 +293,7 @@ impl Outgoing {
     /// When it has something to do next.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let link = match self.state {
+            State::Waiting(NEVER) => None,
             State::Waiting(at) => Some(at),
             State::Opening | State::Paused | State::Gap => None,
             State::Greeting(_) => Some(self.received_at + SILENCE_MAX),
@@ -292,9 +314,24 @@ impl Outgoing {
     }
 
     fn open(&mut self, cx: &mut Context) {
+        let Some(address) = self.definition.settings.addresses.get(self.address).cloned() else {
+            // The destination is to connect.
+            self.state = State::Waiting(NEVER);
+            return;
+        };
         self.state = State::Opening;
-        let address = self.definition.settings.addresses[self.address].clone();
         cx.outputs.push_back(Output::OpenLink { destination: self.number as u32, address });
+    }
+
+    pub(super) fn is_opening(&self) -> bool {
+        self.state == State::Opening
+    }
+
+    /// The address that is connected, or is tried next; empty when the destination is to connect.
+    pub(super) fn address(&self) -> &str {
+        let configured =
+            || self.definition.settings.addresses.get(self.address).map_or("", |address| address);
+        self.shared.as_deref().unwrap_or_else(configured)
     }
 
     /// The driver could not connect.
@@ -304,14 +341,18 @@ impl Outgoing {
         }
     }
 
-    /// The driver has connected: introduces this instance.
-    pub(super) fn opened(&mut self, cx: &mut Context, connection: ConnectionId) -> bool {
-        if self.state != State::Opening {
-            return false;
+    /// There is a connection: introduces this instance. `shared` is the address of the destination when it has made the connection.
+    pub(super) fn begin(&mut self, cx: &mut Context, connection: ConnectionId, shared: Option<String>) {
+        if let Some(earlier) = self.connection() {
+            self.send(
+                cx,
+                earlier,
+                &Frame::Ended { reason: "it uses the other connection of the two instances" },
+            );
         }
+        self.forget_connection();
         let now = cx.now.instant;
-        (self.received_at, self.is_writable) = (now, true);
-        self.input.clear();
+        (self.received_at, self.is_writable, self.shared) = (now, true, shared);
         self.state = State::Greeting(connection);
         let settings = &self.definition.settings;
         let offers = offered(cx, &self.definition.route);
@@ -331,7 +372,6 @@ impl Outgoing {
         Frame::Hello(hello).encode(&mut bytes);
         self.sent_at = now;
         cx.outputs.push_back(Output::Send { connection, bytes });
-        true
     }
 
     /// The connection takes more, or does not.
@@ -339,31 +379,13 @@ impl Outgoing {
         self.is_writable = is_writable;
     }
 
-    /// Bytes came from the destination. Gives its greeting when it is among them.
-    pub(super) fn receive(&mut self, cx: &mut Context, bytes: &[u8]) -> Option<Greeted> {
-        self.received_at = cx.now.instant;
-        let mut input = std::mem::take(&mut self.input);
-        input.extend_from_slice(bytes);
-        let (mut taken_size, mut greeted) = (0, None);
-        while self.connection().is_some() {
-            match super::frame::next_frame(&input[taken_size..], super::frame::FRAME_OVERHEAD_MAX) {
-                Ok(None) => break,
-                Ok(Some((frame, size))) => {
-                    taken_size += size;
-                    greeted = self.take(cx, &frame).or(greeted);
-                }
-                Err(error) => self.lose(cx, &error.to_string()),
-            }
-        }
-        input.drain(..taken_size);
-        self.report(cx);
-        if self.connection().is_some() {
-            self.input = input;
-        }
-        greeted
+    /// Something came on the connection.
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.received_at = now;
     }
 
-    fn take(&mut self, cx: &mut Context, frame: &Frame<'_>) -> Option<Greeted> {
+    /// Takes a frame of the destination. Gives its introduction when the frame is this.
+    pub(super) fn take(&mut self, cx: &mut Context, frame: &Frame<'_>) -> Option<Greeted> {
         match (self.state, frame) {
             (State::Greeting(connection), Frame::Welcome(welcome)) => {
                 return self.welcomed(cx, connection, welcome);
@@ -371,8 +393,10 @@ impl Outgoing {
             (_, Frame::Refused { reason }) => self.refused(cx, reason),
             (State::Live(_), Frame::Acknowledged { through, hops, mark }) => {
                 self.acknowledged(*through, *hops, *mark);
+                self.report(cx);
             }
-            (_, Frame::Heartbeat) => (),
+            // It belongs to an earlier link on the connection.
+            (State::Greeting(_), Frame::Acknowledged { .. }) => (),
             _ => self.lose(cx, "it sent a frame that a destination does not send here"),
         }
         None
@@ -599,13 +623,7 @@ impl Outgoing {
         if self.state == State::Paused {
             return;
         }
-        if let Some(connection) = self.connection() {
-            cx.outputs.push_back(Output::Close { connection });
-        }
-        self.forget_connection();
-        // Clients of an instance that has just started do not wait for the end of the pause.
-        (self.start, self.address) = (Start::Over, 0);
-        self.state = State::Paused;
+        self.stop(cx, State::Paused, "a command paused it");
         cx.outputs.push_back(Output::Log(Event::LinkPaused { destination: self.name(), is_paused: true }));
         cx.wants_turn = true;
     }
@@ -627,9 +645,18 @@ impl Outgoing {
         cx.wants_turn = true;
     }
 
+    /// Ends the link until a command. Clients of an instance that has just started do not wait for this.
+    fn stop(&mut self, cx: &mut Context, state: State, reason: &str) {
+        if let Some(connection) = self.connection() {
+            self.send(cx, connection, &Frame::Ended { reason });
+        }
+        self.forget_connection();
+        (self.start, self.address, self.state) = (Start::Over, 0, state);
+    }
+
     /// Forgets all that belongs to the connection.
     fn forget_connection(&mut self) {
-        self.input.clear();
+        self.shared = None;
         (self.cursor, self.reading) = (None, None);
         self.forget_flight();
         // Nothing above it is known to be there.
@@ -659,19 +686,20 @@ impl Outgoing {
 
     /// The connection is gone.
     pub(super) fn disconnected(&mut self, cx: &mut Context) {
-        self.lose(cx, "the connection was closed");
+        self.fail(cx, "the connection was closed");
     }
 
-    fn lose(&mut self, cx: &mut Context, reason: &str) {
+    /// The link ends here. The connection may carry on the link from the destination.
+    pub(super) fn lose(&mut self, cx: &mut Context, reason: &str) {
         if let Some(connection) = self.connection() {
-            cx.outputs.push_back(Output::Close { connection });
+            self.send(cx, connection, &Frame::Ended { reason });
             self.fail(cx, reason);
         }
     }
 
     /// Tries the next address. A link that was up begins at the top again.
     fn fail(&mut self, cx: &mut Context, reason: &str) {
-        let was_live = self.is_live();
+        let (was_live, was_shared) = (self.is_live(), self.shared.is_some());
         if self.last_error.as_deref() != Some(reason) {
             let event = Event::LinkDown { destination: self.name(), reason: reason.to_owned() };
             cx.outputs.push_back(Output::Log(event));
@@ -680,7 +708,10 @@ impl Outgoing {
         self.forget_connection();
         let is_last = self.address + 1 >= self.definition.settings.addresses.len();
         self.address = if was_live || is_last { 0 } else { self.address + 1 };
-        let delay = if was_live {
+        let delay = if was_live && was_shared {
+            // The destination connects again, and this connection is used.
+            DELAY_MIN * 2
+        } else if was_live {
             DELAY_MIN
         } else if is_last {
             self.start = Start::Over;
@@ -714,7 +745,7 @@ impl Outgoing {
         DestinationStats {
             name: settings.name.clone(),
             instance: self.peer.clone().filter(|_| self.is_live()),
-            address: settings.addresses.get(self.address).cloned().unwrap_or_default(),
+            address: self.address().to_owned(),
             state: match self.state {
                 State::Waiting(_) => "waiting",
                 State::Opening | State::Greeting(_) => "connecting",

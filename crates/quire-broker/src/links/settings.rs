@@ -41,7 +41,7 @@ pub struct DestinationSettings {
     pub name: String,
     /// The group that it is in. With a group, any instance of the group may answer at the addresses.
     pub group: Option<String>,
-    /// Equivalent addresses, tried from the top.
+    /// Equivalent addresses, tried from the top. Without one, the destination is to connect to this instance.
     pub addresses: Vec<String>,
     /// Whether publishers wait for it.
     pub sync_type: SyncType,
@@ -171,20 +171,29 @@ impl ReplicationConfig {
                 let reason = format!("{instance:?} is the name of this instance");
                 errors.push(ConfigError::new(format!("{path}.name"), reason));
             }
-            definitions.extend(settings.compile(&path, options, &mut errors));
+            definitions.extend(settings.compile(&path, self.accepts, options, &mut errors));
         }
         errors.none_or(definitions)
     }
 }
 
 impl DestinationSettings {
-    fn compile(&self, path: &str, options: &FilterOptions, errors: &mut ConfigErrors) -> Option<Definition> {
+    /// `accepts`: other instances can connect to this one.
+    fn compile(
+        &self,
+        path: &str,
+        accepts: bool,
+        options: &FilterOptions,
+        errors: &mut ConfigErrors,
+    ) -> Option<Definition> {
         errors.note(check_name(&format!("{path}.name"), &self.name));
         if let Some(group) = &self.group {
             errors.note(check_name(&format!("{path}.group"), group));
         }
-        if self.addresses.is_empty() {
-            errors.push(ConfigError::new(format!("{path}.addresses"), "it is empty: name at least one"));
+        if self.addresses.is_empty() && !accepts {
+            let reason =
+                "it is empty, and without `replication.address` the destination cannot connect either";
+            errors.push(ConfigError::new(format!("{path}.addresses"), reason));
         }
         if self.topics.is_empty() {
             errors.push(ConfigError::new(format!("{path}.topics"), "it is empty: nothing would be sent"));

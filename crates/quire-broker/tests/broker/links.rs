@@ -239,6 +239,11 @@ impl Cluster {
         self.at(target).broker.handle(now, Input::LinkAccepted { connection, peer: "test" });
     }
 
+    /// The connections between instances.
+    pub fn connection_count(&self) -> usize {
+        self.pipes.len() / 2
+    }
+
     /// The messages of the log of an instance, as publisher, sequence and data, in their order.
     pub fn log(&mut self, number: usize) -> Vec<(u64, u64, String)> {
         self.records(number, |record| {

@@ -53,6 +53,7 @@ mod ranges;
 mod rates;
 mod replication;
 mod replication_checks;
+mod replication_connections;
 mod replication_defects;
 mod replication_faults;
 mod replication_retained;

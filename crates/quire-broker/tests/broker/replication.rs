@@ -276,7 +276,8 @@ fn a_paused_link_sends_nothing_and_keeps_the_journal_until_it_is_resumed() {
 
 #[test]
 fn a_pause_ends_an_attempt_to_connect_and_a_restart_ends_the_pause() {
-    let mut cluster = Cluster::new(pair_of(SyncType::Async));
+    let configs = vec![instance("a", vec![destination("b", SyncType::Async)]), instance("b", vec![])];
+    let mut cluster = Cluster::new(configs);
     cluster.kill(0);
     cluster.held = Some(0);
     cluster.start(0);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use quire_journal::RecordKind;
 
 use super::Canary;
+use super::network::Site;
 use crate::random::Random;
 
 const WELCOME: u8 = 2;
@@ -20,8 +21,8 @@ const HOPS_MAX: u8 = 6;
 pub(super) struct Defects {
     pub canary: Option<Canary>,
     random: Random,
-    /// By connection: a frame of records that waits for the one after it.
-    held: BTreeMap<u64, Vec<u8>>,
+    /// By connection and sender: a frame of records that waits for the one after it.
+    held: BTreeMap<(u64, Site), Vec<u8>>,
 }
 
 /// The result of a change to the frames that a link sends.
@@ -55,8 +56,8 @@ impl Defects {
         self.canary == Some(canary) && self.random.percent(percent)
     }
 
-    /// Frames that a link sends at once, all of them whole.
-    pub fn pass_frames(&mut self, connection: u64, mut bytes: &[u8]) -> Passed {
+    /// Frames that an instance sends at once, all of them whole.
+    pub fn pass_frames(&mut self, connection: u64, sender: Site, mut bytes: &[u8]) -> Passed {
         let mut passed = Passed::default();
         while let Some((size, _)) = bytes.split_first_chunk::<4>() {
             let (frame, rest) = bytes.split_at(bytes.len().min(4 + u32::from_le_bytes(*size) as usize));
@@ -69,9 +70,9 @@ impl Defects {
                     passed.answered.extend_from_slice(&acknowledgement(frame));
                 }
                 Some(RECORDS) if self.canary == Some(Canary::SwappedRecords) => {
-                    let earlier = self.held.remove(&connection);
+                    let earlier = self.held.remove(&(connection, sender));
                     if earlier.is_none() && self.random.percent(20) {
-                        self.held.insert(connection, frame.to_vec());
+                        self.held.insert((connection, sender), frame.to_vec());
                     } else {
                         passed.sent.extend_from_slice(frame);
                         passed.sent.extend_from_slice(&earlier.unwrap_or_default());

@@ -413,7 +413,7 @@ impl Running {
         match output {
             Output::Send { connection: ConnectionId(number), bytes } => {
                 if self.links.contains(&number) && defects.concern_links() {
-                    let passed = defects.pass_frames(number, &bytes);
+                    let passed = defects.pass_frames(number, site, &bytes);
                     network.send(number, site, now_ns, &passed.sent);
                     if !passed.answered.is_empty() {
                         let connection = ConnectionId(number);
