@@ -341,15 +341,14 @@ impl Links {
     /// An instance that connects can be reached again. It may have just started, and its clients wait for what it lacks.
     fn answer_new(&mut self, cx: &mut Context) {
         for Connection { id, incoming, .. } in &mut self.connections {
-            let peer = incoming.peer().to_owned();
-            let Some(source) = incoming.take_new() else { continue };
+            let Some(source) = incoming.take_new().cloned() else { continue };
             for link in self.outgoing.iter_mut().filter(|link| link.leads_to(&source.name, &source.group)) {
                 link.try_now(cx.now.instant);
                 // Both have made a connection at the same time: one of the two links moves.
-                let is_other = link.connection().is_some_and(|connection| connection != *id);
-                if is_other && *source.name < *cx.config.name && link.shares_with(&source.name, &source.group)
-                {
-                    link.begin(cx, *id, Some(peer.clone()));
+                let is_to_source = *link.definition.settings.name == *source.name;
+                let has_another = link.connection().is_some_and(|connection| connection != *id);
+                if is_to_source && has_another && *source.name < *cx.config.name {
+                    link.begin(cx, *id, Some(incoming.peer().to_owned()));
                 }
             }
         }
