@@ -44,8 +44,8 @@ const INLINE_RECORDS_MAX: u64 = 256;
 /// message, and the subscribers that read after them must keep up.
 const LONE_SIZE_MAX: usize = 8 * 1024;
 
-/// The longest pause of a replay. With full chunks it still reads 256 MB/s, which is more than single publishes can produce meanwhile.
-const YIELD_MAX: Duration = Duration::from_millis(1);
+/// The longest pause of a replay, and of a link. With full chunks it still reads 256 MB/s, which is more than single publishes can produce meanwhile.
+pub(crate) const YIELD_MAX: Duration = Duration::from_millis(1);
 
 /// The size of a chunk, and of one read from the disk, of a replay that paused. So the loop and the disk are busy for a shorter time when
 /// the next publish arrives. A sync that waits for 256 KiB of reads takes half a millisecond.
@@ -628,7 +628,7 @@ impl Context {
     }
 
     /// Whether something small waits for the disk.
-    fn has_lone_publish(&self) -> bool {
+    pub(crate) fn has_lone_publish(&self) -> bool {
         let size = self.log.unpersisted_size();
         0 < size && size <= LONE_SIZE_MAX && self.log.failure.is_none()
     }

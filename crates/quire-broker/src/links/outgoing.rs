@@ -25,6 +25,7 @@ use super::frame::{Frame, Hello, Mark, VERSION, Welcome};
 use super::read::{LinkFound, LinkReading, SentFrame};
 use super::settings::{Definition, SyncType};
 use super::{HEARTBEAT, SILENCE_MAX, offered, start_of_log};
+use crate::bookmarks::YIELD_MAX;
 use crate::context::Context;
 use crate::io::{ConnectionId, Event, Output};
 use crate::replicated::Progress;
@@ -70,6 +71,8 @@ pub(super) struct Outgoing {
     cursor: Option<Cursor>,
     /// The number of the read under way.
     reading: Option<u64>,
+    /// A publish waits for the disk alone: nothing is read until then.
+    yields_until: Option<Instant>,
     greeted: Position,
     scanned: Position,
     acknowledged: Position,
@@ -139,6 +142,7 @@ impl Outgoing {
             sent_at: Instant::default(),
             cursor: None,
             reading: None,
+            yields_until: None,
             greeted: Position::ZERO,
             scanned: Position::ZERO,
             acknowledged: Position::ZERO,
@@ -299,9 +303,10 @@ impl Outgoing {
             State::Greeting(_) => Some(self.received_at + SILENCE_MAX),
             State::Live(_) => Some((self.received_at + SILENCE_MAX).min(self.sent_at + HEARTBEAT)),
         };
+        let link = link.into_iter().chain(self.yields_until);
         let is_aging = self.definition.downgrade_after().filter(|_| !self.is_downgraded && !self.by_command);
         let age = self.waiting.front().zip(is_aging).map(|((_, since), after)| *since + after);
-        link.into_iter().chain(age).min()
+        link.chain(age).min()
     }
 
     /// Waits no longer for the next attempt. An attempt that is under way now is followed by the next one after the shortest delay.
@@ -500,6 +505,10 @@ impl Outgoing {
         let limit = cx.log.journal.persisted();
         let has_room = self.is_writable && self.in_flight_size < WINDOW_SIZE;
         if self.reading.is_some() || self.scanned >= limit || !has_room {
+            self.yields_until = None;
+            return;
+        }
+        if self.yields_to_publish(cx, limit) {
             return;
         }
         let Some(peer) = self.peer.clone() else { return };
@@ -518,13 +527,30 @@ impl Outgoing {
             now: cx.now.wall,
         };
         let has_filter = self.definition.route.topics.iter().any(|topic| topic.filter.is_some());
-        let is_near = limit.get() - self.scanned.get() <= INLINE_RECORDS_MAX;
-        if is_near && !has_filter {
+        if self.is_near(limit) && !has_filter {
             self.add_found(cx, reading.run());
         } else {
             let number = cx.begin_job(JobOwner::Link(self.number), Job::Link(Box::new(reading)));
             self.reading = Some(number);
         }
+    }
+
+    fn is_near(&self, limit: Position) -> bool {
+        limit.get() - self.scanned.get() <= INLINE_RECORDS_MAX
+    }
+
+    /// As a replay, a link that is far behind pauses while a single publish waits for the disk. When publishers wait for the destination, it
+    /// does not.
+    fn yields_to_publish(&mut self, cx: &Context, limit: Position) -> bool {
+        let is_waited_for = cx.log.replicated.is_waited_for(self.number);
+        if is_waited_for || self.is_near(limit) || !cx.has_lone_publish() {
+            self.yields_until = None;
+            return false;
+        }
+        let now = cx.now.instant;
+        let yields = *self.yields_until.get_or_insert(now + YIELD_MAX) > now;
+        self.yields_until = self.yields_until.filter(|_| yields);
+        yields
     }
 
     /// A read is done; `None` after a bug.
@@ -657,7 +683,7 @@ impl Outgoing {
     /// Forgets all that belongs to the connection.
     fn forget_connection(&mut self) {
         self.shared = None;
-        (self.cursor, self.reading) = (None, None);
+        (self.cursor, self.reading, self.yields_until) = (None, None, None);
         self.forget_flight();
         // Nothing above it is known to be there.
         self.scanned = self.acknowledged;

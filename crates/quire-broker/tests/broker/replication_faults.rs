@@ -27,6 +27,43 @@ fn a_destination_that_was_away_gets_what_it_missed() {
     assert!(cluster.carried_size > before);
 }
 
+/// Two instances. The second one has just returned, lacks 12,000 messages, and the disk of the first one is slow.
+fn far_behind(sync_type: SyncType) -> Cluster {
+    let mut cluster = Cluster::new(pair_of(sync_type));
+    cluster.at(0).client(1, "p");
+    cluster.kill(1);
+    cluster.publish(0, 1, 1, 12_000);
+    cluster.at(0).writes_at_once = false;
+    cluster.publish(0, 1, 12_001, 1);
+    cluster.start(1);
+    cluster.settle();
+    cluster
+}
+
+#[test]
+fn a_link_that_is_far_behind_pauses_for_a_millisecond_while_a_publish_waits_alone() {
+    let mut cluster = far_behind(SyncType::Async);
+    assert_eq!((link_state(&mut cluster), cluster.log(1).len()), ("catching_up", 0));
+    cluster.pass(Duration::from_micros(999));
+    assert_eq!(cluster.log(1).len(), 0);
+    cluster.pass(Duration::from_micros(1));
+    let count = cluster.log(1).len();
+    assert!((1..12_000).contains(&count), "{count} after a millisecond");
+    cluster.at(0).writes_at_once = true;
+    cluster.settle();
+    assert_eq!(cluster.log(1).len(), 12_001);
+}
+
+#[test]
+fn a_link_that_publishers_wait_for_does_not_pause() {
+    let mut cluster = far_behind(SyncType::Sync);
+    assert_eq!(cluster.log(1).len(), 12_000);
+}
+
+fn link_state(cluster: &mut Cluster) -> &'static str {
+    cluster.stats(0).destinations[0].state
+}
+
 #[test]
 fn a_partition_costs_nothing_but_time() {
     let mut cluster = Cluster::new(pair_of(SyncType::Sync));
