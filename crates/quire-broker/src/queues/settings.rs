@@ -10,7 +10,7 @@ use crate::ConfigError;
 use crate::config::ConfigErrors;
 use crate::topic::{QueueRoute, Recording, RecordingRule};
 use quire_expression::filter::{Expression, Filter, FilterOptions, MessageContext};
-use quire_expression::message_type::{self, Arena, MessageType};
+use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
 use quire_queue::{self as queue, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics};
 use quire_scan::Start;
@@ -175,9 +175,10 @@ impl Definition {
 }
 
 impl Priority {
-    /// The rank of a message: whole, truncated, and at most 2^64 - 1; `None` for what is no number or negative, which ranks last.
+    /// The rank of a message: a whole number without its fraction, at most 2^64 - 1. The value is converted to a number as in a filter.
+    /// `None` when it is NULL, not a number, or negative: the message then comes last.
     pub fn of(&self, message: &MessageContext<'_>, arena: &mut Arena) -> Option<u64> {
-        let message_type::Value::Number(number, _) = self.0.evaluate(message, arena) else { return None };
+        let number = self.0.evaluate(message, arena).to_number()?;
         match number.as_i128() {
             Some(whole) => u64::try_from(whole.min(u64::MAX.into())).ok(),
             None => Some(number.as_f64()).filter(|number| *number >= 0.0).map(|number| number as u64),

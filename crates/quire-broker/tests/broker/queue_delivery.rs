@@ -225,6 +225,34 @@ fn rule_17_the_highest_priority_first_ties_to_the_oldest_and_what_is_no_number_l
 }
 
 #[test]
+fn a_priority_is_converted_to_a_number_as_in_a_filter() {
+    let settings = QueueSettings { priority: Some("/p".into()), ..queue("jobs") };
+    let mut pair = with_queues([settings]);
+    pair.client(1, "publisher");
+    pair.client(2, "worker");
+    let messages = [
+        r#"{"n":1,"p":"x9"}"#,
+        r#"{"n":2,"p":"5"}"#,
+        r#"{"n":3,"p":7}"#,
+        r#"{"n":4,"p":"1e1"}"#,
+        r#"{"n":5,"p":true}"#,
+        r#"{"n":6,"p":["6",9]}"#,
+        r#"{"n":7,"p":{"a":9}}"#,
+        r#"{"n":8,"p":[]}"#,
+        r#"{"n":9,"p":"-1"}"#,
+        r#"{"n":10,"p":" 9"}"#,
+        r#"{"n":11,"p":false}"#,
+    ];
+    for (sequence, data) in (1..).zip(messages) {
+        pair.publish(1, sequence, "jobs", data);
+    }
+    pair.turn();
+    pair.subscribe(2, &consume(1, "jobs", 20));
+    pair.turn();
+    assert_eq!(numbers(&pair.take_queued(2)), [4, 3, 6, 2, 5, 11, 1, 7, 8, 9, 10]);
+}
+
+#[test]
 fn only_what_the_filter_of_a_queue_lets_through_enters() {
     let settings = QueueSettings { filter: Some("/n % 2 = 1".into()), ..queue("jobs") };
     let mut pair = with_queues([settings]);
