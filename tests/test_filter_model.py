@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import quire
 import support.filter_model as model
 from hypothesis import HealthCheck, given, settings
@@ -65,11 +66,13 @@ TEXTS = st.one_of(
             "False",
             "nan",
             " 1",
+            "\ta \n",
+            " \r\n",
             "it's",
             "é",
         ]
     ),
-    st.text("aAbB1.é", max_size=4),
+    st.text("aAbB1.é \t\n", max_size=4),
 )
 SINGLES = st.one_of(st.none(), st.booleans(), INTEGERS, FLOATS, TEXTS)
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -130,6 +133,8 @@ UNARY: dict[str, Callable[[Value], Value]] = {
     "REVERSE": lambda value: model.on_text(value, lambda text: text[::-1]),
     "LENGTH": lambda value: model.on_text(value, len),
     "TRIM": lambda value: model.on_text(value, lambda text: text.strip(b" ")),
+    "LTRIM": lambda value: model.on_text(value, lambda text: text.lstrip(b" ")),
+    "RTRIM": lambda value: model.on_text(value, lambda text: text.rstrip(b" ")),
     "CRC32": model.crc32,
     "ARRAY_COUNT": lambda value: Number(len(model.array(value))),
     "ARRAY_MAX": lambda value: model.best(model.array(value), ">"),
@@ -285,6 +290,16 @@ def test_expressions_mean_what_the_model_says(
 ) -> None:
     for expression in expressions:
         check(expression, documents)
+
+
+@pytest.mark.parametrize("name", sorted(UNARY))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.fixed_dictionaries({"a": st.one_of(TEXTS, MEMBERS)}), min_size=4, max_size=4))
+def test_a_function_of_one_argument_means_what_the_model_says(
+    name: str, documents: list[dict[str, Any]]
+) -> None:
+    field = Expression("/a", lambda document: model.member(document, "a"))
+    check(function(name, field, value=UNARY[name]), documents)
 
 
 def check(expression: Expression, documents: list[dict[str, Any]]) -> None:

@@ -204,9 +204,12 @@ def compare(operator: str, left: Value, right: Value) -> Truth:
 
 
 def like(value: Value, pattern: bytes) -> Truth:
+    # In Python, `$` also matches before a line end at the end of the text.
+    wanted = pattern.replace(b"$", rb"\Z")
+
     def one(element: Value) -> Truth:
         text = to_text(element)
-        return None if text is None else re.search(pattern, text) is not None
+        return None if text is None else re.search(wanted, text) is not None
 
     return any_of(one(element) for element in elements(value))
 

@@ -74,15 +74,16 @@ pub fn length<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'
 }
 
 pub fn trim<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'a> {
-    evaluation.text(&arguments[0]).map_or(Value::Null, |text| Value::text(text.trim_ascii()))
+    let text = evaluation.text(&arguments[0]);
+    text.map_or(Value::Null, |text| Value::text(without_leading_blanks(without_trailing_blanks(text))))
 }
 
 pub fn ltrim<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'a> {
-    evaluation.text(&arguments[0]).map_or(Value::Null, |text| Value::text(text.trim_ascii_start()))
+    evaluation.text(&arguments[0]).map_or(Value::Null, |text| Value::text(without_leading_blanks(text)))
 }
 
 pub fn rtrim<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'a> {
-    evaluation.text(&arguments[0]).map_or(Value::Null, |text| Value::text(text.trim_ascii_end()))
+    evaluation.text(&arguments[0]).map_or(Value::Null, |text| Value::text(without_trailing_blanks(text)))
 }
 
 /// A NULL replacement removes: the empty text is NULL, and there is no other way to say it.
@@ -140,6 +141,21 @@ pub fn regexp_replace<'a>(
 
 fn both<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> [Option<&'a [u8]>; 2] {
     [evaluation.text(&arguments[0]), evaluation.text(&arguments[1])]
+}
+
+/// A blank is a space. As in SQL, tabs and line ends stay.
+fn without_leading_blanks(mut text: &[u8]) -> &[u8] {
+    while let [b' ', rest @ ..] = text {
+        text = rest;
+    }
+    text
+}
+
+fn without_trailing_blanks(mut text: &[u8]) -> &[u8] {
+    while let [rest @ .., b' '] = text {
+        text = rest;
+    }
+    text
 }
 
 fn position<'a>(text: &[u8], part: &[u8]) -> Value<'a> {
