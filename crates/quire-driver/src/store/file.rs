@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use quire_journal::{Disk, RealDisk};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::StoreError;
@@ -58,8 +59,15 @@ pub(super) struct Entries<'a> {
 }
 
 impl StoreFile {
-    /// Opens the file, or makes it, and takes it for this client.
+    /// Opens the file, or makes it and the directories above it, and takes it for this client.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
+        if let Some(directory) = path.parent().filter(|above| !above.as_os_str().is_empty())
+            && !directory.exists()
+        {
+            RealDisk
+                .create_directory(directory)
+                .map_err(|source| StoreError::Directory { directory: directory.to_owned(), source })?;
+        }
         loop {
             let mut options = OpenOptions::new();
             let file = options.read(true).write(true).create(true).truncate(false).open(path);

@@ -28,6 +28,14 @@ pub enum StoreError {
         /// The error of the system.
         source: io::Error,
     },
+    /// The directory of the file is missing and cannot be created.
+    #[error("{directory}: creating the directory: {source}", directory = directory.display())]
+    Directory {
+        /// The directory.
+        directory: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
     /// Another process, or another client of this one, has it open.
     #[error("{path} is in use by another client", path = path.display())]
     Locked {
@@ -60,7 +68,9 @@ impl StoreError {
     /// The stable name of the case (docs/reference/errors.md).
     pub fn code(&self) -> &'static str {
         match self {
-            StoreError::Io { source, .. } => failure_code(source).name(),
+            StoreError::Io { source, .. } | StoreError::Directory { source, .. } => {
+                failure_code(source).name()
+            }
             StoreError::Locked { .. } => "store_locked",
             StoreError::Corrupt { .. } => "store_corrupt",
             StoreError::Unfit { .. } => Code::BadOption.name(),

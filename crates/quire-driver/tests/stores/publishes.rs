@@ -164,8 +164,21 @@ fn a_store_has_one_owner_one_name_and_one_kind() {
     std::fs::write(&path, "something else that somebody keeps").unwrap();
     assert!(matches!(open_again("client"), Some(StoreError::Unfit { .. })));
     assert_eq!(std::fs::read(&path).unwrap(), b"something else that somebody keeps");
-    let nowhere = PublishFile::open(&directory.path().join("no/such"), "client", SIZE_MAX);
-    assert!(matches!(nowhere, Err(StoreError::Io { .. })));
+    assert!(matches!(PublishFile::open(directory.path(), "client", SIZE_MAX), Err(StoreError::Io { .. })));
+}
+
+#[test]
+fn the_missing_directories_of_a_store_are_created() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a/b/publishes");
+    filled(&path, 3);
+    assert_eq!(sequences(&open(&path).1), [1, 2, 3]);
+    let file = directory.path().join("a/file");
+    std::fs::write(&file, "").unwrap();
+    let below = file.join("b");
+    let refused = PublishFile::open(&below.join("publishes"), "client", SIZE_MAX).map(drop).unwrap_err();
+    let reason = format!("{}: creating the directory: Not a directory (os error 20)", below.display());
+    assert_eq!(refused.to_string(), reason);
 }
 
 #[test]
