@@ -82,7 +82,10 @@ def test_what_a_hint_names_exists(where: str, capsys: pytest.CaptureFixture[str]
         if name.startswith("--"):
             assert any(name in shown for shown in helps), name
         elif name.startswith("quire."):
-            assert hasattr(quire, name.removeprefix("quire.")), name
+            called, _, arguments = name.removeprefix("quire.").partition("(")
+            assert hasattr(quire, called), name
+            taken = inspect.signature(getattr(quire, called)).parameters if arguments else {}
+            assert all(word in taken for word in re.findall(r"\w+(?==)", arguments)), name
         else:
             assert is_key(name) if "." in name else name.split("=")[0] in names(), name
     # Names outside of backticks are not looked for.

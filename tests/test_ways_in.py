@@ -69,11 +69,17 @@ def test_an_embedded_journal_outlives_its_engine_and_is_held_by_one_process(tmp_
     with quire.Client(url, name="n") as client:
         client.publish("t", b"1")
         client.flush(timeout=PATIENCE)
-        program = f"import quire\ntry:\n quire.Client({url!r})\nexcept quire.JournalLockedError as e: print('locked')"
+        program = (
+            f"import quire\ntry:\n quire.Client({url!r})\nexcept quire.JournalLockedError as e: print(e)"
+        )
         other = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE
         )
-        assert other.stdout.strip() == "locked", other.stderr
+        assert f"{tmp_path}/journal: another process has this journal open" in other.stdout, other.stderr
+        # What the error advises works meanwhile.
+        assert "`quire.Journal(directory, read_only=True)`" in other.stdout
+        with quire.Journal(tmp_path / "journal", read_only=True) as journal:
+            assert [record.data for record in journal.records()] == [b"1"]
     with quire.Client(url, name="n") as client:
         message = client.subscribe("t", bookmark=quire.EPOCH).get(timeout=PATIENCE)
         assert message.data == b"1"
@@ -91,6 +97,10 @@ def test_an_embedded_engine_takes_a_configuration(tmp_path: Path) -> None:
     [
         ("file:", "'file:' names no directory, as file:./trades does"),
         ("http://localhost", "'http://localhost' does not begin with quire://, file:, memory: or local:"),
+        (
+            "tcp://h:9007",
+            "'tcp://h:9007' does not begin with quire://, file:, memory: or local:; did you mean quire://h:9007?",
+        ),
         ("trades", "'trades' does not begin with quire://, file:, memory: or local:"),
         ("quire://", "'quire://' names no host, as quire://127.0.0.1:9007 does"),
     ],

@@ -268,7 +268,10 @@ class JournalLockedError(QuireError):
     """Another process, or another engine of this one, has the journal open."""
 
     code = "journal_locked"
-    hint = "stop it, or use another directory"
+    hint = (
+        "stop it, or use another directory. To read the journal meanwhile, open it with "
+        "`quire.Journal(directory, read_only=True)`, or connect to the URL of the server that has it"
+    )
 
 
 class StoreLockedError(QuireError):
@@ -504,7 +507,8 @@ CASES: dict[str, Case] = {
     "journal_locked": Case(
         JournalLockedError,
         "Another process, or another engine of this process, has the journal open.",
-        "Stop it, or use another directory. To read a journal while its server runs, open it with `read_only`.",
+        "Stop it, or use another directory. To read the journal meanwhile, open it with "
+        "`quire.Journal(directory, read_only=True)`, or connect to the URL of the server that has it.",
     ),
     "store_locked": Case(
         StoreLockedError,

@@ -11,8 +11,8 @@ from quire._arguments import journal_inside
 from quire._errors import ConfigError
 
 DEFAULT_PORT: Final = 9007
-#: A host and a port without `quire://`.
-_HOST_AND_PORT: Final = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d+")
+#: A host and a port without `quire://`, or with another scheme.
+_HOST_AND_PORT: Final = re.compile(r"(?:\w+://)?((?:[\w.-]+|\[[0-9a-fA-F:.]+\]):\d+)")
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ def parse_url(url: str) -> tuple[str, int] | tuple[Path] | Place:
         raise ConfigError(f"{url!r}: {error}", key="url") from None
     if parts.scheme != "quire":
         reason = f"{url!r} does not begin with quire://, file:, memory: or local:"
-        if _HOST_AND_PORT.fullmatch(url):
-            reason += f"; did you mean quire://{url}?"
+        if place := _HOST_AND_PORT.fullmatch(url):
+            reason += f"; did you mean quire://{place[1]}?"
         raise ConfigError(reason, key="url")
     if not parts.hostname:
         raise ConfigError(f"{url!r} names no host, as quire://127.0.0.1:{DEFAULT_PORT} does", key="url")
