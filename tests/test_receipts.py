@@ -8,11 +8,13 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import quire
+from quire.client._options import ClientOptions
 from support.faulty_server import FaultyServer
 from support.scripted_server import ScriptedServer
 from support.waiting import PATIENCE, wait_until
@@ -97,7 +99,9 @@ def test_a_receipt_waits_over_a_lost_connection(server: ScriptedServer) -> None:
     server.persists = False
     with quire.Client(server.url, reconnect=quire.Reconnect(initial=0.01, jitter=0.0)) as client:
         receipt = client.publish_receipt("orders", b"1")
-        with pytest.raises(TimeoutError, match=r"^publish 1 on 'orders': not persisted within 0 s$"):
+        with pytest.raises(
+            TimeoutError, match=r"^publish 1 on 'orders': not persisted within 0 s: the server"
+        ):
             receipt.wait(0)
         with pytest.raises(TimeoutError, match="it is not known yet"):
             receipt.result()
@@ -303,7 +307,7 @@ def test_the_refusals_of_a_batch_name_their_messages(url: str) -> None:
         with pytest.raises(quire.BadTopicError) as caught:
             batch.wait(PATIENCE)
         assert (caught.value.sequence, caught.value.topic) == (2, REFUSED)
-        assert caught.value.__notes__ == ["1 more messages of the batch are not persisted: see `failures`"]
+        assert caught.value.__notes__ == ["1 more message of the batch failed: see `failures`"]
         assert [(failure.sequence, failure.topic) for failure in batch.failures] == [
             (2, REFUSED),
             (4, REFUSED),
@@ -460,8 +464,43 @@ def test_waiting_for_a_sequence_does_not_wait_for_later_ones(server: ScriptedSer
         server.persists = False
         client.publish("orders", b"2")
         client.wait_persisted(1, timeout=0)
-        with pytest.raises(TimeoutError, match=r"^1 publish is not persisted yet$"):
+        with pytest.raises(TimeoutError, match=r"^1 publish is not persisted yet: the server waits"):
             client.wait_persisted(2, timeout=0)
+
+
+def test_a_timeout_says_what_the_server_may_wait_for(server: ScriptedServer) -> None:
+    server.persists = False
+    reason = "the server waits for its disk or for a sync destination (see `quire replication ls`)"
+    with quire.Client(server.url) as client:
+        receipt = client.publish_receipt("orders", b"1")
+        for wait, text in (
+            (partial(client.flush, 0), "1 publish is not persisted yet"),
+            (partial(client.wait_persisted, 1, 0), "1 publish is not persisted yet"),
+            (partial(receipt.wait, 0), "publish 1 on 'orders': not persisted within 0 s"),
+        ):
+            with pytest.raises(TimeoutError) as caught:
+                wait()
+            assert str(caught.value) == f"{text}: {reason}"
+        server.persist()
+    # An engine of the process sends to no other instance.
+    assert ClientOptions("memory:").unpersisted_reason == ""
+
+
+def test_the_note_about_other_refused_publishes_counts_them(server: ScriptedServer) -> None:
+    server.refused = b"bad"
+    notes = []
+    with quire.Client(server.url) as client:
+        for count in (1, 2, 3):
+            for _ in range(count):
+                client.publish("orders", b"bad")
+            with pytest.raises(quire.NotEntitledError) as caught:
+                client.flush(PATIENCE)
+            notes += caught.value.__notes__
+    assert notes == [
+        "publish 1 was refused",
+        "publish 2 was refused, and 1 more since the last flush",
+        "publish 4 was refused, and 2 more since the last flush",
+    ]
 
 
 def test_waiting_for_a_sequence_continues_after_a_lost_connection(server: ScriptedServer) -> None:

@@ -366,14 +366,14 @@ class ClientBase(Generic[S]):
     def _follow(self, core: _quire.Client) -> Following:
         with self._lock:
             if self._following is None:
-                self._following = Following(self._driver, core, self._options.command_seconds, self.name)
+                self._following = Following(self._driver, core, self._options, self.name)
             return self._following
 
     async def _flush(self, timeout: Duration | None) -> None:
         check_timeout(timeout)
         core = await self._ready()
         if not await self._answer(core, core.flush(), timeout_to_core(timeout)):
-            raise _not_flushed(core)
+            raise _not_flushed(core, self._options.unpersisted_reason)
         _raise_refused(core)
 
     async def _wait_persisted(self, sequence: int, timeout: Duration | None) -> None:
@@ -387,7 +387,7 @@ class ClientBase(Generic[S]):
             )
         look = partial(core.wait_persisted, max(sequence, 0))
         if not await self._driver.wait(look, timeout_to_core(timeout)):
-            raise _not_flushed(core)
+            raise _not_flushed(core, self._options.unpersisted_reason)
         _raise_refused(core)
 
     # Subscribing
@@ -918,13 +918,16 @@ def _raise_refused(core: _quire.Client) -> None:
         raise failure
 
 
-def _not_flushed(core: _quire.Client) -> TimeoutError:
-    """Returns the error for a wait until publishes are persisted that took too long, with the publishes that wait and the reason."""
+def _not_flushed(core: _quire.Client, reason: str) -> TimeoutError:
+    """Returns the error for a wait until publishes are persisted that took too long, with the publishes that wait and the reason.
+
+    - `reason`: why a connected client waits, as `ClientOptions.unpersisted_reason`
+    """
     count = core.unpersisted_count
     unpersisted = f"{counted(count, 'publish is', 'publishes are')} not persisted yet"
     waiting = unpersisted if count else "the flush is not answered yet"
     if core.state == "connected":
-        return TimeoutError(waiting)
+        return TimeoutError(waiting + reason)
     because = "" if core.last_error is None else f": {core.last_error}"
     return TimeoutError(f"{waiting}, and there is no connection{because}")
 

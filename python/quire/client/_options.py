@@ -180,6 +180,13 @@ class ClientOptions:
         """How long a command waits for the server when the call does not say; `None`: without a limit."""
         return timeout_to_core(self.command_timeout)
 
+    @property
+    def unpersisted_reason(self) -> str:
+        """The reason why publishes wait while the client is connected, as the end of a sentence. A client cannot tell the two apart."""
+        if any(isinstance(place, Place) for place in self.places):
+            return ""
+        return ": the server waits for its disk or for a sync destination (see `quire replication ls`)"
+
     def links(self) -> list[tuple[str, int] | _quire.Embedded]:
         """Where to connect. Starts the engines of this process that are not running."""
         return [self._engine(place) if isinstance(place, Place) else place for place in self.places]

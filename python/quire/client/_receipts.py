@@ -15,8 +15,9 @@ from typing import Any, Final, Generic, TypeVar
 from quire import _quire
 from quire._arguments import timeout_to_core
 from quire._errors import QuireError, from_code
-from quire._units import Duration
+from quire._units import Duration, counted
 from quire.client._driver import Driver, Running
+from quire.client._options import ClientOptions
 
 logger = logging.getLogger("quire.client")
 
@@ -68,9 +69,8 @@ class ReceiptBase(ABC, Generic[R]):
         failures = self._failures_of(outcome)
         if failures:
             if len(failures) > 1:
-                failures[0].add_note(
-                    f"{len(failures) - 1} more messages of the batch are not persisted: see `failures`"
-                )
+                others = counted(len(failures) - 1, "more message", "more messages")
+                failures[0].add_note(f"{others} of the batch failed: see `failures`")
             raise failures[0]
         return True
 
@@ -209,9 +209,10 @@ class Following:
     It does not know the client, so that a client that the program drops ends.
     """
 
-    def __init__(self, driver: Driver, core: _quire.Client, command_seconds: float | None, name: str) -> None:
+    def __init__(self, driver: Driver, core: _quire.Client, options: ClientOptions, name: str) -> None:
         self.driver = driver
-        self.command_seconds = command_seconds
+        self.command_seconds = options.command_seconds
+        self._unpersisted_reason = options.unpersisted_reason
         self._core = core
         self._name = name
         #: Held while a receipt is made, so that it is not announced before it is known here. A signal handler may publish meanwhile.
@@ -241,7 +242,7 @@ class Following:
     def why_not(self) -> str:
         """Why nothing is persisted, as the end of a sentence."""
         if self._core.state == "connected":
-            return ""
+            return self._unpersisted_reason
         because = self._core.last_error
         return ", because there is no connection" + ("" if because is None else f": {because}")
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from quire._errors import NameInUseError, QuireError
+from quire._units import counted
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,11 @@ def failure_of_publishes(failed: list[tuple[int, BaseException]]) -> BaseExcepti
         error.sequence = sequence or None
         others = len(failed) - 1
         if not isinstance(error, NameInUseError):
-            error.add_note(f"publish {sequence} was refused, and {others} more since the last flush")
+            more = f", and {others:,} more since the last flush" if others else ""
+            error.add_note(f"publish {sequence} was refused{more}")
         elif others:
-            error.add_note(f"since the last flush there are {others} more errors of publishes")
+            failed_too = counted(others, "more publish", "more publishes")
+            error.add_note(f"{failed_too} failed since the last flush")
     return error
 
 
