@@ -156,6 +156,21 @@ def test_a_bad_filter_is_shown_with_a_caret(tmp_path: Path) -> None:
         ),
         (("serve", "--address", "nowhere"), 2, "--address: expected an address such as"),
         (("nonsense",), 2, "nonsense"),
+        (("info", "tcp://h:1"), 2, "Unexpected argument: 'tcp://h:1' is the URL of a server; write --url"),
+        (("queue", "ls", "quire://h:1"), 2, "is the URL of a server; write --url"),
+        (
+            ("subscribe", "quire://h:1"),
+            2,
+            "quire: 'quire://h:1' is the URL of a server; write --url quire://h:1",
+        ),
+        (("journal", "compress", "tcp://h:1"), 2, "quire: 'tcp://h:1' is the URL of a server; write --url"),
+        (
+            ("journal", "ls", "quire://h:1"),
+            2,
+            "quire: 'quire://h:1' is the URL of a server, and this command connects to none",
+        ),
+        (("serve", "quire://h:1"), 2, "quire: 'quire://h:1' is the URL of a server, and this command"),
+        (("replay", "quire://127.0.0.1:1", "--into", "t", "--url", "memory:"), 1, "Connection refused"),
     ],
 )
 def test_a_mistake_is_said_without_a_traceback(arguments: tuple[str, ...], code: int, text: str) -> None:

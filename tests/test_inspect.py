@@ -69,6 +69,8 @@ def test_the_commands_show_the_server_its_topics_and_its_clients(running: quire.
         shown = run("info", url=running.url)
         assert shown.returncode == 0, shown.stderr
         assert "name\teast" in shown.stdout.splitlines()
+        assert "messages published since the start\t2" in shown.stdout.splitlines()
+        assert "records persisted since the log began\t2" in shown.stdout.splitlines()
         assert "journal failed\tno" in shown.stdout.splitlines()
 
         assert lines(run("topic", "ls", "--json", url=running.url).stdout) == [

@@ -55,10 +55,12 @@ def run(arguments: list[str]) -> int:
 def _dispatch(arguments: list[str]) -> int:
     from cyclopts import CycloptsError
 
-    from quire.cli._app import app
+    from quire.cli._app import app, check_arguments
 
     try:
-        result = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
+        command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=True)
+        check_arguments(command, bound)
+        result = command(*bound.args, **bound.kwargs)
     except CycloptsError:
         return USER_MISTAKE  # cyclopts has printed the mistake
     return result if isinstance(result, int) else 0

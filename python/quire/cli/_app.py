@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 from cyclopts import App, CycloptsError, CycloptsPanel, Parameter
-from cyclopts.exceptions import UnknownOptionError
+from cyclopts.exceptions import UnknownOptionError, UnusedCliTokensError
 
 from quire import __version__
+from quire._errors import ConfigError
 from quire.cli import default_url
+
+#: The beginning of the URL of a server. `Path` leaves one slash of two.
+_SERVER: Final = re.compile(r"(quires?|tcp):/+")
+
+
+def _server_advice(argument: str, command: Callable[..., Any] | None) -> str | None:
+    """How to name a server to a command that got its URL as an argument; `None` for any other argument."""
+    scheme = _SERVER.match(argument)
+    if scheme is None:
+        return None
+    place = argument[scheme.end() :]
+    url = f"{scheme[1]}://{place}"
+    if command is not None and "url" in inspect.signature(command).parameters:
+        return f"{url!r} is the URL of a server; write --url quire://{place}"
+    return f"{url!r} is the URL of a server, and this command connects to none"
+
+
+def check_arguments(command: Callable[..., Any], bound: inspect.BoundArguments) -> None:
+    """Raises `ConfigError` for the URL of a server in the place of a topic, a name, a file or a directory."""
+    for name, value in bound.arguments.items():
+        is_option = bound.signature.parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+        if is_option or name == "source" or not isinstance(value, (str, Path)):
+            continue
+        if (advice := _server_advice(str(value), command)) is not None:
+            raise ConfigError(advice)
 
 
 def _panel(error: CycloptsError) -> object:
-    """Shows a mistake in the arguments. For an unknown option it suggests an option that begins with it, if there is one."""
+    """Shows a mistake in the arguments, with the option that is meant where that can be told."""
+    if isinstance(error, UnusedCliTokensError):
+        advice = _server_advice(next(iter(error.unused_tokens or ()), ""), error.target)
+        if advice is not None:
+            return CycloptsPanel(f"Unexpected argument: {advice}.")
     if isinstance(error, UnknownOptionError) and (word := error.token.keyword):
         names = [name for argument in error.argument_collection for name in argument.names]
         longer = sorted((name for name in names if name.startswith(f"{word}-")), key=len)
@@ -160,6 +193,10 @@ def up(
 @app.command
 def info(*, url: Url = None, json: Json = False) -> int:
     """Show the version and uptime of a server, and the sizes and counts of its parts.
+
+    `published` and `delivered` count messages since the start of the server.
+    `persisted` counts all records that the log ever had: messages, and records about the state of queues and topics.
+    So it can be higher than `published`, for example after a restart.
 
     For example:
       quire info

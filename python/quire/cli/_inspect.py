@@ -15,6 +15,13 @@ from quire.cli._output import print_json, print_table
 topic_app = App(name="topic", help="Show the topics of a server.", help_format="plaintext")
 client_app = App(name="client", help="Show the clients of a server.", help_format="plaintext")
 
+#: Figures of `info` that need more than the name of their key.
+INFO_NAMES = {
+    "published": "messages published since the start",
+    "delivered": "messages delivered since the start",
+    "persisted": "records persisted since the log began",
+}
+
 #: The columns of `topic ls`: key, heading.
 TOPIC_COLUMNS = (
     ("topic", "topic"),
@@ -44,7 +51,8 @@ def info(url: str, *, as_json: bool) -> int:
         print_json(**{**fields, "uptime": server.uptime.total_seconds()})
         return 0
     fields["uptime"] = timedelta(seconds=round(server.uptime.total_seconds()))
-    print_table(["server", url], [[name.replace("_", " "), value] for name, value in fields.items()])
+    rows = [[INFO_NAMES.get(name, name.replace("_", " ")), value] for name, value in fields.items()]
+    print_table(["server", url], rows)
     return 0
 
 
