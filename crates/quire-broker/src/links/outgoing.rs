@@ -539,7 +539,7 @@ impl Outgoing {
         limit.get() - self.scanned.get() <= INLINE_RECORDS_MAX
     }
 
-    /// As a replay, a link that is far behind pauses while a single publish waits for the disk. When publishers wait for the destination, it
+    /// As a replay, a link that lags far pauses while a single publish waits for the disk. When publishers wait for the destination, it
     /// does not.
     fn yields_to_publish(&mut self, cx: &Context, limit: Position) -> bool {
         let is_waited_for = cx.log.replicated.is_waited_for(self.number);
