@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 
 _U64_MAX = 2**64 - 1
 _I64_MIN = -(2**63)
+#: A computed text with more bytes is NULL.
+TEXT_SIZE_MAX = 2**24
 _NUMBER = re.compile(rb"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
