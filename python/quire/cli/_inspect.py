@@ -60,6 +60,7 @@ def info(url: str, *, as_json: bool) -> int:
 def topic_ls(*, url: Url = None, json: Json = False) -> int:
     """List the topics of the log, the last-value topics, and the topics that clients publish or subscribe to.
 
+    The name of a queue with another topic is listed, too: the log records acknowledgements under it.
     A queue without underlying_topic is over the topic with its own name.
     This topic is listed, and stays in the log when the queue is dropped.
     `quire queue ls` lists the queues.
