@@ -30,6 +30,12 @@ impl Fields {
         Fields { names, paths: paths.into(), plan, ids }
     }
 
+    /// These fields, and those of another list after them.
+    pub fn and(&self, others: &Fields) -> Self {
+        let names = self.names().chain(others.names()).map(Box::from).collect();
+        Fields::of_paths(names, [self.paths(), others.paths()].concat())
+    }
+
     /// The names as written.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(AsRef::as_ref)

@@ -76,6 +76,11 @@ impl KeyFields {
         self.fields.names()
     }
 
+    /// The list of the fields.
+    pub(crate) fn list(&self) -> &Fields {
+        &self.fields
+    }
+
     /// Where the fields are in a message.
     pub fn paths(&self) -> &[Vec<Step>] {
         self.fields.paths()
@@ -98,17 +103,26 @@ impl KeyFields {
         Ok(Key { has_missing, spelling: Some(spelling), ..Key::generated(hash) })
     }
 
-    /// Whether a key is the one of a message. Calls `each` with the value of each field.
-    pub(crate) fn has_made(
+    /// The values of the fields of a message.
+    pub(crate) fn values_of<'a>(
+        &self,
+        data: &'a [u8],
+        arena: &'a Arena,
+    ) -> Result<impl Iterator<Item = Value<'a>>, Malformed> {
+        self.fields.read(self.message_type, data, arena)
+    }
+
+    /// Whether a key is the one of a message whose fields have these values. Calls `each` with each value.
+    pub(crate) fn has_made<'a>(
         &self,
         key: &[u8],
-        data: &[u8],
-        arena: &mut Arena,
+        values: impl Iterator<Item = Value<'a>>,
+        arena: &'a Arena,
         each: impl FnMut(Value<'_>),
-    ) -> Result<bool, Malformed> {
-        let (hash, _) = self.read(data, arena, each)?;
-        Ok(key.len() == GENERATED_SIZE
-            && key.chunks_exact(2).zip(hash.to_be_bytes()).all(|(pair, byte)| *pair == digits_of(byte)))
+    ) -> bool {
+        let (hash, _) = self.hash_of_values(values, arena, each);
+        key.len() == GENERATED_SIZE
+            && key.chunks_exact(2).zip(hash.to_be_bytes()).all(|(pair, byte)| *pair == digits_of(byte))
     }
 
     /// The hash of the domain and the fields of a message, and whether a field is missing.
@@ -117,10 +131,19 @@ impl KeyFields {
         &self,
         data: &[u8],
         arena: &mut Arena,
-        mut each: impl FnMut(Value<'_>),
+        each: impl FnMut(Value<'_>),
     ) -> Result<(u128, bool), Malformed> {
         arena.reset();
-        let values = self.fields.read(self.message_type, data, arena)?;
+        Ok(self.hash_of_values(self.values_of(data, arena)?, arena, each))
+    }
+
+    #[inline]
+    fn hash_of_values<'a>(
+        &self,
+        values: impl Iterator<Item = Value<'a>>,
+        arena: &'a Arena,
+        mut each: impl FnMut(Value<'_>),
+    ) -> (u128, bool) {
         let mut has_missing = false;
         let texts = values.map(|value| {
             each(value);
@@ -136,7 +159,7 @@ impl KeyFields {
             }
         });
         let hash = self.hash_of(texts);
-        Ok((hash, has_missing))
+        (hash, has_missing)
     }
 
     /// The key of a message whose fields have these texts.

@@ -6,11 +6,9 @@
 use std::ops::Range;
 
 use crate::history::Moment;
-use crate::index::Spelling;
-use crate::key::KeyFields;
+use crate::index::{Entry, EntryReader, Spelling};
 use crate::key_index::hash_of;
 use crate::row::Row;
-use quire_expression::message_type::Arena;
 use quire_journal::{Position, Timestamp};
 
 /// Bytes of a version before its row: the position and the time of its end.
@@ -19,8 +17,7 @@ const MOMENT_SIZE: usize = 16;
 /// Computes what a table has to know of each row of a snapshot.
 #[derive(Debug)]
 pub struct RowReader {
-    key: Option<KeyFields>,
-    arena: Arena,
+    entries: EntryReader,
 }
 
 /// Rows and versions of a snapshot, for [`Table::restore`](crate::Table::restore).
@@ -28,6 +25,8 @@ pub struct RowReader {
 pub struct SnapshotPiece {
     pub(crate) bytes: Vec<u8>,
     rows: Vec<(Range<usize>, RowFacts)>,
+    /// Of all rows, one after the other.
+    entries: Vec<Entry>,
     versions: Vec<(Range<usize>, Moment)>,
 }
 
@@ -38,19 +37,20 @@ pub(crate) struct RowFacts {
     pub hash: u32,
     pub expires: Option<Timestamp>,
     pub spelling: Spelling,
+    /// How many entries of indexes it has.
+    entry_count: usize,
 }
 
 impl RowReader {
-    pub(crate) fn new(key: Option<KeyFields>) -> Self {
-        RowReader { key, arena: Arena::default() }
+    pub(crate) fn new(entries: EntryReader) -> Self {
+        RowReader { entries }
     }
 
-    fn facts_of(&mut self, row: &Row<'_>) -> RowFacts {
-        let spelling = match &self.key {
-            Some(fields) => Spelling::of_row(fields, row.key, row.data, &mut self.arena),
-            None => Spelling::Usual,
-        };
-        RowFacts { hash: hash_of(row.key), expires: row.expires, spelling }
+    fn facts_of(&mut self, row: &Row<'_>, entries: &mut Vec<Entry>) -> RowFacts {
+        let known = entries.len();
+        let spelling = self.entries.read(row, entries);
+        let entry_count = entries.len() - known;
+        RowFacts { hash: hash_of(row.key), expires: row.expires, spelling, entry_count }
     }
 
     /// Adds the rows of a block to a piece. `begin` is the place of the block in the bytes of the piece. `None`: the block is not as many
@@ -65,7 +65,8 @@ impl RowReader {
         let mut at = 0;
         for _ in 0..count {
             let (row, size) = Row::decode(&block[at..])?;
-            piece.rows.push((begin + at..begin + at + size, self.facts_of(&row)));
+            let facts = self.facts_of(&row, &mut piece.entries);
+            piece.rows.push((begin + at..begin + at + size, facts));
             at += size;
         }
         (at == block.len()).then_some(())
@@ -89,8 +90,14 @@ impl SnapshotPiece {
         (at == block.len()).then_some(())
     }
 
-    pub(crate) fn rows(&self) -> impl Iterator<Item = (&[u8], RowFacts)> {
-        self.rows.iter().map(|(range, facts)| (&self.bytes[range.clone()], *facts))
+    /// The bytes of each row, the facts about it, and its entries of indexes.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (&[u8], RowFacts, &[Entry])> {
+        let mut rest = &self.entries[..];
+        self.rows.iter().map(move |(range, facts)| {
+            let (own, others) = rest.split_at(facts.entry_count);
+            rest = others;
+            (&self.bytes[range.clone()], *facts, own)
+        })
     }
 
     pub(crate) fn versions(&self) -> impl Iterator<Item = (&[u8], Moment)> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::TableConfigError;
 use crate::history::{AsOf, BeforeHistory, History, HistoryConfig, KnownHistory, Moment};
-use crate::index::{ByKey, Indexes, Spelling};
+use crate::index::{ByKey, EntryReader, Indexes, Spelling};
 use crate::key::KeyFields;
 use crate::key_index::{KeyIndex, hash_of};
 use crate::page::{Change, Move, Page, PageId, PageQuery, Shown, SlotMove};
@@ -219,14 +219,15 @@ impl Table {
 
     /// Returns a reader of rows of snapshots for this table. The reader needs no table, so that another thread can use it.
     pub fn row_reader(&self) -> RowReader {
-        RowReader::new(self.by_key.as_ref().map(|by_key| by_key.fields().clone()))
+        let key = self.by_key.as_ref().map(ByKey::fields);
+        RowReader::new(EntryReader::new(self.message_type, key, &self.indexes))
     }
 
     /// Adds the rows and versions of a piece of a snapshot to a table that only `restore` has filled. Its [`row_reader`](Self::row_reader)
-    /// has read them. A row is found by its key after [`finish_restore`](Self::finish_restore), and scans give it.
+    /// has read them. Scans and `get` find a row after [`finish_restore`](Self::finish_restore).
     pub fn restore(&mut self, piece: &SnapshotPiece) {
         self.previous.clear();
-        for (bytes, facts) in piece.rows() {
+        for (bytes, facts, entries) in piece.rows() {
             let slot = self.rows.insert(&[bytes], facts.hash, self.epoch);
             if let Some(expires) = facts.expires {
                 self.lifetimes.insert((expires, slot));
@@ -234,21 +235,22 @@ impl Table {
             if let Some(by_key) = &mut self.by_key {
                 by_key.restore(slot, facts.spelling);
             }
-            if !self.indexes.is_empty() {
-                let data = Row::of(bytes).data;
-                self.indexes.change(slot, self.message_type, (None, Some(data)), &mut self.arena);
-            }
+            entries.iter().for_each(|entry| self.indexes.restore(*entry, slot));
         }
         if let Some(history) = &mut self.history {
             piece.versions().for_each(|(row, ended)| history.restore(ended, row));
         }
     }
 
-    /// Makes the index of the keys of all rows. This is done once, after the last [`restore`](Self::restore).
+    /// Makes the index of the keys of all rows, and the other indexes. This is done once, after the last [`restore`](Self::restore).
     ///
     /// # Errors
     /// [`BadSnapshot::SameKey`]: two rows have the same key. The table is of no use then.
     pub fn finish_restore(&mut self) -> Result<(), BadSnapshot> {
+        self.indexes.finish_restore();
+        if let Some(by_key) = &mut self.by_key {
+            by_key.finish_restore();
+        }
         let rows = &self.rows;
         let key = |slot| rows.row(slot).map(|row| row.key);
         let are_equal = |one, other| rows.hash(one) == rows.hash(other) && key(one) == key(other);

@@ -41,9 +41,21 @@ pub enum Spelling {
 impl Spelling {
     /// The spelling of a row with this key and this data.
     pub(crate) fn of_row(fields: &KeyFields, key: &[u8], data: &[u8], arena: &mut Arena) -> Spelling {
+        arena.reset();
+        let values = fields.values_of(data, arena);
+        values.map_or(Spelling::Irregular, |values| Spelling::of_values(fields, key, values, arena))
+    }
+
+    /// As [`of_row`](Self::of_row), for a row whose key fields have these values.
+    pub(crate) fn of_values<'a>(
+        fields: &KeyFields,
+        key: &[u8],
+        values: impl Iterator<Item = Value<'a>>,
+        arena: &'a Arena,
+    ) -> Spelling {
         let mut worst = Spelling::Usual;
-        let is_made = fields.has_made(key, data, arena, |value| worst = worst.max(Spelling::of(value)));
-        if is_made == Ok(true) { worst } else { Spelling::Irregular }
+        let is_made = fields.has_made(key, values, arena, |value| worst = worst.max(Spelling::of(value)));
+        if is_made { worst } else { Spelling::Irregular }
     }
 
     /// The spelling of one key field.
@@ -77,13 +89,19 @@ impl ByKey {
         self.numerals.set(slot, spelling == Spelling::Numeral);
     }
 
-    /// As [`change`](Self::change), for a slot that is new.
+    /// As [`change`](Self::change), for a slot after all before. [`finish_restore`](Self::finish_restore) must follow.
     pub fn restore(&mut self, slot: u32, spelling: Spelling) {
         match spelling {
             Spelling::Usual => {}
-            Spelling::Numeral => self.numerals.insert(slot),
-            Spelling::Irregular => self.irregular.insert(slot),
+            Spelling::Numeral => self.numerals.gather(slot),
+            Spelling::Irregular => self.irregular.gather(slot),
         }
+    }
+
+    /// Makes the sets of all slots of [`restore`](Self::restore).
+    pub fn finish_restore(&mut self) {
+        self.irregular.build();
+        self.numerals.build();
     }
 
     /// The key fields.

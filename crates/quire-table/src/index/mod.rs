@@ -8,6 +8,7 @@
 //! - An ordered index has numbers as floats, and the first eight bytes of texts. A text that spells a number is in it as both.
 
 mod build;
+mod bulk;
 mod by_key;
 mod choose;
 mod sorted_set;
@@ -30,6 +31,7 @@ use sorted_set::SortedSet;
 
 use build::Building;
 pub use build::MADE_INDEXES_MAX;
+pub(crate) use bulk::EntryReader;
 pub(crate) use by_key::ByKey;
 pub use by_key::Spelling;
 pub(crate) use walk::Walk;
@@ -54,6 +56,9 @@ pub(crate) struct Indexes {
     after: Vec<Entry>,
 }
 
+/// The values of the fields of one row. There are few.
+type Values<'a> = SmallVec<[Value<'a>; 8]>;
+
 #[derive(Debug)]
 struct HashIndex {
     /// How many fields it has.
@@ -74,7 +79,7 @@ struct OrderedIndex {
 
 /// Where one row is in one index, which has a number among all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Entry {
+pub(crate) enum Entry {
     Hash(usize, u32),
     Number(usize, u64),
     Text(usize, u64),
@@ -164,21 +169,13 @@ impl Indexes {
     /// The entries of a message.
     fn read(&self, message_type: MessageType, data: &[u8], arena: &mut Arena, entries: &mut Vec<Entry>) {
         arena.reset();
-        let count = self.hash.len() + self.ordered.len();
         let Ok(values) = self.fields.read(message_type, data, arena) else {
+            let count = self.hash.len() + self.ordered.len();
             entries.extend((0..count).map(Entry::Irregular));
             return;
         };
-        let values: SmallVec<[Value<'_>; 8]> = values.collect();
-        let mut rest = &values[..];
-        for (number, index) in self.hash.iter().enumerate() {
-            let (own, others) = rest.split_at(index.width);
-            entries.extend(hash_entry(number, own));
-            rest = others;
-        }
-        for (value, number) in rest.iter().zip(self.hash.len()..) {
-            put_ordered_entries(number, *value, entries);
-        }
+        let values: Values<'_> = values.collect();
+        put_entries(self.hash.iter().map(|index| index.width), &values, entries);
     }
 
     fn insert(&mut self, entry: Entry, slot: u32) {
@@ -224,6 +221,20 @@ impl OrderedIndex {
             texts: SortedSet::new(memory),
             irregular: SortedSet::new(memory),
         }
+    }
+}
+
+/// Adds the entries of a row whose indexed fields have these values. `widths`: how many fields each hash index has.
+fn put_entries(widths: impl ExactSizeIterator<Item = usize>, values: &[Value<'_>], entries: &mut Vec<Entry>) {
+    let hash_count = widths.len();
+    let mut rest = values;
+    for (number, width) in widths.enumerate() {
+        let (own, others) = rest.split_at(width);
+        entries.extend(hash_entry(number, own));
+        rest = others;
+    }
+    for (value, number) in rest.iter().zip(hash_count..) {
+        put_ordered_entries(number, *value, entries);
     }
 }
 

@@ -20,12 +20,38 @@ pub(super) struct SortedSet<T: Copy + Ord> {
     blocks: Vec<Array<T>>,
     /// The first value of each block, so that a search reads one block only.
     firsts: Vec<T>,
+    /// Values of [`gather`](Self::gather).
+    gathered: Vec<T>,
     memory: Memory,
 }
 
 impl<T: Copy + Ord> SortedSet<T> {
     pub fn new(memory: &Memory) -> Self {
-        SortedSet { blocks: Vec::new(), firsts: Vec::new(), memory: memory.clone() }
+        SortedSet { blocks: Vec::new(), firsts: Vec::new(), gathered: Vec::new(), memory: memory.clone() }
+    }
+
+    /// Keeps a value for [`build`](Self::build). It is not in the set before.
+    pub fn gather(&mut self, value: T) {
+        self.gathered.push(value);
+    }
+
+    /// Adds the gathered values, each of which was gathered once, to an empty set. The blocks are as full as those of a set that grew: in
+    /// full blocks, each of the next insertions would divide one. In addition to the set, this takes the memory of the gathered values.
+    pub fn build(&mut self) {
+        debug_assert!(self.blocks.is_empty(), "the set is empty");
+        let mut values = std::mem::take(&mut self.gathered);
+        values.sort_unstable();
+        let count = values.len().div_ceil(BLOCK_LEN_USUAL);
+        self.blocks.reserve_exact(count);
+        self.firsts.reserve_exact(count);
+        for values in values.chunks(BLOCK_LEN_USUAL) {
+            // A set with few values is small. Other blocks have room for all that they will have.
+            let capacity = if count == 1 { values.len().next_power_of_two() } else { BLOCK_LEN };
+            let mut block = Array::with_capacity(capacity, &self.memory);
+            block.extend_from_slice(values);
+            self.firsts.push(values[0]);
+            self.blocks.push(block);
+        }
     }
 
     /// Adds a value that is not in it.
@@ -111,7 +137,8 @@ impl<T: Copy + Ord> SortedSet<T> {
     /// Bytes of memory.
     pub fn memory_size(&self) -> usize {
         let blocks: usize = self.blocks.iter().map(|block| block.capacity() * size_of::<T>()).sum();
-        blocks + self.blocks.capacity() * size_of::<Array<T>>() + self.firsts.capacity() * size_of::<T>()
+        let lists = (self.firsts.capacity() + self.gathered.capacity()) * size_of::<T>();
+        blocks + lists + self.blocks.capacity() * size_of::<Array<T>>()
     }
 
     /// The block that a value belongs to.
@@ -143,7 +170,7 @@ impl<T: Copy + Ord> SortedSet<T> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use proptest::collection::vec;
+    use proptest::collection::{btree_set, vec};
     use proptest::prelude::*;
 
     use super::*;
@@ -151,11 +178,14 @@ mod tests {
     proptest! {
         #[test]
         fn it_has_the_values_of_a_simple_set(
+            first in btree_set(0u32..2_000, 0..1_000).prop_map(Vec::from_iter).prop_shuffle(),
             steps in vec((any::<bool>(), 0u32..2_000), 1..3_000),
             (low, high) in (0u32..2_000, 0u32..2_000),
         ) {
             let mut set = SortedSet::new(&Memory::heap());
-            let mut model = BTreeSet::new();
+            first.iter().for_each(|value| set.gather(*value));
+            set.build();
+            let mut model = BTreeSet::from_iter(first);
             for (is_put, value) in steps {
                 // Ranges of values are filled and emptied, so that blocks are divided and joined.
                 if is_put == (value / 500 % 2 == 0) || value % 5 == 0 {

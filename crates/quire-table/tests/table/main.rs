@@ -1,5 +1,6 @@
 //! The engine of last-value topics against a slow and obvious model, and the cases that a model does not show.
 
+mod bulk;
 mod by_key;
 mod history;
 mod indexes;

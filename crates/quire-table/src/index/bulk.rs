@@ -1,0 +1,95 @@
+//! The indexes of a table that a start restores: the entries are gathered first, and sorted once at the end.
+//!
+//! An insertion looks for its block, and moves half of the values of the block. It also waits for memory when the order has no pattern. So
+//! ten million entries are sorted in less than a quarter of the time of as many insertions.
+
+use super::{Entry, Indexes, Spelling, Values, put_entries, value_of};
+use crate::fields::Fields;
+use crate::key::KeyFields;
+use crate::row::Row;
+use quire_expression::message_type::{Arena, MessageType};
+
+/// Reads what the indexes of a table have to know of each row, without the table, so that another thread can do it.
+#[derive(Debug)]
+pub(crate) struct EntryReader {
+    message_type: MessageType,
+    key: Option<KeyFields>,
+    /// The key fields, and those of the indexes after them, so that a row is read once.
+    fields: Fields,
+    /// The fields of the indexes alone.
+    indexed: Fields,
+    /// How many fields each hash index has.
+    widths: Box<[usize]>,
+    index_count: usize,
+    arena: Arena,
+}
+
+impl EntryReader {
+    /// A reader for a table with these key fields and these indexes.
+    pub fn new(message_type: MessageType, key: Option<&KeyFields>, indexes: &Indexes) -> Self {
+        EntryReader {
+            message_type,
+            key: key.cloned(),
+            fields: key.map_or(indexes.fields.clone(), |key| key.list().and(&indexes.fields)),
+            indexed: indexes.fields.clone(),
+            widths: indexes.hash.iter().map(|index| index.width).collect(),
+            index_count: indexes.hash.len() + indexes.ordered.len(),
+            arena: Arena::default(),
+        }
+    }
+
+    /// Adds the entries of a row, and returns the spelling of its key fields.
+    pub fn read(&mut self, row: &Row<'_>, entries: &mut Vec<Entry>) -> Spelling {
+        if self.fields.paths().is_empty() {
+            return Spelling::Usual;
+        }
+        self.arena.reset();
+        let Ok(values) = self.fields.read(self.message_type, row.data, &self.arena) else {
+            return self.read_apart(row, entries);
+        };
+        let values: Values<'_> = values.collect();
+        let (own, indexed) = values.split_at(values.len() - self.indexed.paths().len());
+        put_entries(self.widths.iter().copied(), indexed, entries);
+        let of_values = |key| Spelling::of_values(key, row.key, own.iter().copied(), &self.arena);
+        self.key.as_ref().map_or(Spelling::Usual, of_values)
+    }
+
+    /// As [`read`](Self::read), for a row that cannot be read up to the last field: perhaps the key fields can, or the others.
+    fn read_apart(&mut self, row: &Row<'_>, entries: &mut Vec<Entry>) -> Spelling {
+        self.arena.reset();
+        match self.indexed.read(self.message_type, row.data, &self.arena) {
+            Ok(values) => {
+                let values: Values<'_> = values.collect();
+                put_entries(self.widths.iter().copied(), &values, entries);
+            }
+            Err(_) => entries.extend((0..self.index_count).map(Entry::Irregular)),
+        }
+        let of_row = |key| Spelling::of_row(key, row.key, row.data, &mut self.arena);
+        self.key.as_ref().map_or(Spelling::Usual, of_row)
+    }
+}
+
+impl Indexes {
+    /// Notes an entry of a slot after all slots before. [`finish_restore`](Self::finish_restore) must follow.
+    pub fn restore(&mut self, entry: Entry, slot: u32) {
+        match entry {
+            Entry::Hash(number, hash) => self.hash[number].slots.gather([hash, slot]),
+            Entry::Number(number, bits) => self.ordered_mut(number).numbers.gather(value_of(bits, slot)),
+            Entry::Text(number, prefix) => self.ordered_mut(number).texts.gather(value_of(prefix, slot)),
+            Entry::Irregular(number) => self.irregular_mut(number).gather(slot),
+        }
+    }
+
+    /// Makes the sets of all entries of [`restore`](Self::restore).
+    pub fn finish_restore(&mut self) {
+        for index in &mut self.hash {
+            index.slots.build();
+            index.irregular.build();
+        }
+        for index in &mut self.ordered {
+            index.numbers.build();
+            index.texts.build();
+            index.irregular.build();
+        }
+    }
+}
