@@ -9,7 +9,8 @@ of the ratios of the rounds to Parquet, by processor time (this process, Java an
 format that Spark can write and read instead of Parquet, with the jars and the settings that it needs. `micro-batches` is the time of
 `addBatch` of 1,000 messages, and of as many rows of a source that Spark has built in, to the `noop` sink. `memory` reads
 everything 100 times with the JVM reader and shows the resident memory of Java before and after. `cancel` cancels a job with the JVM reader
-in the middle of a scan and shows how long its last task then stays in the core.
+in the middle of a scan and shows how long its last task then stays in the core. `data as variant` is compared with `parse_json` over
+Parquet, and the text of a reader with `parse_json` is shown, too.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ QUERIES: dict[str, tuple[Query, str]] = {
 }
 #: Compared with `from_json` over Parquet.
 FIELDS = "three fields of the data"
+#: Compared with `parse_json` over Parquet. With this mark, a reader gives the text, and Spark parses it.
+VARIANT, PARSED = "data as variant", " + parse_json"
 
 
 def main() -> None:
@@ -107,8 +110,14 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
             return frame(reader).select(parsed).select("parsed.*")
         return frame(reader, scan.JSON_SCHEMA)
 
+    def variants(reader: str) -> DataFrame:
+        name = reader.removesuffix(PARSED)
+        if name != reader or reader == arguments.against:
+            return frame(name, "data string").select(f.parse_json("data"))
+        return frame(reader, "data variant")
+
     readers = [arguments.against, *arguments.readers.split(",")]
-    every = [*QUERIES, FIELDS, "micro-batches", "memory", "cancel"]
+    every = [*QUERIES, FIELDS, VARIANT, "micro-batches", "memory", "cancel"]
     wanted = arguments.only.split(",") if arguments.only else every
     for name in wanted:
         if name == "memory":
@@ -119,6 +128,9 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
             cancel(spark, journal, arguments.rounds)
         elif name == FIELDS:
             compare(name, fields, "<= 0.15 of from_json", readers, arguments.rounds)
+        elif name == VARIANT:
+            parsing = [f"{reader}{PARSED}" for reader in readers[1:]]
+            compare(name, variants, "", readers + parsing, arguments.rounds)
         else:
             query, target = QUERIES[name]
             compare(name, lambda reader, query=query: query(frame(reader)), target, readers, arguments.rounds)
@@ -164,14 +176,7 @@ def micro_batches(spark: SparkSession, journal: Path, readers: list[str], rounds
         for name, frame in frames.items():
             with tempfile.TemporaryDirectory(dir=journal.parent) as checkpoint:
                 query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
-                while (query.lastProgress or {"batchId": 0})["batchId"] < MICRO_BATCHES - 1:
-                    time.sleep(0.05)
-                batches = [
-                    progress["durationMs"]["addBatch"]
-                    for progress in query.recentProgress
-                    if progress["numInputRows"]
-                ]
-                query.stop()
+                batches = scan.add_batch_times(query, MICRO_BATCHES)
             if round > 0:
                 taken[name].append(statistics.median(batches))
     for name, found in taken.items():

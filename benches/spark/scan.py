@@ -28,6 +28,7 @@ import quire.spark
 import variants
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
 
 #: Messages of the rare topic, in a thousand.
 RARE = 1
@@ -186,15 +187,7 @@ def cases(
         """The median of what `ADD_BATCHES` micro-batches take in Spark, from planning to writing."""
         with tempfile.TemporaryDirectory(dir=journal.parent) as target:
             writer = frame.writeStream.format(sink).option("checkpointLocation", f"{target}/checkpoint")
-            query = writer.option("path", f"{target}/journal").start()
-            while query.isActive and (query.lastProgress or {"batchId": 0})["batchId"] < ADD_BATCHES - 1:
-                time.sleep(0.05)
-            taken = [
-                progress["durationMs"]["addBatch"]
-                for progress in query.recentProgress
-                if progress["numInputRows"]
-            ]
-            query.stop()
+            taken = add_batch_times(writer.option("path", f"{target}/journal").start(), ADD_BATCHES)
         return statistics.median(taken) / 1000
 
     def jvm() -> DataFrame:
@@ -249,6 +242,18 @@ def cases(
         "add_batch_jvm": lambda: add_batch(jvm(), "noop"),
         "add_batch_publish": lambda: add_batch(thousands().select("topic", "data"), "quire"),
     }
+
+
+def add_batch_times(query: StreamingQuery, count: int) -> list[int]:
+    """Waits until a query has had so many micro-batches and ends it. Returns the milliseconds that each with rows took in Spark, from
+    planning to writing."""
+    while query.isActive and (query.lastProgress or {"batchId": 0})["batchId"] < count - 1:
+        time.sleep(0.05)
+    taken = [
+        progress["durationMs"]["addBatch"] for progress in query.recentProgress if progress["numInputRows"]
+    ]
+    query.stop()
+    return taken
 
 
 def write(directory: Path, count: int) -> None:

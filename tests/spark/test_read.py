@@ -350,7 +350,12 @@ def test_another_journal_under_the_same_path_is_noticed(spark: SparkSession, tmp
         ({"field.n": "/a[x]"}, "n int", "is no path"),
         ({}, "x array<array<int>>", "column x: array<array<int>> .*from_json"),
         ({}, "x map<int,string>", "column x: map<int,string> .*from_json"),
-        ({}, "x variant", "column x: variant"),
+        (
+            {},
+            "x variant",
+            r"column x: only data can be variant; .* variant_get\(data, '\$.x', 'variant'\)",
+        ),
+        ({}, "x array<variant>", "column x: array<variant>"),
         ({}, "Position string", "column position: it is bigint"),
         ({"topicPattern": "("}, None, "topics"),
         ({"startingOffsets": "yesterday"}, None, "yesterday"),

@@ -23,6 +23,7 @@ use crate::field::{self, Value};
 use crate::plan::Compiled;
 use crate::scan::ScanError;
 use crate::spec::{Attribute, FieldType};
+use crate::variant::VariantBuilder;
 
 /// A record that becomes a row.
 pub(crate) struct Row<'a> {
@@ -239,6 +240,7 @@ enum Builder {
     Text(StringBuilder),
     Bytes(BinaryBuilder),
     Headers(HeadersBuilder),
+    Variant(Box<VariantBuilder>),
     Array(Box<ArrayBuilder>),
     Map(Box<MapBuilder>),
     Struct(Vec<Builder>, Fields),
@@ -256,6 +258,7 @@ impl Builder {
                 Attribute::Deliveries | Attribute::Cancels => Builder::Int(Int32Builder::new()),
                 Attribute::Timestamp => Builder::timestamp(),
                 Attribute::DataBinary => Builder::Bytes(BinaryBuilder::new()),
+                Attribute::DataVariant => Builder::Variant(Box::new(VariantBuilder::new())),
                 Attribute::Headers => Builder::Headers(HeadersBuilder::default()),
                 _ => Builder::Text(StringBuilder::new()),
             },
@@ -311,6 +314,9 @@ impl Builder {
                     // An event has no headers.
                     builder.append(if event.is_none() { record.headers() } else { Headers::NONE });
                 }
+            }
+            (Content::Attribute(Attribute::DataVariant), Builder::Variant(variants)) => {
+                rows.iter().for_each(|row| variants.append(row.event.is_none().then_some(row.record.data)));
             }
             (Content::Attribute(Attribute::DataBinary), Builder::Bytes(bytes)) => {
                 rows.iter()
@@ -401,6 +407,7 @@ impl Builder {
                 _ => None,
             }),
             Builder::Bytes(builder) => builder.append_null(),
+            Builder::Variant(builder) => builder.append(None),
             Builder::Headers(builder) => builder.append(Headers::NONE),
             Builder::Array(array) => array.counts.push(None),
             Builder::Map(map) => map.counts.push(None),
@@ -430,6 +437,7 @@ impl Builder {
                 *builder = BinaryBuilder::with_capacity(row_count, array.value_data().len());
                 Arc::new(array)
             }
+            Builder::Variant(builder) => Arc::new(builder.finish()?),
             Builder::Headers(builder) => Arc::new(builder.finish()?),
             Builder::Array(array) => Arc::new(array.finish()?),
             Builder::Map(map) => Arc::new(map.finish()?),

@@ -8,6 +8,7 @@ use quire_expression::message_type::FieldId;
 
 use crate::field::timestamp_type;
 use crate::spec::{Attribute, FieldType};
+use crate::variant::variant_fields;
 
 /// A column of a compiled plan.
 #[derive(Clone, Debug)]
@@ -75,6 +76,7 @@ impl Attribute {
             Attribute::FirstPosition | Attribute::LastPosition => DataType::Int64,
             Attribute::Deliveries | Attribute::Cancels => DataType::Int32,
             Attribute::DataBinary => DataType::Binary,
+            Attribute::DataVariant => DataType::Struct(variant_fields()),
             Attribute::Headers => headers_type(),
             Attribute::Bookmark
             | Attribute::Topic

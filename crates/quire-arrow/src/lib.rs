@@ -22,6 +22,7 @@ mod plan;
 mod predicate;
 mod scan;
 mod spec;
+mod variant;
 
 pub use collector::Collector;
 pub use infer::{Inferred, infer, top_level_fields};

@@ -429,7 +429,7 @@ impl Matcher {
             return false;
         }
         for (attribute, predicate) in &compiled.attribute_predicates {
-            if !matches!(attribute, Attribute::DataBinary | Attribute::Headers)
+            if !matches!(attribute, Attribute::DataBinary | Attribute::DataVariant | Attribute::Headers)
                 && !predicate.holds(attribute_value(*attribute, record, &mut self.texts, event))
             {
                 return false;

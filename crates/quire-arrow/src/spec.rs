@@ -160,6 +160,8 @@ pub enum Attribute {
     Data,
     /// The message as bytes.
     DataBinary,
+    /// The message, which is JSON, as a variant of Spark: a struct of `value` and `metadata`. NULL where Spark makes no variant of it.
+    DataVariant,
     /// Of an event: the first message that it is about.
     FirstPosition,
     /// Of an event: the last message that it is about.

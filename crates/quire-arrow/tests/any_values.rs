@@ -22,7 +22,7 @@ fn plan() -> Plan {
     };
     let columns: Vec<_> = TYPES.iter().flat_map(|kind| column(kind)).collect();
     let spec = format!(
-        r#"{{"columns": [{{"name": "position", "attribute": "position"}}, {}]}}"#,
+        r#"{{"columns": [{{"name": "position", "attribute": "position"}}, {{"name": "data", "attribute": "data_variant"}}, {}]}}"#,
         columns.join(", ")
     );
     Plan::new(ScanSpec::from_json(&spec).unwrap()).unwrap()

@@ -197,6 +197,9 @@ fn spec(column: &Column, options: &ReadOptions) -> Outcome<ColumnSpec> {
         Some((Attribute::Data, _)) if column.data_type == Type::Binary => {
             Source::Attribute(Attribute::DataBinary)
         }
+        Some((Attribute::Data, _)) if column.data_type == Type::Variant => {
+            Source::Attribute(Attribute::DataVariant)
+        }
         Some((_, expected)) if !is_same(&expected, &column.data_type) => {
             return Err(Failure::option(format!(
                 "column {name}: it is {expected}, not {}; to read a field of the data with this name give option field.{name} its path",
@@ -274,6 +277,9 @@ fn field(column: &Column, path: &str, whole: &str) -> Outcome<Source> {
     }
     match field_type(&column.data_type) {
         Some(r#type) => Ok(Source::Field { path: path.to_owned(), r#type }),
+        None if column.data_type == Type::Variant => Err(Failure::option(format!(
+            "column {whole}: only data can be variant; read data variant, and use variant_get(data, '$.{whole}', 'variant')"
+        ))),
         None => Err(Failure::option(format!(
             "column {whole}: {} cannot be read from the data; the types are {}, array and map (with keys that are strings) of these, and struct; for any other read data, and use \
              from_json(data, ...)",

@@ -178,7 +178,10 @@ impl Pusher<'_> {
     fn source(&self, column: &[String]) -> Outcome<Option<(Source, Type)>> {
         let found = columns::source(self.schema, column, self.options)?;
         Ok(found.filter(|(source, _)| {
-            !matches!(source, Source::Attribute(Attribute::DataBinary | Attribute::Headers))
+            !matches!(
+                source,
+                Source::Attribute(Attribute::DataBinary | Attribute::DataVariant | Attribute::Headers)
+            )
         }))
     }
 }

@@ -49,6 +49,8 @@ pub enum Type {
     Timestamp,
     /// Days since 1970.
     Date,
+    /// A value of any type.
+    Variant,
     /// Several columns as one.
     Struct(Vec<Column>),
     /// Any number of elements.
@@ -60,7 +62,7 @@ pub enum Type {
 }
 
 /// The simple types: as JSON has them, as Spark shows them, and other names in definitions.
-const SIMPLE: [(Type, &str, &str, &[&str]); 11] = [
+const SIMPLE: [(Type, &str, &str, &[&str]); 12] = [
     (Type::Boolean, "boolean", "boolean", &[]),
     (Type::Byte, "byte", "tinyint", &["byte"]),
     (Type::Short, "short", "smallint", &["short"]),
@@ -72,6 +74,7 @@ const SIMPLE: [(Type, &str, &str, &[&str]); 11] = [
     (Type::Binary, "binary", "binary", &[]),
     (Type::Timestamp, "timestamp", "timestamp", &["timestamp_ltz"]),
     (Type::Date, "date", "date", &[]),
+    (Type::Variant, "variant", "variant", &[]),
 ];
 
 impl Schema {

@@ -142,6 +142,33 @@ fn a_map_is_a_column_of_offsets_with_its_names_and_values() {
     assert_eq!(values, [Some(first), Some(vec![]), None, None, None, None, Some(last)]);
 }
 
+#[test]
+fn a_variant_is_a_struct_of_its_value_and_its_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = [r#"{"a": "x"}"#, r#"{"a": 1, "a": 2}"#, "no JSON", r#"{"b": "y", "a": ""}"#];
+    let messages: Vec<_> = data.iter().map(|data| ("t", (*data).to_owned(), 0)).collect();
+    support::append(directory.path(), 7, &messages);
+    let frame = frame(directory.path(), &[]).unwrap();
+    let read = json!({"frame": frame, "schema": schema(&[("data", "variant")])});
+    let scan = Scanned::open(&tasks(&read).unwrap()[0]).unwrap();
+    let (rows, numbers) = scan.next(15).unwrap();
+    assert_eq!((rows, numbers.len()), (data.len(), 15));
+    let is_there: Vec<_> = (0..rows).map(|row| support::is_there(&numbers[..5], row)).collect();
+    assert_eq!(is_there, [true, false, false, true]);
+    let text = |text: &str| Some(text.to_owned());
+    let values = ["\x02\x01\0\0\x02\x05x", "", "", "\x02\x02\x01\0\x02\0\x03\x05y\x01"];
+    assert_eq!(texts(&numbers[5..10]), values.map(text));
+    let names = ["\x01\x01\0\x01a", "", "", "\x01\x02\0\x01\x02ba"];
+    assert_eq!(texts(&numbers[10..15]), names.map(text));
+    // Spark applies conditions on it: the scan does not know which messages are malformed.
+    let condition = json!({"name": "IS_NULL", "children": [{"column": ["data"]}]});
+    let read = json!({"frame": frame, "schema": schema(&[("data", "variant")]), "conditions": [condition]});
+    assert_eq!(call(abi::push, &read.to_string()).unwrap(), r#"["none"]"#);
+    let columns = schema(&[("data", "variant"), ("position", "long")]);
+    let read = json!({"frame": frame, "schema": schema(&[("position", "long")]), "columns": columns, "conditions": [condition]});
+    assert_eq!(support::numbers(&read), [1, 2, 3, 4]);
+}
+
 /// The values of a column of arrays, from those of its elements.
 fn arrays<T: Clone>(numbers: &[i64], elements: &[Option<T>]) -> Vec<Option<Vec<Option<T>>>> {
     // SAFETY: the offsets of a batch that is open.

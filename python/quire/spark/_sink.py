@@ -137,8 +137,9 @@ def _check_columns(schema: t.StructType, options: WriteOptions) -> None:
     }
     if types.get("data") not in ("string", "binary"):
         found = types.get("data", "not there")
+        text = "to_json(data)" if found == "variant" else "to_json(struct('*'))"
         raise ConfigError(
-            f"column data: it is {found}; the message is text or binary, such as to_json(struct('*')) AS data"
+            f"column data: it is {found}; the message is text or binary, such as {text} AS data"
         )
     if options.topic is None and types.get("topic") != "string":
         raise ConfigError(

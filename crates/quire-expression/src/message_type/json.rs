@@ -251,44 +251,52 @@ impl<'a> RawString<'a> {
             return Ok(self.bytes);
         }
         let mut text = arena.builder();
-        let mut rest = self.bytes;
+        self.decode(|part| text.push(part));
+        text.bytes().ok_or(Malformed::TooLarge)
+    }
+
+    /// Calls `push` with the parts of the decoded text in order. A lone surrogate is U+FFFD. Returns whether there is none.
+    #[inline]
+    pub(super) fn decode(self, mut push: impl FnMut(&[u8])) -> bool {
+        let (mut rest, mut is_whole) = (self.bytes, true);
         while let Some(plain_size) = memchr::memchr(b'\\', rest) {
-            text.push(&rest[..plain_size]);
+            push(&rest[..plain_size]);
             rest = &rest[plain_size + 1..];
             // The scanner has checked that each backslash begins a whole escape.
             let (escape, after) = rest.split_first().unwrap_or((&b'\\', rest));
             rest = after;
             match escape {
-                b'b' => text.push(b"\x08"),
-                b'f' => text.push(b"\x0C"),
-                b'n' => text.push(b"\n"),
-                b'r' => text.push(b"\r"),
-                b't' => text.push(b"\t"),
+                b'b' => push(b"\x08"),
+                b'f' => push(b"\x0C"),
+                b'n' => push(b"\n"),
+                b'r' => push(b"\r"),
+                b't' => push(b"\t"),
                 b'u' => {
                     let character = decode_unicode(&mut rest);
-                    text.push(character.encode_utf8(&mut [0; 4]).as_bytes());
+                    is_whole &= character.is_some();
+                    let character = character.unwrap_or(char::REPLACEMENT_CHARACTER);
+                    push(character.encode_utf8(&mut [0; 4]).as_bytes());
                 }
-                other => text.push(&[*other]),
+                other => push(&[*other]),
             }
         }
-        text.push(rest);
-        text.bytes().ok_or(Malformed::TooLarge)
+        push(rest);
+        is_whole
     }
 }
 
-/// The character of `\u` and the digits after it, with a low surrogate after a high one. A lone surrogate is U+FFFD.
-fn decode_unicode(rest: &mut &[u8]) -> char {
-    let Some(first) = hex_digits(rest) else { return char::REPLACEMENT_CHARACTER };
+/// The character of `\u` and the digits after it, with a low surrogate after a high one. `None` for a lone surrogate.
+fn decode_unicode(rest: &mut &[u8]) -> Option<char> {
+    let first = hex_digits(rest)?;
     *rest = &rest[4..];
     if (0xD800..0xDC00).contains(&first)
         && let Some(second) = rest.strip_prefix(b"\\u").and_then(hex_digits)
         && (0xDC00..0xE000).contains(&second)
     {
         *rest = &rest[6..];
-        let code = 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00);
-        return char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+        return char::from_u32(0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00));
     }
-    char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER)
+    char::from_u32(first)
 }
 
 fn hex_digits(text: &[u8]) -> Option<u32> {
@@ -301,7 +309,7 @@ fn hex_digits(text: &[u8]) -> Option<u32> {
 }
 
 pub(super) struct Scanner<'a> {
-    data: &'a [u8],
+    pub(super) data: &'a [u8],
     pub(super) at: usize,
     /// The block that `specials` are about, counted from the beginning of the data.
     block: usize,
@@ -406,7 +414,7 @@ impl<'a> Scanner<'a> {
 
     /// A string. The scanner is at its opening quote.
     #[inline(always)]
-    fn string(&mut self) -> Result<RawString<'a>, Malformed> {
+    pub(super) fn string(&mut self) -> Result<RawString<'a>, Malformed> {
         let start = self.at + 1;
         self.at = start;
         self.skip_plain();
@@ -482,7 +490,7 @@ impl<'a> Scanner<'a> {
 
     /// A number as RFC 8259 spells it.
     #[inline(always)]
-    fn number(&mut self) -> Result<(), Malformed> {
+    pub(super) fn number(&mut self) -> Result<(), Malformed> {
         if self.peek() == b'-' {
             self.at += 1;
         }
@@ -514,7 +522,7 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline(always)]
-    fn literal(&mut self, text: &'static str) -> Result<(), Malformed> {
+    pub(super) fn literal(&mut self, text: &'static str) -> Result<(), Malformed> {
         if !self.data[self.at..].starts_with(text.as_bytes()) {
             return self.malformed("value");
         }

@@ -23,6 +23,7 @@ mod plan;
 mod selection;
 mod special;
 mod value;
+mod variant;
 mod write;
 mod xml;
 
@@ -34,6 +35,7 @@ pub use self::plan::{FieldId, FieldPlan, PATH_STEP_COUNT_MAX, Step};
 pub use self::selection::Selection;
 pub(crate) use self::value::boolean_text;
 pub use self::value::{Number, Truth, Value, compare};
+pub use self::variant::{VARIANT_DEPTH_MAX, VARIANT_SIZE_MAX, VariantEncoder};
 pub use self::write::{AssignError, CONSTRUCTED_SIZE_MAX, MergeError, Side, difference, merge};
 pub(crate) use self::write::{Fields, assign, expected_path};
 

@@ -2,9 +2,11 @@ package quire;
 
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.VariantType;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarArray;
 import org.apache.spark.sql.vectorized.ColumnarMap;
@@ -71,6 +73,11 @@ final class AddressVector extends ColumnVector {
         }
         if (type instanceof MapType map) {
             return new AddressVector[] {new AddressVector(map.keyType()), new AddressVector(map.valueType())};
+        }
+        if (type instanceof VariantType) {
+            // Spark expects the value first, then the metadata.
+            DataType binary = DataTypes.BinaryType;
+            return new AddressVector[] {new AddressVector(binary), new AddressVector(binary)};
         }
         return new AddressVector[0];
     }
