@@ -4,10 +4,20 @@
 //! may be handed to consumers of the log: it is persisted. A *served* record has been handed to every consumer. A record is *safe*, and may
 //! be reported to its publisher, when it is persisted here and on the sync destinations that it goes to (`replicated.rs`).
 
+use std::time::Duration;
+
 use quire_journal::{Appended, Journal, JournalError, NewRecord, Position, PublisherId, Reader, Timestamp};
 
 use super::failure::Failure;
 use super::replicated::{Destinations, Replicated};
+
+/// The bytes that wait for the disk count as a single publish up to this size. More bytes come from publishers that do not wait for each
+/// message, and the subscribers that read after them must keep up.
+const LONE_SIZE_MAX: usize = 8 * 1024;
+
+/// The longest pause of a replay, and of a link. With full chunks a replay still reads 256 MB/s, which is more than single publishes can
+/// produce meanwhile.
+pub(crate) const YIELD_MAX: Duration = Duration::from_millis(1);
 
 /// See the module's documentation.
 pub(crate) struct Log {
@@ -83,6 +93,12 @@ impl Log {
     /// Bytes of records that were appended and are not persisted yet.
     pub(crate) fn unpersisted_size(&self) -> usize {
         self.journal.unpersisted_bytes()
+    }
+
+    /// Whether something small waits for the disk. Readers with a lag give way to it for [`YIELD_MAX`] at most.
+    pub(crate) fn has_lone_publish(&self) -> bool {
+        let size = self.unpersisted_size();
+        0 < size && size <= LONE_SIZE_MAX && self.failure.is_none()
     }
 
     /// The highest sequence of a publisher that the log knows.

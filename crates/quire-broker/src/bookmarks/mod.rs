@@ -26,7 +26,6 @@ use crate::topic::TopicId;
 use ends::AwaitedEnds;
 use progress::ResumePositions;
 use replay::ReadSlots;
-pub(crate) use replay::YIELD_MAX;
 
 /// See the module's documentation.
 pub(crate) struct Bookmarks {

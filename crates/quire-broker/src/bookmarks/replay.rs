@@ -20,6 +20,7 @@ use quire_journal::{JournalError, Position};
 use super::Bookmarks;
 use crate::Timer;
 use crate::failure::code_of;
+use crate::log::YIELD_MAX;
 use crate::replay::{
     CHUNK_SIZE_MAX, Chunk, Found, Item, PACED_CHUNK_SIZE_MIN, Pace, Reading, Replay, ReplayId, ReplayPosition,
 };
@@ -39,13 +40,6 @@ const PACED_SIZE_MAX: usize = 32 * 1024 * 1024;
 
 /// A range of at most this many records before the live tail is read on the loop.
 const INLINE_RECORDS_MAX: u64 = 256;
-
-/// The bytes that wait for the disk count as a single publish up to this size. More bytes come from publishers that do not wait for each
-/// message, and the subscribers that read after them must keep up.
-const LONE_SIZE_MAX: usize = 8 * 1024;
-
-/// The longest pause of a replay, and of a link. With full chunks it still reads 256 MB/s, which is more than single publishes can produce meanwhile.
-pub(crate) const YIELD_MAX: Duration = Duration::from_millis(1);
 
 /// The size of a chunk, and of one read from the disk, of a replay that paused. So the loop and the disk are busy for a shorter time when
 /// the next publish arrives. A sync that waits for 256 KiB of reads takes half a millisecond.
@@ -252,7 +246,7 @@ impl Bookmarks {
     /// Takes every replay as far as it can go, then those in line for as long as there is room.
     pub(crate) fn serve_replays(&mut self, cx: &mut Context) {
         self.runnable.extend(std::mem::take(&mut self.runnable_next_turn));
-        if !self.yielding.is_empty() && !cx.has_lone_publish() {
+        if !self.yielding.is_empty() && !cx.log.has_lone_publish() {
             for id in std::mem::take(&mut self.yielding) {
                 cx.timers.clear(Timer::Replay(id));
                 let throttled_until = cx.now.instant + THROTTLE_TIME;
@@ -386,7 +380,7 @@ impl Bookmarks {
     /// arrive at the tail.
     fn yields_to_publish(&mut self, cx: &mut Context, id: ReplayId) -> bool {
         let Some(replay) = self.replays.get(id) else { return false };
-        if replay.pace.is_some() || !cx.has_lone_publish() || self.is_near_tail(cx, id) {
+        if replay.pace.is_some() || !cx.log.has_lone_publish() || self.is_near_tail(cx, id) {
             return false;
         }
         // One that is there already was woken by its timer.
@@ -625,11 +619,5 @@ impl Context {
             }
         };
         subscriptions.iter().map(member).collect()
-    }
-
-    /// Whether something small waits for the disk.
-    pub(crate) fn has_lone_publish(&self) -> bool {
-        let size = self.log.unpersisted_size();
-        0 < size && size <= LONE_SIZE_MAX && self.log.failure.is_none()
     }
 }

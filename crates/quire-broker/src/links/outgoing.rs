@@ -25,9 +25,9 @@ use super::frame::{Frame, Hello, Mark, VERSION, Welcome};
 use super::read::{LinkFound, LinkReading, SentFrame};
 use super::settings::{Definition, SyncType};
 use super::{HEARTBEAT, SILENCE_MAX, offered, start_of_log};
-use crate::bookmarks::YIELD_MAX;
 use crate::context::Context;
 use crate::io::{ConnectionId, Event, Output};
+use crate::log::YIELD_MAX;
 use crate::replicated::Progress;
 use crate::stats::DestinationStats;
 use crate::work::{Job, JobOwner};
@@ -543,7 +543,7 @@ impl Outgoing {
     /// does not.
     fn yields_to_publish(&mut self, cx: &Context, limit: Position) -> bool {
         let is_waited_for = cx.log.replicated.is_waited_for(self.number);
-        if is_waited_for || self.is_near(limit) || !cx.has_lone_publish() {
+        if is_waited_for || self.is_near(limit) || !cx.log.has_lone_publish() {
             self.yields_until = None;
             return false;
         }
