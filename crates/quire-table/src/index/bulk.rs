@@ -40,8 +40,8 @@ impl EntryReader {
 
     /// Adds the entries of a row, and returns the spelling of its key fields.
     pub fn read(&mut self, row: &Row<'_>, entries: &mut Vec<Entry>) -> Spelling {
-        if self.fields.paths().is_empty() {
-            return Spelling::Usual;
+        if self.index_count == 0 {
+            return self.spelling_of(row);
         }
         self.arena.reset();
         let Ok(values) = self.fields.read(self.message_type, row.data, &self.arena) else {
@@ -64,6 +64,10 @@ impl EntryReader {
             }
             Err(_) => entries.extend((0..self.index_count).map(Entry::Irregular)),
         }
+        self.spelling_of(row)
+    }
+
+    fn spelling_of(&mut self, row: &Row<'_>) -> Spelling {
         let of_row = |key| Spelling::of_row(key, row.key, row.data, &mut self.arena);
         self.key.as_ref().map_or(Spelling::Usual, of_row)
     }
