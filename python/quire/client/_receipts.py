@@ -211,7 +211,7 @@ class Following:
 
     def __init__(self, driver: Driver, core: _quire.Client, options: ClientOptions, name: str) -> None:
         self.driver = driver
-        self.command_seconds = options.command_seconds
+        self.command_seconds: float | None = options.command_seconds
         self._unpersisted_reason = options.unpersisted_reason
         self._core = core
         self._name = name
