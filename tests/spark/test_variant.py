@@ -70,7 +70,7 @@ ROOTS = (
 
 #: Documents of a random test.
 COUNT = 4000
-SEEDS = (1, pytest.param(random.SystemRandom().randrange(2, 1 << 32), id="random"))
+SEEDS = (1, 2)
 CHARACTERS = 'aab"\\/ \t\n\x00\x1f\x7f\u00e4\u2028\ud7ff\ue000\uffff\U0001f600\U0010ffff'
 
 
