@@ -245,8 +245,10 @@ def cases(
 
 
 def add_batch_times(query: StreamingQuery, count: int) -> list[int]:
-    """Waits until a query has had so many micro-batches and ends it. Returns the milliseconds that each with rows took in Spark, from
-    planning to writing."""
+    """Waits for `count` micro-batches of a query, and stops it.
+
+    Returns the milliseconds of each micro-batch with rows, from planning to writing.
+    """
     while query.isActive and (query.lastProgress or {"batchId": 0})["batchId"] < count - 1:
         time.sleep(0.05)
     taken = [
