@@ -146,9 +146,29 @@ def test_a_bad_filter_is_shown_with_a_caret(tmp_path: Path) -> None:
     [
         (("subscribe", "t", "--url", "quire://127.0.0.1:1", "--timeout", "1"), 1, "no connection"),
         (("subscribe", "t", "--url", "http://x"), 2, "quire://"),
-        (("publish", "t", "/nowhere/at/all", "--url", "memory:"), 1, "quire: /nowhere/at/all: No such file"),
-        (("config", "check", "/nowhere/at/all"), 2, "quire: /nowhere/at/all: No such file"),
-        (("publish", "t", "--url", "quire://127.0.0.1:1"), 1, "Connection refused"),
+        (
+            ("publish", "t", "/no/file", "--url", "memory:"),
+            2,
+            "quire: /no/file: there is no such file; check",
+        ),
+        (
+            ("config", "check", "/no/file"),
+            2,
+            "quire: /no/file: there is no such file; check the path; `quire",
+        ),
+        (("serve", "/no/file"), 2, "quire: /no/file: there is no such file; check the path; `quire config"),
+        (("publish",), 2, "Missing argument: TOPIC. `quire publish --help` shows the arguments."),
+        (("queue", "alter"), 2, "Missing argument: QUEUE. `quire queue alter --help` shows the"),
+        (("publish", "t", "file", "more", "words"), 2, "Unexpected arguments: more, words."),
+        (("subscribe", "t", "--count", "three"), 2, '--count: expected a whole number, got "three".'),
+        (("subscribe", "t", "--timeout", "long"), 2, '--timeout: expected a number, got "long".'),
+        (("info", "--url", "quire://h:99999"), 2, "quire: --url: 'quire://h:99999': the port must be a"),
+        (
+            ("info", "--url", "quire://nobody.invalid"),
+            1,
+            "check the spelling of the host, and the name service of this machine",
+        ),
+        (("publish", "t", "--url", "quire://127.0.0.1:1"), 1, "Connection refused; check the address"),
         (
             ("subscribe", "t", "--url", "memory:", "--timeout", "10", "--count", "1"),
             1,

@@ -173,12 +173,12 @@ def test_a_journal_is_read_beside_the_server_that_writes_it(command: Command, tm
 
 def test_a_place_without_a_journal_is_said_so(command: Command, tmp_path: Path, directory: Path) -> None:
     for place, text in (
-        (tmp_path / "nowhere", "no such directory"),
+        (tmp_path / "nowhere", "there is no such directory"),
         (directory.parent, f"perhaps you mean {directory}"),
         (next(directory.glob("*.journal")), "a journal is a directory"),
     ):
         result = command("ls", place)
-        assert result.code == 1
+        assert result.code == 2
         assert text in result.err
         assert "Errno" not in result.err
 

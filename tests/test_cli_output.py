@@ -91,7 +91,8 @@ def test_a_standard_input_that_is_closed_is_said_to_be(
     ("command", "what"),
     [
         (["queue", "peek", "q", "--count", "-1"], "--count: -1 is below 0"),
-        (["sow", "q", "--top-n", "-1"], "top_n: -1 is not between 0 and 2**32 - 1"),
+        (["queue", "redrive", "q", "--count", "-1"], "--count: -1 is below 0"),
+        (["sow", "q", "--top-n", "-1"], "--top-n: -1 is not between 0 and 2**32 - 1"),
         (["subscribe", "t", "--count", "-1"], "--count: -1 is below 0"),
         (["subscribe", "t", "--timeout", "-1"], "--timeout: -1 is below 0"),
     ],

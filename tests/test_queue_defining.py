@@ -307,11 +307,12 @@ def test_the_commands_create_list_and_drop_a_queue(running: quire.Server) -> Non
     assert re.search("other settings: file_backed_metadata, lease_period, max_deliveries", other.stderr)
 
     listed = [line.split("\t") for line in run("queue", "ls", url=running.url).stdout.splitlines()]
-    assert listed[0][-1] == "created"
-    assert [(row[0], row[-1]) for row in listed[1:]] == [
-        ("CONFIGURED", "configuration"),
-        ("RISK", "run time"),
-    ]
+    assert listed[0][-1] == "created at run time"
+    assert [(row[0], row[-1]) for row in listed[1:]] == [("CONFIGURED", "no"), ("RISK", "yes")]
+
+    # A mistake in a setting has the name of the option.
+    refused = run("queue", "alter", "RISK", "--lease-period", "30", url=running.url)
+    assert (refused.returncode, refused.stderr[:33]) == (2, "quire: --lease-period: expected a"), refused
 
     altered = run("queue", "alter", "RISK", "--lease-period", "1m", "--reset", "retry-delay", url=running.url)
     assert (altered.returncode, altered.stdout) == (0, "queue RISK altered\n"), altered.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -55,14 +56,27 @@ def run(arguments: list[str]) -> int:
 def _dispatch(arguments: list[str]) -> int:
     from cyclopts import CycloptsError
 
-    from quire.cli._app import app, check_arguments
+    from quire._errors import ConfigError
+    from quire.cli._app import app
+    from quire.cli._mistakes import as_option, check_arguments, is_argument
 
     try:
         command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=True)
-        check_arguments(command, bound)
-        result = command(*bound.args, **bound.kwargs)
     except CycloptsError:
         return USER_MISTAKE  # cyclopts has printed the mistake
+    check_arguments(command, bound)
+    try:
+        result = command(*bound.args, **bound.kwargs)
+    except CycloptsError:
+        return USER_MISTAKE
+    except ConfigError as error:
+        raise as_option(error, bound) from None
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        if error.filename is None or not is_argument(error.filename, bound):
+            raise
+        is_plain = error.strerror == os.strerror(errno.ENOENT)
+        reason = "there is no such file; check the path" if is_plain else error.strerror
+        raise ConfigError(f"{error.filename}: {reason}") from None
     return result if isinstance(result, int) else 0
 
 

@@ -2,58 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Literal
 
-from cyclopts import App, CycloptsError, CycloptsPanel, Parameter
-from cyclopts.exceptions import UnknownOptionError, UnusedCliTokensError
+from cyclopts import App, Parameter
 
 from quire import __version__
-from quire._errors import ConfigError
 from quire.cli import default_url
-
-#: The beginning of the URL of a server. `Path` leaves one slash of two.
-_SERVER: Final = re.compile(r"(quires?|tcp):/+")
-
-
-def _server_advice(argument: str, command: Callable[..., Any] | None) -> str | None:
-    """How to name a server to a command that got its URL as an argument; `None` for any other argument."""
-    scheme = _SERVER.match(argument)
-    if scheme is None:
-        return None
-    place = argument[scheme.end() :]
-    url = f"{scheme[1]}://{place}"
-    if command is not None and "url" in inspect.signature(command).parameters:
-        return f"{url!r} is the URL of a server; write --url quire://{place}"
-    return f"{url!r} is the URL of a server, and this command connects to none"
-
-
-def check_arguments(command: Callable[..., Any], bound: inspect.BoundArguments) -> None:
-    """Raises `ConfigError` for the URL of a server in the place of a topic, a name, a file or a directory."""
-    for name, value in bound.arguments.items():
-        is_option = bound.signature.parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
-        if is_option or name == "source" or not isinstance(value, (str, Path)):
-            continue
-        if (advice := _server_advice(str(value), command)) is not None:
-            raise ConfigError(advice)
-
-
-def _panel(error: CycloptsError) -> object:
-    """Shows a mistake in the arguments, with the option that is meant where that can be told."""
-    if isinstance(error, UnusedCliTokensError):
-        advice = _server_advice(next(iter(error.unused_tokens or ()), ""), error.target)
-        if advice is not None:
-            return CycloptsPanel(f"Unexpected argument: {advice}.")
-    if isinstance(error, UnknownOptionError) and (word := error.token.keyword):
-        names = [name for argument in error.argument_collection for name in argument.names]
-        longer = sorted((name for name in names if name.startswith(f"{word}-")), key=len)
-        if longer:
-            return CycloptsPanel(f"Unknown option: {word}. Did you mean {longer[0]}?")
-    return CycloptsPanel(error)
-
+from quire.cli._mistakes import panel
 
 app = App(
     name="quire",
@@ -62,7 +18,7 @@ app = App(
     # Plain text keeps the lines of examples, and backslashes. It keeps every other line break as well, so
     # each line of a description is one whole sentence.
     help_format="plaintext",
-    error_formatter=_panel,
+    error_formatter=panel,
 )
 config_app = App(name="config", help="Check a configuration file, or print an example.")
 app.command(config_app)

@@ -1,4 +1,4 @@
-"""`quire config check`."""
+"""Configuration files, and `quire config check`."""
 
 from __future__ import annotations
 
@@ -41,13 +41,21 @@ def check(file: Path, *, as_json: bool) -> int:
     return 0
 
 
-def _loaded(file: Path) -> tuple[Config, list[str]]:
-    """The configuration, and warnings about it."""
+def load(file: Path) -> Config:
+    """The configuration in a file. Raises `ConfigError` also for a file that cannot be read."""
     try:
-        config = Config.load(file)
+        return Config.load(file)
+    except FileNotFoundError:
+        advice = "check the path; `quire config example` prints a configuration with every key"
+        raise ConfigError(f"there is no such file; {advice}", file=file) from None
     except OSError as error:
         raise ConfigError(error.strerror or str(error), file=file) from None
+
+
+def _loaded(file: Path) -> tuple[Config, list[str]]:
+    """The configuration, and warnings about it."""
+    config = load(file)
     return config, config.check()
 
 
-__all__ = ["check"]
+__all__ = ["check", "load"]

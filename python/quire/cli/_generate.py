@@ -13,6 +13,7 @@ from cyclopts import App, Parameter
 
 from quire import __version__
 from quire._errors import ConfigError
+from quire.cli._config import load
 from quire.config import Address, Config
 
 app = App(
@@ -166,7 +167,7 @@ def _settings(file: Path | None) -> tuple[Config, list[str]]:
 
     A relative data directory is one below the configuration file, where a service may not write.
     """
-    config = Config() if file is None else Config.load(file)
+    config = Config() if file is None else load(file)
     if file is not None:
         config.check()
         written = tomllib.loads(file.read_text(encoding="utf-8")).get("data_directory", "")

@@ -19,6 +19,7 @@ from quire._units import counted
 from quire.cli import FAILURE
 from quire.cli._output import (
     Format,
+    check_count,
     data_of,
     headers_of,
     print_json,
@@ -352,8 +353,7 @@ def _dump(
     style: Format,
 ) -> int:
     """Prints records, and returns their number."""
-    if count is not None and count < 0:
-        raise quire.ConfigError(f"{count} is below 0", key="--count")
+    check_count(count)
     after = bookmark_to_core(begin, "--from")
     end = None if until is None else bookmark_to_core(until, "--until")
     shown = 0

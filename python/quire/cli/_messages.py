@@ -17,6 +17,7 @@ from quire._units import counted, seconds
 from quire.cli._csv import json_rows
 from quire.cli._output import (
     Format,
+    check_count,
     data_of,
     headers_of,
     print_json,
@@ -162,8 +163,7 @@ def subscribe(
     max_backlog: int | None,
     ack: bool,
 ) -> int:
-    if count is not None and count < 0:
-        raise quire.ConfigError(f"{count} is below 0", key="--count")
+    check_count(count)
     if timeout is not None and timeout < 0:
         raise quire.ConfigError(f"{timeout:g} is below 0", key="--timeout")
     begin = None if bookmark is None else range_to_core(bookmark, "--bookmark", keeps_place=False)

@@ -101,6 +101,12 @@ def _width(console: Console, table: Table) -> int:
     return console.measure(table, options=console.options.update_width(_WIDTH_MAX)).maximum
 
 
+def check_count(count: int | None) -> None:
+    """Raises `ConfigError` for a negative `--count`."""
+    if count is not None and count < 0:
+        raise quire.ConfigError(f"{count} is below 0", key="--count")
+
+
 def show_filter_mistake(text: str | None, error: quire.BadFilterError) -> None:
     """The filter with a caret below the place that is wrong."""
     if text is not None and error.column:
@@ -125,6 +131,7 @@ def _pretty(value: object) -> str:
 
 __all__ = [
     "Format",
+    "check_count",
     "data_of",
     "headers_of",
     "print_json",

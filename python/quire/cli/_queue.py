@@ -13,7 +13,7 @@ from quire._units import counted
 from quire.cli import default_url
 from quire.cli._app import Json, JsonFormat, Url
 from quire.cli._messages import sow
-from quire.cli._output import Format, print_json, print_table
+from quire.cli._output import Format, check_count, print_json, print_table
 from quire.cli._queue_define import alter, create, drop
 
 app = App(
@@ -53,14 +53,10 @@ def ls(*, url: Url = None, json: Json = False) -> int:
             print_json(queue=name, **figures)
         return 0
     print_table(
-        ["queue", *(heading for _, heading in COLUMNS), "created"],
+        ["queue", *(heading for _, heading in COLUMNS), "created at run time"],
         [
             # A server from before queues could be created at run time does not say whether this one was.
-            [
-                name,
-                *(_shown(key, figures[key]) for key, _ in COLUMNS),
-                "run time" if figures.get("created") else "configuration",
-            ]
+            [name, *(_shown(key, figures[key]) for key, _ in COLUMNS), figures.get("created", False)]
             for name, figures in queues.items()
         ],
     )
@@ -127,8 +123,7 @@ def peek(
     format
         json: one object per line. raw: only the data. table: columns.
     """
-    if count < 0:
-        raise quire.ConfigError(f"{count} is below 0", key="--count")
+    check_count(count)
     style = "json" if json else format
     return sow(
         queue,
@@ -214,6 +209,7 @@ def redrive(
     count
         Limit of letters to publish. Default: all letters that are in the queue at the start.
     """
+    check_count(count)
     place = url or default_url()
     done, left = 0, 0
     with quire.Client(place) as client:

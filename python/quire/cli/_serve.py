@@ -10,6 +10,7 @@ from pathlib import Path
 
 from quire._errors import ConfigError
 from quire._process import StopSignals, raise_open_files
+from quire.cli._config import load
 from quire.config import Address, Config
 from quire.server._server import Progress, Server
 
@@ -17,7 +18,7 @@ from quire.server._server import Progress, Server
 def serve(
     config_file: Path | None, *, address: str | None, data_directory: Path | None, as_json: bool
 ) -> int:
-    config = Config() if config_file is None else Config.load(config_file)
+    config = Config() if config_file is None else load(config_file)
     if address is not None:
         try:
             Address.parse(address)

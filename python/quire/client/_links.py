@@ -44,9 +44,14 @@ def parse_url(url: str) -> tuple[str, int] | tuple[Path] | Place:
 
     try:
         parts = urlsplit(url)
-        port = parts.port
     except ValueError as error:
         raise ConfigError(f"{url!r}: {error}", key="url") from None
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise ConfigError(f"{url!r}: the port must be a number from 1 to 65535", key="url")
     if parts.scheme != "quire":
         reason = f"{url!r} does not begin with quire://, file:, memory: or local:"
         if place := _HOST_AND_PORT.fullmatch(url):

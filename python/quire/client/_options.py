@@ -209,16 +209,20 @@ class ClientOptions:
         """What to raise when no server let the client in within `connect_timeout`. `code` says why not."""
         if last_error is None:
             return TimeoutError(f"{', '.join(self.urls)} did not answer within {self.connect_seconds:g} s")
-        reason = f"no connection within {self.connect_seconds:g} s: {last_error}; {_CHECK}"
+        reason = f"no connection within {self.connect_seconds:g} s: {last_error}; {_remedy(code)}"
         return DisconnectedError(reason, code=code)
 
     @staticmethod
     def refused(last_error: str | None, code: str | None) -> DisconnectedError:
         """What to raise when every server was tried once, and none let the client in. `code` says why not."""
-        return DisconnectedError(f"no connection: {last_error}; {_CHECK}", code=code)
+        return DisconnectedError(f"no connection: {last_error}; {_remedy(code)}", code=code)
 
 
-_CHECK: Final = "check the address, and that the server is running"
+def _remedy(code: str | None) -> str:
+    """What to do when there is no connection, as the end of a sentence."""
+    if code == "no_such_host":
+        return "check the spelling of the host, and the name service of this machine"
+    return "check the address, and that the server is running"
 
 
 def generated_name() -> str:

@@ -33,15 +33,24 @@ pub enum Link {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
     /// The name of the host has no address, or could not be looked up.
-    #[error("{0}")]
+    #[error("{}", without_number(.0))]
     Resolve(io::Error),
     /// There is an address, and no connection to it.
-    #[error("{0}")]
+    #[error("{}", without_number(.0))]
     Connect(#[from] io::Error),
 }
 
+/// The text of an error without the number that the operating system gives it: people search for the text.
+fn without_number(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" (os error ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
 impl ConnectError {
-    /// The stable name of the case (docs/errors.md).
+    /// The stable name of the case (docs/reference/errors.md).
     pub fn code(&self) -> &'static str {
         match self {
             ConnectError::Resolve(_) => "no_such_host",

@@ -132,7 +132,7 @@ pub enum Waited {
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastError {
-    /// The stable code (docs/errors.md).
+    /// The stable code (docs/reference/errors.md).
     pub code: &'static str,
     /// For a person: the address, and the error.
     pub reason: String,

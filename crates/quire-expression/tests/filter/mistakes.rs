@@ -14,7 +14,7 @@ fn a_mistake_is_shown_at_its_column() {
         ("/a = 1 /b = 2", 8, "AND, OR, another operator or the end"),
         ("(/a = 1", 8, "')'"),
         ("/a IN (1 2)", 10, ", or )"),
-        ("f(/a)", 1, "a function"),
+        ("f(/a)", 1, "a function of filters (docs/filters.md section 7"),
         ("UPER(/a) = 'X'", 1, "a function, perhaps UPPER"),
         ("INSTR(/a) = 1", 1, "2 arguments for INSTR"),
         ("SUM(/a) > 1", 1, "a function that looks at one message"),

@@ -57,7 +57,7 @@ impl Parser<'_> {
             let names = FUNCTIONS.iter().map(|function| function.name).chain(OTHER_FUNCTIONS.iter().copied());
             match function::similar(name, names) {
                 Some(similar) => format!("a function, perhaps {similar}"),
-                None => "a function".into(),
+                None => "a function of filters (docs/filters.md section 7 lists them)".into(),
             }
         };
         FilterError::at(self.lexer.text, start, expected, Token::Word(name).describe())

@@ -1,0 +1,92 @@
+"""Mistakes in the arguments of a command, named as the user typed them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from cyclopts import CycloptsError, CycloptsPanel
+from cyclopts.exceptions import CoercionError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
+
+from quire._errors import ConfigError
+
+#: The beginning of the URL of a server. `Path` leaves one slash of two.
+_SERVER: Final = re.compile(r"(quires?|tcp):/+")
+
+#: The kinds of values, in the words of the errors of the library.
+_KINDS: Final[dict[object, str]] = {int: "a whole number", float: "a number"}
+
+
+def panel(error: CycloptsError) -> object:
+    """Shows a mistake in the arguments, with the option that is meant where that can be told."""
+    text = _text(error)
+    return CycloptsPanel(error if text is None else text)
+
+
+def _text(error: CycloptsError) -> str | None:
+    """The text of a mistake; `None` where the library's text is right."""
+    if isinstance(error, UnusedCliTokensError):
+        unused = error.unused_tokens or []
+        advice = _server_advice(next(iter(unused), ""), error.target)
+        if advice is not None:
+            return f"Unexpected argument: {advice}."
+        return f"Unexpected {'argument' if len(unused) == 1 else 'arguments'}: {', '.join(unused)}."
+    if isinstance(error, UnknownOptionError) and (word := error.token.keyword):
+        names = [name for argument in error.argument_collection for name in argument.names]
+        longer = sorted((name for name in names if name.startswith(f"{word}-")), key=len)
+        return f"Unknown option: {word}. Did you mean {longer[0]}?" if longer else None
+    if isinstance(error, CoercionError) and error.token is not None and error.token.keyword is not None:
+        kind = _KINDS.get(error.target_type)
+        return kind and f'{error.token.keyword}: expected {kind}, got "{error.token.value}".'
+    # A positional argument has no word that could be given without its value.
+    is_missing = isinstance(error, MissingArgumentError) and error.keyword is None
+    if is_missing and error.argument is not None and error.argument.field_info.is_positional:
+        name = error.argument.name.lstrip("-").upper()
+        help_command = " ".join(["quire", *(error.command_chain or ()), "--help"])
+        return f"Missing argument: {name}. `{help_command}` shows the arguments."
+    return None
+
+
+def check_arguments(command: Callable[..., Any], bound: inspect.BoundArguments) -> None:
+    """Raises `ConfigError` for the URL of a server in the place of a topic, a name, a file or a directory."""
+    for name, value in bound.arguments.items():
+        is_option = _is_option(bound, name)
+        if is_option or name == "source" or not isinstance(value, (str, Path)):
+            continue
+        if (advice := _server_advice(str(value), command)) is not None:
+            raise ConfigError(advice)
+
+
+def as_option(error: ConfigError, bound: inspect.BoundArguments) -> ConfigError:
+    """The mistake in an argument of a call of the library, named as the option of the command that set it."""
+    key = error.key
+    if key is None or error.file is not None or key not in bound.arguments or not _is_option(bound, key):
+        return error
+    return ConfigError(error._reason, code=error.code, key=f"--{key.replace('_', '-')}")
+
+
+def is_argument(value: object, bound: inspect.BoundArguments) -> bool:
+    """Whether the user typed this file or directory as an argument of the command."""
+    return any(str(value) == str(given) for given in bound.arguments.values())
+
+
+def _is_option(bound: inspect.BoundArguments, name: str) -> bool:
+    return bound.signature.parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def _server_advice(argument: str, command: Callable[..., Any] | None) -> str | None:
+    """How to name a server to a command that got its URL as an argument; `None` for any other argument."""
+    scheme = _SERVER.match(argument)
+    if scheme is None:
+        return None
+    place = argument[scheme.end() :]
+    url = f"{scheme[1]}://{place}"
+    if command is not None and "url" in inspect.signature(command).parameters:
+        return f"{url!r} is the URL of a server; write --url quire://{place}"
+    return f"{url!r} is the URL of a server, and this command connects to none"
+
+
+__all__ = ["as_option", "check_arguments", "is_argument", "panel"]
