@@ -84,7 +84,7 @@ def stats(name: str, *, url: Url = None, json: Json = False) -> int:
 
 @app.command(name="downgrade")
 def downgrade(destination: str, *, url: Url = None) -> int:
-    """Let publishers no longer wait for a sync destination, until it is upgraded.
+    """Confirm publishes without a sync destination, until it is upgraded.
 
     For example:
       quire replication downgrade east-2
@@ -99,7 +99,7 @@ def downgrade(destination: str, *, url: Url = None) -> int:
 
 @app.command(name="upgrade")
 def upgrade(destination: str, *, url: Url = None) -> int:
-    """Let publishers wait for a downgraded destination again.
+    """Wait for a downgraded destination again before publishes are confirmed.
 
     For example:
       quire replication upgrade east-2
