@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import quire
 import quire.testing
@@ -53,9 +53,9 @@ def bench(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     with contextlib.ExitStack() as resources:
         enter = resources.enter_context
         one = enter(quire.testing.ServerProcess(directory / "one", **_SETTINGS))
-        sync = enter(quire.testing.cluster(2, "sync", directory=directory / "sync", **_SETTINGS))
-        other = enter(quire.testing.cluster(2, "async", directory=directory / "async", **_SETTINGS))
-        down = enter(quire.testing.cluster(2, "sync", directory=directory / "down", **_SETTINGS))
+        sync = enter(_cluster("sync", directory / "sync"))
+        other = enter(_cluster("async", directory / "async"))
+        down = enter(_cluster("sync", directory / "down"))
         down.kill(1)
         with quire.Client(down[0].url) as operator:
             operator._replicate("instance-2", "downgrade")
@@ -85,6 +85,11 @@ def bench(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     figures["behind"] = _behind(directory, data, options)
     figures["catching_up"] = _catching_up(directory, data, options)
     return figures
+
+
+def _cluster(sync_type: Literal["sync", "async"], directory: Path) -> quire.testing.Cluster:
+    """Two instances that are connected directly, as they are without a test."""
+    return quire.testing.cluster(2, sync_type, directory=directory, can_partition=False, **_SETTINGS)
 
 
 def _rate(client: quire.Client, data: bytes, count: int) -> float:
@@ -121,7 +126,7 @@ def _behind(directory: Path, data: bytes, options: argparse.Namespace) -> dict[s
     """The rate of a publisher with a destination that catches up, compared with one without."""
     with (
         quire.testing.ServerProcess(directory / "alone", **_SETTINGS) as alone,
-        quire.testing.cluster(2, "async", directory=directory / "behind", **_SETTINGS) as cluster,
+        _cluster("async", directory / "behind") as cluster,
     ):
         _filled(cluster, data, options.backlog)
         rates: dict[str, list[float]] = {"alone": [], "behind": []}
@@ -148,7 +153,7 @@ def _behind(directory: Path, data: bytes, options: argparse.Namespace) -> dict[s
 def _catching_up(directory: Path, data: bytes, options: argparse.Namespace) -> dict[str, Any]:
     """The rate of a destination that returns, and of a replay."""
     rates, replays = [], []
-    with quire.testing.cluster(2, "async", directory=directory / "catching-up", **_SETTINGS) as cluster:
+    with _cluster("async", directory / "catching-up") as cluster:
         for _ in range(max(options.rounds // 2, 1)):
             before = _link(cluster)["sent"]
             _filled(cluster, data, options.backlog)

@@ -91,6 +91,18 @@ def test_one_of_three_instances_is_parted_from_the_others() -> None:
         cluster.wait_until_replicated(PATIENCE)
 
 
+def test_instances_that_are_connected_directly_replicate_and_cannot_be_parted() -> None:
+    with quire.testing.cluster(2, can_partition=False) as cluster:
+        with quire.Client(cluster[0].url) as client:
+            client.publish("orders", {"id": 1})
+            client.flush(PATIENCE)
+        with quire.Client(cluster[1].url) as client:
+            with client.subscribe("orders", bookmark="0") as subscription:
+                assert subscription.get(PATIENCE).json() == {"id": 1}
+        with pytest.raises(quire.ConfigError, match="can_partition=False"):
+            cluster.partition(0, 1)
+
+
 def test_an_instance_is_restarted_with_its_data_and_its_url() -> None:
     with quire.testing.cluster(2) as cluster, quire.Client(cluster[0].url, name="p") as client:
         publish(client, 1)

@@ -1,7 +1,8 @@
 """`quire.testing.cluster`: instances that replicate to each other, in processes that can be killed and partitioned.
 
 Each instance sends to every other one. Its destinations have the addresses of forwarders (`_forward.py`), one
-for each direction of each pair. A partition holds the forwarders of a pair.
+for each direction of each pair. A partition holds the forwarders of a pair. For measurements there is a cluster
+without them: a forwarder is one more thread that every byte goes through.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class Cluster:
         sync_type: Literal["sync", "async"],
         directory: str | os.PathLike[str] | None,
         link: Mapping[str, Any],
+        can_partition: bool,
         environment: Mapping[str, str] | None,
         standard_error: IO[Any] | None,
         settings: Mapping[str, Any],
@@ -88,15 +90,19 @@ class Cluster:
             directory = self._resources.enter_context(tempfile.TemporaryDirectory(prefix="quire-cluster-"))
         names = [f"instance-{number}" for number in range(1, n + 1)]
         ports = [reserve_port(self) for _ in names]
-        #: By the numbers of the source and of the destination.
+        #: By the numbers of the source and of the destination; empty when the instances are connected directly.
         self._forwarders: dict[tuple[int, int], Forwarder] = {}
         for source in range(n):
             for target in range(n):
-                if source != target:
+                if source != target and can_partition:
                     forwarder = Forwarder(ports[target])
                     self._resources.callback(forwarder.close)
                     self._forwarders[source, target] = forwarder
         self._held: set[frozenset[int]] = set()
+
+        def port_to(target: int, source: int) -> int:
+            forwarder = self._forwarders.get((source, target))
+            return ports[target] if forwarder is None else forwarder.port
 
         def settings_of(number: int) -> dict[str, Any]:
             destinations = [
@@ -106,7 +112,7 @@ class Cluster:
                     "pass_through": [".*"] if n > 2 else [],
                     **link,
                     "name": names[other],
-                    "addresses": [f"127.0.0.1:{self._forwarders[number, other].port}"],
+                    "addresses": [f"127.0.0.1:{port_to(other, number)}"],
                     "sync_type": sync_type,
                 }
                 for other in range(n)
@@ -219,6 +225,8 @@ class Cluster:
         return late
 
     def _pairs(self, a: InstanceLike, others: Sequence[InstanceLike]) -> set[frozenset[int]]:
+        if not self._forwarders:
+            raise ConfigError("the cluster has can_partition=False or one instance", key="a")
         one = self._number(a)
         numbers = [self._number(other) for other in others] or [
             number for number in range(len(self)) if number != one
@@ -273,6 +281,7 @@ def cluster(
     *,
     directory: str | os.PathLike[str] | None = None,
     link: Mapping[str, Any] | None = None,
+    can_partition: bool = True,
     environment: Mapping[str, str] | None = None,
     standard_error: IO[Any] | None = None,
     **settings: Any,
@@ -292,6 +301,8 @@ def cluster(
     - `directory`: the directory for their data. Without it: a temporary directory, which is removed at the end
     - `link`: other keys of every `[[replication.destination]]`, such as `{"downgrade_after": "1s"}`. The default
       of `topic` is every topic that `transaction_log` records
+    - `can_partition`: `False` connects the instances directly, for measurements. Otherwise a thread of this
+      program forwards what they send to each other, so that `partition` can hold it
     - `environment`, `standard_error`: as in `ServerProcess`
     - `settings`: as in `Config`, the same for all instances
     """
@@ -300,6 +311,7 @@ def cluster(
         sync_type=sync_type,
         directory=directory,
         link={} if link is None else link,
+        can_partition=can_partition,
         environment=environment,
         standard_error=standard_error,
         settings=settings,
