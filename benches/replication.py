@@ -112,7 +112,8 @@ def _lone_delay(client: quire.Client, data: bytes, count: int) -> float:
 
 def _filled(cluster: quire.testing.Cluster, data: bytes, count: int) -> None:
     """Publishes to the first instance while the second one does not run."""
-    cluster.kill(1)
+    # A killed instance sends the messages of its last second back, as it would to an instance that lost its disk.
+    cluster.terminate(1)
     with quire.Client(cluster[0].url, name="filler", command_timeout=None) as client:
         _rate(client, data, count)
 
