@@ -1,10 +1,26 @@
-"""The comparison with other engines: the records that it stores, and the table that it prints. No peer is needed."""
+"""The comparison with other engines: what it stores, how it starts servers, and the table that it prints. No peer is needed."""
 
 from __future__ import annotations
 
 import json
+import socket
+import sys
+from pathlib import Path
 
-from benches.peers import last_values, report
+import pytest
+
+from benches.peers import last_values, replicated, report, server, work
+from benches.peers.engine import Broker, LastValues, Replicated
+
+_LISTEN = "import socket, sys, threading; listener = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
+_WAIT_FOR_THE_OTHER = """
+import contextlib, socket, sys
+while True:
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+        break
+"""
+_SERVE = "threading.Event().wait()"
 
 
 def test_a_record_is_json_of_the_same_size_in_every_version() -> None:
@@ -27,3 +43,40 @@ def test_a_table_leaves_out_an_engine_without_figures_and_names_ratios() -> None
         "| --- | --- | --- |",
         "| get | 20 µs | 40 µs (2 x) |",
     ]
+
+
+def test_an_engine_does_the_lines_of_its_families() -> None:
+    class Both(Broker, LastValues):
+        name = "both"
+
+    class Copies(Replicated):
+        name = "copies"
+
+    wanted = ["replicated-1", "get", "replay"]
+    assert work.lines_of(Both, wanted) == ["replay", "get"]
+    assert work.lines_of(Copies, wanted) == ["replicated-1"]
+    assert work.lines_of(Copies, ["get"]) == []
+
+
+def test_servers_that_wait_for_each_other_are_started_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "START_TIMEOUT_S", 30.0)
+    ports = [server.free_port(), server.free_port()]
+    programs = [_WAIT_FOR_THE_OTHER + _LISTEN + _SERVE, _LISTEN + _SERVE]
+    servers = []
+    for number, program in enumerate(programs):
+        (directory := tmp_path / str(number)).mkdir()
+        command = [sys.executable, "-c", program, *map(str, (ports[number], ports[1 - number]))]
+        servers.append(server.Server(command, {}, directory, ports[number]))
+    with server.started(servers):
+        for port in ports:
+            socket.create_connection(("127.0.0.1", port)).close()
+    assert [one.processes() for one in servers] == [[], []]
+
+
+def test_a_lone_publish_is_timed_without_the_first_one() -> None:
+    latencies_ns: list[int] = []
+    messages = list(replicated.messages_alone(512, 0.0, latencies_ns))
+    assert {len(message) for message in messages} == {512}
+    assert len(latencies_ns) == len(messages) - 1 >= 2

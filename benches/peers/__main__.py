@@ -4,7 +4,8 @@
 
 From the project's root, after `make setup` and `pip install '.[peers]'`. Servers that are not installed are left out
 and named: `nats-server` and `redis-server` on the path, RabbitMQ and PostgreSQL as Debian packages them, Kafka's jar files in
-the directory that `KAFKA_LIBS` names. All of them listen on 127.0.0.1 alone and keep their files in a temporary directory on one disk.
+the directory that `KAFKA_LIBS` names. `REDIS_SERVER` names another program than `redis-server`. All of them listen
+on 127.0.0.1 alone and keep their files in a temporary directory on one disk.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from collections import defaultdict
@@ -19,14 +21,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from . import report
-from .engine import Durability, Engine, NotOffered
+from .engine import Durability, Engine, NotOffered, Replicated
 from .engines import ALL
 from .roles import Scale
-from .work import FAMILIES, LINES
+from .work import FAMILIES, LINES, lines_of
 
 
 def main() -> None:
     options = _options()
+    # So that the servers end, too.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     durability = Durability(options.durability)
     scale = Scale(
         messages=options.messages,
@@ -34,8 +38,10 @@ def main() -> None:
         keys=options.keys,
         seconds=options.seconds,
         records=options.records,
+        window=options.window,
     )
-    engines = _installed(options.engine, durability)
+    wanted = options.line or list(LINES)
+    engines = _installed(options.engine, wanted, durability)
     units: dict[str, str] = {}
     line_of: dict[str, str] = {}
     rounds: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -48,7 +54,7 @@ def main() -> None:
                 # With new ports: connections of the last round may hold the old ones for a minute.
                 _measure(
                     type(engine)(durability),
-                    options.line or list(LINES),
+                    lines_of(type(engine), wanted),
                     scale,
                     directory,
                     rounds,
@@ -63,8 +69,9 @@ def main() -> None:
     if options.json:
         print(json.dumps(report.as_json(rounds, units), indent=2))
     else:
-        names = [engine.name for engine in engines]
-        for family, lines in FAMILIES.items():
+        # An engine with one server, and one with several, can have the same name.
+        names = list(dict.fromkeys(engine.name for engine in engines))
+        for family, (_, lines) in FAMILIES.items():
             labels = [label for label in units if line_of[label] in lines]
             if labels:
                 print(
@@ -109,10 +116,13 @@ def _measure(
                 _say(f"  {label}: {figure.value:,.0f} {figure.unit}")
 
 
-def _installed(wanted: list[str] | None, durability: Durability) -> list[Engine]:
+def _installed(names: list[str] | None, wanted: list[str], durability: Durability) -> list[Engine]:
     engines = []
     for kind in ALL:
-        if wanted and kind.__name__.lower() not in wanted:
+        if (names and _word(kind) not in names) or not lines_of(kind, wanted):
+            continue
+        if issubclass(kind, Replicated) and durability is not Durability.SYNCED:
+            _say(f"{kind.name}, copies: left out, they are synced")
             continue
         engine = kind(durability)
         try:
@@ -124,13 +134,18 @@ def _installed(wanted: list[str] | None, durability: Durability) -> list[Engine]
     return engines
 
 
+def _word(kind: type[Engine]) -> str:
+    """The name of the engine on the command line."""
+    return kind.name.split(",")[0].lower()
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benches.peers",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = [kind.__name__.lower() for kind in ALL]
+    names = list(dict.fromkeys(map(_word, ALL)))
     parser.add_argument("--durability", choices=[kind.value for kind in Durability], default="synced")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engine", action="append", choices=names, help="only this one; may be repeated")
@@ -139,9 +154,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=512, help="bytes of a message")
     parser.add_argument("--keys", type=int, default=100, help="subscriptions of the filtered fan-out")
     parser.add_argument(
-        "--seconds", type=int, default=5, help="of each latency line, and of each kind of look-up"
+        "--seconds",
+        type=int,
+        default=5,
+        help="of each latency line, of each kind of look-up, and of each line with copies",
     )
     parser.add_argument("--records", type=int, default=100_000, help="of each table of last values")
+    parser.add_argument(
+        "--window", type=int, default=1_000, help="messages of a process that wait for copies, at most"
+    )
     parser.add_argument("--directory", type=Path, help="where the servers keep their files")
     parser.add_argument("--json", action="store_true", help="every figure of every round")
     return parser.parse_args()

@@ -6,7 +6,7 @@ import enum
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -29,9 +29,9 @@ class NotOffered(Exception):
 
 @dataclass
 class Engine(ABC):
-    """One engine at one durability: how its server is started, and what one client process does.
+    """One engine at one durability: how its servers are started, and what one client process does.
 
-    What a `Broker` and a `LastValues` do runs in processes of their own, so that no client's interpreter slows
+    What a `Broker`, a `LastValues` and a `Replicated` do runs in processes of their own, so that no client's interpreter slows
     another's. All of it does what the engine's own documentation recommends for throughput: pipelining, batches,
     prefetching.
     """
@@ -49,6 +49,17 @@ class Engine(ABC):
         """What was set for this durability, in one line of the report."""
 
     @abstractmethod
+    def serving(self, directory: Path) -> AbstractContextManager[Server | None]:
+        """Starts what serves, with its files in `directory`, and ends it. The lines that need the one server get it."""
+
+    def prepare(self) -> None:  # noqa: B027 (most need no more than their configuration)
+        """Creates the streams, queues and tables that the engine wants to be created."""
+
+
+class Single(Engine):
+    """An engine with one server."""
+
+    @abstractmethod
     def command(self, directory: Path) -> Sequence[str]:
         """Writes the configuration into `directory` and gives the command that serves in the foreground."""
 
@@ -61,11 +72,8 @@ class Engine(ABC):
             self.prepare()
             yield server
 
-    def prepare(self) -> None:  # noqa: B027 (most need no more than their configuration)
-        """Creates the streams, queues and tables that the engine wants to be created."""
 
-
-class Broker(Engine):
+class Broker(Single):
     """An engine with a log that subscribers follow, and with queues."""
 
     @abstractmethod
@@ -125,7 +133,7 @@ WINDOW = 10_000
 """Records that are sent before an acknowledgement, where the program decides it. A sync can cover all of them."""
 
 
-class LastValues(Engine):
+class LastValues(Single):
     """An engine that keeps the newest version of each record."""
 
     @abstractmethod
@@ -146,6 +154,38 @@ class LastValues(Engine):
     @abstractmethod
     def watch(self, ready: Callable[[int], None], came: Callable[[int], bool]) -> None:
         """Reads all records of the plain table, and tells `ready` how many. Then each change, until `came` returns true."""
+
+
+class Replicated(Engine):
+    """An engine with several servers that keep copies of one log.
+
+    A message is confirmed when at least two servers have synced it to their disks. The servers share the disk of this
+    machine.
+    """
+
+    @abstractmethod
+    def servers(self, directory: Path) -> AbstractContextManager[None]:
+        """Starts the servers, each with its files in a directory below `directory`, and ends them."""
+
+    @contextmanager
+    def serving(self, directory: Path) -> Iterator[None]:
+        with self.servers(directory):
+            self.prepare()
+            yield
+
+    @abstractmethod
+    def publish(self, more: Callable[[], bool], size: int, window: int) -> int:
+        """Publishes while `more()`, with at most `window` messages unconfirmed. Returns how many, when all are confirmed."""
+
+    @abstractmethod
+    def publish_alone(self, messages: Iterator[bytes]) -> None:
+        """Publishes one message after the other. Each is confirmed before the next one is taken."""
+
+
+def own_directory(directory: Path, name: str) -> Path:
+    """Creates the directory of one of several servers."""
+    (created := directory / name).mkdir()
+    return created
 
 
 def pauses(rate: int, count: int) -> Iterator[float]:

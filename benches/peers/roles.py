@@ -25,6 +25,7 @@ class Scale:
     keys: int
     seconds: int
     records: int
+    window: int
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 START_TIMEOUT_S = 60.0
@@ -24,15 +25,27 @@ class Server:
     """Runs `command` in a process group of its own until the block ends; what it says goes to a file."""
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], directory: Path, port: int
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        directory: Path,
+        port: int,
+        *,
+        ends_by: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL),
     ) -> None:
         self._command = command
         self._environment = environment
         self._log = directory / "server.log"
         self._directory = directory
         self._port = port
+        self._ends_by = ends_by
 
     def __enter__(self) -> Server:
+        self.start()
+        self.wait()
+        return self
+
+    def start(self) -> None:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -43,16 +56,18 @@ class Server:
                 env={**os.environ, **self._environment},
                 start_new_session=True,
             )
+
+    def wait(self) -> None:
+        """Waits until the server accepts connections."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._accepts():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.__exit__()
                 raise RuntimeError(f"{self._command[0]} did not start:\n{self._log.read_text()[-2000:]}")
             time.sleep(0.05)
-        return self
 
     def __exit__(self, *_: object) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number in self._ends_by:
             try:
                 os.killpg(self._process.pid, number)
             except ProcessLookupError:
@@ -86,6 +101,18 @@ class Server:
         except OSError:
             return False
         return True
+
+
+@contextmanager
+def started(servers: Sequence[Server]) -> Iterator[None]:
+    """Starts all of them before it waits for the first: a server may accept connections only when it has found the others."""
+    with ExitStack() as stack:
+        for server in servers:
+            server.start()
+            stack.push(server)
+        for server in servers:
+            server.wait()
+        yield
 
 
 def _anonymous_bytes(process: int) -> int:

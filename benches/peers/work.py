@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import brokers, last_values
-from .engine import Broker, Engine, LastValues, NotOffered
+from . import brokers, last_values, replicated
+from .engine import Broker, Engine, LastValues, Replicated
 from .roles import Figures, Scale
-from .server import Server
 
-Line = Callable[[Any, Server, Scale], Figures]
+Line = Callable[[Any, Any, Scale], Figures]
 
-
-def _of(kind: type, line: Line) -> Line:
-    def checked(engine: Engine, server: Server, scale: Scale) -> Figures:
-        if not isinstance(engine, kind):
-            raise NotOffered(f"{engine.name} is not compared as {kind.__name__}")
-        return line(engine, server, scale)
-
-    return checked
-
-
-FAMILIES: dict[str, dict[str, Line]] = {
-    "logs and queues": {name: _of(Broker, line) for name, line in brokers.LINES.items()},
-    "last values": {name: _of(LastValues, line) for name, line in last_values.LINES.items()},
+FAMILIES: dict[str, tuple[type[Engine], dict[str, Line]]] = {
+    "logs and queues": (Broker, dict(brokers.LINES)),
+    "last values": (LastValues, dict(last_values.LINES)),
+    "two synced copies": (Replicated, dict(replicated.LINES)),
 }
-LINES: dict[str, Line] = {name: line for family in FAMILIES.values() for name, line in family.items()}
+LINES: dict[str, Line] = {name: line for _, lines in FAMILIES.values() for name, line in lines.items()}
+
+
+def lines_of(kind: type, wanted: Sequence[str]) -> list[str]:
+    """Returns those of the wanted lines that engines of this kind do."""
+    return [
+        name
+        for family, lines in FAMILIES.values()
+        if issubclass(kind, family)
+        for name in lines
+        if name in wanted
+    ]

@@ -1,6 +1,7 @@
 """One module per engine."""
 
 from ..engine import Engine
+from . import replicated
 from .kafka import Kafka
 from .nats import Nats
 from .postgresql import PostgreSQL
@@ -8,4 +9,4 @@ from .quire import Quire
 from .rabbitmq import RabbitMQ
 from .redis import Redis
 
-ALL: tuple[type[Engine], ...] = (Quire, Nats, Redis, RabbitMQ, Kafka, PostgreSQL)
+ALL: tuple[type[Engine], ...] = (Quire, Nats, Redis, RabbitMQ, Kafka, PostgreSQL, *replicated.ALL)

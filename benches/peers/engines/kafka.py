@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -33,10 +33,7 @@ class Kafka(Broker):
     controller_port: int = field(default_factory=free_port)
 
     def version(self) -> str:
-        for jar in _libs().glob("kafka_2*.jar"):
-            if found := re.search(r"-([\d.]+)\.jar", jar.name):
-                return f"{found[1]}, confluent-kafka {version('confluent-kafka')}"
-        raise FileNotFoundError("the broker's jar files (KAFKA_LIBS)")
+        return f"{server_version()}, confluent-kafka {version('confluent-kafka')}"
 
     def settings(self) -> str:
         sync = "flush.messages=1" if self.durability is Durability.SYNCED else "its own flushing"
@@ -59,15 +56,7 @@ class Kafka(Broker):
         }
         if self.durability is Durability.SYNCED:
             settings["log.flush.interval.messages"] = "1"
-        file = directory / "server.properties"
-        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        java = [shutil.which("java") or "java", "-Xmx2g", "-Xms2g", "-cp", f"{_libs()}/*"]
-        subprocess.run(
-            [*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(file)],
-            check=True,
-            capture_output=True,
-        )
-        return [*java, "kafka.Kafka", str(file)]
+        return [*java(), "kafka.Kafka", str(format_storage(directory, settings))]
 
     @property
     def _servers(self) -> str:
@@ -199,6 +188,30 @@ def _data(batch: Sequence[Message]) -> list[bytes]:
         assert isinstance(value, bytes)
         data.append(value)
     return data
+
+
+def server_version() -> str:
+    for jar in _libs().glob("kafka_2*.jar"):
+        if found := re.search(r"-([\d.]+)\.jar", jar.name):
+            return found[1]
+    raise FileNotFoundError("the broker's jar files (KAFKA_LIBS)")
+
+
+def format_storage(directory: Path, settings: Mapping[str, str]) -> Path:
+    """Writes the settings of a broker, and creates its storage. Returns the file of the settings."""
+    file = directory / "server.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    subprocess.run(
+        [*java(), "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(file)],
+        check=True,
+        capture_output=True,
+    )
+    return file
+
+
+def java() -> list[str]:
+    """The beginning of a command that runs a class of Kafka."""
+    return [shutil.which("java") or "java", "-Xmx2g", "-Xms2g", "-cp", f"{_libs()}/*"]
 
 
 def _libs() -> Path:

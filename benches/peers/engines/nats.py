@@ -29,8 +29,7 @@ class Nats(Broker, LastValues):
     name = "NATS"
 
     def version(self) -> str:
-        server = subprocess.run([_server(), "--version"], capture_output=True, text=True, check=True).stdout
-        return f"{server.split()[-1]}, nats-py {version('nats-py')}"
+        return f"{server_version()}, nats-py {version('nats-py')}"
 
     def settings(self) -> str:
         return f"file storage, sync_interval: {self._sync}, 1 replica; publish_async, pull consumer, fetch({_BATCH})"
@@ -45,7 +44,7 @@ class Nats(Broker, LastValues):
         config.write_text(
             f'listen: "127.0.0.1:{self.port}"\njetstream {{ store_dir: "{directory}/store"\n {sync} }}\n'
         )
-        return [_server(), "-c", str(config)]
+        return [program(), "-c", str(config)]
 
     def prepare(self) -> None:
         asyncio.run(self._prepare())
@@ -220,7 +219,12 @@ def _check_plain(table: Table) -> None:
         raise NotOffered("there are no indexes")
 
 
-def _server() -> str:
+def server_version() -> str:
+    answer = subprocess.run([program(), "--version"], capture_output=True, text=True, check=True).stdout
+    return answer.split()[-1]
+
+
+def program() -> str:
     found = shutil.which("nats-server")
     if found is None:
         raise FileNotFoundError("nats-server")

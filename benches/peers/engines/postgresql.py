@@ -25,10 +25,7 @@ class PostgreSQL(LastValues):
     name = "PostgreSQL"
 
     def version(self) -> str:
-        server = subprocess.run(
-            [_program("postgres"), "--version"], capture_output=True, text=True, check=True
-        ).stdout
-        return f"{server.split()[2]}, psycopg {version('psycopg')}"
+        return f"{server_version()}, psycopg {version('psycopg')}"
 
     def settings(self) -> str:
         return (
@@ -41,28 +38,7 @@ class PostgreSQL(LastValues):
         return "on" if self.durability is Durability.SYNCED else "off"
 
     def command(self, directory: Path) -> Sequence[str]:
-        cluster = directory / "cluster"
-        cluster.mkdir(mode=0o700)
-        user: list[str] = []
-        if os.geteuid() == 0:
-            # The server refuses to run as root.
-            account = _account()
-            os.chown(cluster, account.pw_uid, account.pw_gid)
-            directory.chmod(0o711)
-            user = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
-        initialize = [
-            _program("initdb"),
-            "-D",
-            str(cluster),
-            "-U",
-            "peers",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--no-locale",
-        ]
-        subprocess.run([*user, *initialize], check=True, capture_output=True, cwd=directory)
+        initialize(directory)
         options = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
@@ -70,31 +46,18 @@ class PostgreSQL(LastValues):
             "fsync": self._sync,
         }
         words = [word for key, value in options.items() for word in ("-c", f"{key}={value}")]
-        return [*user, _program("postgres"), "-D", str(cluster), *words]
+        return [*as_account(), program("postgres"), "-D", str(directory / "cluster"), *words]
 
     def _connected(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(
-            f"host=127.0.0.1 port={self.port} user=peers dbname=postgres", autocommit=True, connect_timeout=60
-        )
+        return connected(self.port)
 
     def prepare(self) -> None:
-        with self._accepted() as connection:
+        with accepted(self.port) as connection:
             for table in Table:
                 connection.execute(
                     f"CREATE TABLE {table.value} (id text PRIMARY KEY, part text NOT NULL, data text NOT NULL)"
                 )
             connection.execute(f"CREATE INDEX ON {Table.INDEXED.value} (part)")
-
-    def _accepted(self) -> psycopg.Connection[Any]:
-        """Connects again until the server is ready: it refuses logins while it starts."""
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while True:
-            try:
-                return self._connected()
-            except psycopg.OperationalError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
 
     def upsert(self, table: Table, records: Sequence[Record], *, watched: bool = False) -> None:
         statement = (
@@ -140,6 +103,63 @@ class PostgreSQL(LastValues):
                     return
 
 
+def connected(port: int) -> psycopg.Connection[Any]:
+    return psycopg.connect(
+        f"host=127.0.0.1 port={port} user=peers dbname=postgres", autocommit=True, connect_timeout=60
+    )
+
+
+def accepted(port: int) -> psycopg.Connection[Any]:
+    """Connects again until the server is ready: it refuses logins while it starts."""
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        try:
+            return connected(port)
+        except psycopg.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def initialize(directory: Path) -> None:
+    """Creates the files of a server, in `cluster`."""
+    own(directory)
+    options = ["-U", "peers", "-A", "trust", "-E", "UTF8", "--no-locale"]
+    subprocess.run(
+        [*as_account(), program("initdb"), "-D", str(directory / "cluster"), *options],
+        check=True,
+        capture_output=True,
+        cwd=directory,
+    )
+
+
+def own(directory: Path) -> None:
+    """Creates the directory of the files of a server, for the account that it runs with."""
+    cluster = directory / "cluster"
+    cluster.mkdir(mode=0o700)
+    if _is_root():
+        account = _account()
+        os.chown(cluster, account.pw_uid, account.pw_gid)
+        directory.chmod(0o711)
+
+
+def as_account() -> list[str]:
+    """The beginning of a command that runs with the account of the server, which refuses to run as root."""
+    if not _is_root():
+        return []
+    account = _account()
+    return ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
+
+
+def server_version() -> str:
+    answer = subprocess.run([program("postgres"), "--version"], capture_output=True, text=True, check=True)
+    return answer.stdout.split()[2]
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
+
+
 def _account() -> pwd.struct_passwd:
     for name in ("postgres", "nobody"):
         try:
@@ -149,7 +169,7 @@ def _account() -> pwd.struct_passwd:
     raise FileNotFoundError("an account for PostgreSQL")
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
     # Debian has a directory for the programs of each version, which is not on the path.
     versions = sorted(
         Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[4])

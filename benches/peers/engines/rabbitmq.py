@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import shutil
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -22,12 +21,12 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.channel import Channel
 from pika.spec import Basic
 
-from ..engine import Broker, Durability, NotOffered, pauses
-from ..server import free_port
+from ..engine import Broker, Durability, NotOffered, own_directory, pauses
+from ..server import Server, free_port
 
 _PREFETCH = 500
 _WINDOW = 5_000
-_PERSISTENT = pika.BasicProperties(delivery_mode=2)
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 @dataclass
@@ -37,11 +36,7 @@ class RabbitMQ(Broker):
     dist_port: int = field(default_factory=free_port)
 
     def version(self) -> str:
-        control = shutil.which("rabbitmqctl")
-        if control is None or _server() is None:
-            raise FileNotFoundError("rabbitmq-server")
-        server = subprocess.run([control, "version"], capture_output=True, text=True, check=True).stdout
-        return f"{server.split()[-1]}, pika {version('pika')}"
+        return f"{server_version()}, pika {version('pika')}"
 
     def settings(self) -> str:
         return f"{self._queue_type} queues, persistent, {_WINDOW} unconfirmed at most; prefetch {_PREFETCH}"
@@ -51,30 +46,20 @@ class RabbitMQ(Broker):
         return "quorum" if self.durability is Durability.SYNCED else "classic"
 
     def command(self, directory: Path) -> Sequence[str]:
-        (directory / "rabbitmq.conf").write_text(
-            f"listeners.tcp.default = 127.0.0.1:{self.port}\nloopback_users = none\n"
-            "log.console = true\nlog.console.level = error\n"
-        )
-        (directory / "plugins").write_text("[].\n")
-        return [_server() or "rabbitmq-server"]
+        configure(directory, self.port, {})
+        return [program("rabbitmq-server")]
 
     def environment(self, directory: Path) -> dict[str, str]:
-        return {
-            "HOME": str(directory),
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "ERL_EPMD_PORT": str(self.epmd_port),
-            "RABBITMQ_NODENAME": "peers@localhost",
-            "RABBITMQ_DIST_PORT": str(self.dist_port),
-            "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "plugins"),
-            "RABBITMQ_MNESIA_BASE": str(directory / "data"),
-            "RABBITMQ_LOG_BASE": str(directory / "log"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
-        }
+        return environment(directory, "peers@localhost", self.epmd_port, self.dist_port)
+
+    @contextmanager
+    def serving(self, directory: Path) -> Iterator[Server]:
+        with name_server(directory, self.epmd_port), super().serving(directory) as server:
+            yield server
 
     @property
     def _parameters(self) -> pika.ConnectionParameters:
-        return pika.ConnectionParameters("127.0.0.1", self.port, heartbeat=600)
+        return parameters(self.port)
 
     @contextmanager
     def _channel(self) -> Iterator[BlockingChannel]:
@@ -100,11 +85,8 @@ class RabbitMQ(Broker):
         self._publish("keyed", [str(key) for key in range(keys)], count, size)
 
     def _publish(self, exchange: str, routing_keys: Sequence[str], count: int, size: int) -> None:
-        publisher = _Publisher(exchange, routing_keys, count, b"x" * size)
-        connection = pika.SelectConnection(self._parameters, on_open_callback=publisher.opened)
-        connection.ioloop.start()
-        if publisher.confirmed < count:
-            raise RuntimeError(f"{publisher.confirmed} of {count} were confirmed")
+        publisher = Publisher(exchange, routing_keys, lambda sent: sent < count, b"x" * size, _WINDOW)
+        publisher.run(self.port)
 
     def replay(self, count: int) -> None:
         raise NotOffered("a queue is consumed, not replayed")
@@ -129,7 +111,7 @@ class RabbitMQ(Broker):
             for pause in pauses(rate, count):
                 if pause:
                     time.sleep(pause)
-                channel.basic_publish("", "live", b"%d" % time.monotonic_ns(), _PERSISTENT)
+                channel.basic_publish("", "live", b"%d" % time.monotonic_ns(), PERSISTENT)
 
     def receive_stamped(self, ready: Callable[[], None], came: Callable[[bytes], bool]) -> None:
         with self._channel() as channel:
@@ -161,32 +143,47 @@ class RabbitMQ(Broker):
             channel.start_consuming()
 
 
-class _Publisher:
-    """Keeps `_WINDOW` publishes unconfirmed: its documented way to publish fast and surely."""
+class Publisher:
+    """Keeps up to `window` publishes unconfirmed: its documented way to publish fast and surely.
 
-    def __init__(self, exchange: str, routing_keys: Sequence[str], count: int, data: bytes) -> None:
+    It publishes while `more` is true of the number of messages that it has sent.
+    """
+
+    def __init__(
+        self,
+        exchange: str,
+        routing_keys: Sequence[str],
+        more: Callable[[int], bool],
+        data: bytes,
+        window: int,
+    ) -> None:
         self._unconfirmed: dict[int, None] = {}  # by delivery tag, in order
         self._sent = 0
         self._exchange = exchange
         self._routing_keys = routing_keys
-        self._count = count
+        self._more = more
         self._data = data
+        self._window = window
 
-    def opened(self, connection: pika.SelectConnection) -> None:
+    def run(self, port: int) -> int:
+        """Returns how many were published, when all are confirmed."""
+        connection = pika.SelectConnection(parameters(port), on_open_callback=self._opened)
+        connection.ioloop.start()
+        if self._unconfirmed or not self._sent:
+            raise RuntimeError(f"{len(self._unconfirmed)} of {self._sent} were not confirmed")
+        return self._sent
+
+    def _opened(self, connection: pika.SelectConnection) -> None:
         connection.channel(on_open_callback=functools.partial(self._channel_opened, connection))
 
     def _channel_opened(self, connection: pika.SelectConnection, channel: Channel) -> None:
         channel.confirm_delivery(functools.partial(self._answered, connection, channel))
         self._send(channel)
 
-    @property
-    def confirmed(self) -> int:
-        return self._sent - len(self._unconfirmed)
-
     def _send(self, channel: Channel) -> None:
-        while self._sent < self._count and len(self._unconfirmed) < _WINDOW:
+        while len(self._unconfirmed) < self._window and self._more(self._sent):
             key = self._routing_keys[self._sent % len(self._routing_keys)]
-            channel.basic_publish(self._exchange, key, self._data, _PERSISTENT)
+            channel.basic_publish(self._exchange, key, self._data, PERSISTENT)
             self._sent += 1
             self._unconfirmed[self._sent] = None
 
@@ -199,18 +196,61 @@ class _Publisher:
                 del self._unconfirmed[first]
         else:
             del self._unconfirmed[tag]
-        if self.confirmed == self._count:
-            connection.ioloop.stop()
-        elif len(self._unconfirmed) < _WINDOW // 2:
+        if len(self._unconfirmed) < self._window // 2:
             self._send(channel)
+        if not self._unconfirmed:
+            connection.ioloop.stop()
 
 
-def _server() -> str | None:
+def parameters(port: int) -> pika.ConnectionParameters:
+    return pika.ConnectionParameters("127.0.0.1", port, heartbeat=600)
+
+
+def configure(directory: Path, port: int, more: Mapping[str, str]) -> None:
+    """Writes the files that `environment` names."""
+    settings = {
+        "listeners.tcp.default": f"127.0.0.1:{port}",
+        "loopback_users": "none",
+        "log.console": "true",
+        "log.console.level": "error",
+        **more,
+    }
+    (directory / "rabbitmq.conf").write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
+    (directory / "plugins").write_text("[].\n")
+
+
+def environment(directory: Path, node: str, epmd_port: int, dist_port: int) -> dict[str, str]:
+    """Of the server, and of the programs that control it."""
+    return {
+        "HOME": str(directory),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "ERL_EPMD_PORT": str(epmd_port),
+        "RABBITMQ_NODENAME": node,
+        "RABBITMQ_DIST_PORT": str(dist_port),
+        "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "plugins"),
+        "RABBITMQ_MNESIA_BASE": str(directory / "data"),
+        "RABBITMQ_LOG_BASE": str(directory / "log"),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+    }
+
+
+def name_server(directory: Path, port: int) -> Server:
+    """The name server of Erlang. Each node would start one in the background, where it outlives the node."""
+    own = own_directory(directory, "epmd")
+    program = shutil.which("epmd") or "epmd"
+    return Server([program, "-address", "127.0.0.1", "-port", str(port)], {}, own, port)
+
+
+def server_version() -> str:
+    # `rabbitmqctl version` starts a name server of Erlang that continues to run, on all addresses.
+    directory = Path(program("rabbitmq-server")).resolve().parent.parent.name
+    return directory.rpartition("-")[2]
+
+
+def program(name: str) -> str:
     # Some packages refuse to run it under another user than their own; the library's script does not.
-    for found in (
-        *Path("/usr/lib/rabbitmq").glob("lib/*/sbin/rabbitmq-server"),
-        shutil.which("rabbitmq-server"),
-    ):
+    for found in (*Path("/usr/lib/rabbitmq").glob(f"lib/*/sbin/{name}"), shutil.which(name)):
         if found:
             return str(found)
-    return None
+    raise FileNotFoundError(name)

@@ -41,8 +41,7 @@ class Redis(Broker, LastValues):
     name = "Redis"
 
     def version(self) -> str:
-        server = subprocess.run([_server(), "--version"], capture_output=True, text=True, check=True).stdout
-        return f"{server.split()[2].removeprefix('v=')}, redis-py {version('redis')} with hiredis"
+        return f"{server_version()}, redis-py {version('redis')} with hiredis"
 
     def settings(self) -> str:
         return (
@@ -64,7 +63,7 @@ class Redis(Broker, LastValues):
             "save": "",
         }
         search = ["--loadmodule", str(_SEARCH)] if _SEARCH.exists() else []
-        return [_server(), *search, *(word for key, value in options.items() for word in (f"--{key}", value))]
+        return [program(), *search, *(word for key, value in options.items() for word in (f"--{key}", value))]
 
     def _connected(self) -> Any:
         # Its own types are unions of a value and an awaitable of it.
@@ -229,8 +228,17 @@ def _check_search(table: Table) -> None:
         raise NotOffered("RediSearch is not installed")
 
 
-def _server() -> str:
-    found = shutil.which("redis-server")
+def server_version() -> str:
+    """`7.2.0`, or with the name of another server that has the same commands."""
+    words = subprocess.run(
+        [program(), "--version"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    return f"{words[0]} {words[2].removeprefix('v=')}".removeprefix("Redis ")
+
+
+def program() -> str:
+    wanted = os.environ.get("REDIS_SERVER", "redis-server")
+    found = shutil.which(wanted)
     if found is None:
-        raise FileNotFoundError("redis-server")
+        raise FileNotFoundError(wanted)
     return found
