@@ -16,12 +16,14 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-# The extension and the jar for Spark are rebuilt whenever a source is newer than the last install.
+# The extension and the jar for Spark are rebuilt whenever a source is newer than the begin of the last install: it may have been
+# changed while the install ran.
 $(STAMP): $(VENV)/bin/python pyproject.toml $(RUST_SOURCES) $(JAR_SOURCES)
+	touch $(VENV)/.started
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	cargo rustc --quiet --profile editable --locked --package quire-jvm --lib
 	$(BIN)/python crates/quire-jvm/build_jar.py target/editable $(JAR)
-	touch $@
+	mv $(VENV)/.started $@
 
 demo: setup
 	$(BIN)/quire demo

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
@@ -39,6 +40,22 @@ def test_a_misspelt_argument_is_named_with_the_call(client: quire.Client) -> Non
         client.subscribe("orders", bookmrk=quire.EPOCH)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"^Client\.__init__\(\) .*'zzz'$"):
         quire.Client("memory:", zzz=1)  # type: ignore[call-arg]
+    with pytest.raises(
+        TypeError, match=r"^Client\.process\(\) .*'concurency'; did you mean \"concurrency\"\?$"
+    ):
+        client.process("jobs", print, concurency=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^BookmarkStore.* did you mean \"path\"\?$"):
+        quire.BookmarkStore(pth="x")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"takes from 1 to 2 positional arguments but 3 were given$"):
+        client.flush(1, 2)  # type: ignore[call-arg]
+
+
+async def test_a_misspelt_argument_of_a_coroutine_is_named_with_the_call() -> None:
+    # Frameworks tell by this that it is to be awaited.
+    assert inspect.iscoroutinefunction(quire.AsyncClient.flush)
+    async with quire.AsyncClient("memory:") as client:
+        with pytest.raises(TypeError, match=r"^AsyncClient\.flush\(\) .*; did you mean \"timeout\"\?$"):
+            await client.flush(timeot=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

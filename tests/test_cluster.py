@@ -96,9 +96,8 @@ def test_instances_that_are_connected_directly_replicate_and_cannot_be_parted() 
         with quire.Client(cluster[0].url) as client:
             client.publish("orders", {"id": 1})
             client.flush(PATIENCE)
-        with quire.Client(cluster[1].url) as client:
-            with client.subscribe("orders", bookmark="0") as subscription:
-                assert subscription.get(PATIENCE).json() == {"id": 1}
+        with quire.Client(cluster[1].url) as client, client.subscribe("orders", bookmark="0") as subscription:
+            assert subscription.get(PATIENCE).json() == {"id": 1}
         with pytest.raises(quire.ConfigError, match="can_partition=False"):
             cluster.partition(0, 1)
 

@@ -192,6 +192,14 @@ def test_sizes_intervals_and_directories_are_read(tmp_path: Path) -> None:
             ['1: allow_backtracking_patterns: expected true or false, got "perhaps"'],
         ),
         ("name = 'a'\n= 3", ["2: not TOML: invalid statement, at column 1"]),
+        ("name = orders-1", ['1: not TOML: invalid value, at column 8; write a text in quotes: "orders-1"']),
+        (
+            "[limits]\nlease_period = 30s",
+            [
+                "2: not TOML: expected newline or end of document after a statement, at column 18; "
+                'write a text in quotes: "30s"'
+            ],
+        ),
         (
             "name = 'a'\n[transport",
             ["2: not TOML: expected ']' at the end of a table declaration, at the end of the file"],
@@ -581,6 +589,7 @@ def test_a_last_value_topic_with_a_pattern_keeps_no_history(tmp_path: Path) -> N
             "unknown key; it belongs to [transaction_log]",
         ),
         ("[transaction_log]\nname = 'a'", "transaction_log.name", "it belongs before all tables"),
+        ("lease_period = '1s'", "lease_period", "unknown key; it belongs to [[queue]] or [[local_queue]]"),
     ],
 )
 def test_a_mistake_in_a_last_value_topic_is_named(tmp_path: Path, text: str, key: str, reason: str) -> None:

@@ -7,11 +7,11 @@ import inspect
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
-from typing import Concatenate, Final, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
 from quire._bookmarks import Bookmark, message_bookmarks
 from quire._errors import ConfigError
@@ -43,6 +43,40 @@ LinkAction = Literal["downgrade", "upgrade", "pause", "resume"]
 
 #: Arguments of queries that a later version has.
 _AGGREGATION: Final = ("projection", "grouping")
+
+
+def suggests(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Lets the error of a call with an unknown argument name the one that is probably meant.
+
+    Each call takes a tenth of a microsecond longer, so `publish` and other calls for single messages do without it.
+    """
+
+    def explained(error: TypeError, given: Iterable[str]) -> TypeError:
+        names = inspect.signature(method).parameters
+        unknown = next((name for name in given if name not in names), None)
+        close = nearest(unknown, names) if unknown else None
+        return TypeError(f'{error}; did you mean "{close}"?') if close else error
+
+    # Programs and frameworks tell by this whether a function is to be awaited.
+    if inspect.iscoroutinefunction(method):
+
+        @functools.wraps(method)
+        async def suggesting_later(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+            try:
+                return await method(*args, **kwargs)
+            except TypeError as error:
+                raise explained(error, kwargs) from None
+
+        return cast("Callable[_P, _R]", suggesting_later)
+
+    @functools.wraps(method)
+    def suggesting(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return method(*args, **kwargs)
+        except TypeError as error:
+            raise explained(error, kwargs) from None
+
+    return suggesting
 
 
 def takes(

@@ -10,7 +10,7 @@ use super::links::{Definition as LinkDefinition, ReplicationConfig};
 use super::queues::{Definition, QueueSettings};
 use super::tables::{SowTopicSettings, TableDefinition};
 use super::topic::RecordingRule;
-use quire_expression::filter::{ClientFacts, FilterOptions, InstanceFacts};
+use quire_expression::filter::{ClientFacts, FilterOptions, InstanceFacts, similar};
 use quire_queue::QUEUES_MAX;
 
 /// Everything that a broker needs to know before it starts.
@@ -484,6 +484,16 @@ impl BrokerConfig {
                 warnings.push(format!(
                     "queue {:?}: the transaction log records only a part of its underlying topic {topic:?}, because of \
                      the filter of its transaction_log.topic; the other messages do not enter the queue",
+                    queue.name
+                ));
+            }
+            // Dead letters on a topic without a queue are for subscribers, unless the name looks misspelled.
+            let topic = queue.dead_letter_topic.as_deref().unwrap_or_default();
+            let is_taken = queues.iter().any(|other| other.selector.matches(topic));
+            let others = queues.iter().map(|other| other.selector.text());
+            if let Some(similar) = similar(topic, others).filter(|_| !is_taken) {
+                warnings.push(format!(
+                    "queue {:?}: no queue takes messages from its dead_letter_topic {topic:?}, perhaps {similar:?} is meant",
                     queue.name
                 ));
             }

@@ -55,7 +55,7 @@ app.command(
 Url = Annotated[
     str | None,
     Parameter(
-        help="Server, file:DIRECTORY, or local:DIRECTORY. Default: $QUIRE_URL, or quire://127.0.0.1:9007."
+        help="Server, file:DIRECTORY, local:DIRECTORY, or memory:NAME. Default: $QUIRE_URL, or quire://127.0.0.1:9007."
     ),
 ]
 Destination = Annotated[
@@ -303,7 +303,7 @@ def subscribe(
     conflation: str | None = None,
     conflation_key: str | None = None,
     count: int | None = None,
-    timeout: float | None = None,
+    timeout: str | None = None,
     format: Literal["json", "raw", "table"] = "json",
     json: JsonFormat = False,
 ) -> int:
@@ -357,7 +357,7 @@ def subscribe(
     count
         Stop after this number of messages.
     timeout
-        Stop after this number of seconds without a message, or without an answer of a server.
+        Stop after this time without a message, or without an answer of a server: seconds, or a duration such as 500ms.
     format
         json: one object per line. raw: only the data. table: columns.
     """

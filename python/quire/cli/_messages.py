@@ -158,14 +158,13 @@ def subscribe(
     delta: bool,
     no_empties: bool,
     count: int | None,
-    timeout: float | None,
+    timeout: str | None,
     style: Format,
     max_backlog: int | None,
     ack: bool,
 ) -> int:
     check_count(count)
-    if timeout is not None and timeout < 0:
-        raise quire.ConfigError(f"{timeout:g} is below 0", key="--timeout")
+    patience = None if timeout is None else _seconds(timeout, "--timeout")
     begin = None if bookmark is None else range_to_core(bookmark, "--bookmark", keeps_place=False)
     if bookmark_not_found is not None and begin is None:
         raise quire.ConfigError("it requires --bookmark", key="--bookmark-not-found")
@@ -198,7 +197,7 @@ def subscribe(
         if others := [option for option, value in given.items() if value is not None]:
             raise quire.ConfigError("it does not go together with --delta", key=others[0])
     browses = not ack and begin is None and not sow and not delta
-    connect_timeout = CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
+    connect_timeout = CONNECT_TIMEOUT if patience is None else min(patience, CONNECT_TIMEOUT)
     with quire.Client(url, connect_timeout=connect_timeout) as client:
         if browses and _is_queue(client, topic):
             # A message that is delivered and handed back counts as delivered, and may expire by that.
@@ -272,7 +271,7 @@ def subscribe(
         reminder = _reminder(topic)
         while count is None or shown < count:
             try:
-                message = subscription.get(timeout=timeout)
+                message = subscription.get(timeout=patience)
             except quire.DisconnectedError:
                 if count is None and client.state == "connected":
                     break  # the end of a range
@@ -281,7 +280,7 @@ def subscribe(
                 if count is None:
                     break
                 raise TimeoutError(
-                    f"{shown} of {counted(count, 'message')} came, and nothing for {timeout:g} s"
+                    f"{shown} of {counted(count, 'message')} came, and nothing for {patience:g} s"
                 ) from None
             reminder.cancel()
             print_message(message, style, is_first=shown == 0)
@@ -290,6 +289,17 @@ def subscribe(
                 message.ack()
         reminder.cancel()
     return 0
+
+
+def _seconds(text: str, key: str) -> float:
+    """A number of seconds, or a duration with a unit."""
+    try:
+        number = float(text)
+    except ValueError:
+        return seconds(text, key)
+    if number < 0:
+        raise quire.ConfigError(f"{text} is below 0", key=key)
+    return seconds(number, key)
 
 
 def _reminder(topic: str) -> threading.Timer:

@@ -9,12 +9,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from cyclopts import CycloptsError, CycloptsPanel
-from cyclopts.exceptions import CoercionError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
+from cyclopts.exceptions import (
+    CoercionError,
+    MissingArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from quire._errors import ConfigError
 
 #: The beginning of the URL of a server. `Path` leaves one slash of two.
 _SERVER: Final = re.compile(r"(quires?|tcp):/+")
+
+#: Options of other commands, and what a command that lacks them may have instead.
+_RELATED: Final = {"--from": "--bookmark", "--host": "--url", "--port": "--address", "--server": "--url"}
 
 #: The kinds of values, in the words of the errors of the library.
 _KINDS: Final[dict[object, str]] = {int: "a whole number", float: "a number"}
@@ -22,31 +31,38 @@ _KINDS: Final[dict[object, str]] = {int: "a whole number", float: "a number"}
 
 def panel(error: CycloptsError) -> object:
     """Shows a mistake in the arguments, with the option that is meant where that can be told."""
-    text = _text(error)
-    return CycloptsPanel(error if text is None else text)
+    text = _text(error) or str(error)
+    if not text.endswith("?"):
+        text += f" `{' '.join(['quire', *(error.command_chain or ()), '--help'])}` shows what is possible."
+    return CycloptsPanel(text)
 
 
 def _text(error: CycloptsError) -> str | None:
-    """The text of a mistake; `None` where the library's text is right."""
+    """The text of a mistake; `None` where the text of the library is right."""
     if isinstance(error, UnusedCliTokensError):
         unused = error.unused_tokens or []
         advice = _server_advice(next(iter(unused), ""), error.target)
         if advice is not None:
             return f"Unexpected argument: {advice}."
         return f"Unexpected {'argument' if len(unused) == 1 else 'arguments'}: {', '.join(unused)}."
-    if isinstance(error, UnknownOptionError) and (word := error.token.keyword):
+    if isinstance(error, UnknownOptionError) and (word := error.token.keyword or error.token.value):
         names = [name for argument in error.argument_collection for name in argument.names]
-        longer = sorted((name for name in names if name.startswith(f"{word}-")), key=len)
-        return f"Unknown option: {word}. Did you mean {longer[0]}?" if longer else None
+        meant: list[str] = sorted((name for name in names if name.startswith(f"{word}-")), key=len)
+        if (related := _RELATED.get(word)) in names and related is not None:
+            meant = [related]
+        return f"Unknown option: {word}. Did you mean {meant[0]}?" if meant else None
+    if isinstance(error, UnknownCommandError) and (words := error.unused_tokens):
+        if error.command_chain == ("config",) and Path(words[0]).suffix == ".toml":
+            return f"Unknown command: {words[0]}. Did you mean `quire config check {words[0]}`?"
+        return None
     if isinstance(error, CoercionError) and error.token is not None and error.token.keyword is not None:
         kind = _KINDS.get(error.target_type)
         return kind and f'{error.token.keyword}: expected {kind}, got "{error.token.value}".'
-    # A positional argument has no word that could be given without its value.
-    is_missing = isinstance(error, MissingArgumentError) and error.keyword is None
-    if is_missing and error.argument is not None and error.argument.field_info.is_positional:
-        name = error.argument.name.lstrip("-").upper()
-        help_command = " ".join(["quire", *(error.command_chain or ()), "--help"])
-        return f"Missing argument: {name}. `{help_command}` shows the arguments."
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        if error.keyword is None and error.argument.field_info.is_positional:
+            return f"Missing argument: {error.argument.name.lstrip('-').upper()}."
+        if error.argument.token_count()[0] == 1:
+            return f"Missing value: {error.keyword or error.argument.name} requires one."
     return None
 
 

@@ -19,6 +19,7 @@ from quire._arguments import (
     delay_to_core,
     expiration_to_core,
     sequence_to_core,
+    suggests,
     takes,
     timeout_to_core,
 )
@@ -297,6 +298,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         )
         return await self._publish_one(AsyncReceipt, message, on_persisted, timeout)
 
+    @suggests
     async def publish_many(
         self,
         topic: str | None,
@@ -340,6 +342,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         assert receipt is not None
         return receipt
 
+    @suggests
     async def flush(self, timeout: Duration | None = None) -> None:
         """Waits until everything published so far is persisted. Continues to wait after a reconnect.
 
@@ -352,6 +355,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         """
         await self._flush(timeout)
 
+    @suggests
     async def wait_persisted(self, sequence: int, timeout: Duration | None = None) -> None:
         """Waits until every publish up to `sequence` is persisted. See `Client.wait_persisted`."""
         await self._wait_persisted(sequence, timeout)
@@ -365,6 +369,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         """
         return await self._subscribe(spec)
 
+    @suggests
     async def unsubscribe(self, sub_id: str | None = None, *, timeout: Duration | None = None) -> None:
         """Ends one subscription, or all. Does not wait without a connection: it ended the subscriptions."""
         await self._unsubscribe(None if sub_id is None else [sub_id], timeout=timeout)
@@ -420,6 +425,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         """Subscribes to records, and then to the fields that differ. See `Client.sow_and_delta_subscribe`."""
         return await self._enter(spec.spec, auto_ack=self._options.auto_ack)
 
+    @suggests
     async def sow_delete(
         self,
         topic: str,
@@ -443,28 +449,33 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         await table._open(table._handle)
         return table
 
+    @suggests
     async def queue_stats(
         self, queue: str | None = None, *, timeout: Duration | None = None
     ) -> dict[str, dict[str, Any]]:
         """Returns the figures of one queue, or of all queues, by name (docs/queues.md section 10)."""
         return await self._queue_stats(queue, timeout)
 
+    @suggests
     async def create_queue(
         self, name: str, *, timeout: Duration | None = None, **settings: Unpack[QueueSettings]
     ) -> bool:
         """Creates a queue on the server while it runs. See `Client.create_queue`."""
         return await self._create_queue(name, settings, timeout)
 
+    @suggests
     async def alter_queue(
         self, name: str, *, timeout: Duration | None = None, **settings: Unpack[QueueChanges]
     ) -> bool:
         """Changes settings of a queue that was created with `create_queue`. See `Client.alter_queue`."""
         return await self._alter_queue(name, settings, timeout)
 
+    @suggests
     async def drop_queue(self, name: str, *, timeout: Duration | None = None) -> DropReport:
         """Drops a queue that was created with `create_queue`. See `Client.drop_queue`."""
         return await self._drop_queue(name, timeout)
 
+    @suggests
     async def server_info(self, *, timeout: Duration | None = None) -> ServerInfo:
         """Returns the name, version and uptime of the server, and the sizes and counts of its parts.
 
@@ -473,6 +484,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         """
         return await self._server_info(timeout)
 
+    @suggests
     async def process(
         self,
         queue: str,
@@ -492,6 +504,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         """
         return await self._process(queue, handler, concurrency, max_backlog, extend, retry_delay, filter)
 
+    @suggests
     async def drain(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> DrainReport:
         """Stops taking messages, waits for handlers, workers and publishes, closes, and reports what is left.
 
@@ -499,6 +512,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         """
         return await self._drain(timeout)
 
+    @suggests
     async def close(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> None:
         """Waits up to `timeout` for pending publishes, and closes the client. All iterations end.
 

@@ -20,6 +20,7 @@ from quire._arguments import (
     delay_to_core,
     expiration_to_core,
     sequence_to_core,
+    suggests,
     takes,
     timeout_to_core,
 )
@@ -377,6 +378,7 @@ class Client(ClientBase[Subscription]):
         )
         return finish(self._publish_one(Receipt, message, on_persisted, timeout))
 
+    @suggests
     def publish_many(
         self,
         topic: str | None,
@@ -428,6 +430,7 @@ class Client(ClientBase[Subscription]):
         assert receipt is not None
         return receipt
 
+    @suggests
     def flush(self, timeout: Duration | None = None) -> None:
         """Waits until everything published so far is persisted. Continues to wait after a reconnect.
 
@@ -440,6 +443,7 @@ class Client(ClientBase[Subscription]):
         """
         finish(self._flush(timeout))
 
+    @suggests
     def wait_persisted(self, sequence: int, timeout: Duration | None = None) -> None:
         """Waits until every publish up to `sequence` is persisted, and does not wait for later ones.
 
@@ -501,6 +505,7 @@ class Client(ClientBase[Subscription]):
     def _enter_now(self, spec: Spec, *, auto_ack: bool) -> Subscription:
         return finish(self._enter(spec, auto_ack=auto_ack))
 
+    @suggests
     def unsubscribe(self, sub_id: str | None = None, *, timeout: Duration | None = None) -> None:
         """Ends one subscription, or all. Does not wait without a connection: it ended the subscriptions."""
         finish(self._unsubscribe(None if sub_id is None else [sub_id], timeout=timeout))
@@ -648,6 +653,7 @@ class Client(ClientBase[Subscription]):
         """
         return self._enter_now(spec.spec, auto_ack=self._options.auto_ack)
 
+    @suggests
     def sow_delete(
         self,
         topic: str,
@@ -702,12 +708,14 @@ class Client(ClientBase[Subscription]):
         """
         return Table(self, spec)
 
+    @suggests
     def queue_stats(
         self, queue: str | None = None, *, timeout: Duration | None = None
     ) -> dict[str, dict[str, Any]]:
         """Returns the figures of one queue, or of all queues, by name (docs/queues.md section 10)."""
         return finish(self._queue_stats(queue, timeout))
 
+    @suggests
     def create_queue(
         self, name: str, *, timeout: Duration | None = None, **settings: Unpack[QueueSettings]
     ) -> bool:
@@ -724,6 +732,7 @@ class Client(ClientBase[Subscription]):
         """
         return finish(self._create_queue(name, settings, timeout))
 
+    @suggests
     def alter_queue(
         self, name: str, *, timeout: Duration | None = None, **settings: Unpack[QueueChanges]
     ) -> bool:
@@ -739,6 +748,7 @@ class Client(ClientBase[Subscription]):
         """
         return finish(self._alter_queue(name, settings, timeout))
 
+    @suggests
     def drop_queue(self, name: str, *, timeout: Duration | None = None) -> DropReport:
         """Drops a queue that was created with `create_queue`. Its messages stay in the log.
 
@@ -748,6 +758,7 @@ class Client(ClientBase[Subscription]):
         """
         return finish(self._drop_queue(name, timeout))
 
+    @suggests
     def server_info(self, *, timeout: Duration | None = None) -> ServerInfo:
         """Returns the name, version and uptime of the server, and the sizes and counts of its parts.
 
@@ -780,6 +791,7 @@ class Client(ClientBase[Subscription]):
         """Returns the connections of the server, the oldest first."""
         return finish(self._all_clients())
 
+    @suggests
     def process(
         self,
         queue: str,
@@ -815,6 +827,7 @@ class Client(ClientBase[Subscription]):
         """
         return finish(self._process(queue, handler, concurrency, max_backlog, extend, retry_delay, filter))
 
+    @suggests
     def drain(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> DrainReport:
         """Stops taking messages, waits for handlers, workers and publishes, closes, and reports what is left.
 
@@ -823,6 +836,7 @@ class Client(ClientBase[Subscription]):
         """
         return finish(self._drain(timeout))
 
+    @suggests
     def close(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> None:
         """Waits up to `timeout` for pending publishes, and closes the client. All iterations end.
 

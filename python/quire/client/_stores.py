@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from quire import _quire
-from quire._arguments import check_path
+from quire._arguments import check_path, suggests
 from quire._errors import ConfigError
 from quire._units import Size, size
 
@@ -23,6 +23,7 @@ class PublishStore:
     - `size_max`: limit in bytes; above it, `publish` waits until messages are persisted
     """
 
+    @suggests
     def __init__(
         self, path: str | os.PathLike[str] | None = None, *, size_max: Size = DEFAULT_PUBLISH_STORE_SIZE_MAX
     ) -> None:
@@ -41,6 +42,7 @@ class BookmarkStore:
     - `path`: a file that survives the process, open until `close`; `None` = in memory
     """
 
+    @suggests
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         #: The file, or `None`.
         self.path: Path | None = None if path is None else absolute(path, "bookmark_store")

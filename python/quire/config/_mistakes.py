@@ -238,7 +238,8 @@ def _reason(mistake: ErrorDetails, model: type[BaseModel]) -> str:
             (end for end in range(len(tables) - 1, -1, -1) if key in _keys(model, tables[:end])), None
         )
         if outer is None:
-            return "unknown key"
+            inner = [] if tables else _tables_with(key, model)
+            return f"unknown key; it belongs to {' or '.join(inner)}" if inner else "unknown key"
         place = f"to [{'.'.join(tables[:outer])}]" if outer else "before all tables"
         return f"unknown key; it belongs {place}"
     if kind == "value_error":
@@ -251,6 +252,16 @@ def _reason(mistake: ErrorDetails, model: type[BaseModel]) -> str:
         what = _EXPECTED[kind].format(**context).replace("'", '"')
         return f"expected {what}, got {got(mistake['input'])}"
     return f"this value is not allowed: {got(mistake['input'])}"
+
+
+def _tables_with(key: str, model: type[BaseModel]) -> list[str]:
+    """The headings of the tables that have the key."""
+    headings = []
+    for name, field in model.model_fields.items():
+        if key in _keys(model, [name]):
+            is_list = isinstance(field.get_default(call_default_factory=True), tuple)
+            headings.append(f"[[{name}]]" if is_list else f"[{name}]")
+    return headings
 
 
 def _keys(model: type[BaseModel], tables: list[str]) -> list[str]:

@@ -532,6 +532,10 @@ def _not_toml(error: tomllib.TOMLDecodeError, file: Path, text: str) -> ConfigEr
     if place := re.search(r" \(at line (\d+), column (\d+)\)$", reason):
         line = int(place[1])
         reason = f"{reason[: place.start()]}, at column {place[2]}"
+        # A text without quotes begins with a letter, or is a duration or a size: a number and letters.
+        written = text.splitlines()[line - 1].partition("=")[2].strip() if text else ""
+        if re.match(r"\d*[A-Za-z/^][^\"']*$", written):
+            reason += f'; write a text in quotes: "{written}"'
     elif reason.endswith(" (at end of document)"):
         line = max(len(text.splitlines()), 1)
         reason = f"{reason.removesuffix(' (at end of document)')}, at the end of the file"

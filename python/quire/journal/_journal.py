@@ -22,6 +22,7 @@ from quire._arguments import (
     expiration_to_core,
     journal_inside,
     sequence_to_core,
+    suggests,
     timeout_to_core,
 )
 from quire._bookmarks import EPOCH, Bookmark, Point, bookmark_to_core, one_message
@@ -269,6 +270,7 @@ class Journal(_Maintained):
     raises `FileNotFoundError` when there is no journal.
     """
 
+    @suggests
     def __init__(
         self,
         directory: str | os.PathLike[str],

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Final, Unpack, cast
 
 from quire import _quire
-from quire._arguments import check_type
+from quire._arguments import check_type, suggests
 from quire._errors import ConfigError, DisconnectedError, QuireError
 from quire._process import connections_max, start_thread, with_threads, without_open_files
 from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
@@ -74,6 +74,7 @@ class Server:
     damaged. Raises `LimitExceededError` when the limits of the process on open files or threads are too low.
     """
 
+    @suggests
     def __init__(self, config: Config | None = None, *, on_progress: Progress | None = None) -> None:
         given: object = config
         if given is not None and not isinstance(given, Config):

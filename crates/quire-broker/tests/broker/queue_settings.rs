@@ -175,3 +175,25 @@ fn a_diagnosis_names_every_mistake_at_once() {
     let (errors, warnings) = BrokerConfig::diagnose(r#"{"transaction_log": {"topics": []}}"#);
     assert!(errors.is_empty() && warnings.len() == 1);
 }
+
+#[test]
+fn a_dead_letter_topic_that_looks_misspelled_is_a_warning() {
+    for (topic, expected) in [("orders.faild", 1), ("orders.failed", 0), ("letters", 0), ("", 0)] {
+        let text = serde_json::json!({
+            "transaction_log": {"topics": [
+                {"name": "^orders", "message_type": "json"},
+                {"name": "letters", "message_type": "json"},
+            ]},
+            "queues": [
+                {
+                    "name": "jobs", "message_type": "json", "underlying_topic": "orders",
+                    "dead_letter_topic": (!topic.is_empty()).then_some(topic),
+                },
+                {"name": "failed", "message_type": "json", "underlying_topic": "orders.failed"},
+            ],
+        });
+        let (errors, warnings) = BrokerConfig::diagnose(&text.to_string());
+        assert!(errors.is_empty(), "{errors:?}");
+        assert_eq!(warnings.len(), expected, "{topic}: {warnings:?}");
+    }
+}

@@ -37,6 +37,7 @@ use parse::Parsed;
 pub use assignments::{ASSIGNMENT_COUNT_MAX, AssignmentError, Assignments, Stage};
 pub use error::{FilterError, caret};
 pub use evaluate::ARRAY_PAIR_COUNT_MAX;
+pub use function::similar;
 pub use index::{Decision, SubscriptionIndex};
 pub use node::NESTING_MAX;
 pub use parse::path_of;

@@ -117,8 +117,8 @@ pub(super) fn find(name: &str) -> Option<&'static Function> {
     FUNCTIONS.iter().find(|function| function.name == name)
 }
 
-/// The known name that is most similar to `name`.
-pub(super) fn similar<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+/// The known name that is most similar to `name`, when one is similar enough to be meant.
+pub fn similar<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     known
         .map(|known| (distance(name.as_bytes(), known.as_bytes()), known))
         .filter(|(distance, known)| *distance * 3 <= known.len())

@@ -52,7 +52,8 @@ impl Parser<'_> {
 
     fn unknown(&self, name: &str, start: usize) -> FilterError {
         let expected = if AGGREGATES.contains(&name) {
-            "a function that looks at one message; aggregates are for projections of views".into()
+            "a function that looks at one message; aggregates are for views, which this version does not have"
+                .into()
         } else {
             let names = FUNCTIONS.iter().map(|function| function.name).chain(OTHER_FUNCTIONS.iter().copied());
             match function::similar(name, names) {
