@@ -328,7 +328,7 @@ impl Broker {
         }
         let deadline = self.cx.slices.deadline(PASS);
         while let Some(arrived) = self.links.next_arrived(&mut self.cx) {
-            let mut taken = Taken::default();
+            let mut taken = Taken::after(self.cx.log.appended());
             let mut result = Ok(());
             for record in arrived.records() {
                 result = record.and_then(|record| self.take_record(arrived.source(), &record, &mut taken));
@@ -410,6 +410,7 @@ impl Broker {
         let hops = u8::try_from(record.attributes.path().instances().count()).unwrap_or(u8::MAX);
         let (position, destinations) = match ingested {
             Ingested::Recorded(position) => {
+                taken.note_recorded(record);
                 (position, self.destinations_of(topic, &publish, position, record.bookmark, path))
             }
             Ingested::Unrecorded => (Position::ZERO, Destinations::NONE),

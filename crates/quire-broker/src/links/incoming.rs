@@ -133,6 +133,21 @@ pub(crate) struct Taken {
     /// By hops at the source.
     by_hops: BTreeMap<u8, Waiting>,
     duplicates: Duplicates,
+    /// The last position of the log before the frame, and how many of its records the log took.
+    after: Position,
+    recorded_count: u64,
+    /// The last of these, at its place in the log of the source.
+    last: Option<Mark>,
+}
+
+/// A piece of the log that came from one other instance.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    /// The position before it.
+    pub(super) after: Position,
+    pub(super) through: Position,
+    /// Its last record, at its place in the log of the other instance.
+    pub(super) mark: Mark,
 }
 
 /// The condition under which the records with the same hops in a frame are acknowledged.
@@ -144,6 +159,22 @@ struct Waiting {
 }
 
 impl Taken {
+    pub(crate) fn after(after: Position) -> Self {
+        Taken { after, ..Taken::default() }
+    }
+
+    /// The log took a record.
+    pub(crate) fn note_recorded(&mut self, record: &SentRecord<'_>) {
+        self.recorded_count += 1;
+        self.last = Some(Mark { position: record.position, bookmark: record.bookmark });
+    }
+
+    /// The piece of the log that has the records of the frame, when it has nothing else.
+    pub(super) fn run(&self, appended: Position) -> Option<Run> {
+        let is_whole = appended.get() - self.after.get() == self.recorded_count;
+        self.last.filter(|_| is_whole).map(|mark| Run { after: self.after, through: appended, mark })
+    }
+
     /// A record was at `through` in the log of the source, and is at `position` or earlier here. Its acknowledgement waits for the
     /// destinations.
     pub(crate) fn note(

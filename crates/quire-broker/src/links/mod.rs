@@ -218,6 +218,10 @@ impl Links {
     ) {
         let position = cx.log.appended();
         let mark = self.last.filter(|mark| mark.position == position);
+        if let Some(run) = taken.run(position) {
+            let came_from = |link: &&mut Outgoing| link.peer.as_deref() == Some(arrived.source().name);
+            self.outgoing.iter_mut().filter(came_from).for_each(|link| link.has_run(run));
+        }
         let Some(incoming) = self.incoming_mut(arrived.connection()) else { return };
         match result {
             Ok(()) => incoming.taken(cx, arrived, mark, taken),

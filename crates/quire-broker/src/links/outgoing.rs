@@ -22,6 +22,7 @@ use quire_journal::{Cursor, Position};
 use quire_types::time::Instant;
 
 use super::frame::{Frame, Hello, Mark, VERSION, Welcome};
+use super::incoming::Run;
 use super::read::{LinkFound, LinkReading, SentFrame};
 use super::settings::{Definition, SyncType};
 use super::{HEARTBEAT, SILENCE_MAX, offered, start_of_log};
@@ -47,6 +48,9 @@ const WINDOW_SIZE: usize = 4 * 1024 * 1024;
 /// Records that are read on the loop, when so few are new. A thread for them would cost more than the read.
 const INLINE_RECORDS_MAX: u64 = 64;
 
+/// Pieces of the log that the link passes over, at most. At the limit the last one grows. A piece that does not follow it is read.
+const RUNS_MAX: usize = 64;
+
 /// Instants of messages that wait for an acknowledgement, at most. At the limit every second one is forgotten, so that ages become less
 /// exact.
 const WAITING_MAX: usize = 1024;
@@ -69,6 +73,10 @@ pub(super) struct Outgoing {
     received_at: Instant,
     sent_at: Instant,
     cursor: Option<Cursor>,
+    /// The place of the cursor.
+    read_through: Position,
+    /// Pieces of the log that came from the destination itself. They are not read.
+    runs: VecDeque<Run>,
     /// The number of the read under way.
     reading: Option<u64>,
     /// A publish waits for the disk alone: nothing is read until then.
@@ -141,6 +149,8 @@ impl Outgoing {
             received_at: Instant::default(),
             sent_at: Instant::default(),
             cursor: None,
+            read_through: Position::ZERO,
+            runs: VecDeque::new(),
             reading: None,
             yields_until: None,
             greeted: Position::ZERO,
@@ -501,8 +511,48 @@ impl Outgoing {
         while self.waiting.pop_front_if(|(position, _)| *position <= self.acknowledged).is_some() {}
     }
 
+    /// A piece of the log came from the destination. Pieces that were there when the link came up are read: the destination may have lost
+    /// them.
+    pub(super) fn has_run(&mut self, run: Run) {
+        if !self.is_live() || run.after < self.greeted {
+            return;
+        }
+        if self.runs.len() < RUNS_MAX {
+            return self.runs.push_back(run);
+        }
+        if let Some(last) = self.runs.back_mut().filter(|last| last.through == run.after) {
+            *last = Run { after: last.after, ..run };
+        }
+    }
+
+    /// Passes over what came from the destination, as far as the log is on the disk.
+    fn pass_runs(&mut self, limit: Position) {
+        if self.reading.is_some() {
+            return;
+        }
+        let before = self.scanned;
+        while let Some(run) = self.runs.pop_front_if(|run| run.through <= limit && run.after <= self.scanned)
+        {
+            if run.through > self.scanned {
+                self.scanned = run.through;
+                self.note_mark(Some(run.mark));
+            }
+        }
+        if self.scanned == before {
+            return;
+        }
+        self.settle();
+        // A cursor looks at all batches in between.
+        let is_far = self.scanned.get() - self.read_through.get() > INLINE_RECORDS_MAX;
+        self.cursor.take_if(|_| is_far);
+        if let Some(cursor) = &mut self.cursor {
+            cursor.rest_at(self.scanned);
+        }
+    }
+
     fn read(&mut self, cx: &mut Context) {
         let limit = cx.log.journal.persisted();
+        self.pass_runs(limit);
         let has_room = self.is_writable && self.in_flight_size < WINDOW_SIZE;
         if self.reading.is_some() || self.scanned >= limit || !has_room {
             self.yields_until = None;
@@ -515,7 +565,10 @@ impl Outgoing {
         if self.cursor.is_none() && self.lacks_files(cx, self.scanned) {
             return self.stop_at_gap(cx);
         }
-        let cursor = self.cursor.take().unwrap_or_else(|| cx.log.reader.cursor(self.scanned));
+        let cursor = self.cursor.take().unwrap_or_else(|| {
+            self.read_through = self.scanned;
+            cx.log.reader.cursor(self.scanned)
+        });
         let reading = LinkReading {
             cursor,
             scanned: self.scanned,
@@ -569,7 +622,7 @@ impl Outgoing {
     fn add_found(&mut self, cx: &mut Context, found: LinkFound) {
         let State::Live(connection) = self.state else { return };
         self.note_mark(found.mark);
-        self.scanned = found.scanned;
+        (self.scanned, self.read_through) = (found.scanned, found.scanned);
         for sent in found.sent {
             self.in_flight_size += sent.size;
             self.sent_count += sent.count;
@@ -684,6 +737,7 @@ impl Outgoing {
     fn forget_connection(&mut self) {
         self.shared = None;
         (self.cursor, self.reading, self.yields_until) = (None, None, None);
+        self.runs.clear();
         self.forget_flight();
         // Nothing above it is known to be there.
         self.scanned = self.acknowledged;

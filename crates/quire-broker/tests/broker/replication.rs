@@ -58,6 +58,48 @@ fn a_message_that_came_from_an_instance_is_not_sent_back_to_it() {
 }
 
 #[test]
+fn a_link_passes_over_what_came_from_its_destination_and_sends_what_lies_between() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.at(1).client(2, "q");
+    for round in 0..20_u64 {
+        // More than one frame of records, or few. Both instances take records of their own while those of the other one come.
+        let (first, size) = (round * 1000 + 1, if round % 2 == 0 { 1000 } else { 3 });
+        for sequence in first..first + size {
+            cluster.at(0).publish(1, sequence, "orders", "{}");
+            cluster.at(1).publish(2, sequence, "orders", "{}");
+        }
+        if round % 3 == 0 {
+            cluster.settle();
+        }
+    }
+    cluster.settle();
+    // Both are too long to be shown.
+    assert!(cluster.sorted(0) == cluster.sorted(1), "the logs differ");
+    for number in [0, 1] {
+        let stats = cluster.stats(number);
+        let (link, source) = (&stats.destinations[0], &stats.sources[0]);
+        assert_eq!((link.scanned, link.acknowledged, link.sent_count), (20_060, 20_060, 10_030));
+        assert_eq!((source.received_count, source.duplicate_count), (10_030, 0));
+    }
+}
+
+#[test]
+fn an_instance_that_only_receives_sends_nothing_back_after_a_crash() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 3000);
+    // The place of the link from 1 to 0 is on the disk by then.
+    cluster.pass(Duration::from_secs(2));
+    cluster.kill(1);
+    cluster.pass(Duration::from_secs(2));
+    cluster.start(1);
+    cluster.pass(Duration::from_secs(2));
+    let source = &cluster.stats(0).sources[0];
+    assert_eq!((source.state, source.received_count, source.duplicate_count), ("live", 0, 0));
+}
+
+#[test]
 fn a_publisher_waits_until_the_sync_destination_has_persisted_the_message() {
     let mut cluster = Cluster::new(pair_of(SyncType::Sync));
     cluster.at(0).client(1, "p");
