@@ -243,6 +243,25 @@ def test_a_delete_by_bookmark_acknowledges_messages_of_a_queue(client: quire.Cli
     assert list(client.sow("JOBS")) == []
 
 
+def test_a_query_whose_iteration_was_left_has_the_records_that_were_not_taken(client: quire.Client) -> None:
+    publish(client, *(order(number) for number in range(8)))
+    query = client.sow("orders", order_by="/id")
+    for record in query:
+        if record.json()["id"] == 1:
+            break
+    assert next(query).json()["id"] == 2
+    assert next(iter(query)).json()["id"] == 3
+    pytest.importorskip("pyarrow")
+    assert query.to_arrow(["/id"]).to_pydict() == {"id": [4, 5, 6, 7]}
+    assert list(query) == []
+    query = client.sow("orders")
+    ids = []
+    for record in query:
+        ids.append(record.json()["id"])
+        query.close()
+    assert len(ids) == 1
+
+
 def test_deletes_have_sequences_and_are_persisted(client: quire.Client) -> None:
     publish(client, order(1))
     assert client.sow_delete("orders", data=order(1)) == 1
@@ -530,6 +549,9 @@ async def test_the_asyncio_client_does_the_same(place: dict[str, Any]) -> None:
         async with client.sow("orders", order_by="/id") as query:
             assert (await anext(query)).json()["id"] == 1
         assert [record async for record in query] == []
+        query = await client.sow("orders", order_by="/id")
+        assert (await anext(query)).json()["id"] == 1
+        assert (await query.to_arrow(["/id"])).to_pydict() == {"id": [2]}
         table = await client.sow("orders", order_by="/id").to_arrow()
         assert table.to_pydict() == {"id": [1, 2], "qty": [1, 1]}
         assert (await client.sow("orders", order_by="/id").to_polars())["id"].to_list() == [1, 2]

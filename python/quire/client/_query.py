@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Generator, Iterator
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -42,17 +43,32 @@ class Query:
         self._spec = spec
         self._core = finish(query(client, spec))
         self._ahead = spec.batch_size or BATCH_COUNT
+        # Records that an iteration has taken from the core at once, which is faster, and that the program does not have yet.
+        self._taken: deque[Message] = deque()
 
     @property
     def total(self) -> int | None:
         """The number of matching records before `top_n` and `skip_n`; `None` before the last record has arrived."""
         return self._core.total
 
-    def __iter__(self) -> Self:
-        return self
+    def __iter__(self) -> Iterator[Message]:
+        first = self._taken.popleft
+        while True:
+            try:
+                message = first()
+            except IndexError:
+                batch = self._core.batch(self._ahead)
+                if batch is None:
+                    return
+                self._taken.extend(batch)
+            else:
+                yield message
 
     def __next__(self) -> Message:
-        message = self._core.next(None, self._ahead)
+        try:
+            return self._taken.popleft()
+        except IndexError:
+            message = self._core.next(None, self._ahead)
         if message is None:
             raise StopIteration
         return message
@@ -69,7 +85,10 @@ class Query:
 
         Requires `quire[arrow]`. Raises `ConfigError` for messages that are not JSON when `fields` is left out.
         """
-        return finish(arrow_of_query(self._client, self._core, self._spec.topic, check_fields(fields)))
+        fields = check_fields(fields)
+        rows = _quire.Rows(self._taken)
+        self._taken.clear()
+        return finish(arrow_of_query(self._client, self._core, self._spec.topic, fields, rows))
 
     def to_pandas(self, fields: Fields = None) -> pd.DataFrame:
         """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and `quire[arrow]`."""
@@ -81,6 +100,7 @@ class Query:
 
     def close(self) -> None:
         """Ends the query on the server, and the iteration. Does nothing when the query has ended."""
+        self._taken.clear()
         self._core.close()
 
     def __enter__(self) -> Self:
@@ -111,6 +131,8 @@ class AsyncQuery:
         self._core: _quire.Subscription | None = None
         self._is_closed = False
         self._ahead = spec.batch_size or BATCH_COUNT
+        # As for `Query`.
+        self._taken: deque[Message] = deque()
 
     @property
     def total(self) -> int | None:
@@ -124,27 +146,24 @@ class AsyncQuery:
         return self
 
     async def __anext__(self) -> Message:
-        core = self._core or await self._start()
-        if core is None:
-            raise StopAsyncIteration
-
-        def take(timeout: float | None) -> tuple[Message | None, ...]:
-            try:
-                return (core.next(timeout, self._ahead),)
-            except TimeoutError:
-                return ()
-
-        (message,) = await self._client._driver.wait(take)
-        if message is None:
-            raise StopAsyncIteration
-        return message
+        while not self._taken:
+            core = self._core or await self._start()
+            batch = (
+                None if core is None else await self._client._driver.wait(partial(core.batch, self._ahead))
+            )
+            if batch is None:
+                raise StopAsyncIteration
+            self._taken.extend(batch)
+        return self._taken.popleft()
 
     async def to_arrow(self, fields: Fields = None) -> pa.Table:
         """Returns the records that the program has not taken as a `pyarrow.Table`. See `Query.to_arrow`."""
         fields, core = check_fields(fields), await self._start()
         if core is None:
             return arrow_table(_quire.Rows([]), fields, "json")
-        return await arrow_of_query(self._client, core, self._spec.topic, fields)
+        rows = _quire.Rows(self._taken)
+        self._taken.clear()
+        return await arrow_of_query(self._client, core, self._spec.topic, fields, rows)
 
     async def to_pandas(self, fields: Fields = None) -> pd.DataFrame:
         """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and `quire[arrow]`."""
@@ -157,6 +176,7 @@ class AsyncQuery:
     async def close(self) -> None:
         """Ends the query on the server, and the iteration. Does nothing when the query has ended."""
         self._is_closed = True
+        self._taken.clear()
         if self._core is not None:
             self._core.close()
             self._client._driver.wake()
@@ -184,10 +204,9 @@ class AsyncQuery:
 
 
 async def arrow_of_query(
-    client: ClientBase[Any], core: _quire.Subscription, topic: str, fields: Fields
+    client: ClientBase[Any], core: _quire.Subscription, topic: str, fields: Fields, rows: _quire.Rows
 ) -> pa.Table:
-    """The records that were not taken, when the last one has arrived."""
-    rows = _quire.Rows([])
+    """The rows, and the records that were not taken, when the last one has arrived."""
     while await client._driver.wait(partial(core.collect, rows)) is not None:
         pass
     return await arrow_of_rows(client, rows, topic, fields)
