@@ -68,7 +68,10 @@ impl Bench {
             headers: Headers::NONE,
             data: data.as_bytes(),
         };
-        self.table.put_spelled(&row, key.spelling().expect("the key was made from fields"))
+        {
+            let spelling = Some(key.spelling().expect("the key was made from fields"));
+            self.table.put_with(&row, PutOptions { spelling, keeps_previous: false })
+        }
     }
 
     /// Looks at all rows. Returns how many match.

@@ -40,12 +40,12 @@ pub struct KeyFields {
 }
 
 /// A key, as text.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Key {
-    size: u8,
     has_missing: bool,
     spelling: Option<Spelling>,
-    text: [u8; KEY_SIZE_MAX],
+    /// It is moved for each message, so it has room for generated keys and not for the longest ones.
+    text: SmallVec<[u8; GENERATED_SIZE]>,
 }
 
 impl KeyFields {
@@ -187,18 +187,16 @@ impl Key {
     /// The key in these bytes; `None` when they are no key or too long.
     pub fn from_bytes(bytes: &[u8]) -> Option<Key> {
         std::str::from_utf8(bytes).ok()?;
-        let size = u8::try_from(bytes.len()).ok().filter(|size| *size > 0)?;
-        let mut text = [0; KEY_SIZE_MAX];
-        text[..bytes.len()].copy_from_slice(bytes);
-        Some(Key { size, has_missing: false, spelling: None, text })
+        let is_key = (1..=KEY_SIZE_MAX).contains(&bytes.len());
+        is_key.then(|| Key { has_missing: false, spelling: None, text: SmallVec::from_slice(bytes) })
     }
 
     fn generated(hash: u128) -> Key {
-        let mut text = [0; KEY_SIZE_MAX];
+        let mut text = [0; GENERATED_SIZE];
         for (pair, byte) in text.chunks_exact_mut(2).zip(hash.to_be_bytes()) {
             pair.copy_from_slice(&digits_of(byte));
         }
-        Key { size: GENERATED_SIZE as u8, has_missing: false, spelling: None, text }
+        Key { has_missing: false, spelling: None, text: SmallVec::from_buf(text) }
     }
 
     /// The key as text.
@@ -222,7 +220,7 @@ impl Deref for Key {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.text[..usize::from(self.size)]
+        &self.text
     }
 }
 

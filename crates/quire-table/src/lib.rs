@@ -44,4 +44,4 @@ pub use snapshot::{
     BadSnapshot, SNAPSHOT_VERSION, SnapshotHead, SnapshotOwner, SnapshotReader, SnapshotState,
     SnapshotWriter, snapshot_file,
 };
-pub use table::{Table, TableConfig, TableStats};
+pub use table::{PutOptions, Table, TableConfig, TableStats};

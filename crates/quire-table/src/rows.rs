@@ -205,10 +205,13 @@ impl Rows {
         slot
     }
 
-    /// Replaces the row in a slot that has one.
-    pub fn replace(&mut self, slot: u32, row: &Row<'_>, epoch: u32, previous: &mut Previous) {
+    /// Replaces the row in a slot that has one. `previous` gets the row that was there, when the caller needs it.
+    pub fn replace(&mut self, slot: u32, row: &Row<'_>, epoch: u32, previous: Option<&mut Previous>) {
         let location = self.slot(slot).location();
-        self.keep(location, previous);
+        self.size -= self.size_at(location);
+        if let Some(previous) = previous {
+            self.keep(location, previous);
+        }
         let head = Head::new(row);
         let parts = head.parts(row);
         let is_replaced = match location {
@@ -231,6 +234,7 @@ impl Rows {
     /// Removes the row in a slot that has one.
     pub fn remove(&mut self, slot: u32, epoch: u32, previous: &mut Previous) {
         let location = self.slot(slot).location();
+        self.size -= self.size_at(location);
         self.keep(location, previous);
         self.free_place(location);
         let next = self.free.map_or(0, |next| next + 1);
@@ -309,23 +313,26 @@ impl Rows {
         }
     }
 
+    /// Bytes of the row at a location.
+    fn size_at(&self, location: Location) -> usize {
+        match location {
+            Location::Page(place) => Row::size_of(self.pages.get(place)),
+            Location::Large(index) => self.large[index as usize].as_ref().map_or(0, |row| row.len()),
+            Location::Free(_) => 0,
+        }
+    }
+
     /// Makes the row at a location the previous one. A large row is moved, because copying it would take long.
     fn keep(&mut self, location: Location, previous: &mut Previous) {
         previous.clear();
-        let size = match location {
+        match location {
             Location::Page(place) => {
                 let bytes = self.pages.get(place);
-                let size = Row::size_of(bytes);
-                previous.small.extend_from_slice(&bytes[..size]);
-                size
+                previous.small.extend_from_slice(&bytes[..Row::size_of(bytes)]);
             }
-            Location::Large(index) => {
-                previous.large = self.large[index as usize].take();
-                previous.large.as_ref().map_or(0, |row| row.len())
-            }
-            Location::Free(_) => 0,
-        };
-        self.size -= size;
+            Location::Large(index) => previous.large = self.large[index as usize].take(),
+            Location::Free(_) => {}
+        }
     }
 
     fn free_place(&mut self, location: Location) {

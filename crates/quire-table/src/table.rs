@@ -55,7 +55,7 @@ pub struct TableConfig {
 /// The newest row of each key of one last-value topic.
 ///
 /// A change ([`put`](Table::put), [`remove`](Table::remove), [`pop_expired`](Table::pop_expired)) keeps the row that it replaces in
-/// [`previous`](Table::previous) until the next change. A scan begins with [`open`](Table::open). The caller then calls
+/// [`previous`](Table::previous) until the next change, unless the caller of [`put_with`](Table::put_with) does not need it. A scan begins with [`open`](Table::open). The caller then calls
 /// [`poll`](Table::poll) until the result is complete, with any changes in between, and [`close`](Table::close) at the end.
 ///
 /// A page begins with [`open_page`](Table::open_page). The caller calls [`poll_page`](Table::poll_page) until the page is complete, and reads
@@ -83,6 +83,16 @@ pub struct Table {
     /// Counts scans: a slot has the count of its last change.
     epoch: u32,
     arena: Arena,
+}
+
+/// Facts about a change that the caller of [`Table::put_with`] knows.
+#[derive(Clone, Copy, Debug)]
+pub struct PutOptions {
+    /// Of the key fields, when [`KeyFields::key_of`] made the key from the data of the row ([`Key::spelling`](crate::Key::spelling)): they are
+    /// not read again. `None`: the table reads them.
+    pub spelling: Option<Spelling>,
+    /// Whether [`Table::previous`] gives the row that is replaced. Without it, the row is not copied.
+    pub keeps_previous: bool,
 }
 
 /// The figures of a table.
@@ -183,26 +193,28 @@ impl Table {
     /// # Panics
     /// When the key is empty or longer than [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX), or the data is not smaller than 4 GiB.
     pub fn put(&mut self, row: &Row<'_>) -> bool {
-        let spelling = self.spelling_of(row);
-        self.put_spelled(row, spelling)
+        self.put_with(row, PutOptions { spelling: None, keeps_previous: true })
     }
 
-    /// As [`put`](Self::put), for a row whose key [`KeyFields::key_of`] made from its data, with [`Key::spelling`](crate::Key::spelling). The
-    /// key fields are not read again.
+    /// As [`put`](Self::put), with facts about the change that save work.
     ///
     /// # Panics
     /// As [`put`](Self::put).
-    pub fn put_spelled(&mut self, row: &Row<'_>, spelling: Spelling) -> bool {
+    pub fn put_with(&mut self, row: &Row<'_>, options: PutOptions) -> bool {
+        let spelling = options.spelling.unwrap_or_else(|| self.spelling_of(row));
+        let keeps_previous = options.keeps_previous || self.history.is_some() || !self.pages.is_empty();
         let hash = hash_of(row.key);
         let known = self.slot_of(row.key, hash);
+        self.read_indexed(known);
+        self.previous.clear();
         let slot = match known {
             Some(slot) => {
                 self.leave(slot);
-                self.rows.replace(slot, row, self.epoch, &mut self.previous);
+                let previous = keeps_previous.then_some(&mut self.previous);
+                self.rows.replace(slot, row, self.epoch, previous);
                 slot
             }
             None => {
-                self.previous.clear();
                 let slot = self.rows.insert(&Head::new(row).parts(row), hash, self.epoch);
                 self.keys.insert(hash, slot, |slot| self.rows.hash(slot));
                 slot
@@ -270,7 +282,7 @@ impl Table {
         slot.is_some()
     }
 
-    /// The row that the last change replaced or removed; `None` when there was none.
+    /// The row that the last change replaced or removed; `None` when there was none, or when [`put_with`](Self::put_with) did not keep it.
     pub fn previous(&self) -> Option<Row<'_>> {
         self.previous.row()
     }
@@ -486,6 +498,7 @@ impl Table {
     }
 
     fn remove_slot(&mut self, slot: u32, at: Moment) {
+        self.read_indexed(Some(slot));
         self.leave(slot);
         self.keys.remove(self.rows.hash(slot), slot);
         self.rows.remove(slot, self.epoch, &mut self.previous);
@@ -501,7 +514,15 @@ impl Table {
         })
     }
 
-    /// The row of a slot was replaced by this one, or removed.
+    /// Reads the entries of the row that is about to change, before it is gone. `None`: there is no row.
+    fn read_indexed(&mut self, slot: Option<u32>) {
+        if !self.indexes.is_empty() {
+            let before = slot.and_then(|slot| self.rows.row(slot)).map(|row| row.data);
+            self.indexes.read_before(self.message_type, before, &mut self.arena);
+        }
+    }
+
+    /// The row of a slot was replaced by this one, or removed. [`read_indexed`](Self::read_indexed) was called before.
     fn change_indexes(&mut self, slot: u32, after: Option<&Row<'_>>, spelling: Spelling) {
         if let Some(by_key) = &mut self.by_key {
             by_key.change(slot, spelling);
@@ -509,8 +530,7 @@ impl Table {
         if self.indexes.is_empty() {
             return;
         }
-        let (before, after) = (self.previous.row().map(|row| row.data), after.map(|row| row.data));
-        self.indexes.change(slot, self.message_type, (before, after), &mut self.arena);
+        self.indexes.change(slot, self.message_type, after.map(|row| row.data), &mut self.arena);
     }
 
     /// The row of a slot was put, replaced or removed.

@@ -25,7 +25,7 @@ pub(super) struct Followers {
 }
 
 impl Followers {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.pages.is_empty() && self.conflated.is_empty()
     }
 

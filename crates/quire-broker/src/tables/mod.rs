@@ -42,7 +42,7 @@ use hashbrown::HashMap;
 use quire_command::{MessageKind, OofReason};
 use quire_expression::message_type::Arena;
 use quire_journal::{Cursor, Headers, Journal, JournalError, Position, Record, Timestamp};
-use quire_table::{Moment, PageId, Row, Spelling, Table, TableConfigError};
+use quire_table::{Moment, PageId, PutOptions, Row, Spelling, Table, TableConfigError};
 use quire_types::time::{Instant, Now};
 use rustc_hash::FxBuildHasher;
 
@@ -263,10 +263,8 @@ impl Tables {
             headers: new.headers,
             data: new.data,
         };
-        let is_new = match keyed.spelling {
-            Some(spelling) => state.table.put_spelled(&row, spelling),
-            None => state.table.put(&row),
-        };
+        let options = PutOptions { spelling: keyed.spelling, keeps_previous: state.reads_previous() };
+        let is_new = state.table.put_with(&row, options);
         cx.replaced = if is_new { None } else { self.replaced(id) };
         let (reason, timestamp) = (OofReason::Match, new.timestamp);
         self.changed(cx, id, RowChange { new: Some(&row), bookmark: new.bookmark, reason, timestamp });
@@ -362,6 +360,11 @@ impl State {
             has_logged_missing: false,
             snapshot_position,
         }
+    }
+
+    /// Whether a part of the broker reads the record that a message replaces: subscriptions with `oof`, pages, and delta subscriptions.
+    fn reads_previous(&self) -> bool {
+        self.delta_count > 0 || !self.watchers.is_empty() || !self.followers.is_empty()
     }
 
     fn figures(&self) -> TableFigures {

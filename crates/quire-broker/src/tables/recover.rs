@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quire_expression::topic::TopicPattern;
 use quire_journal::{AllTopics, JournalError, Position, Progress, Record, RecordKind, TopicFilter};
-use quire_table::{KeyRule, Moment, Row};
+use quire_table::{KeyRule, Moment, PutOptions, Row};
 
 use super::container::Container;
 use super::snapshot_file::SnapshotParts;
@@ -130,7 +130,7 @@ impl Tables {
                 };
                 let state = self.state(id);
                 let expires = state.definition.expiration.end_of(record.timestamp, record.expiration_s);
-                state.table.put(&Row {
+                let row = Row {
                     key,
                     position: record.position,
                     timestamp: record.timestamp,
@@ -138,7 +138,8 @@ impl Tables {
                     correlation_id: record.correlation_id,
                     headers: record.headers(),
                     data: record.data,
-                });
+                };
+                state.table.put_with(&row, PutOptions { spelling: None, keeps_previous: false });
             }
             RecordKind::Delete => {
                 let at = Moment { position: record.position, timestamp: record.timestamp };

@@ -114,20 +114,23 @@ impl Indexes {
         self.hash.is_empty() && self.ordered.is_empty()
     }
 
-    /// Changes the entries of a slot from those of one message to those of another. `None`: the slot has no row.
-    pub fn change(
-        &mut self,
-        slot: u32,
-        message_type: MessageType,
-        (before, after): (Option<&[u8]>, Option<&[u8]>),
-        arena: &mut Arena,
-    ) {
+    /// Reads the entries of the message that the next [`change`](Self::change) replaces. `None`: the slot has no row before it.
+    pub fn read_before(&mut self, message_type: MessageType, before: Option<&[u8]>, arena: &mut Arena) {
+        let mut entries = std::mem::take(&mut self.before);
+        entries.clear();
+        if let Some(data) = before {
+            self.read(message_type, data, arena, &mut entries);
+        }
+        self.before = entries;
+    }
+
+    /// Changes the entries of a slot from those of [`read_before`](Self::read_before) to those of a message. `None`: the slot has no row any
+    /// more.
+    pub fn change(&mut self, slot: u32, message_type: MessageType, after: Option<&[u8]>, arena: &mut Arena) {
         let mut entries = (std::mem::take(&mut self.before), std::mem::take(&mut self.after));
-        for (data, entries) in [(before, &mut entries.0), (after, &mut entries.1)] {
-            entries.clear();
-            if let Some(data) = data {
-                self.read(message_type, data, arena, entries);
-            }
+        entries.1.clear();
+        if let Some(data) = after {
+            self.read(message_type, data, arena, &mut entries.1);
         }
         if let Some(unread) = self.unread(slot) {
             entries.0.retain(|entry| entry.number() != unread);

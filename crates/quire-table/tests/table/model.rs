@@ -44,6 +44,18 @@ impl Version {
             data: &self.data,
         }
     }
+
+    /// The bytes of the row.
+    pub fn size(&self) -> usize {
+        let numbers = [self.data.len() as u64, self.position.get()];
+        let numbers = numbers.map(|number| (1..8).find(|size| number < 1 << (8 * size)).unwrap_or(8));
+        let headers = self.headers.as_headers().as_bytes().len();
+        let optional = [(self.expires.is_some(), 8), (!self.correlation_id.is_empty(), 4), (headers > 0, 4)];
+        let optional: usize = optional.iter().filter(|(is_there, _)| *is_there).map(|(_, size)| size).sum();
+        let parts = self.correlation_id.len() + headers + self.key.len() + self.data.len();
+        // Flags, size of the key, and time.
+        1 + 1 + 8 + numbers.iter().sum::<usize>() + optional + parts
+    }
 }
 
 /// The value of a field that rows are sorted by.

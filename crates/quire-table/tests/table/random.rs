@@ -21,6 +21,7 @@ enum Step {
         lifetime: u8,
         padding: usize,
         has_headers: bool,
+        keeps_previous: bool,
     },
     Remove {
         key: u8,
@@ -122,14 +123,18 @@ pub fn asked() -> impl Strategy<Value = Asked> {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let put = (0u8..12, [field(), field(), field()], 0u8..8, 0usize..40, proptest::bool::weighted(0.2));
+    // Rows up to the size from which they are not in pages.
+    let padding = prop_oneof![20 => 0usize..40, 1 => Just(5_000)];
+    let put =
+        (0u8..12, [field(), field(), field()], 0u8..8, padding, proptest::bool::weighted(0.2), any::<bool>());
     let step = prop_oneof![
-        8 => put.prop_map(|(key, fields, lifetime, padding, has_headers)| Step::Put {
+        8 => put.prop_map(|(key, fields, lifetime, padding, has_headers, keeps_previous)| Step::Put {
             key,
             fields,
             lifetime: lifetime.saturating_sub(4),
             padding,
             has_headers,
+            keeps_previous,
         }),
         2 => (0u8..12).prop_map(|key| Step::Remove { key }),
         1 => (0u8..3, any::<bool>()).prop_map(|(time, expires)| Step::Wait { time, expires }),
@@ -172,7 +177,7 @@ impl World {
 
     fn step(&mut self, step: &Step) {
         match step {
-            Step::Put { key, fields, lifetime, padding, has_headers } => {
+            Step::Put { key, fields, lifetime, padding, has_headers, keeps_previous } => {
                 self.position += 1;
                 let key = key_name(*key);
                 let mut new = version(&key, self.position, self.now, fields);
@@ -183,10 +188,11 @@ impl World {
                     new.headers = headers.unwrap();
                     new.correlation_id = b"correlation".to_vec();
                 }
-                let is_new = self.table.put(&new.row());
+                let options = PutOptions { spelling: None, keeps_previous: *keeps_previous };
+                let is_new = self.table.put_with(&new.row(), options);
                 let old = self.model.rows.insert(key.into(), (new, fields.clone()));
                 assert_eq!(is_new, old.is_none());
-                self.check_previous(old.map(|(old, _)| old));
+                self.check_previous(old.map(|(old, _)| old).filter(|_| *keeps_previous));
             }
             Step::Remove { key } => {
                 let key = key_name(*key);
@@ -253,7 +259,14 @@ impl World {
     fn need(&mut self, filter: &str) {
         for key in 0..12 {
             let fields = [Field::Text("a".into()), Field::Integer(i32::from(key)), Field::Text("b".into())];
-            self.step(&Step::Put { key, fields, lifetime: 0, padding: 40, has_headers: false });
+            self.step(&Step::Put {
+                key,
+                fields,
+                lifetime: 0,
+                padding: 40,
+                has_headers: false,
+                keeps_previous: false,
+            });
         }
         let filter = Some(filter.to_owned());
         let asked =
@@ -317,6 +330,8 @@ impl World {
         let stats = self.table.stats();
         let scans = self.scans.len() + usize::from(self.snapshot.is_some());
         assert_eq!((stats.rows, stats.scans), (self.model.rows.len(), scans));
+        let size: usize = self.model.rows.values().map(|(version, _)| version.size()).sum();
+        assert_eq!(stats.rows_size, size);
     }
 
     /// Reads all open scans to their ends.
