@@ -6,7 +6,7 @@
 
 A writer publishes and deletes. It and a `Table` beside it outlive everything. A subscriber in another process
 has two tables, one of them with a filter and conflation. Each round kills the server, the subscriber, or both,
-and starts it again. After each round, these are equal:
+and starts it again. Two rounds of three kill the server. After each round, these are equal:
 
 - the table beside the writer;
 - the tables of the subscriber;
@@ -17,6 +17,7 @@ and starts it again. After each round, these are equal:
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import subprocess
@@ -42,10 +43,27 @@ _OPTIONS: dict[str, Any] = {
     "command_timeout": None,
 }
 _KEYS = 200
-#: What is killed in a round.
-_VICTIMS = ("server", "subscriber", "both")
+#: What is killed in a round: three rounds have each of these once.
+_VICTIMS = ("server", "both", "subscriber")
 
 Copy = dict[str, int]
+
+
+@dataclasses.dataclass
+class Done:
+    """What rounds did."""
+
+    changes: int = 0
+    server_kills: int = 0
+    subscriber_kills: int = 0
+    #: Kills of the server, after which publishes were not known to be persisted.
+    kills_during_publishes: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.changes:,} changes, {self.server_kills} kills of the server "
+            f"({self.kills_during_publishes} during publishes), {self.subscriber_kills} kills of the subscriber"
+        )
 
 
 class Writer:
@@ -121,9 +139,10 @@ def subscribe(url: str) -> None:
             print(json.dumps(copies), flush=True)
 
 
-def crash_rounds(directory: Path, rounds: int, seed: int) -> int:
-    """Runs `rounds` kills on the journal in `directory`; gives how many changes were made."""
+def crash_rounds(directory: Path, rounds: int, seed: int) -> Done:
+    """Runs `rounds` kills on the journal in `directory`."""
     dice = random.Random(seed)
+    done = Done()
     with ServerProcess(directory, **SETTINGS) as server:
         writer = Writer(server.url, dice)
         with (
@@ -131,16 +150,20 @@ def crash_rounds(directory: Path, rounds: int, seed: int) -> int:
             Subscriber(server.url) as subscriber,
         ):
             table = reader.table("orders")
-            changes = 0
+            victims: list[str] = []
             for _ in range(rounds):
                 for _ in range(dice.randrange(50, 1500)):
                     writer.change()
-                    changes += 1
-                victim = dice.choice(_VICTIMS)
-                # Some of the publishes are on their way.
+                    done.changes += 1
+                victims = victims or dice.sample(_VICTIMS, len(_VICTIMS))
+                victim = victims.pop()
                 if victim != "subscriber":
+                    # Some of the publishes are on their way.
                     server.kill()
+                    done.server_kills += 1
+                    done.kills_during_publishes += writer.client.health().unpersisted > 0
                 if victim != "server":
+                    done.subscriber_kills += 1
                     subscriber.kill()
                     subscriber.start()
                 if victim != "subscriber":
@@ -150,7 +173,7 @@ def crash_rounds(directory: Path, rounds: int, seed: int) -> int:
         writer.client.close()
         assert server.terminate() == 0
     assert _from_the_log(directory / "journal") == writer.records
-    return changes
+    return done
 
 
 def _check(directory: Path, writer: Writer, url: str, table: quire.Table, subscriber: Subscriber) -> None:
@@ -185,9 +208,9 @@ def main(rounds: int, seed: int) -> None:
         count = min(25, rounds - done)
         print(f"seed {seed}: ", end="", flush=True)
         with tempfile.TemporaryDirectory(prefix="quire-tables-") as directory:
-            changes = crash_rounds(Path(directory), count, seed)
+            in_portion = crash_rounds(Path(directory), count, seed)
         done += count
-        print(f"{changes:,} changes over {count} kills: all copies are equal ({done}/{rounds})")
+        print(f"{in_portion}: all copies are equal ({done}/{rounds} rounds)")
         seed += 1
 
 
