@@ -32,6 +32,19 @@ def test_publish_10000_until_persisted(benchmark: BenchmarkFixture, client: quir
     assert client.persisted % COUNT == 0
 
 
+def test_publish_10000_in_batches_until_persisted(benchmark: BenchmarkFixture, client: quire.Client) -> None:
+    batch = [DATA] * 500
+
+    def run() -> None:
+        for _ in range(0, COUNT, len(batch)):
+            client.publish_many("t", batch)
+        client.flush()
+
+    benchmark.pedantic(run, rounds=10, warmup_rounds=1)
+    assert client.persisted > 0
+    assert client.persisted % COUNT == 0
+
+
 def test_publish_one_dictionary_until_persisted(benchmark: BenchmarkFixture, client: quire.Client) -> None:
     def run() -> None:
         client.publish("t", {"symbol": "IBM", "qty": 100, "price": 171.25})

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, final
 from quire._arguments import LinkAction
 from quire._errors import QuireError
 from quire.client._options import ClientOptions
+from quire.client._publish import CoreMessage
 from quire.client._records import QuerySpec
 from quire.client._spec import Spec
 
@@ -275,18 +276,8 @@ class Client:
     ) -> int | None: ...
     def publish_many(
         self,
-        messages: Sequence[
-            tuple[
-                str,
-                bytes,
-                int,
-                int | None,
-                str | None,
-                Mapping[str, str | bytes] | None,
-                tuple[int, int | None] | None,
-                str | None,
-            ]
-        ],
+        messages: Sequence[bytes | CoreMessage],
+        common: CoreMessage | None,
         followed: str | None,
     ) -> tuple[list[int], Receipt | None, tuple[int | None, BaseException] | None]: ...
     @property

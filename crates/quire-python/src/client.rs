@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::PyList;
+use pyo3::types::{PyBytes, PyList};
 use quire_arrow::Messages;
 use quire_client::{
     BatchError, ClientConfig, CommandId, DeleteSpec, Failure, Message as Received, NewDelay, NewMessage,
@@ -136,6 +136,24 @@ impl MessageArgument {
             headers: headers.as_headers(),
             key: key.as_deref().unwrap_or_default(),
             is_delta: false,
+        }
+    }
+}
+
+/// An item of `publish_many`.
+enum ItemArgument {
+    /// Data with the options of the call.
+    Data(PyBackedBytes),
+    Message(Box<MessageArgument>),
+}
+
+impl<'py> FromPyObject<'_, 'py> for ItemArgument {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        match object.cast::<PyBytes>() {
+            Ok(data) => Ok(ItemArgument::Data(data.to_owned().into())),
+            Err(_) => Ok(ItemArgument::Message(Box::new(object.extract()?))),
         }
     }
 }
@@ -263,14 +281,15 @@ impl Client {
         self.handle.client().publish(&message).map_err(|error| errors::refused(py, &error))
     }
 
-    /// Takes all of the messages, or none of them: topic, data, sequence, expiration, correlation id, headers and delay of each, as in
-    /// `publish`. Returns their sequences, and a receipt when they are followed. With `"announced"`, `settled` returns its number. When one cannot be
-    /// taken: the sequences of the earlier ones that were taken, its index and the error. Raises `BlockingIOError` when the store has no
-    /// room.
+    /// Takes all of the messages, or none of them: topic, data, sequence, expiration, correlation id, headers, delay and key of each, as in
+    /// `publish`. An item that is only data has the rest from `common`. Returns their sequences, and a receipt when they are followed. With
+    /// `"announced"`, `settled` returns its number. When one cannot be taken: the sequences of the earlier ones that were taken, its index and
+    /// the error. Raises `BlockingIOError` when the store has no room.
     fn publish_many(
         &self,
         py: Python<'_>,
-        messages: Vec<MessageArgument>,
+        messages: Vec<ItemArgument>,
+        common: Option<MessageArgument>,
         followed: Option<&str>,
     ) -> PyResult<Batch> {
         self.handle.check_fork(py)?;
@@ -278,9 +297,20 @@ impl Client {
             "announced" => Followed::ByAnnouncement,
             _ => Followed::ByAsking,
         });
-        let headers = messages.iter().map(|message| message.headers(py)).collect::<PyResult<Vec<_>>>()?;
-        let new: Vec<NewMessage<'_>> =
-            messages.iter().zip(&headers).map(|(message, headers)| message.message(headers)).collect();
+        let headers_of = |item: &ItemArgument| match item {
+            ItemArgument::Data(_) => Ok(HeadersBuffer::default()),
+            ItemArgument::Message(message) => message.headers(py),
+        };
+        let headers = messages.iter().map(headers_of).collect::<PyResult<Vec<_>>>()?;
+        let common_headers =
+            common.as_ref().map(|common| common.headers(py)).transpose()?.unwrap_or_default();
+        let common = common.as_ref().map(|common| common.message(&common_headers));
+        let new = messages.iter().zip(&headers).map(|(item, headers)| match (item, &common) {
+            (ItemArgument::Message(message), _) => Ok(message.message(headers)),
+            (ItemArgument::Data(data), Some(common)) => Ok(NewMessage { data, ..*common }),
+            (ItemArgument::Data(_), None) => Err(PyValueError::new_err("messages: an item has no topic")),
+        });
+        let new: Vec<NewMessage<'_>> = new.collect::<PyResult<_>>()?;
         match interpreter::outside(py, || self.handle.client().publish_many(&new, followed)) {
             Ok((sequences, id)) => {
                 let receipt = id.map(|id| Receipt { handle: self.handle.clone(), id });

@@ -314,10 +314,10 @@ class AsyncClient(ClientBase[AsyncSubscription]):
     ) -> list[int]:
         """Sends several messages, all or none, and returns their sequences. See `Client.publish_many`."""
         kind = None if on_persisted is None else AsyncBatchReceipt
-        messages = batch_to_core(
+        batch = batch_to_core(
             topic, items, expiration, correlation_id, headers, delay, deliver_at, self._options.encoder
         )
-        sequences, _ = await self._publish_all(kind, messages, on_persisted, timeout)
+        sequences, _ = await self._publish_all(kind, batch, on_persisted, timeout)
         return sequences
 
     async def publish_many_receipt(
@@ -334,11 +334,11 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         timeout: Duration | None = None,
     ) -> AsyncBatchReceipt:
         """Sends several messages and returns one receipt to await. See `Client.publish_many_receipt`."""
-        messages = batch_to_core(
+        batch = batch_to_core(
             topic, items, expiration, correlation_id, headers, delay, deliver_at, self._options.encoder
         )
-        check_not_empty(messages)
-        _, receipt = await self._publish_all(AsyncBatchReceipt, messages, on_persisted, timeout)
+        check_not_empty(batch)
+        _, receipt = await self._publish_all(AsyncBatchReceipt, batch, on_persisted, timeout)
         assert receipt is not None
         return receipt
 

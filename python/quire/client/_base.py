@@ -37,7 +37,7 @@ from quire.client._define import DropReport, QueueChanges, QueueSettings, change
 from quire.client._driver import Driver, Handler, Running
 from quire.client._failures import FailureLog
 from quire.client._options import ClientOptions, generated_name
-from quire.client._publish import CoreMessage, Publish, note_of_batch
+from quire.client._publish import Batch, Publish, note_of_batch
 from quire.client._receipts import Following, LoopReceipt, OnPersisted, ReceiptBase, check_on_persisted
 from quire.client._reports import (
     DrainReport,
@@ -310,7 +310,7 @@ class ClientBase(Generic[S]):
         check_type(message.topic, str, "topic")
         topic, *_ = core_message = message.to_core(self._options.encoder)
         _, receipt = await self._publish_batch(
-            [core_message], kind, on_persisted, timeout, f"publishing to {topic!r}"
+            Batch([core_message]), kind, on_persisted, timeout, f"publishing to {topic!r}"
         )
         assert receipt is not None
         return receipt
@@ -318,18 +318,17 @@ class ClientBase(Generic[S]):
     async def _publish_all(
         self,
         kind: type[Q] | None,
-        messages: list[CoreMessage],
+        batch: Batch,
         on_persisted: OnPersisted | None,
         timeout: Duration | None,
     ) -> tuple[list[int], Q | None]:
         """Publishes all of the messages or none, and follows them as a receipt of this `kind`."""
-        return await self._publish_batch(
-            messages, kind, on_persisted, timeout, f"publishing {len(messages)} messages"
-        )
+        doing = f"publishing {len(batch.messages)} messages"
+        return await self._publish_batch(batch, kind, on_persisted, timeout, doing)
 
     async def _publish_batch(
         self,
-        messages: list[CoreMessage],
+        batch: Batch,
         kind: type[Q] | None,
         on_persisted: OnPersisted | None,
         timeout: Duration | None,
@@ -347,15 +346,15 @@ class ClientBase(Generic[S]):
 
         def publish() -> tuple[list[int], Q | None]:
             with following.lock:
-                sequences, core_receipt, failure = core.publish_many(messages, followed)
+                sequences, core_receipt, failure = core.publish_many(*batch, followed)
                 if failure is not None:
                     index, error = failure
-                    if len(messages) > 1:
+                    if len(batch.messages) > 1:
                         error.add_note(note_of_batch(index, sequences))
                     raise error
                 if kind is None or core_receipt is None:
                     return sequences, None
-                named = list(zip(sequences, (topic for topic, *_ in messages), strict=True))
+                named = list(zip(sequences, batch.topics(), strict=True))
                 receipt = kind(core_receipt, following, named)
                 if is_announced:
                     following.follow(receipt, on_persisted)

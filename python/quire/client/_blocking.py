@@ -402,10 +402,10 @@ class Client(ClientBase[Subscription]):
         Raises the errors of `publish`, with a note that names the item.
         """
         kind = None if on_persisted is None else BatchReceipt
-        messages = batch_to_core(
+        batch = batch_to_core(
             topic, items, expiration, correlation_id, headers, delay, deliver_at, self._options.encoder
         )
-        sequences, _ = finish(self._publish_all(kind, messages, on_persisted, timeout))
+        sequences, _ = finish(self._publish_all(kind, batch, on_persisted, timeout))
         return sequences
 
     def publish_many_receipt(
@@ -422,11 +422,11 @@ class Client(ClientBase[Subscription]):
         timeout: Duration | None = None,
     ) -> BatchReceipt:
         """Sends several messages as `publish_many` does, and returns one receipt. `items` must not be empty."""
-        messages = batch_to_core(
+        batch = batch_to_core(
             topic, items, expiration, correlation_id, headers, delay, deliver_at, self._options.encoder
         )
-        check_not_empty(messages)
-        _, receipt = finish(self._publish_all(BatchReceipt, messages, on_persisted, timeout))
+        check_not_empty(batch)
+        _, receipt = finish(self._publish_all(BatchReceipt, batch, on_persisted, timeout))
         assert receipt is not None
         return receipt
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from quire import _quire
 from quire._arguments import (
@@ -73,6 +73,20 @@ class Publish:
         return topic, data, sequence, lifetime, correlation_id, self.headers, delay, self.sow_key
 
 
+class Batch(NamedTuple):
+    """The messages of a batch as the core takes them."""
+
+    #: Each is complete, or only data.
+    messages: list[bytes | CoreMessage]
+    #: The topic and the options of the messages that are only data. Its own data is empty.
+    common: CoreMessage | None = None
+
+    def topics(self) -> list[str]:
+        """The topic of each message."""
+        common = "" if self.common is None else self.common[0]
+        return [common if isinstance(message, bytes) else message[0] for message in self.messages]
+
+
 def batch_to_core(
     topic: str | None,
     items: Iterable[object],
@@ -82,38 +96,52 @@ def batch_to_core(
     delay: Duration | None,
     deliver_at: datetime | None,
     encoder: Encoder | None,
-) -> list[CoreMessage]:
+) -> Batch:
     """The items of a batch. An error has a note that says which item it is about."""
     check_type(topic, str, "topic", optional=True)
     given: object = items
     if isinstance(given, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(given, Iterable):
         raise ConfigError(f"expected a list of messages, got `{type(given).__name__}`", key="items")
-    messages = []
+    messages: list[bytes | CoreMessage] = []
+    common = None
     for index, item in enumerate(items):
-        item = item if isinstance(item, Publish) else Publish(item)
-        is_later = item.delay is not None or item.deliver_at is not None
-        whole = Publish(
-            item.data,
-            topic=topic if item.topic is None else item.topic,
-            sequence=item.sequence,
-            expiration=expiration if item.expiration is None else item.expiration,
-            correlation_id=correlation_id if item.correlation_id is None else item.correlation_id,
-            headers=headers if item.headers is None else item.headers,
-            delay=item.delay if is_later else delay,
-            deliver_at=item.deliver_at if is_later else deliver_at,
-            sow_key=item.sow_key,
-        )
         try:
+            if not isinstance(item, Publish):
+                # The options of the call are looked at once: for each message they would cost more than everything else.
+                if common is None:
+                    common = Publish(
+                        b"",
+                        topic=topic,
+                        expiration=expiration,
+                        correlation_id=correlation_id,
+                        headers=headers,
+                        delay=delay,
+                        deliver_at=deliver_at,
+                    ).to_core(encoder)
+                messages.append(item if type(item) is bytes else to_bytes(item, encoder, topic))
+                continue
+            is_later = item.delay is not None or item.deliver_at is not None
+            whole = Publish(
+                item.data,
+                topic=topic if item.topic is None else item.topic,
+                sequence=item.sequence,
+                expiration=expiration if item.expiration is None else item.expiration,
+                correlation_id=correlation_id if item.correlation_id is None else item.correlation_id,
+                headers=headers if item.headers is None else item.headers,
+                delay=item.delay if is_later else delay,
+                deliver_at=item.deliver_at if is_later else deliver_at,
+                sow_key=item.sow_key,
+            )
             messages.append(whole.to_core(encoder))
         except (QuireError, TypeError, ValueError) as error:
             error.add_note(f"item {index} of the batch; nothing was published")
             raise
-    return messages
+    return Batch(messages, common)
 
 
-def check_not_empty(messages: list[CoreMessage]) -> None:
+def check_not_empty(batch: Batch) -> None:
     """Raises `ConfigError` for a batch of which there would be nothing to wait for."""
-    if not messages:
+    if not batch.messages:
         raise ConfigError("the list is empty", key="items")
 
 
