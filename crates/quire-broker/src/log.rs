@@ -95,10 +95,14 @@ impl Log {
         self.journal.unpersisted_bytes()
     }
 
+    /// Whether something waits for the disk.
+    pub(crate) fn has_publishes(&self) -> bool {
+        self.unpersisted_size() > 0 && self.failure.is_none()
+    }
+
     /// Whether something small waits for the disk. Readers with a lag give way to it for [`YIELD_MAX`] at most.
     pub(crate) fn has_lone_publish(&self) -> bool {
-        let size = self.unpersisted_size();
-        0 < size && size <= LONE_SIZE_MAX && self.failure.is_none()
+        self.has_publishes() && self.unpersisted_size() <= LONE_SIZE_MAX
     }
 
     /// The highest sequence of a publisher that the log knows.

@@ -239,6 +239,16 @@ impl Cluster {
         self.at(target).broker.handle(now, Input::LinkAccepted { connection, peer: "test" });
     }
 
+    /// The links of an instance can send more, or cannot.
+    pub fn set_writable(&mut self, number: usize, writable: bool) {
+        let ends: Vec<_> = self.pipes.keys().filter(|end| end.broker == number).copied().collect();
+        for End { broker, connection } in ends {
+            let (pair, connection) = (self.at(broker), ConnectionId(connection));
+            let now = pair.now();
+            pair.broker.handle(now, Input::Writable { connection, writable });
+        }
+    }
+
     /// The connections between instances.
     pub fn connection_count(&self) -> usize {
         self.pipes.len() / 2

@@ -286,6 +286,45 @@ fn a_command_downgrades_and_upgrades_a_destination() {
     assert_eq!(reason, "no destination has the name \"x\"; the destinations are: \"b\"");
 }
 
+/// The messages that each 5 ms bring to an instance that returns, while a publish at the source waits for the disk, and after that.
+fn coming_beside_a_publish(sync_type: SyncType) -> (Vec<usize>, usize) {
+    let mut cluster = Cluster::new(pair_of(sync_type));
+    cluster.at(0).client(1, "p");
+    cluster.kill(1);
+    let data = "x".repeat(1000);
+    for sequence in 1..=2000 {
+        cluster.at(0).publish(1, sequence, "orders", &data);
+        cluster.settle();
+    }
+    cluster.at(0).writes_at_once = false;
+    (2001..=2020).for_each(|sequence| cluster.at(0).publish(1, sequence, "local", &data));
+    cluster.start(1);
+    while cluster.stats(0).destinations[0].state != "catching_up" && cluster.log(1).is_empty() {
+        cluster.pass(Duration::from_millis(1));
+    }
+    let before = cluster.log(1).len();
+    let mut counts = Vec::new();
+    for _ in 0..3 {
+        cluster.pass(Duration::from_millis(5));
+        counts.push(cluster.log(1).len());
+    }
+    cluster.at(0).writes_at_once = true;
+    cluster.settle();
+    counts.insert(0, before);
+    (counts, cluster.log(1).len())
+}
+
+#[test]
+fn a_link_that_catches_up_gives_way_to_publishes_unless_they_wait_for_its_destination() {
+    let (counts, after) = coming_beside_a_publish(SyncType::Async);
+    assert!(counts[0] < 20, "{counts:?}");
+    let steps: Vec<_> = counts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(steps.iter().all(|step| (230..=270).contains(step)), "one read each: {counts:?}");
+    assert_eq!(after, 2000, "all of them without publishes");
+    let (counts, _) = coming_beside_a_publish(SyncType::Sync);
+    assert_eq!(counts[0], 2000);
+}
+
 #[test]
 fn a_paused_link_sends_nothing_and_keeps_the_journal_until_it_is_resumed() {
     let mut cluster = Cluster::new(pair_of(SyncType::Sync));
