@@ -21,6 +21,11 @@ const CALL_EFFORT: u64 = 50;
 /// Effort of each element of an array that is looked at.
 const ELEMENT_EFFORT: u64 = 10;
 
+/// Effort of each part of a text that is replaced, and of each match of a pattern: a match has its groups. Texts in which every byte is
+/// replaced take so long.
+const REPLACED_EFFORT: u64 = 12;
+const REPLACED_MATCH_EFFORT: u64 = 36;
+
 /// One message, read, with all that an expression may ask about it.
 #[derive(Clone, Copy)]
 pub(super) struct Evaluation<'a> {
@@ -84,6 +89,16 @@ impl<'a> Evaluation<'a> {
     /// Whether there is effort left to search a text for a pattern.
     pub fn may_search(&self, text: &[u8]) -> bool {
         self.arena.spend(PATTERN_EFFORT + SEARCH_EFFORT * text.len() as u64)
+    }
+
+    /// Whether there is effort left to replace a part of a text that was found.
+    pub fn may_replace(&self) -> bool {
+        self.arena.spend(REPLACED_EFFORT)
+    }
+
+    /// As [`Evaluation::may_replace`], for a match of a pattern with its groups.
+    pub fn may_replace_match(&self) -> bool {
+        self.arena.spend(REPLACED_MATCH_EFFORT)
     }
 
     fn call(&self, function: &'a Function, arguments: &'a [Node]) -> Value<'a> {

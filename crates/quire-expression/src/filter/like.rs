@@ -62,20 +62,23 @@ impl Pattern {
     }
 
     /// Calls `visit` with the text before each match and with the groups of the match. Returns the rest after the last match, or `None`
-    /// when the engine gave up.
+    /// when the engine gave up, or `visit` returned false.
     pub fn split_matches<'t>(
         &self,
         text: &'t [u8],
-        mut visit: impl FnMut(&'t [u8], &dyn Fn(usize) -> &'t [u8]),
+        mut visit: impl FnMut(&'t [u8], &dyn Fn(usize) -> &'t [u8]) -> bool,
     ) -> Option<&'t [u8]> {
         let mut end = 0;
         match self {
             Pattern::Linear(regex) => {
                 for captures in regex.captures_iter(text) {
                     let whole = captures.get(0)?;
-                    visit(&text[end..whole.start()], &|group| {
+                    let goes_on = visit(&text[end..whole.start()], &|group| {
                         captures.get(group).map_or(b"", |found| found.as_bytes())
                     });
+                    if !goes_on {
+                        return None;
+                    }
                     end = whole.end();
                 }
             }
@@ -83,9 +86,12 @@ impl Pattern {
                 for captures in regex.captures_iter(text) {
                     let captures = captures.ok()?;
                     let whole = captures.get(0)?;
-                    visit(&text[end..whole.start()], &|group| {
+                    let goes_on = visit(&text[end..whole.start()], &|group| {
                         captures.get(group).map_or(b"", |found| &text[found.start()..found.end()])
                     });
+                    if !goes_on {
+                        return None;
+                    }
                     end = whole.end();
                 }
             }

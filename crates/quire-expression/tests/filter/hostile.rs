@@ -76,6 +76,30 @@ fn deep_messages_are_refused_and_shallower_ones_read() {
     }
 }
 
+/// The effort that a filter takes for a message.
+fn effort(filter: &str, data: &[u8]) -> u64 {
+    let (mut arena, allowed) = (Arena::default(), 1_000_000_000);
+    arena.allow(allowed);
+    assert!(parsed(filter).decide(&message(MessageType::Json, data), &mut arena).is_some(), "{filter}");
+    allowed - arena.effort_left()
+}
+
+#[test]
+fn each_part_of_a_text_that_is_replaced_takes_effort() {
+    let texts =
+        [format!("{{\"p\":\"{}\"}}", "a".repeat(1000)), format!("{{\"p\":\"{}\"}}", "b".repeat(1000))];
+    let filters = [("REPLACE(/p, 'a', NULL) = 'x'", 12), ("REGEXP_REPLACE(/p, 'a', NULL) = 'x'", 36)];
+    for (filter, each) in filters {
+        let [replaced, unchanged] = texts.each_ref().map(|text| effort(filter, text.as_bytes()));
+        // The unchanged text is a result of 1,000 bytes.
+        assert_eq!(replaced, unchanged - 1000 + each * 1000, "{filter}");
+        let mut arena = Arena::default();
+        arena.allow(replaced - 1);
+        let decided = parsed(filter).decide(&message(MessageType::Json, texts[0].as_bytes()), &mut arena);
+        assert_eq!(decided, None, "{filter}");
+    }
+}
+
 #[test]
 fn sizes_that_lie_are_not_believed() {
     let array_of_4_billion = b"\x81\xa1a\xdd\xff\xff\xff\xff\x01";

@@ -96,7 +96,7 @@ pub fn replace<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<
         replaced.push(&text[end..start]);
         replaced.push(to);
         end = start + from.len();
-        if replaced.overflowed() {
+        if replaced.overflowed() || !evaluation.may_replace() {
             return Value::Null;
         }
     }
@@ -129,6 +129,7 @@ pub fn regexp_replace<'a>(
             rest = rest.get(plain + 2..).unwrap_or_default();
         }
         replaced.push(rest);
+        evaluation.may_replace_match()
     });
     match rest {
         Some(rest) => {
