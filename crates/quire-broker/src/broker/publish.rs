@@ -32,6 +32,13 @@ use crate::topic::{Stage, TableId, TopicId};
 /// Dead letters published in one turn: more would keep the other connections waiting.
 const DEAD_LETTERS_PER_TURN_MAX: usize = 1024;
 
+/// Memory for the attributes of a record of another instance, kept from record to record.
+#[derive(Default)]
+struct Scratch {
+    path: InstancePathBuffer,
+    attributes: AttributesBuffer,
+}
+
 /// A message on its way into the log.
 struct Submission<'a> {
     origin: Origin,
@@ -327,11 +334,13 @@ impl Broker {
             return;
         }
         let deadline = self.cx.slices.deadline(PASS);
+        let mut scratch = Scratch::default();
         while let Some(arrived) = self.links.next_arrived(&mut self.cx) {
             let mut taken = Taken::after(self.cx.log.appended());
             let mut result = Ok(());
             for record in arrived.records() {
-                result = record.and_then(|record| self.take_record(arrived.source(), &record, &mut taken));
+                result = record
+                    .and_then(|record| self.take_record(arrived.source(), &record, &mut scratch, &mut taken));
                 if result.is_err() {
                     break;
                 }
@@ -352,6 +361,7 @@ impl Broker {
         &mut self,
         source: Instance<'_>,
         record: &SentRecord<'_>,
+        scratch: &mut Scratch,
         taken: &mut Taken,
     ) -> Result<(), String> {
         let name = check_name(record.topic.as_bytes()).map_err(|error| format!("a topic: {error}"))?;
@@ -370,9 +380,9 @@ impl Broker {
         }
         let key = record.attributes.key().unwrap_or_default();
         let table = known.table.filter(|_| !key.is_empty());
-        let mut path = InstancePathBuffer::new(record.attributes.path());
-        path.push(source).map_err(|error| error.to_string())?;
-        let path = path.as_path();
+        scratch.path.copy_from(record.attributes.path());
+        scratch.path.push(source).map_err(|error| error.to_string())?;
+        let path = scratch.path.as_path();
         let new = NewAttributes {
             key,
             position: Some(record.position),
@@ -380,8 +390,7 @@ impl Broker {
             headers: record.attributes.headers(),
             not_before: record.attributes.not_before(),
         };
-        let mut buffer = AttributesBuffer::default();
-        let attributes = buffer.encode(&new).map_err(|error| error.to_string())?;
+        let attributes = scratch.attributes.encode(&new).map_err(|error| error.to_string())?;
         taken.record_count += 1;
         let publish = Publish {
             sequence: record.bookmark.sequence,

@@ -84,9 +84,10 @@ fn split_name(bytes: &[u8]) -> Option<(&str, &[u8])> {
 pub struct InstancePathBuffer(Vec<u8>);
 
 impl InstancePathBuffer {
-    /// A copy of the path.
-    pub fn new(path: InstancePath<'_>) -> Self {
-        InstancePathBuffer(path.0.to_vec())
+    /// Becomes a copy of the path, in the memory that it has.
+    pub fn copy_from(&mut self, path: InstancePath<'_>) {
+        self.0.clear();
+        self.0.extend_from_slice(path.0);
     }
 
     /// Adds the instance that the record passed last.

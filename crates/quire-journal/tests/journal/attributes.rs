@@ -218,7 +218,8 @@ fn a_received_record_says_its_origin_its_source_and_its_path() {
     assert_eq!(received.path(), path.as_path());
     assert_eq!((received.key(), received.data), (Some(&b"4711"[..]), &b"received"[..]));
     // What the next instance records.
-    let mut next = InstancePathBuffer::new(received.path());
+    let mut next = InstancePathBuffer::default();
+    next.copy_from(received.path());
     next.push(Instance { name: "east-1", group: "east" }).unwrap();
     assert_eq!(
         next.as_path().instances().map(|instance| instance.name).collect::<Vec<_>>(),
