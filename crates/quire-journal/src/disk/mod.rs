@@ -80,4 +80,7 @@ pub trait File: Send + Sync {
     /// Asks the disk to read these bytes into memory, and does not wait for it. A hint: without it, each byte is read when it is asked
     /// for.
     fn will_need(&self, _range: Range<u64>) {}
+    /// Asks the system to begin to write these bytes to the disk, and does not wait for it. A hint, which promises nothing: only
+    /// [`File::sync`] does.
+    fn write_soon(&self, _range: Range<u64>) {}
 }

@@ -157,6 +157,17 @@ impl File for fs::File {
         Ok(())
     }
 
+    #[cfg(target_os = "linux")]
+    #[allow(unsafe_code)] // no crate has a safe function for it
+    fn write_soon(&self, range: Range<u64>) {
+        use std::os::fd::AsRawFd;
+        let place = (i64::try_from(range.start), i64::try_from(range.end.saturating_sub(range.start)));
+        if let (Ok(begin), Ok(size)) = place {
+            // SAFETY: the descriptor is open while `self` is borrowed, and the call takes no pointers.
+            unsafe { libc::sync_file_range(self.as_raw_fd(), begin, size, libc::SYNC_FILE_RANGE_WRITE) };
+        }
+    }
+
     fn will_need(&self, range: Range<u64>) {
         if let Some(size) = std::num::NonZeroU64::new(range.end.saturating_sub(range.start)) {
             let _ = rustix::fs::fadvise(self, range.start, Some(size), rustix::fs::Advice::WillNeed);

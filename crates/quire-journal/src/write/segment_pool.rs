@@ -22,11 +22,11 @@ use crate::error::JournalError;
 use crate::segment::open_files::is_out_of_files;
 use crate::segment::{for_each_chunk, segment_path};
 
-/// Bytes that are filled and synced at a time. It is small, so that a flush of the writer does not wait long for the filling.
-const FILL_SIZE: usize = 1024 * 1024;
+/// Bytes that are filled at a time. They are few, because a sync of the writer that comes meanwhile waits for them.
+const FILL_SIZE: usize = 64 * 1024;
 
 /// The pause after each of them. So at most 32 MiB are filled in a second.
-pub(crate) const FILL_PAUSE: Duration = Duration::from_millis(31);
+pub(crate) const FILL_PAUSE: Duration = Duration::from_micros(1_950);
 
 pub(crate) struct Prepared {
     pub number: u32,
@@ -82,7 +82,8 @@ impl SegmentFactory {
             while offset < size && !hurry.load(Ordering::Relaxed) {
                 let end = (offset + FILL_SIZE as u64).min(size);
                 file.write_at(&zeros[..(end - offset) as usize], offset)?;
-                file.sync()?;
+                // A sync of each part would flush the whole disk so often that the syncs of the writer wait for it.
+                file.write_soon(offset..end);
                 offset = end;
                 if offset < size && !hurry.load(Ordering::Relaxed) {
                     std::thread::park_timeout(self.fill_pause);
