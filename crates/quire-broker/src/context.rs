@@ -22,6 +22,7 @@ use super::sessions::Sessions;
 use super::slice::Slices;
 use super::timer::Timers;
 use super::work::Work;
+use crate::session::KeptBuffers;
 use crate::stats::{PAGE_COUNT_MAX, Page, TopicStats};
 use crate::subscription::{Replaced, Subscription, SubscriptionId};
 use crate::topic::TopicTable;
@@ -34,6 +35,7 @@ pub(crate) struct Context {
     pub(crate) sessions: Sessions,
     pub(crate) subscriptions: Subscriptions,
     pub(crate) buffers: Buffers,
+    pub(crate) kept_buffers: KeptBuffers,
     pub(crate) work: Work,
     pub(crate) slices: Slices,
     /// Effort that filters may take for one message while everything else waits.
@@ -120,6 +122,7 @@ impl Context {
             sessions: Sessions::default(),
             subscriptions: Subscriptions::default(),
             buffers: Buffers::default(),
+            kept_buffers: KeptBuffers::default(),
             work: Work::default(),
             slices: Slices::new(),
             turn_effort,

@@ -127,6 +127,11 @@ impl Context {
         self.sessions.by_connection.get(&connection).copied()
     }
 
+    /// Keeps bytes whose commands wait.
+    pub(crate) fn keep(&mut self, id: SessionId, bytes: &[u8]) {
+        self.sessions.all[id].kept.push(bytes, &mut self.kept_buffers);
+    }
+
     /// Counts what is kept of unfinished frames, and ends a session that lifts the sum of all above the limit.
     pub(crate) fn count_unfinished(&mut self, id: SessionId) {
         let Some(session) = self.sessions.all.get_mut(id) else { return };

@@ -20,13 +20,12 @@ impl Broker {
             return;
         }
         if self.cx.session(id).stall.is_some() {
-            self.cx.session(id).kept.push(bytes);
+            self.cx.keep(id, bytes);
             return self.cx.count_unfinished(id);
         }
         let taken_size = self.take_commands(id, bytes);
-        let session = self.cx.session(id);
-        if session.stall.is_some() {
-            session.kept.push(&bytes[taken_size..]);
+        if self.cx.session(id).stall.is_some() {
+            self.cx.keep(id, &bytes[taken_size..]);
             self.cx.touch(id);
         }
         self.cx.count_unfinished(id);
@@ -232,13 +231,19 @@ impl Broker {
         if kept.size() > 0 && self.hears(id) {
             let taken_size = self.take_commands(id, kept.bytes());
             kept.remove(taken_size);
-            let session = self.cx.session(id);
-            if session.stall.is_some() {
+            // The requests of the commands may come too late for this turn.
+            self.cx.wants_turn = true;
+        }
+        let session = self.cx.session(id);
+        match session.stall {
+            Some(stall) => {
+                if stall != Stall::Waiting {
+                    kept.shrink();
+                }
                 session.kept = kept;
                 self.cx.touch(id);
             }
-            // The requests of the commands may come too late for this turn.
-            self.cx.wants_turn = true;
+            None => self.cx.kept_buffers.recycle(kept),
         }
         self.cx.count_unfinished(id);
     }

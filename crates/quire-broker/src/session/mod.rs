@@ -1,6 +1,7 @@
 //! One connection: its state, its partly received input, and its pending answers.
 
 mod batch;
+mod kept;
 mod outbox;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -12,6 +13,7 @@ use quire_journal::Position;
 
 pub(crate) use crate::ids::PublisherKey;
 pub(crate) use batch::RestOfBatch;
+pub(crate) use kept::{KeptBuffers, KeptBytes};
 pub(crate) use outbox::{Outbox, SharedData, Taken};
 
 use crate::Access;
@@ -121,39 +123,6 @@ pub(crate) struct Session {
     pub(crate) knows_of_failure: bool,
 }
 
-/// Bytes of commands that wait, the next command first.
-#[derive(Debug, Default)]
-pub(crate) struct KeptBytes {
-    bytes: Vec<u8>,
-    /// Bytes at the front whose commands were taken.
-    taken_size: usize,
-}
-
-impl KeptBytes {
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes[self.taken_size..]
-    }
-
-    pub(crate) fn size(&self) -> usize {
-        self.bytes.len() - self.taken_size
-    }
-
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// Removes bytes from the front. It moves the rest, and frees memory, only when at least as much was removed before. The reason: a
-    /// slice takes a few KiB, and the rest may be megabytes.
-    pub(crate) fn remove(&mut self, size: usize) {
-        self.taken_size += size;
-        if self.taken_size >= self.size() {
-            self.bytes.drain(..self.taken_size);
-            self.bytes.shrink_to(2 * self.bytes.len());
-            self.taken_size = 0;
-        }
-    }
-}
-
 /// The sender of the commands of a connection.
 pub(crate) struct Principal {
     pub(crate) client_name: Box<str>,
@@ -253,27 +222,5 @@ impl Session {
                 .map(str::to_owned),
             remote_address: Some(self.peer.to_string()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::KeptBytes;
-
-    #[test]
-    fn commands_that_wait_are_rarely_moved_while_they_are_taken_in_small_parts() {
-        let bytes: Vec<u8> = (0..1 << 20).map(|n: u32| (n % 251) as u8).collect();
-        let mut kept = KeptBytes::default();
-        kept.push(&bytes[..1 << 19]);
-        kept.push(&bytes[1 << 19..]);
-        let mut move_count = 0;
-        for taken in (0..bytes.len()).step_by(1024) {
-            assert!(kept.bytes() == &bytes[taken..]);
-            let next = kept.bytes()[1024..].as_ptr();
-            kept.remove(1024);
-            move_count += usize::from(kept.bytes().as_ptr() != next);
-        }
-        assert_eq!(kept.size(), 0);
-        assert!(move_count < 24, "{move_count} moves");
     }
 }
