@@ -59,6 +59,7 @@ impl Bench {
     /// Generates the key, and puts the row.
     pub fn put(&mut self, number: u64, data: &str) -> bool {
         let key = self.keys.key_of(data.as_bytes(), &mut self.arena).unwrap();
+        let place = Some(self.table.look_ahead(&key, data.len()));
         let row = Row {
             key: &key,
             position: Position(number + 1),
@@ -70,7 +71,7 @@ impl Bench {
         };
         {
             let spelling = Some(key.spelling().expect("the key was made from fields"));
-            self.table.put_with(&row, PutOptions { spelling, keeps_previous: false })
+            self.table.put_with(&row, PutOptions { place, spelling, keeps_previous: false })
         }
     }
 

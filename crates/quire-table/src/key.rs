@@ -18,7 +18,7 @@ pub const KEY_SIZE_MAX: usize = u8::MAX as usize;
 const GENERATED_SIZE: usize = 32;
 
 /// Bytes of key fields that are hashed without memory from the allocator.
-const INLINE_SIZE: usize = 256;
+const INLINE_SIZE: usize = 128;
 
 /// How the keys of a last-value topic arise.
 #[derive(Clone, Debug)]
@@ -61,12 +61,12 @@ impl KeyFields {
         if fields.is_empty() {
             return Err(TableConfigError::EmptyList { list: "key" });
         }
-        let mut hashed = SmallVec::new();
-        put_sized(&mut hashed, domain.as_bytes());
+        let mut hashed = Hashed::default();
+        hashed.put_sized(domain.as_bytes());
         Ok(KeyFields {
             message_type,
             domain: domain.as_bytes().into(),
-            hashed_domain: hashed.as_slice().into(),
+            hashed_domain: hashed.bytes().into(),
             fields: Fields::new("key", fields)?,
         })
     }
@@ -121,8 +121,7 @@ impl KeyFields {
         each: impl FnMut(Value<'_>),
     ) -> bool {
         let (hash, _) = self.hash_of_values(values, arena, each);
-        key.len() == GENERATED_SIZE
-            && key.chunks_exact(2).zip(hash.to_be_bytes()).all(|(pair, byte)| *pair == digits_of(byte))
+        key == digits_of(hash)
     }
 
     /// The hash of the domain and the fields of a message, and whether a field is missing.
@@ -168,19 +167,60 @@ impl KeyFields {
     }
 
     fn hash_of<'t>(&self, texts: impl Iterator<Item = &'t [u8]>) -> u128 {
-        let mut hashed = SmallVec::from_slice(&self.hashed_domain);
-        texts.for_each(|text| put_sized(&mut hashed, text));
-        xxh3_128(&hashed)
+        let mut hashed = Hashed::default();
+        hashed.put(&self.hashed_domain);
+        texts.for_each(|text| hashed.put_sized(text));
+        xxh3_128(hashed.bytes())
     }
 }
 
 /// The text of a float that is not a number.
 const NAN_TEXT: &[u8] = b"NaN";
 
-/// A size, and the bytes: so two lists of values are equal exactly when these bytes are.
-fn put_sized(out: &mut SmallVec<[u8; INLINE_SIZE]>, bytes: &[u8]) {
-    out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
-    out.extend_from_slice(bytes);
+/// The bytes that are hashed for a key. Few bytes take no memory from the allocator.
+struct Hashed {
+    few: [u8; INLINE_SIZE],
+    size: usize,
+    /// All bytes, once they are more than a few.
+    many: Vec<u8>,
+}
+
+impl Default for Hashed {
+    fn default() -> Self {
+        Hashed { few: [0; INLINE_SIZE], size: 0, many: Vec::new() }
+    }
+}
+
+impl Hashed {
+    /// Adds a size, and the bytes: so two lists of values are equal exactly when these bytes are.
+    #[inline]
+    fn put_sized(&mut self, bytes: &[u8]) {
+        self.put(&(bytes.len() as u64).to_le_bytes());
+        self.put(bytes);
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        match self.few.get_mut(self.size..self.size + bytes.len()) {
+            Some(place) if self.many.is_empty() => {
+                place.copy_from_slice(bytes);
+                self.size += bytes.len();
+            }
+            _ => self.put_many(bytes),
+        }
+    }
+
+    #[cold]
+    fn put_many(&mut self, bytes: &[u8]) {
+        if self.many.is_empty() {
+            self.many.extend_from_slice(&self.few[..self.size]);
+        }
+        self.many.extend_from_slice(bytes);
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.many.is_empty() { &self.few[..self.size] } else { &self.many }
+    }
 }
 
 impl Key {
@@ -192,11 +232,7 @@ impl Key {
     }
 
     fn generated(hash: u128) -> Key {
-        let mut text = [0; GENERATED_SIZE];
-        for (pair, byte) in text.chunks_exact_mut(2).zip(hash.to_be_bytes()) {
-            pair.copy_from_slice(&digits_of(byte));
-        }
-        Key { has_missing: false, spelling: None, text: SmallVec::from_buf(text) }
+        Key { has_missing: false, spelling: None, text: SmallVec::from_buf(digits_of(hash)) }
     }
 
     /// The key as text.
@@ -224,10 +260,20 @@ impl Deref for Key {
     }
 }
 
-/// A byte as two hexadecimal digits.
-fn digits_of(byte: u8) -> [u8; 2] {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]
+/// A number as hexadecimal digits. Eight digits are made at once, each in a byte of a number.
+fn digits_of(hash: u128) -> [u8; GENERATED_SIZE] {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let mut digits = [0; GENERATED_SIZE];
+    for (place, shift) in digits.chunks_exact_mut(8).zip([96, 64, 32, 0]) {
+        let half_bytes = u64::from((hash >> shift) as u32);
+        let half_bytes = (half_bytes | half_bytes << 16) & 0x0000_ffff_0000_ffff;
+        let half_bytes = (half_bytes | half_bytes << 8) & 0x00ff_00ff_00ff_00ff;
+        let half_bytes = (half_bytes | half_bytes << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+        // From 10 on, a digit is a letter: 39 places after the character that follows the 9.
+        let letters = (half_bytes + 6 * ONES) >> 4 & ONES;
+        place.copy_from_slice(&(half_bytes + 0x30 * ONES + 39 * letters).to_be_bytes());
+    }
+    digits
 }
 
 /// Keys are equal when their texts are.
@@ -286,6 +332,10 @@ mod tests {
         }
         let key = json_key(&["/id", "/region"], r#"{"region":"east","id":7}"#);
         assert_eq!(key.as_str(), format!("{:032x}", xxh3_128(&hashed)));
+        let digits = [0, 1, 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210, u128::MAX].map(digits_of);
+        let expected =
+            [0, 1, 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210, u128::MAX].map(|n: u128| format!("{n:032x}"));
+        assert_eq!(digits.map(|digits| String::from_utf8(digits.to_vec()).unwrap()), expected);
         // The log has these keys: they must not change.
         assert_eq!(json_key(&["/id"], r#"{"id":1}"#).as_str(), "a035c3034541c2cc62e1be9f8328c97c");
     }

@@ -21,6 +21,7 @@ mod key_index;
 mod order;
 mod page;
 mod pages;
+mod prefetch;
 mod query;
 mod restore;
 mod row;
@@ -44,4 +45,4 @@ pub use snapshot::{
     BadSnapshot, SNAPSHOT_VERSION, SnapshotHead, SnapshotOwner, SnapshotReader, SnapshotState,
     SnapshotWriter, snapshot_file,
 };
-pub use table::{PutOptions, Table, TableConfig, TableStats};
+pub use table::{KeyPlace, PutOptions, Table, TableConfig, TableStats};

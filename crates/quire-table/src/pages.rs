@@ -8,6 +8,8 @@
 
 use quire_journal::{Array, Memory};
 
+use crate::prefetch::prefetch;
+
 /// The size of pages on the heap.
 const PAGE_SIZE: usize = 16 * 1024;
 /// The size of pages in a mapped file: that of its largest blocks.
@@ -78,6 +80,12 @@ impl Pages {
     pub fn get(&self, place: Place) -> &[u8] {
         let (begin, end) = self.entry(place);
         &self.pages[place.page as usize].bytes[begin + ENTRY_HEAD..end]
+    }
+
+    /// Has the processor read the row at a place, which probably has `size` bytes. Its size is not read, because that would wait for memory.
+    pub fn prefetch(&self, place: Place, size: usize) {
+        let (bytes, begin) = (&self.pages[place.page as usize].bytes, usize::from(place.offset));
+        prefetch(&bytes[begin..bytes.len().min(begin + size)]);
     }
 
     /// Adds a row of at most [`row_size_max`](Self::row_size_max) bytes. Calls `moved` for rows that get another place.

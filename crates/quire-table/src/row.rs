@@ -9,6 +9,8 @@
 //! Numbers are little endian.
 //! A row of 300 bytes of data at a position below 16 million has 15 bytes before its key.
 
+use std::ops::Range;
+
 use quire_journal::{Headers, Position, Timestamp};
 
 use crate::key::KEY_SIZE_MAX;
@@ -113,43 +115,97 @@ impl Numbers<'_> {
     }
 }
 
-impl<'a> Row<'a> {
-    /// The row at the front of these bytes, and how many of them it has; `None` when they do not begin with a row.
-    pub(crate) fn decode(bytes: &'a [u8]) -> Option<(Row<'a>, usize)> {
+/// The numbers at the front of a row, which give the places of its other parts.
+struct Numbered {
+    flags: u8,
+    position: Position,
+    timestamp: Timestamp,
+    expires: Option<Timestamp>,
+    correlation_id: Range<usize>,
+    headers: Range<usize>,
+    key: Range<usize>,
+    data: Range<usize>,
+}
+
+impl Numbered {
+    /// Reads the numbers. The places may be after the end of the bytes.
+    #[inline]
+    fn read(bytes: &[u8]) -> Option<Numbered> {
         let mut numbers = Numbers(bytes);
         let flags = numbers.take(1)? as u8;
         let key_size = numbers.take(1)? as usize;
         let data_size = numbers.take(usize::from(flags >> DATA_SIZE_SHIFT) + 1)? as usize;
-        let position = numbers.take(usize::from(flags & POSITION_SIZE) + 1)?;
-        let timestamp = numbers.take(8)?;
+        let position = Position(numbers.take(usize::from(flags & POSITION_SIZE) + 1)?);
+        let timestamp = Timestamp(numbers.take(8)?);
         let has = |flag: u8| flags & flag != 0;
         let expires = if has(HAS_EXPIRES) { Some(Timestamp(numbers.take(8)?)) } else { None };
         let correlation_size = if has(HAS_CORRELATION_ID) { numbers.take(4)? as usize } else { 0 };
         let headers_size = if has(HAS_HEADERS) { numbers.take(4)? as usize } else { 0 };
-        let (correlation_id, rest) = numbers.0.split_at_checked(correlation_size)?;
-        let (headers, rest) = rest.split_at_checked(headers_size)?;
-        let (key, rest) = rest.split_at_checked(key_size)?;
-        let (data, rest) = rest.split_at_checked(data_size)?;
-        let row = Row {
-            key,
-            position: Position(position),
-            timestamp: Timestamp(timestamp),
-            expires,
-            correlation_id,
-            headers: Headers::from_bytes(headers)?,
-            data,
+        // The sum of four numbers of 32 bits does not overflow.
+        let mut end = bytes.len() - numbers.0.len();
+        let mut next = |size: usize| {
+            end += size;
+            end - size..end
         };
-        (key_size > 0).then_some((row, bytes.len() - rest.len()))
+        let (correlation_id, headers) = (next(correlation_size), next(headers_size));
+        let (key, data) = (next(key_size), next(data_size));
+        Some(Numbered { flags, position, timestamp, expires, correlation_id, headers, key, data })
     }
 
-    /// How many of these bytes the row at their front has.
-    pub(crate) fn size_of(bytes: &[u8]) -> usize {
-        Row::decode(bytes).expect("the bytes were made from a row").1
+    /// Of bytes that were made by [`Head::parts`].
+    #[inline]
+    fn of(bytes: &[u8]) -> Numbered {
+        Numbered::read(bytes).expect(MADE)
+    }
+}
+
+/// Why bytes of a page are a row.
+const MADE: &str = "the bytes were made from a row";
+
+impl<'a> Row<'a> {
+    /// The row at the front of these bytes, and how many of them it has; `None` when they do not begin with a row.
+    pub(crate) fn decode(bytes: &'a [u8]) -> Option<(Row<'a>, usize)> {
+        let read = Numbered::read(bytes)?;
+        let end = read.data.end;
+        let bytes = bytes.get(..end)?;
+        let headers = if read.flags & HAS_HEADERS == 0 {
+            Headers::NONE
+        } else {
+            Headers::from_bytes(&bytes[read.headers])?
+        };
+        let row = Row {
+            key: &bytes[read.key],
+            position: read.position,
+            timestamp: read.timestamp,
+            expires: read.expires,
+            correlation_id: &bytes[read.correlation_id],
+            headers,
+            data: &bytes[read.data],
+        };
+        (!row.key.is_empty()).then_some((row, end))
     }
 
     /// The row at the front of bytes that were made by [`Head::parts`].
     pub(crate) fn of(bytes: &'a [u8]) -> Row<'a> {
-        Row::decode(bytes).expect("the bytes were made from a row").0
+        Row::decode(bytes).expect(MADE).0
+    }
+
+    /// How many of these bytes the row at their front has. Bytes as for [`of`](Self::of).
+    #[inline]
+    pub(crate) fn size_of(bytes: &[u8]) -> usize {
+        Numbered::of(bytes).data.end
+    }
+
+    /// The key of the row at the front of these bytes, without the rest. Bytes as for [`of`](Self::of).
+    #[inline]
+    pub(crate) fn key_of(bytes: &[u8]) -> &[u8] {
+        &bytes[Numbered::of(bytes).key]
+    }
+
+    /// The end of its lifetime, as [`key_of`](Self::key_of).
+    #[inline]
+    pub(crate) fn expires_of(bytes: &[u8]) -> Option<Timestamp> {
+        if bytes[0] & HAS_EXPIRES == 0 { None } else { Numbered::of(bytes).expires }
     }
 }
 
@@ -212,6 +268,8 @@ mod tests {
             let mut bytes = encoded(&row);
             let size = bytes.len();
             prop_assert_eq!(Row::decode(&bytes), Some((row, size)));
+            prop_assert_eq!((Row::key_of(&bytes), Row::expires_of(&bytes)), (row.key, row.expires));
+            prop_assert_eq!(Row::size_of(&bytes), size);
             prop_assert_eq!(Row::decode(&bytes[..size - 1]), None);
             bytes.push(0);
             prop_assert_eq!(Row::decode(&bytes).map(|(_, size)| size), Some(size));

@@ -3,10 +3,8 @@
 use quire_journal::{Array, Memory};
 
 use crate::pages::{Pages, Place};
+use crate::prefetch::LINE_SIZE;
 use crate::row::{Head, Row};
-
-/// Bytes that the processor gets from memory at once.
-const LINE_SIZE: usize = 64;
 
 /// Lines of a row that are read ahead. The processor reads the later ones ahead itself.
 const LINES_AHEAD: usize = 3;
@@ -162,6 +160,19 @@ impl Rows {
             sum = lines.fold(sum, |sum, byte| sum.wrapping_add(*byte));
         }
         std::hint::black_box(sum);
+    }
+
+    /// Has the processor read the row in a slot, which probably has `size` bytes.
+    pub fn prefetch(&self, slot: u32, size: usize) {
+        if let Location::Page(place) = self.slot(slot).location() {
+            self.pages.prefetch(place, size);
+        }
+    }
+
+    /// Whether a slot has the row with this key.
+    #[inline]
+    pub fn has_key(&self, slot: u32, key: &[u8]) -> bool {
+        self.bytes(slot).is_some_and(|bytes| Row::key_of(bytes) == key)
     }
 
     /// The hash of the key of a slot that has a row.

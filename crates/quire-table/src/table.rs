@@ -85,9 +85,18 @@ pub struct Table {
     arena: Arena,
 }
 
-/// Facts about a change that the caller of [`Table::put_with`] knows.
+/// Where the row with a key probably is ([`Table::look_ahead`]).
 #[derive(Clone, Copy, Debug)]
+pub struct KeyPlace {
+    hash: u32,
+    slot: Option<u32>,
+}
+
+/// Facts about a change that the caller of [`Table::put_with`] knows.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct PutOptions {
+    /// Of the key of the row, from [`Table::look_ahead`] of the same table: it is not looked for again, when it is still right.
+    pub place: Option<KeyPlace>,
     /// Of the key fields, when [`KeyFields::key_of`] made the key from the data of the row ([`Key::spelling`](crate::Key::spelling)): they are
     /// not read again. `None`: the table reads them.
     pub spelling: Option<Spelling>,
@@ -188,12 +197,23 @@ impl Table {
         self.slot_of(key, hash_of(key)).and_then(|slot| self.rows.row(slot))
     }
 
+    /// Finds the place of a key that [`put_with`](Self::put_with) gets soon. Meanwhile the processor reads the row that is there from memory,
+    /// at most `size` bytes of it. The wait for this memory is the largest part of the time of a put.
+    pub fn look_ahead(&self, key: &[u8], size: usize) -> KeyPlace {
+        let hash = hash_of(key);
+        let slot = self.keys.find(hash, |slot| self.rows.hash(slot) == hash);
+        if let Some(slot) = slot {
+            self.rows.prefetch(slot, size.min(AHEAD_SIZE_MAX) + HEAD_SIZE_USUAL);
+        }
+        KeyPlace { hash, slot }
+    }
+
     /// Makes a row the newest of its key. Returns whether the key is new.
     ///
     /// # Panics
     /// When the key is empty or longer than [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX), or the data is not smaller than 4 GiB.
     pub fn put(&mut self, row: &Row<'_>) -> bool {
-        self.put_with(row, PutOptions { spelling: None, keeps_previous: true })
+        self.put_with(row, PutOptions { keeps_previous: true, ..PutOptions::default() })
     }
 
     /// As [`put`](Self::put), with facts about the change that save work.
@@ -203,8 +223,11 @@ impl Table {
     pub fn put_with(&mut self, row: &Row<'_>, options: PutOptions) -> bool {
         let spelling = options.spelling.unwrap_or_else(|| self.spelling_of(row));
         let keeps_previous = options.keeps_previous || self.history.is_some() || !self.pages.is_empty();
-        let hash = hash_of(row.key);
-        let known = self.slot_of(row.key, hash);
+        let hash = options.place.map_or_else(|| hash_of(row.key), |place| place.hash);
+        debug_assert_eq!(hash, hash_of(row.key), "the place is of the key");
+        let slot =
+            options.place.and_then(|place| place.slot).filter(|slot| self.rows.has_key(*slot, row.key));
+        let known = slot.or_else(|| self.slot_of(row.key, hash));
         self.read_indexed(known);
         self.previous.clear();
         let slot = match known {
@@ -492,9 +515,7 @@ impl Table {
     }
 
     fn slot_of(&self, key: &[u8], hash: u32) -> Option<u32> {
-        self.keys.find(hash, |slot| {
-            self.rows.hash(slot) == hash && self.rows.row(slot).is_some_and(|row| row.key == key)
-        })
+        self.keys.find(hash, |slot| self.rows.hash(slot) == hash && self.rows.has_key(slot, key))
     }
 
     fn remove_slot(&mut self, slot: u32, at: Moment) {
@@ -552,8 +573,11 @@ impl Table {
     /// The row of the slot is about to change. Scans that need it copy it.
     fn leave(&mut self, slot: u32) {
         let Some(bytes) = self.rows.bytes(slot) else { return };
-        if let Some(expires) = Row::of(bytes).expires {
+        if let Some(expires) = Row::expires_of(bytes) {
             self.lifetimes.remove(&(expires, slot));
+        }
+        if self.scans.is_empty() {
+            return;
         }
         let epoch = self.rows.epoch(slot);
         let source = source_of!(self);
@@ -574,6 +598,12 @@ impl Table {
         self.epoch = scans.len() as u32;
     }
 }
+
+/// Of a longer row, the processor reads the rest ahead itself when the beginning is replaced.
+const AHEAD_SIZE_MAX: usize = 512;
+
+/// Bytes of a row and its entry before its data, about: most keys are generated, and few rows have more than the necessary parts.
+const HEAD_SIZE_USUAL: usize = 56;
 
 /// Bytes of a lifetime in the list of lifetimes, about.
 const LIFETIME_SIZE: usize = 24;

@@ -149,7 +149,7 @@ impl Broker {
         }
         let prepared = self.tables.prepare(&mut self.cx, table, &arriving).map_err(Refusal::BadMessage)?;
         let data = prepared.data.as_deref().unwrap_or(publish.data);
-        let keyed = Keyed { table, spelling: prepared.spelling };
+        let keyed = Keyed { table, spelling: prepared.spelling, place: Some(prepared.place) };
         self.take_in(id, key, &Publish { key: &prepared.key, data, ..*publish }, topic, Some(keyed));
         Ok(())
     }

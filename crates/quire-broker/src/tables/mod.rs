@@ -42,7 +42,7 @@ use hashbrown::HashMap;
 use quire_command::{MessageKind, OofReason};
 use quire_expression::message_type::Arena;
 use quire_journal::{Cursor, Headers, Journal, JournalError, Position, Record, Timestamp};
-use quire_table::{Moment, PageId, PutOptions, Row, Spelling, Table, TableConfigError};
+use quire_table::{KeyPlace, Moment, PageId, PutOptions, Row, Spelling, Table, TableConfigError};
 use quire_types::time::{Instant, Now};
 use rustc_hash::FxBuildHasher;
 
@@ -161,12 +161,14 @@ pub(crate) struct Keyed {
     pub table: TableId,
     /// When the key was made from the data that is stored ([`Prepared::spelling`]).
     pub spelling: Option<Spelling>,
+    /// Where the record of the key probably is ([`Prepared::place`]).
+    pub place: Option<KeyPlace>,
 }
 
 impl Keyed {
     /// A key that was not made just now.
     pub(crate) fn of(table: TableId) -> Self {
-        Keyed { table, spelling: None }
+        Keyed { table, spelling: None, place: None }
     }
 }
 
@@ -263,7 +265,8 @@ impl Tables {
             headers: new.headers,
             data: new.data,
         };
-        let options = PutOptions { spelling: keyed.spelling, keeps_previous: state.reads_previous() };
+        let Keyed { spelling, place, .. } = keyed;
+        let options = PutOptions { place, spelling, keeps_previous: state.reads_previous() };
         let is_new = state.table.put_with(&row, options);
         cx.replaced = if is_new { None } else { self.replaced(id) };
         let (reason, timestamp) = (OofReason::Match, new.timestamp);

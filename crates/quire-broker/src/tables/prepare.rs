@@ -8,7 +8,7 @@ use std::sync::Arc;
 use quire_expression::filter::{AssignmentError, Assignments, FilterOptions, MessageContext, Stage};
 use quire_expression::message_type::{self, Arena, MessageType};
 use quire_journal::{Headers, Record, Timestamp};
-use quire_table::{Key, KeyRule, Spelling, Table, check_supplied_key};
+use quire_table::{Key, KeyPlace, KeyRule, Spelling, Table, check_supplied_key};
 
 use super::settings::TableDefinition;
 use super::{State, Tables};
@@ -40,6 +40,8 @@ pub(crate) struct Prepared {
     pub key: Key,
     /// Of the key, when no later step changed the data.
     pub spelling: Option<Spelling>,
+    /// Where the record of the key probably is.
+    pub place: KeyPlace,
     /// The data with its constructed fields, merged; `None`: the data as it arrived.
     pub data: Option<Vec<u8>>,
 }
@@ -93,6 +95,8 @@ impl Tables {
         let (mut message, table) = self.begin(id, arriving, now);
         message.preprocess()?;
         let key = message.key(cx)?;
+        // The message is written into the log first. Meanwhile the processor reads the record that it replaces.
+        let place = table.look_ahead(&key, arriving.data.len());
         let previous = match message.reads_previous() {
             // A record whose lifetime is over may still be in the table.
             true => table.get(&key).filter(|row| row.expires.is_none_or(|expires| expires > now)),
@@ -106,7 +110,7 @@ impl Tables {
         }
         let is_changed_later = arriving.is_delta || message.enrichment().is_some();
         let spelling = key.spelling().filter(|_| !is_changed_later);
-        Ok(Prepared { key, spelling, data: message.changed })
+        Ok(Prepared { key, spelling, place, data: message.changed })
     }
 
     /// Checks a message that arrived before, without the record of its key. A message that was refused is refused again. A message that

@@ -139,7 +139,7 @@ impl Tables {
                     headers: record.headers(),
                     data: record.data,
                 };
-                state.table.put_with(&row, PutOptions { spelling: None, keeps_previous: false });
+                state.table.put_with(&row, PutOptions::default());
             }
             RecordKind::Delete => {
                 let at = Moment { position: record.position, timestamp: record.timestamp };

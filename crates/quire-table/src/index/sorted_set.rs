@@ -90,11 +90,12 @@ impl<T: Copy + Ord> SortedSet<T> {
         self.join(number);
     }
 
-    /// Adds a value, or removes it.
+    /// Adds a value, or removes it. Many sets are empty and stay so.
+    #[inline]
     pub fn set(&mut self, value: T, is_in: bool) {
         if is_in && !self.has(value) {
             self.insert(value);
-        } else if !is_in {
+        } else if !is_in && !self.blocks.is_empty() {
             self.remove(value);
         }
     }

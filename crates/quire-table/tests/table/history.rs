@@ -121,7 +121,7 @@ impl World {
                 let mut new = version(&key, self.position, self.now, fields);
                 new.expires = (*lifetime > 0).then(|| Timestamp(self.now + u64::from(*lifetime)));
                 // The history needs the previous row although the caller does not.
-                self.table.put_with(&new.row(), PutOptions { spelling: None, keeps_previous: false });
+                self.table.put_with(&new.row(), PutOptions::default());
                 self.change(|model| drop(model.rows.insert(key.into(), (new, fields.clone()))));
             }
             Step::Remove { key } => {

@@ -151,6 +151,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// A table, its model, and the scans under way.
 struct World {
     table: Table,
+    /// Where the keys were after their last puts.
+    places: BTreeMap<String, KeyPlace>,
     model: Model,
     scans: BTreeMap<ScanId, (Expected, Vec<Version>, usize)>,
     /// The snapshot that is being written, its bytes, and the rows of its instant.
@@ -165,6 +167,7 @@ impl World {
     fn new(make_table: fn() -> Table) -> Self {
         World {
             table: make_table(),
+            places: BTreeMap::new(),
             model: Model::default(),
             scans: BTreeMap::new(),
             snapshot: None,
@@ -188,8 +191,15 @@ impl World {
                     new.headers = headers.unwrap();
                     new.correlation_id = b"correlation".to_vec();
                 }
-                let options = PutOptions { spelling: None, keeps_previous: *keeps_previous };
+                // A place from before other changes may be wrong.
+                let place = match self.position % 3 {
+                    0 => None,
+                    1 => Some(self.table.look_ahead(key.as_bytes(), new.data.len())),
+                    _ => self.places.get(&key).copied(),
+                };
+                let options = PutOptions { place, spelling: None, keeps_previous: *keeps_previous };
                 let is_new = self.table.put_with(&new.row(), options);
+                self.places.insert(key.clone(), self.table.look_ahead(key.as_bytes(), 0));
                 let old = self.model.rows.insert(key.into(), (new, fields.clone()));
                 assert_eq!(is_new, old.is_none());
                 self.check_previous(old.map(|(old, _)| old).filter(|_| *keeps_previous));
@@ -249,6 +259,7 @@ impl World {
     fn restore(&mut self) {
         let Some((bytes, model)) = self.complete.take() else { return };
         self.table = (self.make_table)();
+        self.places.clear();
         restore(&mut self.table, &bytes, 50).unwrap();
         self.model = model;
         self.scans.clear();

@@ -1,0 +1,19 @@
+//! Memory that is needed soon: the processor reads it while the program does something else.
+#![allow(unsafe_code)] // an instruction of the processor: see the SAFETY note
+
+/// Bytes that the processor gets from memory at once.
+pub(crate) const LINE_SIZE: usize = 64;
+
+/// Tells the processor that these bytes are needed soon. It does not wait for them, and this changes nothing else. It does nothing on
+/// processors for which Rust has no such instruction.
+#[inline]
+pub(crate) fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(LINE_SIZE) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: the instruction gives no bytes to the program. Any address is allowed, and this one is of a slice.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}
