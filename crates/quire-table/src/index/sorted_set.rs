@@ -8,12 +8,16 @@ use quire_journal::{Array, Memory};
 const BLOCK_LEN: usize = 256;
 
 /// The values of a block on average.
-const BLOCK_LEN_USUAL: usize = BLOCK_LEN * 2 / 3;
+const BLOCK_LEN_USUAL: usize = BLOCK_LEN * 13 / 16;
+
+/// With at least this many values, the neighbor of a full block takes none of it: the next insertions would fill both.
+const BLOCK_LEN_SHARED_MAX: usize = BLOCK_LEN * 7 / 8;
 
 /// Of a range in more blocks than this, the values are not counted: some microseconds.
 const COUNTED_BLOCKS_MAX: usize = 1_024;
 
-/// Values in ascending order, each once. A full block is divided into two halves, so that blocks are two thirds full on average.
+/// Values in ascending order, each once. A full block shares its values with a neighbor. Two full neighbors become three blocks. So blocks are
+/// about four fifths full; with halves of full blocks they would be two thirds full.
 #[derive(Debug)]
 pub(super) struct SortedSet<T: Copy + Ord> {
     /// None is empty.
@@ -62,8 +66,8 @@ impl<T: Copy + Ord> SortedSet<T> {
         }
         let mut number = self.block_of(value);
         if self.blocks[number].len() == BLOCK_LEN {
-            self.divide(number);
-            number += usize::from(self.firsts[number + 1] <= value);
+            self.make_room(number);
+            number = self.block_of(value);
         }
         let block = &mut self.blocks[number];
         block.insert(block.partition_point(|known| *known < value), value);
@@ -147,13 +151,26 @@ impl<T: Copy + Ord> SortedSet<T> {
         self.firsts.partition_point(|first| *first <= value).saturating_sub(1)
     }
 
-    fn divide(&mut self, number: usize) {
-        let block = &mut self.blocks[number];
-        let mut upper = Array::with_capacity(BLOCK_LEN, &self.memory);
-        upper.extend_from_slice(&block[BLOCK_LEN / 2..]);
-        block.truncate(BLOCK_LEN / 2);
-        self.firsts.insert(number + 1, upper[0]);
-        self.blocks.insert(number + 1, upper);
+    /// Makes room in a full block.
+    fn make_room(&mut self, number: usize) {
+        // The last block has its neighbor before it.
+        let first = if number + 1 < self.blocks.len() { number } else { number.saturating_sub(1) };
+        let pair = &self.blocks[first..self.blocks.len().min(first + 2)];
+        let count = pair.len() + usize::from(pair.iter().all(|block| block.len() >= BLOCK_LEN_SHARED_MAX));
+        let values: Vec<T> = pair.iter().flat_map(|block| block.iter().copied()).collect();
+        if count > pair.len() {
+            self.blocks.insert(first + 1, Array::with_capacity(BLOCK_LEN, &self.memory));
+            self.firsts.insert(first + 1, values[0]);
+        }
+        let mut rest = &values[..];
+        for index in 0..count {
+            let (own, others) = rest.split_at(rest.len() / (count - index));
+            let block = &mut self.blocks[first + index];
+            block.truncate(0);
+            block.extend_from_slice(own);
+            self.firsts[first + index] = own[0];
+            rest = others;
+        }
     }
 
     /// Appends the next block to this one, when both have few values.
@@ -216,7 +233,11 @@ mod tests {
     fn blocks_are_divided_and_joined() {
         let mut set = SortedSet::new(&Memory::heap());
         (0..10_000u32).for_each(|value| set.insert(value.wrapping_mul(2_654_435_761)));
-        assert!((40..80).contains(&set.blocks.len()), "{} blocks", set.blocks.len());
+        // 40 full blocks have as many values.
+        assert!((45..54).contains(&set.blocks.len()), "{} blocks", set.blocks.len());
+        let mut ascending = SortedSet::new(&Memory::heap());
+        (0..10_000u32).for_each(|value| ascending.insert(value));
+        assert!((40..63).contains(&ascending.blocks.len()), "{} blocks", ascending.blocks.len());
         (0..9_900u32).for_each(|value| set.remove(value.wrapping_mul(2_654_435_761)));
         assert!(set.blocks.len() < 10, "{} blocks", set.blocks.len());
     }
