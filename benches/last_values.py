@@ -2,14 +2,16 @@
 
     python benches/last_values.py upsert [--messages 500000] [--keys 100000] [--rounds 5]
     python benches/last_values.py query [--records 1000,100000,10000000] [--size 256] [--seconds 3]
-    python benches/last_values.py start [--records 10000000] [--size 256] [--rounds 3]
+    python benches/last_values.py start [--records 10000000] [--size 256] [--rounds 3] [--topic plain|hashed|records]
     python benches/last_values.py beside [--records 10000000] [--size 256] [--rate 200] [--seconds 10]
 
 Each prints one JSON object. Compare its ratios: the two sides of each alternate in one run.
 
     upsert     publishes JSON until all of it is persisted, to a last-value topic, and to a topic that is only recorded
     query      queries by key, and the shortest command that has an answer (the ping). Ranges with an index, and without
-    start      starts a server, until a query by key is answered. It loads the newest snapshot and the later records of the log
+    start      starts a server, until a query by key is answered. It loads the newest snapshot and the later records of the log.
+               Before, it fills the topic: `plain` has no index, `hashed` a hash index, `records` a hash index and an ordered one.
+               The overhead is the memory after the start, less that of the server before the first record, the keys and the messages
     beside     publishes and waits, while another client queries without an index again and again, and alone
 
 `query` and `ping` use a plain socket, so that the client has no part in them. `query in Python` is `client.sow`.
@@ -37,6 +39,8 @@ from end_to_end import Served, bench_directory, run_role
 from strangers import ACK, ERROR, LOGON, MESSAGE, fields, frame, number, unsubscribe
 
 TIMEOUT = 900.0
+#: Bytes of a generated key.
+KEY_SIZE = 32
 QUERY, PROCESSED, COMPLETED = 13, 1, 2
 #: A prime, so that successive keys are far apart and all are used.
 _STRIDE = 7_919
@@ -68,6 +72,7 @@ def main() -> None:
     start.add_argument("--records", type=int, default=10_000_000)
     start.add_argument("--size", type=int, default=256, help="bytes of a record")
     start.add_argument("--rounds", type=int, default=3)
+    start.add_argument("--topic", choices=["plain", "hashed", "records"], default="records")
     start.set_defaults(bench=bench_start)
 
     beside = benches.add_parser("beside", help="latency of a publish during queries of all records")
@@ -167,23 +172,30 @@ def query_figures(server: Served, records: int, options: argparse.Namespace) -> 
 
 def bench_start(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     with Served(directory, configured(directory)) as server:
-        fill(server, options.records, options.size)
-        resident = server.resident_bytes()
-    stopped = [time.monotonic()]
-    seconds, answered = [], []
+        empty = server.resident_bytes()
+        fill(server, options.records, options.size, options.topic)
+    seconds, answered, restored, largest = [], [], [], []
     for round_number in range(options.rounds):
         begun = time.monotonic()
         with Served(directory, configured(directory)) as server:
             seconds.append(time.monotonic() - begun)
             with connected(server.url) as asked:
                 wanted = f"/id = '{key(round_number * _STRIDE % options.records)}'"
-                if asked.query("records", wanted) != 1:
+                if asked.query(options.topic, wanted) != 1:
                     raise RuntimeError("the record is missing")
             answered.append(time.monotonic() - begun)
-        stopped.append(time.monotonic())
+            restored.append(server.resident_bytes() - empty)
+            largest.append(round(status_bytes(server.pid, "VmHWM") / status_bytes(server.pid, "VmRSS"), 2))
+
+    def overhead(size: int) -> float:
+        return round(size / options.records - options.size - KEY_SIZE, 1)
+
     return {
         "records": options.records,
-        "resident_bytes_per_record_beyond_message": round(resident / options.records - options.size, 1),
+        "topic": options.topic,
+        "empty_server_mb": round(empty / 1e6),
+        "overhead_bytes_per_record": [overhead(size) for size in restored],
+        "largest_memory_to_memory_after_start": largest,
         "seconds_until_listening": [round(each, 2) for each in seconds],
         "seconds_until_answered": [round(each, 2) for each in answered],
     }
@@ -255,13 +267,19 @@ def configured(directory: Path) -> Path:
 [transaction_log]
 
 [[transaction_log.topic]]
-name = "^(log|plain|records)$"
+name = "^(log|plain|hashed|records)$"
 message_type = "json"
 
 [[sow_topic]]
 name = "plain"
 message_type = "json"
 key = ["/id"]
+
+[[sow_topic]]
+name = "hashed"
+message_type = "json"
+key = ["/id"]
+hash_index = [["/group"]]
 
 [[sow_topic]]
 name = "records"
@@ -285,8 +303,8 @@ def record(position: int, size: int, prefix: str) -> bytes:
     return (head.ljust(size - 2, "x") + '"}').encode()
 
 
-def fill(server: Served, records: int, size: int) -> None:
-    run_role(_publish, 1, server.url, records, size, "records", records, "k")
+def fill(server: Served, records: int, size: int, topic: str = "records") -> None:
+    run_role(_publish, 1, server.url, records, size, topic, records, "k")
 
 
 def _publish(
@@ -304,6 +322,13 @@ def _publish(
                 client.publish(topic, data)
         client.flush(timeout=TIMEOUT)
         results.put((begun, time.monotonic()))
+
+
+def status_bytes(pid: int, name: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"the kernel does not say {name}")
 
 
 def timed(call: Callable[[], None], seconds: float) -> list[int]:
