@@ -8,6 +8,9 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name 
 JAR := python/quire/spark/quire-spark.jar
 JAR_SOURCES := $(shell find crates/quire-jvm -name '*.java' -o -name '*.py')
 
+# Python keeps its bytecode, whatever the environment says: otherwise each of the thousands of processes of the tests compiles the package.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash link-crash table-crash protocol-kills churn peers docs wheel clean
 
 setup: $(STAMP)

@@ -13,7 +13,13 @@ from pathlib import Path
 
 import quire
 
+# Imported here: `quire.Client` is loaded at its first use, and no engine is charged for its imports.
+from quire import Client
+
 from ..engine import Broker, Durability, LastValues, Record, Table, pauses
+
+#: Messages of one call, as with the other engines.
+_BATCH = 500
 
 
 @dataclass
@@ -25,7 +31,7 @@ class Quire(Broker, LastValues):
 
     def settings(self) -> str:
         durability = "fsync" if self.durability is Durability.SYNCED else "os"
-        return f'durability = "{durability}"; hash_index of /id, and in the table with an index of /group'
+        return f'durability = "{durability}"; publish_many of {_BATCH}; hash_index of /id, and in the table with an index of /group'
 
     def command(self, directory: Path) -> Sequence[str]:
         config = directory / "quire.toml"
@@ -78,14 +84,14 @@ class Quire(Broker, LastValues):
 
     def _publish(self, topic: str, count: int, size: int) -> None:
         data = b"x" * size
-        with quire.Client(self._url) as client:
-            for _ in range(count):
-                client.publish(topic, data)
+        with Client(self._url) as client:
+            for start in range(0, count, _BATCH):
+                client.publish_many(topic, [data] * min(_BATCH, count - start))
             client.flush(timeout=600)
 
     def replay(self, count: int) -> None:
         taken = size = 0
-        with quire.Client(self._url) as client:
+        with Client(self._url) as client:
             for batch in client.subscribe("log", bookmark=quire.EPOCH).batches():
                 taken += len(batch)
                 size += sum(len(message.data) for message in batch)
@@ -95,7 +101,7 @@ class Quire(Broker, LastValues):
     def consume(self, idle_s: float, acknowledged: Callable[[int], None]) -> None:
         taken = 0
         with (
-            quire.Client(self._url, ack_batch_size=100) as client,
+            Client(self._url, ack_batch_size=100) as client,
             client.subscribe("work", max_backlog=500) as work,
         ):
             for batch in work.batches(timeout=idle_s):
@@ -107,14 +113,14 @@ class Quire(Broker, LastValues):
                 acknowledged(taken)
 
     def publish_stamped(self, rate: int, count: int) -> None:
-        with quire.Client(self._url) as client:
+        with Client(self._url) as client:
             for pause in pauses(rate, count):
                 if pause:
                     time.sleep(pause)
                 client.publish("live", b"%d" % time.monotonic_ns())
 
     def receive_stamped(self, ready: Callable[[], None], came: Callable[[bytes], bool]) -> None:
-        with quire.Client(self._url) as client, client.subscribe("live", bookmark=quire.NOW) as live:
+        with Client(self._url) as client, client.subscribe("live", bookmark=quire.NOW) as live:
             ready()
             for message in live:
                 if came(message.data):
@@ -122,7 +128,7 @@ class Quire(Broker, LastValues):
 
     def publish_keyed(self, keys: int, count: int, size: int) -> None:
         bodies = [json.dumps({"key": key, "pad": "x" * size}).encode() for key in range(keys)]
-        with quire.Client(self._url) as client:
+        with Client(self._url) as client:
             for number in range(count):
                 client.publish("keyed", bodies[number % keys])
             client.flush(timeout=600)
@@ -136,31 +142,31 @@ class Quire(Broker, LastValues):
             if came(1):
                 done.set()
 
-        with quire.Client(self._url) as client:
+        with Client(self._url) as client:
             for key in keys:
                 client.subscribe("keyed", filter=f"/key = {key}", on_message=count)
             ready()
             done.wait()
 
     def upsert(self, table: Table, records: Sequence[Record], *, watched: bool = False) -> None:
-        with quire.Client(self._url) as client:
-            for record in records:
-                client.publish(table.value, record.data)
+        with Client(self._url) as client:
+            for start in range(0, len(records), _BATCH):
+                client.publish_many(table.value, [record.data for record in records[start : start + _BATCH]])
             client.flush(timeout=600)
 
     def get(self, table: Table, keys: Iterator[str], came: Callable[[bytes], None]) -> None:
-        with quire.Client(self._url) as client:
+        with Client(self._url) as client:
             for key in keys:
                 (record,) = client.sow(table.value, filter=f"/id = '{key}'")
                 came(record.data)
 
     def query(self, table: Table, groups: Iterator[str], came: Callable[[Sequence[bytes]], None]) -> None:
-        with quire.Client(self._url) as client:
+        with Client(self._url) as client:
             for group in groups:
                 came([record.data for record in client.sow(table.value, filter=f"/group = '{group}'")])
 
     def watch(self, ready: Callable[[int], None], came: Callable[[int], bool]) -> None:
-        with quire.Client(self._url) as client, client.sow_and_subscribe(Table.PLAIN.value) as records:
+        with Client(self._url) as client, client.sow_and_subscribe(Table.PLAIN.value) as records:
             known = 0
             for batch in records.batches(timeout=0.1):
                 known += len(batch)
