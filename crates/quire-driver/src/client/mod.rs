@@ -676,8 +676,12 @@ impl Client {
         let deadline = Instant::now() + timeout;
         loop {
             let taken = queue.take(number, count_max, Duration::ZERO);
-            if !matches!(taken, Taken::Nothing) || queue.is_over(number) || Instant::now() >= deadline {
+            if !matches!(taken, Taken::Nothing) || Instant::now() >= deadline {
                 return taken;
+            }
+            if queue.is_over(number) {
+                // Its end may have come after the look.
+                return queue.take(number, count_max, Duration::ZERO);
             }
             let mut has_news = |_: &mut Inner| queue.has_news(number).then_some(());
             if io::drive(&self.shared, deadline, &mut has_news).is_none() {
