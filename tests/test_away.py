@@ -244,12 +244,12 @@ def test_a_client_that_loses_its_connection_while_it_closes_does_not_wait(
     call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ScriptedServer() as server:
-        server.persists = server.answers_flushes = False
+        server.persists = False
         client = quire.Client(server.url, reconnect=FAST)
         client.publish("t", b"1")
         closing = threading.Thread(target=getattr(client, call), args=(100 * PATIENCE,))
         closing.start()
-        wait_until(lambda: server.flush_count == 1)
+        wait_until(lambda: len(server.received) == 1)
         server.stop()
         closing.join(PATIENCE)
         assert not closing.is_alive()
@@ -262,11 +262,11 @@ async def test_an_asyncio_client_that_loses_its_connection_while_it_closes_does_
     call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ScriptedServer() as server:
-        server.persists = server.answers_flushes = False
+        server.persists = False
         client = quire.AsyncClient(server.url, reconnect=FAST)
         await client.publish("t", b"1")
         closing = asyncio.create_task(getattr(client, call)(100 * PATIENCE))
-        await asyncio.to_thread(wait_until, lambda: server.flush_count == 1)
+        await asyncio.to_thread(wait_until, lambda: len(server.received) == 1)
         await asyncio.to_thread(server.stop)
         await asyncio.wait_for(closing, PATIENCE)
         server.start()

@@ -73,9 +73,6 @@ class ScriptedServer:
         self.received: list[tuple[str, int]] = []
         #: Whether publishes are persisted as they come.
         self.persists = True
-        #: Whether flushes are answered, and how many came.
-        self.answers_flushes = True
-        self.flush_count = 0
         #: Data that is refused.
         self.refused: bytes | None = None
         #: The code with which every unsubscribe is refused.
@@ -193,9 +190,7 @@ class ScriptedServer:
             del connection.subscriptions[number(values[3])]
             connection.ack(PROCESSED, command, self.unsubscribe_refusal, 0, "refused by the test")
         elif kind == FLUSH:
-            self.flush_count += 1
-            if self.answers_flushes:
-                connection.ack(PERSISTED_ACK, command)
+            connection.ack(PERSISTED_ACK, command)
         elif kind in (PAUSE, RESUME):
             for (subscription,) in struct.iter_unpack("<I", values[3]):
                 connection.subscriptions[subscription].paused = kind == PAUSE

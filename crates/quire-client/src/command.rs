@@ -29,9 +29,11 @@ impl CommandId {
 /// A command that waits for its answer.
 #[derive(Debug)]
 enum Waiting {
-    /// `said` is the number of settled messages that are known to be durable when its answer arrives.
+    /// `said` is the number of settled messages that are known to be durable when its answer arrives. With `answered_by` no command was
+    /// sent on this connection: the acknowledgement of this sequence is the answer.
     Flush {
         said: u64,
+        answered_by: Option<u64>,
     },
     Subscribe {
         number: u32,
@@ -74,14 +76,44 @@ pub(super) struct Commands {
     is_confirming: bool,
     /// Settled messages whose durability is unknown, until a flush has reported them.
     lost_count: u64,
+    /// No flush has a lower `answered_by`.
+    answered_from: u64,
 }
 
 impl Commands {
-    pub fn flush(&mut self) -> Result<CommandId, Failure> {
-        match std::mem::take(&mut self.lost_count) {
-            0 => Ok(self.add(Waiting::Flush { said: self.settled_count })),
-            lost => Err(lost_settles(lost)),
+    /// A flush. `acknowledged`: the sequence whose acknowledgement the server sends after it has persisted or refused every publish so far.
+    /// True: this acknowledgement is the answer, and no command is to be sent. It does not tell of settled messages and other commands.
+    pub fn flush(&mut self, acknowledged: Option<u64>) -> Result<(CommandId, bool), Failure> {
+        let lost = std::mem::take(&mut self.lost_count);
+        if lost > 0 {
+            return Err(lost_settles(lost));
         }
+        let is_alone = self.unconfirmed_count() == 0
+            && self.waiting.values().all(|command| matches!(command, Waiting::Flush { .. }));
+        let answered_by = acknowledged.filter(|_| is_alone);
+        if let Some(sequence) = answered_by {
+            self.answered_from = self.answered_from.min(sequence);
+        }
+        let command = self.add(Waiting::Flush { said: self.settled_count, answered_by });
+        Ok((command, answered_by.is_some()))
+    }
+
+    /// The server has persisted or refused every publish up to `sequence`. Answers the flushes that wait for this.
+    pub fn acknowledged(&mut self, sequence: u64, events: &mut VecDeque<Event>) {
+        if sequence < self.answered_from {
+            return;
+        }
+        self.answered_from = u64::MAX;
+        let answered_from = &mut self.answered_from;
+        self.waiting.retain(|id, command| {
+            let Waiting::Flush { answered_by: Some(last), .. } = command else { return true };
+            if *last <= sequence {
+                events.push_back(Event::Answered { command: *id, result: Ok(()) });
+                return false;
+            }
+            *answered_from = (*answered_from).min(*last);
+            true
+        });
     }
 
     /// Counts settled messages.
@@ -203,10 +235,12 @@ impl Commands {
             events.push_back(Event::Outdated { subscription });
         }
         self.waiting.retain(|id, command| match command {
-            Waiting::Flush { .. }
-            | Waiting::Barrier
-            | Waiting::Delete { .. }
-            | Waiting::Subscribe { reentry: false, .. } => true,
+            // The next connection sends it as a command.
+            Waiting::Flush { answered_by, .. } => {
+                *answered_by = None;
+                true
+            }
+            Waiting::Barrier | Waiting::Delete { .. } | Waiting::Subscribe { reentry: false, .. } => true,
             Waiting::Subscribe { reentry: true, .. } | Waiting::Confirm { .. } => false,
             Waiting::Unsubscribe { .. } | Waiting::Pause { .. } => {
                 events.push_back(Event::Answered { command: *id, result: Ok(()) });
@@ -295,7 +329,7 @@ impl Commands {
             self.confirmed(said);
             return;
         }
-        if let (Waiting::Flush { said }, Ok(())) = (&command, &result) {
+        if let (Waiting::Flush { said, .. }, Ok(())) = (&command, &result) {
             self.confirmed(*said);
         }
         if let (Waiting::Once { query: Some(query), .. }, Err(failure)) = (&command, &result)

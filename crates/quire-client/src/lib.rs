@@ -281,6 +281,11 @@ pub struct ClientCore {
     numbered: Numbered,
     /// No program has ever sent anything of the publish store, so every sequence that the server has comes from elsewhere.
     is_unsent: bool,
+    /// The sequence of the last publish, if this connection sends nothing else after it, and if it is higher than all before. The server
+    /// acknowledges it when it has persisted or refused all of them.
+    sent_last: Option<u64>,
+    /// A message without a sequence was published. No acknowledgement covers such messages.
+    has_unnumbered: bool,
     /// The instances that the client was logged on to, numbered from 1, and the one of the moment.
     instances: Vec<Arc<str>>,
     instance: Instance,
@@ -315,6 +320,8 @@ impl ClientCore {
             persisted: 0,
             numbered: Numbered::default(),
             is_unsent: true,
+            sent_last: None,
+            has_unnumbered: false,
             instances: vec!["".into()],
             instance: Instance::default(),
             message_size_max: None,
@@ -409,8 +416,19 @@ impl ClientCore {
     pub fn flush(&mut self) -> Result<CommandId, Failure> {
         self.check_open()?;
         self.send_acknowledgements();
-        let command = self.commands.flush()?;
+        let (command, is_answered_by_acknowledgement) =
+            self.commands.flush(self.covering_acknowledgement())?;
+        if is_answered_by_acknowledgement {
+            return Ok(command);
+        }
         Ok(self.command(|_| command))
+    }
+
+    /// The sequence whose acknowledgement says as much about the publishes so far as the answer to a flush would. `None`: only the answer
+    /// says it, or the acknowledgement has come or may wait for an interval.
+    fn covering_acknowledgement(&self) -> Option<u64> {
+        let sequence = self.sent_last.filter(|sequence| *sequence > self.persisted)?;
+        (self.config.ack_interval.is_zero() && !self.has_unnumbered).then_some(sequence)
     }
 
     /// The caller does not wait for the answer to `command` any more. A command that was not sent yet and would act later is withdrawn.
@@ -712,6 +730,7 @@ impl ClientCore {
         self.look_for_others(highest);
         // Messages that the server saw but did not persist may still appear, so their numbers are taken.
         self.last_sequence = self.last_sequence.max(logged_on.highest_sequence);
+        self.sent_last = None;
         self.store.reach(logged_on.last_sequence);
         self.persisted_up_to(logged_on.last_sequence);
         self.commands.fail_seen_deletes(highest, &mut self.events);

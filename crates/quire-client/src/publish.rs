@@ -75,6 +75,7 @@ impl ClientCore {
         self.check_open()?;
         self.check_message(message)?;
         let Some(sequence) = self.next_sequence(message.sequence, self.last_sequence)? else {
+            self.has_unnumbered = true;
             let mut frame = Vec::new();
             // It is sent once, so that a relative delay begins once.
             let relative = message.delay.and_then(|delay| Some(Delay::For { ns: delay.ns? }));
@@ -113,6 +114,7 @@ impl ClientCore {
         if message.sequence == Sequence::Auto {
             self.numbered.push(sequence);
         }
+        self.sent_last = (self.is_up() && sequence > self.last_sequence).then_some(sequence);
         self.last_sequence = self.last_sequence.max(sequence);
         Ok(())
     }
@@ -162,6 +164,7 @@ impl ClientCore {
             self.persisted = self.persisted.max(sequence);
             self.events.push_back(Event::Persisted);
         }
+        self.commands.acknowledged(sequence, &mut self.events);
     }
 
     pub(super) fn publish_failed(&mut self, sequence: u64, scope: FailureScope, failure: Failure) {

@@ -174,8 +174,9 @@ impl ClientCore {
     /// Sends the frames after everything before them. False: there is no connection, and they are dropped.
     pub(super) fn queue_frames(&mut self, frames: &[u8]) -> bool {
         let is_up = self.is_up();
-        if is_up {
+        if is_up && !frames.is_empty() {
             self.store.put_command(frames);
+            self.sent_last = None;
         }
         is_up
     }

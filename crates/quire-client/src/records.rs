@@ -106,6 +106,7 @@ impl ClientCore {
         self.store.push(sequence, |out| out.extend_from_slice(&frame))?;
         self.commands.delete(command, sequence);
         self.last_sequence = sequence;
+        self.sent_last = None;
         Ok((sequence, command))
     }
 

@@ -4,6 +4,7 @@ mod any_bytes;
 mod away;
 mod delays;
 mod failover;
+mod flushes;
 mod link;
 mod logon;
 mod maintenance;

@@ -611,3 +611,34 @@ fn what_a_flush_has_confirmed_is_not_lost_with_the_connection() {
         assert!(lost.reason.contains("before 1 settled"), "{}", lost.reason);
     }
 }
+
+#[test]
+fn a_flush_after_a_settled_message_sends_its_command() {
+    let mut worker = Worker::new(batching(1), 10);
+    worker.shows_flushes = true;
+    let message = worker.deliver(1);
+    worker.acknowledge(&message);
+    let publish = NewMessage {
+        topic: "orders",
+        data: b"{}",
+        sequence: Sequence::Auto,
+        expiration_s: None,
+        correlation_id: b"",
+        headers: quire_types::Headers::NONE,
+        delay: None,
+        key: "",
+        is_delta: false,
+    };
+    worker.core.publish(&publish).unwrap();
+    worker.said();
+    let flush = worker.core.flush().unwrap();
+    worker.said();
+    assert!(worker.flushes.contains(&flush), "the acknowledgement of the publish does not tell of it");
+    worker.persisted(0);
+    worker.persisted(1);
+    assert_eq!(worker.core.unconfirmed_count(), 0);
+    worker.core.publish(&publish).unwrap();
+    worker.said();
+    worker.core.flush().unwrap();
+    assert!(worker.core.is_idle(), "every settle before is known to be durable");
+}

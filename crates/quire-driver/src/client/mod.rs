@@ -339,7 +339,15 @@ impl Client {
     /// # Errors
     /// See [`ClientCore::flush`].
     pub fn flush(&self) -> Result<CommandId, Failure> {
-        self.command(ClientCore::flush)
+        let mut inner = self.shared.inner.lock();
+        let command = inner.core.flush()?;
+        // It may be the acknowledgement of a publish that answers it.
+        let has_output = !inner.core.is_idle();
+        drop(inner);
+        if has_output {
+            self.shared.send(false);
+        }
+        Ok(command)
     }
 
     /// Enters a subscription, whose user calls it `sub_id`. Its messages go to `queue`, or to a separate queue. With `is_kept`, the place

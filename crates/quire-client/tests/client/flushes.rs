@@ -1,0 +1,159 @@
+//! Flushes: the acknowledgement of the last publish is the answer where it says as much as the answer to the command would. Everywhere else
+//! the command is sent.
+
+use std::time::Duration;
+
+use quire_client::*;
+use quire_command::{Code, FailureScope, Reply};
+use quire_types::time::Instant;
+use quire_wire::Encode;
+
+use crate::link::*;
+
+/// A server whose journal writes nothing yet, and a client that is logged on.
+fn unwritten(config: ClientConfig) -> (Link, usize) {
+    let mut link = Link::new(&["one"]);
+    let client = link.client(config);
+    link.writes = false;
+    (link, client)
+}
+
+fn numbered(sequence: Sequence) -> NewMessage<'static> {
+    NewMessage {
+        topic: "orders",
+        data: b"{}",
+        sequence,
+        expiration_s: None,
+        correlation_id: b"",
+        headers: quire_types::Headers::NONE,
+        delay: None,
+        key: "",
+        is_delta: false,
+    }
+}
+
+/// Whether a flush sends a command now, when everything before has left.
+fn sends_command(link: &mut Link, client: usize) -> bool {
+    let core = &mut link.clients[client].core;
+    assert!(core.is_idle());
+    core.flush().unwrap();
+    !core.is_idle()
+}
+
+fn answer(link: &Link, client: usize, CommandId(flush): CommandId) -> Option<&Result<(), Failure>> {
+    link.clients[client].answers.get(&flush)
+}
+
+#[test]
+fn a_flush_after_a_publish_is_answered_by_its_acknowledgement() {
+    let (mut link, client) = unwritten(config("client"));
+    link.publish(client, "orders", "1");
+    link.publish(client, "orders", "2");
+    link.run();
+    let flush = link.clients[client].core.flush().unwrap();
+    assert!(link.clients[client].core.is_idle(), "nothing is sent for it");
+    link.publish(client, "orders", "3");
+    let later = link.clients[client].core.flush().unwrap();
+    link.run();
+    assert_eq!((answer(&link, client, flush), answer(&link, client, later)), (None, None));
+    link.writes = true;
+    link.run();
+    assert_eq!((answer(&link, client, flush), answer(&link, client, later)), (Some(&Ok(())), Some(&Ok(()))));
+}
+
+#[test]
+fn a_flush_waits_for_every_earlier_publish() {
+    let mut core = ClientCore::new(config("client"), Instant(0));
+    let hear = |core: &mut ClientCore, reply: &Reply<'_>| {
+        let mut bytes = Vec::new();
+        reply.encode(&mut bytes);
+        core.handle_received(Instant(0), bytes.into()).unwrap();
+        let answered = |event| match event {
+            Event::Answered { command, result } => Some((command, result.map_err(|failure| failure.code))),
+            _ => None,
+        };
+        std::iter::from_fn(|| core.poll_event()).filter_map(answered).collect::<Vec<_>>()
+    };
+    core.handle_connected(Instant(0));
+    let logged_on = quire_command::LoggedOn { version: 1, publisher: 7, ..Default::default() };
+    hear(&mut core, &Reply::LoggedOn(quire_command::LoggedOn { message_size_max: 1 << 20, ..logged_on }));
+    for _ in 0..3 {
+        core.publish(&numbered(Sequence::Auto)).unwrap();
+    }
+    let flush = core.flush().unwrap();
+    core.publish(&numbered(Sequence::Auto)).unwrap();
+    let fourth = core.flush().unwrap();
+    assert_eq!(hear(&mut core, &Reply::Persisted { sequence: 2 }), []);
+    let (code, scope) = (Code::BadTopic, FailureScope::One);
+    let refused = Reply::PublishFailed { sequence: 3, code, scope, reason: "bad" };
+    assert_eq!(hear(&mut core, &refused), [(flush, Ok(()))], "a refusal is an acknowledgement, too");
+    let (code, scope) = (Code::StorageFull, FailureScope::AllFromHere);
+    let failed = Reply::PublishFailed { sequence: 4, code, scope, reason: "full" };
+    assert_eq!(hear(&mut core, &failed), [(fourth, Err(Code::StorageFull.into()))]);
+}
+
+#[test]
+fn a_flush_sends_its_command_when_no_acknowledgement_would_say_as_much() {
+    let acknowledged_rarely = ClientConfig { ack_interval: Duration::from_secs(1), ..config("client") };
+    let (mut link, client) = unwritten(acknowledged_rarely);
+    link.publish(client, "orders", "1");
+    link.run();
+    assert!(sends_command(&mut link, client), "the acknowledgement may wait for the interval");
+
+    let publish_nothing: fn(&mut Link, usize) = |_, _| ();
+    let publish_without_sequence: fn(&mut Link, usize) = |link, client| {
+        link.clients[client].core.publish(&numbered(Sequence::None)).unwrap();
+        link.publish(client, "orders", "1");
+    };
+    let publish_lower: fn(&mut Link, usize) = |link, client| {
+        for sequence in [10, 5] {
+            link.clients[client].core.publish(&numbered(Sequence::Given(sequence))).unwrap();
+        }
+    };
+    let ask_after_publish: fn(&mut Link, usize) = |link, client| {
+        link.publish(client, "orders", "1");
+        link.clients[client].core.queue_stats(Some("jobs")).unwrap();
+    };
+    let delete: fn(&mut Link, usize) = |link, client| {
+        link.publish(client, "orders", "1");
+        let spec = DeleteSpec { topic: "orders", filter: Some("1 = 1"), keys: None, data: None };
+        link.clients[client].core.delete(&spec).unwrap();
+    };
+    let wait_until_persisted: fn(&mut Link, usize) = |link, client| {
+        link.publish(client, "orders", "1");
+        link.writes = true;
+        link.run();
+    };
+    for (number, act) in [
+        publish_nothing,
+        publish_without_sequence,
+        publish_lower,
+        ask_after_publish,
+        delete,
+        wait_until_persisted,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (mut link, client) = unwritten(config("client"));
+        act(&mut link, client);
+        link.run();
+        assert!(sends_command(&mut link, client), "case {number}");
+    }
+}
+
+#[test]
+fn a_flush_without_a_command_survives_a_lost_connection() {
+    let (mut link, client) = unwritten(config("client"));
+    link.publish(client, "orders", "1");
+    link.run();
+    let flush = link.clients[client].core.flush().unwrap();
+    link.kill(0);
+    link.erase(0);
+    link.start(0);
+    link.pass(Duration::from_secs(60));
+    assert_eq!(answer(&link, client, flush), None);
+    link.writes = true;
+    link.run();
+    assert_eq!(answer(&link, client, flush), Some(&Ok(())));
+}
