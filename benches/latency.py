@@ -6,7 +6,7 @@
 A message's clock starts when it was due, so that a publisher which falls behind does not hide a wait. For each row the program prints
 p50, p99 and p99.9 in microseconds, and for each message: the context switches, the processor time in microseconds, and the context
 switches of each thread. `switches` counts the times that a thread slept and was woken; `preempted` counts the times that another thread
-took its processor.
+took its processor. `stolen_ms` is how long the host of a virtual machine kept processors that had work, over the whole row.
 
     wait       a client publishes, and waits until the message is persisted, before it publishes the next one
     confirm    a client publishes at a rate, and waits between the publishes until its messages are persisted
@@ -383,15 +383,21 @@ def measure(server: Callable[[], list[int]], roles: list[Role]) -> dict[str, Any
         process.start()
     barrier.wait(TIMEOUT)
     processes = {process.pid: "client" for process in running} | dict.fromkeys(server(), "server")
-    before = count_all(processes)
+    before, stolen_before = count_all(processes), stolen_ms()
     barrier.wait(TIMEOUT)
     took = [latency for _ in running for latency in results.get()]
-    after = count_all(processes)
+    after, stolen = count_all(processes), stolen_ms() - stolen_before
     barrier.wait(TIMEOUT)
     for process in running:
         process.join()
     after.subtract(before)
-    return {"messages": len(took), **cuts(took), **per_message(after, len(took))}
+    return {"messages": len(took), **cuts(took), **per_message(after, len(took)), "stolen_ms": stolen}
+
+
+def stolen_ms() -> int:
+    """How long processors with work did not run, because the host ran something else, over all processors."""
+    fields = Path("/proc/stat").read_text().split(maxsplit=9)
+    return int(fields[8]) * 1000 // os.sysconf("SC_CLK_TCK")
 
 
 def count_all(processes: dict[int | None, str]) -> Counter[tuple[str, str]]:
