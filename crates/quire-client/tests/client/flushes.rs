@@ -19,17 +19,7 @@ fn unwritten(config: ClientConfig) -> (Link, usize) {
 }
 
 fn numbered(sequence: Sequence) -> NewMessage<'static> {
-    NewMessage {
-        topic: "orders",
-        data: b"{}",
-        sequence,
-        expiration_s: None,
-        correlation_id: b"",
-        headers: quire_types::Headers::NONE,
-        delay: None,
-        key: "",
-        is_delta: false,
-    }
+    message_of("orders", "{}", sequence)
 }
 
 /// Whether a flush sends a command now, when everything before has left.

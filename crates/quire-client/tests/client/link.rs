@@ -63,6 +63,20 @@ pub fn config(name: &str) -> ClientConfig {
     }
 }
 
+pub fn message_of<'a>(topic: &'a str, data: &'a str, sequence: Sequence) -> NewMessage<'a> {
+    NewMessage {
+        topic,
+        data: data.as_bytes(),
+        sequence,
+        expiration_s: None,
+        correlation_id: b"",
+        headers: quire_types::Headers::NONE,
+        delay: None,
+        key: "",
+        is_delta: false,
+    }
+}
+
 impl Link {
     /// As many servers as names, all running.
     pub fn new(names: &[&str]) -> Self {
@@ -144,17 +158,7 @@ impl Link {
     }
 
     pub fn publish(&mut self, client: usize, topic: &str, data: &str) -> u64 {
-        let message = NewMessage {
-            topic,
-            data: data.as_bytes(),
-            sequence: Sequence::Auto,
-            expiration_s: None,
-            correlation_id: b"",
-            headers: quire_types::Headers::NONE,
-            delay: None,
-            key: "",
-            is_delta: false,
-        };
+        let message = message_of(topic, data, Sequence::Auto);
         self.clients[client].core.publish(&message).unwrap().unwrap()
     }
 

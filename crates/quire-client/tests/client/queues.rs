@@ -10,7 +10,7 @@ use quire_types::Verdict;
 use quire_types::time::Instant;
 use quire_wire::{Decode, Encode, Inbox};
 
-use crate::link::config;
+use crate::link::{config, message_of};
 
 /// Something that a program does.
 type Say = fn(&mut Worker);
@@ -618,17 +618,8 @@ fn a_flush_after_a_settled_message_sends_its_command() {
     worker.shows_flushes = true;
     let message = worker.deliver(1);
     worker.acknowledge(&message);
-    let publish = NewMessage {
-        topic: "orders",
-        data: b"{}",
-        sequence: Sequence::Auto,
-        expiration_s: None,
-        correlation_id: b"",
-        headers: quire_types::Headers::NONE,
-        delay: None,
-        key: "",
-        is_delta: false,
-    };
+    worker.said();
+    let publish = message_of("orders", "{}", Sequence::Auto);
     worker.core.publish(&publish).unwrap();
     worker.said();
     let flush = worker.core.flush().unwrap();

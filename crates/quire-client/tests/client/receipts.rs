@@ -15,17 +15,7 @@ const RECONNECT: Duration = Duration::from_secs(60);
 const REFUSED: &str = "no\ntopic";
 
 fn message(topic: &'static str, sequence: Sequence) -> NewMessage<'static> {
-    NewMessage {
-        topic,
-        data: b"{}",
-        sequence,
-        expiration_s: None,
-        correlation_id: b"",
-        headers: quire_types::Headers::NONE,
-        delay: None,
-        key: "",
-        is_delta: false,
-    }
+    message_of(topic, "{}", sequence)
 }
 
 /// Publishes and follows a batch; gives its sequences and its receipt.
