@@ -67,6 +67,21 @@ async def test_publish_flush_and_replay(server: ScriptedServer, client: quire.As
     assert await take(again, 1) == [b'{"n":2}']
 
 
+async def test_a_timeout_does_not_end_an_iteration(url: str) -> None:
+    async with quire.AsyncClient(url) as client:
+        subscription = await client.subscribe("t")
+        messages = aiter(subscription)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(messages), 0.001)
+        await client.publish("t", b"1")
+        assert (await anext(messages)).data == b"1"
+        lists = subscription.batches()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(lists), 0.001)
+        await client.publish("t", b"2")
+        assert [message.data for message in await anext(lists)] == [b"2"]
+
+
 async def test_a_wait_ends_at_its_timeout_and_leaves_the_loop_free(client: quire.AsyncClient) -> None:
     subscription = await client.subscribe("orders")
     waiting = asyncio.ensure_future(subscription.get(PATIENCE))

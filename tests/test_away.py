@@ -117,6 +117,18 @@ def test_leaving_and_closing_do_not_wait_for_a_connection(process: ServerProcess
     assert client.health().unpersisted == 1
 
 
+def test_leaving_does_not_wait_for_the_next_attempt_to_connect(process: ServerProcess) -> None:
+    never = quire.Reconnect(initial=100 * PATIENCE, maximum=100 * PATIENCE, jitter=0.0)
+    client = quire.Client(process.url, command_timeout=30, reconnect=never)
+    left, subscription = client.subscribe("a"), client.subscribe("b")
+    process.kill()
+    wait_until(lambda: client.state != "connected")
+    left.unsubscribe()
+    with subscription:
+        pass
+    client.close()
+
+
 async def test_an_asyncio_client_does_not_wait_for_a_connection_to_leave(process: ServerProcess) -> None:
     client = quire.AsyncClient(process.url, command_timeout=None, reconnect=FAST)
     async with await client.subscribe("t"):

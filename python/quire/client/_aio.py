@@ -28,6 +28,7 @@ from quire._message import Message, to_bytes
 from quire._units import Duration
 from quire.client._base import ClientBase
 from quire.client._define import DropReport, QueueChanges, QueueSettings
+from quire.client._driver import Driver
 from quire.client._loop import Loop
 from quire.client._options import DEFAULT_CLOSE_TIMEOUT, ClientOptions
 from quire.client._publish import Publish, batch_to_core, check_not_empty
@@ -70,6 +71,42 @@ class AsyncSnapshot(SnapshotBase):
         return bool(await self._client._driver.wait(self._core.wait_snapshot, timeout_to_core(timeout)))
 
 
+# Iterators and not generators: `asyncio.wait_for(anext(messages), 1)` would end a generator for good.
+class _Messages(AsyncIterator[Message]):
+    """The messages of a subscription, one by one."""
+
+    __slots__ = ("_driver", "_take")
+
+    def __init__(self, driver: Driver, take: Callable[[float | None], tuple[Message | None, ...]]) -> None:
+        self._driver = driver
+        self._take = take
+
+    async def __anext__(self) -> Message:
+        found = await self._driver.wait(self._take)
+        if found[0] is None:
+            raise StopAsyncIteration
+        return found[0]
+
+
+class _Batches(AsyncIterator[list[Message]]):
+    """The messages of a subscription in lists."""
+
+    __slots__ = ("_driver", "_seconds", "_take")
+
+    def __init__(
+        self, driver: Driver, take: Callable[[float | None], list[Message] | None], seconds: float | None
+    ) -> None:
+        self._driver = driver
+        self._take = take
+        self._seconds = seconds
+
+    async def __anext__(self) -> list[Message]:
+        batch = await self._driver.wait(self._take, self._seconds)
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+
 class AsyncSubscription(SubscriptionBase):
     """A subscription: `async for` over it, or take messages with `get` or `batches`.
 
@@ -86,11 +123,9 @@ class AsyncSubscription(SubscriptionBase):
         #: An event: the last record of the query has arrived. Only a subscription that begins with one has it.
         self.snapshot: AsyncSnapshot = AsyncSnapshot(client, core)
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncIterator[Message]:
         self._check_not_handled()
-        wait, take = self._client._driver.wait, self._take
-        while (found := await wait(take))[0] is not None:
-            yield found[0]
+        return _Messages(self._client._driver, self._take)
 
     async def get(self, timeout: Duration | None = None) -> Message:
         """Returns the next message, and waits for it for at most `timeout`.
@@ -107,7 +142,7 @@ class AsyncSubscription(SubscriptionBase):
             raise self._ended()
         return found[0]
 
-    async def batches(
+    def batches(
         self, max_messages: int = DEFAULT_BATCH_COUNT, timeout: Duration | None = None
     ) -> AsyncIterator[list[Message]]:
         """Yields lists with the messages that have arrived, from one message to `max_messages`.
@@ -118,10 +153,8 @@ class AsyncSubscription(SubscriptionBase):
         """
         self._check_not_handled()
         check_count(max_messages)
-        seconds_or_none = timeout_to_core(timeout)
         take = partial(self._core.batch, max_messages)
-        while (batch := await self._client._driver.wait(take, seconds_or_none)) is not None:
-            yield batch
+        return _Batches(self._client._driver, take, timeout_to_core(timeout))
 
     async def pause(self, timeout: Duration | None = None) -> None:
         """Pauses a bookmark subscription until `resume`."""

@@ -433,6 +433,8 @@ impl Client {
         if let Some(feed) = inner.feeds.remove(&number) {
             feed.queue.end(number, None);
         }
+        // Without a connection it is answered already, and the thread may sleep until the next attempt.
+        self.shared.dispatch(&mut inner);
         drop(inner);
         self.shared.wake();
         Ok(command)
