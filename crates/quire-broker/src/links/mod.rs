@@ -16,6 +16,7 @@ mod read;
 mod route;
 mod settings;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -550,19 +551,25 @@ impl Offer {
     }
 }
 
-/// The topics that the route sends: those that it names, and those of the log that it matches.
+/// The topics that the route sends: those that it names, and those that it matches of the log and of the queues in the configuration. The
+/// log has no message for a new queue, and the destination is to check the queue before the first one.
 fn offered(cx: &Context, route: &Route) -> Vec<Offer> {
     let mut offers = Vec::new();
     for topic in &route.topics {
-        let offer = |name: &str| Offer {
-            topic: name.to_owned(),
-            message_type: topic.message_type.name(),
-            key: key_of(&cx.config, name),
-        };
+        let message_type = topic.message_type.name();
+        let offer =
+            |name: &str| Offer { topic: name.to_owned(), message_type, key: key_of(&cx.config, name) };
         match &topic.selector {
             TopicSelector::Name(name) => offers.push(offer(name)),
             TopicSelector::Pattern(pattern) => {
-                let names = cx.log.journal.topics_after("", cx.config.limits.max_topics as usize);
+                let mut names: BTreeSet<Arc<str>> = BTreeSet::new();
+                for queue in cx.config.queues.iter().filter(|queue| queue.message_type == message_type) {
+                    let underlying = queue.underlying_topic.as_deref().unwrap_or(&queue.name);
+                    if let Ok(TopicSelector::Name(name)) = TopicSelector::new(underlying) {
+                        names.insert(name);
+                    }
+                }
+                names.extend(cx.log.journal.topics_after("", cx.config.limits.max_topics as usize));
                 offers.extend(names.iter().filter(|name| pattern.matches(name)).map(|name| offer(name)));
             }
         }

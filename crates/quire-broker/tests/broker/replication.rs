@@ -433,24 +433,27 @@ fn last_value_topics_that_differ_are_refused_unless_the_check_is_excluded() {
 
 #[test]
 fn a_queue_over_replicated_topics_must_be_local() {
-    let with_queue = |is_local: bool| {
+    let with_queue = |topic: &str, is_local: bool| {
         let mut configs = pair_of(SyncType::Async);
         for config in &mut configs {
             config.queues = serde_json::from_str(
                 r#"[{"name": "work", "message_type": "json", "underlying_topic": "orders"}]"#,
             )
             .unwrap();
-            config.replication.destinations[0].topics[0].name = "orders".into();
+            config.replication.destinations[0].topics[0].name = topic.into();
             if is_local {
                 config.replication.local_queues = vec!["work".into()];
             }
         }
         Cluster::new(configs)
     };
-    let mut refused = with_queue(false);
-    let error = refused.stats(0).destinations[0].last_error.clone().unwrap_or_default();
-    assert!(error.contains("[[local_queue]]"), "{error}");
-    let mut cluster = with_queue(true);
+    // The pattern matches a topic that has no message yet.
+    for topic in ["orders", "^ord"] {
+        let mut refused = with_queue(topic, false);
+        let error = refused.stats(0).destinations[0].last_error.clone().unwrap_or_default();
+        assert!(error.contains("[[local_queue]]"), "{topic}: {error}");
+    }
+    let mut cluster = with_queue("^ord", true);
     cluster.at(0).client(1, "p");
     cluster.publish(0, 1, 1, 3);
     for number in 0..2 {
