@@ -4,10 +4,10 @@
 //!
 //! This is the only module that imports a wire protocol. A further protocol is a further variant of [`Codec`] and of [`Encoder`].
 
-use quire_command::{Code, Command, Message, Reply};
+use quire_command::{Code, Command, Message, Publish, Reply};
 use quire_wire::{
     Decode, Encode, FRAME_OVERHEAD_MAX, Inbox, LOGON_FRAME_SIZE_MAX, VERSION, WireError, copy_bookmark,
-    encode_without_data,
+    encode_without_data, publishes,
 };
 
 /// Decodes the commands of one connection. Holds the received part of an unfinished command.
@@ -97,6 +97,15 @@ impl Codec {
                 }
                 Ok(true)
             }
+        }
+    }
+
+    /// The publishes at the front of `bytes`, up to another command or an unfinished one. `bytes` begins with a command: the codec has
+    /// returned a command since it returned that there is none.
+    #[inline(always)]
+    pub(crate) fn publishes<'b>(&self, bytes: &'b [u8]) -> impl Iterator<Item = Publish<'b>> {
+        match self {
+            Codec::Quire(_) => publishes(bytes),
         }
     }
 }

@@ -170,6 +170,13 @@ impl Inbox {
     }
 }
 
+/// The frame at the front of `bytes`, and the bytes after it; `None` when it is empty or not all there.
+pub(super) fn split_frame(bytes: &[u8]) -> Option<(RawFrame<'_>, &[u8])> {
+    let size = u32::from_le_bytes(*bytes.first_chunk::<LENGTH_SIZE>()?) as usize;
+    let (frame, rest) = bytes.split_at_checked(LENGTH_SIZE + size)?;
+    (size > 0).then(|| (whole(frame), rest))
+}
+
 fn whole(frame: &[u8]) -> RawFrame<'_> {
     RawFrame { kind: frame[LENGTH_SIZE], body: &frame[LENGTH_SIZE + 1..] }
 }

@@ -3,7 +3,7 @@
 use super::define_queue::{decode_define_queue, encode_define_queue};
 use super::frame::{
     Body, Decode, Encode, Fields, FromBody, LENGTH_SIZE, RawFrame, WireError, put_field, put_frame,
-    put_headers, put_message_key, take_headers, take_message_key,
+    put_headers, put_message_key, split_frame, take_headers, take_message_key,
 };
 use quire_command::{
     Acks, BatchItems, Bookmarks, CLIENT_NAME_SIZE_MAX, CORRELATION_SIZE_MAX, Command, Extend, KEY_SIZE_MAX,
@@ -54,6 +54,17 @@ impl<'a> Decode<'a> for Command<'a> {
             _ => decode_rare(frame),
         }
     }
+}
+
+/// The publish frames at the front of `bytes`, up to another frame or an unfinished one. Nothing is taken from `bytes`, and a frame with a
+/// mistake is left to [`Command::decode`].
+#[inline(always)]
+pub fn publishes<'a>(mut bytes: &'a [u8]) -> impl Iterator<Item = Publish<'a>> {
+    std::iter::from_fn(move || {
+        let (frame, rest) = split_frame(bytes)?;
+        bytes = rest;
+        Publish::from_body((frame.kind == PUBLISH).then_some(frame.body)?).ok()
+    })
 }
 
 /// Any command but a publish. Apart from it, so that a publish is decoded without a call.

@@ -308,6 +308,32 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn any_bytes_after_publishes_have_the_publishes_that_an_inbox_gives(
+        data in vec(vec(any::<u8>(), 0..20), 0..5), has_heartbeat: bool, rest in vec(any::<u8>(), 0..60), cut: prop::sample::Index,
+    ) {
+        let mut bytes = Vec::new();
+        for (sequence, data) in (1..).zip(&data) {
+            Publish { sequence, topic: b"orders", data, ..Publish::default() }.encode(&mut bytes);
+        }
+        if has_heartbeat {
+            Command::Heartbeat.encode(&mut bytes);
+        }
+        bytes.extend_from_slice(&rest);
+        let bytes = &bytes[..cut.index(bytes.len() + 1)];
+        let mut expected = Vec::new();
+        let (mut inbox, mut left) = (Inbox::new(bytes.len()), bytes);
+        while let Ok(Some(frame)) = inbox.next(&mut left)
+            && let Ok(Command::Publish(publish)) = Command::decode(frame)
+        {
+            expected.push((publish.sequence, publish.data.to_vec()));
+        }
+        let found: Vec<_> = publishes(bytes).map(|publish| (publish.sequence, publish.data.to_vec())).collect();
+        prop_assert_eq!(found, expected);
+    }
+}
+
 fn any_frame_holds_the_laws(frame: RawFrame<'_>) {
     let mut again = Vec::new();
     if let Ok(value) = Command::decode(frame) {

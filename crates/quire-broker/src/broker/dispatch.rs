@@ -10,7 +10,7 @@ use crate::queues::{Define, QueueChanges, QueueFigures, QueueSettings};
 use crate::session::{ACK_BACKLOG_MAX, Phase, RestOfBatch, SessionId, Stall};
 use crate::slice::CONTINUATION;
 use crate::tail::LogConsumer;
-use quire_command::{Code, Command, DefineQueue, PublishBatch, Query};
+use quire_command::{Code, Command, DefineQueue, Publish, PublishBatch, Query};
 use quire_expression::topic::TopicSelector;
 
 impl Broker {
@@ -49,6 +49,7 @@ impl Broker {
         let result = self.take_decoded(id, &mut codec, &mut rest);
         codec.set_message_size_max(self.cx.message_size_max(id));
         self.cx.session(id).codec = codec;
+        self.tables.forget_ahead();
         let taken_size = bytes.len() - rest.len();
         if let Err(error) = result {
             self.cx.end(id, error.code, &error.reason);
@@ -63,6 +64,9 @@ impl Broker {
                 return Ok(());
             }
             let phase = session.phase;
+            if self.tables.wants_ahead() {
+                self.look_ahead(id, codec.publishes(rest));
+            }
             if !codec.next(rest, |command| self.take_command(id, command))? {
                 return Ok(());
             }
@@ -70,6 +74,15 @@ impl Broker {
                 codec.set_message_size_max(self.cx.message_size_max(id));
             }
         }
+    }
+
+    /// Looks for the records of the messages that come next, as far as they are for the last-value topic of the message before them.
+    fn look_ahead<'a>(&mut self, id: SessionId, publishes: impl Iterator<Item = Publish<'a>>) {
+        let cx = &self.cx;
+        self.tables.look_ahead(publishes.map_while(|publish| {
+            let topic = cx.known_topic(id, publish.topic)?;
+            Some((cx.topics.topic(topic).table?, publish.data))
+        }));
     }
 
     /// One command. The sender and the kind of the command decide here which part carries it out.

@@ -5,7 +5,8 @@
 //!
 //! - [`new`](Tables::new), [`recover`](Tables::recover): at the start.
 //! - [`admit_topic`](Tables::admit_topic): for the first message of a topic.
-//! - [`prepare`](Tables::prepare), [`put`](Tables::put): for a message on its way into the log, and after it was appended.
+//! - [`look_ahead`](Tables::look_ahead), [`prepare`](Tables::prepare), [`put`](Tables::put): for messages that come next, for a message on
+//!   its way into the log, and after it was appended.
 //! - [`query`](Tables::query), [`begin_delete`](Tables::begin_delete): for commands of connections.
 //! - [`subscribe`](Tables::subscribe), [`leave`](Tables::leave), [`part`](Tables::part): when subscriptions that have records in view begin,
 //!   end and are replaced.
@@ -19,6 +20,7 @@
 //! The service appends nothing to the log, because the sequence of a delete belongs to its publisher. The run loop appends the records of
 //! deletes, and sends the messages about records that leave the view of a subscription (`view.rs`).
 
+mod ahead;
 mod change;
 mod container;
 mod delete;
@@ -53,6 +55,7 @@ use crate::stats::{Page, TableFigures, TopicStats};
 use crate::subscription::SubscriptionId;
 use crate::tail::{Consumed, LogConsumer};
 use crate::topic::{ContainerId, ContainerRoute, TableId, TableRoutes, TopicId};
+use ahead::Ahead;
 use change::RowChange;
 use container::Container;
 use delete::RefusedDelete;
@@ -109,6 +112,7 @@ pub(crate) struct Tables {
     /// When expired records were looked for last.
     expired_at: Option<Instant>,
     unrecorded_count: u64,
+    ahead: Ahead,
     arena: Arena,
 }
 
@@ -205,6 +209,7 @@ impl Tables {
             leaving: Vec::new(),
             expired_at: None,
             unrecorded_count: 0,
+            ahead: Ahead::default(),
             arena: Arena::default(),
         })
     }

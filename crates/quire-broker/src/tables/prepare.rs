@@ -53,6 +53,11 @@ pub(crate) struct ConstructedFields {
 }
 
 impl ConstructedFields {
+    /// Whether the data changes before the key is generated.
+    pub(super) fn has_preprocessing(&self) -> bool {
+        self.preprocessing.is_some()
+    }
+
     /// The lists; `None` when both are empty.
     ///
     /// # Errors
@@ -92,11 +97,21 @@ impl Tables {
         arriving: &Arriving<'_>,
     ) -> Result<Prepared, String> {
         let now = cx.now.wall;
+        let found = self.ahead.take(&self.all[id.0 as usize].definition, id, arriving.data);
         let (mut message, table) = self.begin(id, arriving, now);
         message.preprocess()?;
-        let key = message.key(cx)?;
-        // The message is written into the log first. Meanwhile the processor reads the record that it replaces.
-        let place = table.look_ahead(&key, arriving.data.len());
+        let (key, place) = match found {
+            Some((key, place)) => {
+                message.note_missing(cx, &key);
+                (key, place)
+            }
+            None => {
+                let key = message.key(cx)?;
+                // The message is written into the log first. Meanwhile the processor reads the record that it replaces.
+                let place = table.look_ahead(&key, arriving.data.len());
+                (key, place)
+            }
+        };
         let previous = match message.reads_previous() {
             // A record whose lifetime is over may still be in the table.
             true => table.get(&key).filter(|row| row.expires.is_none_or(|expires| expires > now)),
@@ -282,12 +297,17 @@ impl Message<'_> {
             let type_name = definition.message_type.name();
             format!("the message on the topic {name:?} has no key: it is not a valid {type_name} message")
         })?;
+        self.note_missing(cx, &key);
+        Ok(key)
+    }
+
+    /// Logs the first key of a topic that was made without one of its fields.
+    fn note_missing(&mut self, cx: &mut Context, key: &Key) {
         if key.has_missing() && !*self.has_logged_missing {
             *self.has_logged_missing = true;
-            let topic = name.to_string();
+            let topic = self.definition.name.to_string();
             cx.outputs.push_back(Output::Log(Event::KeyFieldMissing { topic }));
         }
-        Ok(key)
     }
 }
 

@@ -11,6 +11,7 @@ mod failures;
 mod faulty_disk;
 mod filtering;
 mod inspecting;
+mod last_value_bursts;
 mod last_value_conflating;
 mod last_value_deletes;
 mod last_value_deltas;
