@@ -8,12 +8,18 @@ pub(crate) const LINE_SIZE: usize = 64;
 /// processors for which Rust has no such instruction.
 #[inline]
 pub(crate) fn prefetch(bytes: &[u8]) {
+    bytes.chunks(LINE_SIZE).for_each(|line| prefetch_line(&line[0]));
+}
+
+/// The same for the line of memory in which a value begins.
+#[inline]
+pub(crate) fn prefetch_line<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(LINE_SIZE) {
+    {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: the instruction gives no bytes to the program. Any address is allowed, and this one is of a slice.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        // SAFETY: the instruction gives no bytes to the program. Any address is allowed, and this one is of a value.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
+    let _ = value;
 }

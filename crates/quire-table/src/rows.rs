@@ -3,7 +3,7 @@
 use quire_journal::{Array, Memory};
 
 use crate::pages::{Pages, Place};
-use crate::prefetch::LINE_SIZE;
+use crate::prefetch::{LINE_SIZE, prefetch_line};
 use crate::row::{Head, Row};
 
 /// Lines of a row that are read ahead. The processor reads the later ones ahead itself.
@@ -160,6 +160,12 @@ impl Rows {
             sum = lines.fold(sum, |sum, byte| sum.wrapping_add(*byte));
         }
         std::hint::black_box(sum);
+    }
+
+    /// Has the processor read where the row of a slot is.
+    #[inline]
+    pub fn prefetch_slot(&self, slot: u32) {
+        prefetch_line(self.slot(slot));
     }
 
     /// Has the processor read the row in a slot, which probably has `size` bytes.

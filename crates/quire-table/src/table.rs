@@ -18,6 +18,7 @@ use crate::snapshot::BadSnapshot;
 use quire_expression::filter::Filter;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::{Memory, Position, Timestamp};
+use smallvec::SmallVec;
 
 /// The parts of a table that scans and pages read while the caller changes others.
 macro_rules! source_of {
@@ -202,10 +203,41 @@ impl Table {
     pub fn look_ahead(&self, key: &[u8], size: usize) -> KeyPlace {
         let hash = hash_of(key);
         let slot = self.keys.find(hash, |slot| self.rows.hash(slot) == hash);
-        if let Some(slot) = slot {
+        self.prefetch_row(KeyPlace { hash, slot }, size)
+    }
+
+    /// As [`look_ahead`](Self::look_ahead), for several keys with their sizes. `each` gets their places in the same order. The processor waits
+    /// for the memory of all of them at once: first for their lines of the index, then for their slots, then for their rows.
+    pub fn look_all_ahead<'k>(
+        &self,
+        keys: impl Iterator<Item = (&'k [u8], usize)>,
+        mut each: impl FnMut(KeyPlace),
+    ) {
+        let mut places: SmallVec<[(KeyPlace, usize); LOOKUPS_AHEAD]> = keys
+            .map(|(key, size)| {
+                let hash = hash_of(key);
+                self.keys.prefetch(hash);
+                (KeyPlace { hash, slot: None }, size)
+            })
+            .collect();
+        for (place, _) in &mut places {
+            place.slot = self.keys.probable_slot(place.hash);
+            place.slot.iter().for_each(|slot| self.rows.prefetch_slot(*slot));
+        }
+        for (mut place, size) in places {
+            let has_hash = |slot| self.rows.hash(slot) == place.hash;
+            if !place.slot.is_some_and(has_hash) {
+                place.slot = self.keys.find(place.hash, has_hash);
+            }
+            each(self.prefetch_row(place, size));
+        }
+    }
+
+    fn prefetch_row(&self, place: KeyPlace, size: usize) -> KeyPlace {
+        if let Some(slot) = place.slot {
             self.rows.prefetch(slot, size.min(AHEAD_SIZE_MAX) + HEAD_SIZE_USUAL);
         }
-        KeyPlace { hash, slot }
+        place
     }
 
     /// Makes a row the newest of its key. Returns whether the key is new.
@@ -598,6 +630,9 @@ impl Table {
         self.epoch = scans.len() as u32;
     }
 }
+
+/// Keys that are looked for together without memory from the allocator.
+const LOOKUPS_AHEAD: usize = 8;
 
 /// Of a longer row, the processor reads the rest ahead itself when the beginning is replaced.
 const AHEAD_SIZE_MAX: usize = 512;

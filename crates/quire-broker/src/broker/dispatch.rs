@@ -76,13 +76,14 @@ impl Broker {
         }
     }
 
-    /// Looks for the records of the messages that come next, as far as they are for the last-value topic of the message before them.
+    /// Looks for the records of the messages that come next, as far as they are on the topic of the message before them.
     fn look_ahead<'a>(&mut self, id: SessionId, publishes: impl Iterator<Item = Publish<'a>>) {
-        let cx = &self.cx;
-        self.tables.look_ahead(publishes.map_while(|publish| {
-            let topic = cx.known_topic(id, publish.topic)?;
-            Some((cx.topics.topic(topic).table?, publish.data))
-        }));
+        let generation = self.cx.topics.generation();
+        let known = self.cx.sessions.all[id].topic.as_ref().filter(|known| known.generation == generation);
+        let Some(known) = known else { return };
+        let Some(table) = self.cx.topics.topic(known.id).table else { return };
+        let is_same = |publish: &Publish<'_>| publish.topic == known.name.as_bytes();
+        self.tables.look_ahead(table, publishes.take_while(is_same).map(|publish| publish.data));
     }
 
     /// One command. The sender and the kind of the command decide here which part carries it out.

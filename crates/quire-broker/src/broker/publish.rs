@@ -600,7 +600,7 @@ fn check_json(data: &[u8]) -> Result<(), serde_json::Error> {
 impl Context {
     /// The number of the topic, from the session's memory when it is the same as last time.
     #[inline]
-    pub(super) fn known_topic(&self, id: SessionId, topic: &[u8]) -> Option<TopicId> {
+    fn known_topic(&self, id: SessionId, topic: &[u8]) -> Option<TopicId> {
         let known = self.sessions.all[id].topic.as_ref()?;
         let is_same = known.name.as_bytes() == topic && known.generation == self.topics.generation();
         is_same.then_some(known.id)

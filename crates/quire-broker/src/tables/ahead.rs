@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use quire_table::{Key, KeyPlace, KeyRule};
 
-use super::{TableDefinition, Tables};
+use super::{State, TableDefinition, Tables};
 use crate::topic::TableId;
 
 /// Messages whose records are looked for together. More do not help, because the processor waits for about this many lookups at once.
@@ -17,19 +17,17 @@ const AHEAD_MAX: usize = 8;
 /// What is known of the next messages of the connection that has the turn.
 #[derive(Default)]
 pub(super) struct Ahead {
-    found: VecDeque<Found>,
+    /// The topic of the messages.
+    table: Option<TableId>,
+    keys: VecDeque<(Data, Key)>,
+    /// Where the records of the keys probably are.
+    places: VecDeque<KeyPlace>,
     /// The last message was one whose key can be generated ahead, and nothing is known of the one after it.
     is_wanted: bool,
 }
 
-/// The key of a message, and where its record probably is.
-struct Found {
-    table: TableId,
-    /// Address and size of the data. Both identify the message: the received bytes stay where they are until [`Tables::forget_ahead`].
-    data: (usize, usize),
-    key: Key,
-    place: Option<KeyPlace>,
-}
+/// Address and size of the data of a message. Both identify it: the received bytes stay where they are until [`Tables::forget_ahead`].
+type Data = (usize, usize);
 
 impl Ahead {
     /// The key of a message with this data, and where its record probably is.
@@ -39,14 +37,16 @@ impl Ahead {
         table: TableId,
         data: &[u8],
     ) -> Option<(Key, KeyPlace)> {
-        let is_it = |found: &Found| found.table == table && found.data == place_of(data);
-        // Those before it were not taken: duplicates, and messages that were refused.
+        let is_it = |known: &Data| self.table == Some(table) && *known == place_of(data);
         let mut found = None;
-        while found.is_none() && !self.found.is_empty() {
-            found = self.found.pop_front().filter(is_it);
+        // Those before it were not taken: duplicates, and messages that were refused.
+        while found.is_none()
+            && let Some(((known, key), place)) = self.keys.pop_front().zip(self.places.pop_front())
+        {
+            found = is_it(&known).then_some((key, place));
         }
-        self.is_wanted = self.found.is_empty() && definition.has_key_ahead();
-        found.and_then(|found| Some((found.key, found.place?)))
+        self.is_wanted = self.keys.is_empty() && definition.has_key_ahead();
+        found
     }
 }
 
@@ -57,27 +57,28 @@ impl Tables {
         self.ahead.is_wanted
     }
 
-    /// Looks for the records of the next messages: their topics and data.
-    pub(crate) fn look_ahead<'a>(&mut self, messages: impl Iterator<Item = (TableId, &'a [u8])>) {
+    /// Looks for the records of the next messages on a topic: their data, in order.
+    pub(crate) fn look_ahead<'a>(&mut self, id: TableId, messages: impl Iterator<Item = &'a [u8]>) {
+        self.forget_ahead();
         let Tables { all, arena, ahead, .. } = self;
-        let key_of = |(table, data): (TableId, &'a [u8])| {
-            let definition = &all[table.0 as usize].definition;
-            let KeyRule::Fields(fields) = &definition.key_rule else { return None };
-            let key = definition.has_key_ahead().then(|| fields.key_of(data, arena))?.ok()?;
-            Some(Found { table, data: place_of(data), key, place: None })
-        };
-        ahead.is_wanted = false;
-        ahead.found.clear();
-        ahead.found.extend(messages.take(AHEAD_MAX).map_while(key_of));
-        for Found { table, data: (_, size), key, place } in &mut ahead.found {
-            *place = Some(all[table.0 as usize].table.look_ahead(key, *size));
+        let State { definition, table, .. } = &all[id.0 as usize];
+        let KeyRule::Fields(fields) = &definition.key_rule else { return };
+        if !definition.has_key_ahead() {
+            return;
         }
+        let key_of = |data: &'a [u8]| Some((place_of(data), fields.key_of(data, arena).ok()?));
+        ahead.table = Some(id);
+        ahead.keys.extend(messages.take(AHEAD_MAX).map_while(key_of));
+        let keys = ahead.keys.iter().map(|((_, size), key)| (&**key, *size));
+        table.look_all_ahead(keys, |place| ahead.places.push_back(place));
     }
 
     /// The next messages are those of another connection.
     pub(crate) fn forget_ahead(&mut self) {
-        self.ahead.is_wanted = false;
-        self.ahead.found.clear();
+        let Ahead { keys, places, is_wanted, .. } = &mut self.ahead;
+        *is_wanted = false;
+        keys.clear();
+        places.clear();
     }
 }
 

@@ -200,6 +200,11 @@ impl World {
                 let options = PutOptions { place, spelling: None, keeps_previous: *keeps_previous };
                 let is_new = self.table.put_with(&new.row(), options);
                 self.places.insert(key.clone(), self.table.look_ahead(key.as_bytes(), 0));
+                let (keys, mut places) = ([&*key, "no such key", &key], Vec::new());
+                self.table
+                    .look_all_ahead(keys.iter().map(|key| (key.as_bytes(), 9)), |place| places.push(place));
+                let expected = keys.map(|key| self.table.look_ahead(key.as_bytes(), 9));
+                assert_eq!(format!("{places:?}"), format!("{expected:?}"));
                 let old = self.model.rows.insert(key.into(), (new, fields.clone()));
                 assert_eq!(is_new, old.is_none());
                 self.check_previous(old.map(|(old, _)| old).filter(|_| *keeps_previous));
