@@ -4,8 +4,9 @@
 //! existing shard are then divided between it and the new one. So no insertion pays for more than a few thousand entries, and a table of a
 //! hundred million rows does not stop the server while it grows. One table for all rows would.
 //!
-//! A shard consists of lines of memory. A hash has its entry in its home line, or in one of the lines after it when that line was full. So
-//! the hash alone tells which line is needed, and a caller that knows several hashes has the processor read their lines together.
+//! A shard consists of lines of memory. An entry is in the home line of its hash, or in a later line when all lines from the home line on are
+//! full. So the hash alone tells which line is needed, and a caller that knows several hashes has the processor read their lines together. An
+//! entry has its hash, so that neither a lookup nor growth reads the rows of other keys.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -18,17 +19,19 @@ const SHARD_ROWS: usize = 1_680;
 const GROUP_SHARDS: usize = 64;
 
 /// Entries of a line.
-const LINE_SLOTS: usize = 12;
+const LINE_ENTRIES: usize = 8;
 /// A shard is full when five of six places are used. With more, many entries would be in lines after their home line.
 const FULL: (usize, usize) = (5, 6);
-/// The tag of a place without an entry.
-const FREE: u8 = 0;
+/// No slot. Slots have 30 bits.
+const FREE: u32 = u32::MAX;
 
 /// A linear hash table of slots.
 #[derive(Debug)]
 pub(crate) struct KeyIndex {
     shards: Vec<Shard>,
     len: usize,
+    /// The hashes of the first slots, in their order, until [`KeyIndex::finish_restore`].
+    restored: Vec<u32>,
 }
 
 /// A hash table of a few thousand slots.
@@ -38,15 +41,12 @@ struct Shard {
     len: usize,
 }
 
-/// Some entries. The processor gets a line from memory at once.
+/// A few entries, the free places last. The processor gets a line from memory at once.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 struct Line {
-    /// A byte of the hash of each entry, or [`FREE`].
-    tags: [u8; LINE_SLOTS],
-    /// How many entries are in later lines, because this line and those before it, from their home line on, were full.
-    passed: u32,
-    slots: [u32; LINE_SLOTS],
+    hashes: [u32; LINE_ENTRIES],
+    slots: [u32; LINE_ENTRIES],
 }
 
 const _: () = assert!(size_of::<Line>() == LINE_SIZE);
@@ -56,14 +56,14 @@ pub(crate) fn hash_of(key: &[u8]) -> u32 {
     xxh3_64(key) as u32
 }
 
-/// The hash within a shard. All bits of it depend on all bits of the hash, because the hashes of one shard have equal low bits.
-fn spread(hash: u32) -> u64 {
-    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+/// The upper bits of the hash within a shard. They depend on all bits of the hash, because the hashes of one shard have equal low bits.
+fn spread(hash: u32) -> usize {
+    (u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> u32::BITS) as usize
 }
 
 impl KeyIndex {
     pub fn new() -> Self {
-        KeyIndex { shards: vec![Shard::default()], len: 0 }
+        KeyIndex { shards: vec![Shard::default()], len: 0, restored: Vec::new() }
     }
 
     /// The slot among those with this hash that `is_it` accepts.
@@ -81,64 +81,59 @@ impl KeyIndex {
         }
     }
 
-    /// A slot that probably has this hash, from the home line alone.
-    #[inline]
-    pub fn probable_slot(&self, hash: u32) -> Option<u32> {
-        let shard = &self.shards[self.shard_of(hash)];
-        let line = shard.lines.get(shard.home_of(hash))?;
-        line.places_of(tag_of(hash)).next().map(|place| line.slots[place])
+    /// Adds the next slot, from 0, of a table that is being restored. It is not found before [`finish_restore`](Self::finish_restore).
+    pub fn restore(&mut self, hash: u32) {
+        self.restored.push(hash);
     }
 
-    /// The index of these slots, which have these hashes. Returns `None` when `are_equal` says of two slots that they have the same key.
+    /// Makes the index of all restored slots. Returns `None` when `are_equal` says of two slots that they have the same key.
     ///
     /// The slots are sorted by shard first, so that all work on a shard is in the cache of the processor. They are sorted in two steps, because
     /// writing to thousands of places in turn waits for memory each time. This takes 8 bytes for each slot until it returns.
-    pub fn of(
-        slots: impl Iterator<Item = (u32, u32)> + Clone,
-        are_equal: impl Fn(u32, u32) -> bool,
-    ) -> Option<Self> {
-        let len = slots.clone().count();
+    pub fn finish_restore(&mut self, are_equal: impl Fn(u32, u32) -> bool) -> Option<()> {
+        let hashes = std::mem::take(&mut self.restored);
+        let len = hashes.len();
         let shards = len.div_ceil(SHARD_ROWS).max(1);
-        let mut index = KeyIndex { shards: (0..shards).map(|_| Shard::default()).collect(), len };
-        let group_of = |hash| index.shard_of(hash) / GROUP_SHARDS;
+        *self = KeyIndex { shards: (0..shards).map(|_| Shard::default()).collect(), len, ..KeyIndex::new() };
+        let group_of = |hash| self.shard_of(hash) / GROUP_SHARDS;
         let groups = shards.div_ceil(GROUP_SHARDS);
         // Where the slots of each group begin, and later where they end.
         let mut ends = vec![0; groups + 1];
-        slots.clone().for_each(|(hash, _)| ends[group_of(hash) + 1] += 1);
+        hashes.iter().for_each(|hash| ends[group_of(*hash) + 1] += 1);
         (0..groups).for_each(|group| ends[group + 1] += ends[group]);
         let mut sorted = vec![(0, 0); len];
-        for (hash, slot) in slots {
-            let at = &mut ends[group_of(hash)];
-            sorted[*at] = (hash, slot);
+        for (slot, hash) in (0..).zip(&hashes) {
+            let at = &mut ends[group_of(*hash)];
+            sorted[*at] = (*hash, slot);
             *at += 1;
         }
+        drop(hashes);
         let mut begin = 0;
         let mut of_shards: Vec<_> = (0..GROUP_SHARDS).map(|_| Vec::with_capacity(2 * SHARD_ROWS)).collect();
         for (group, end) in ends.into_iter().take(groups).enumerate() {
             for (hash, slot) in &sorted[begin..end] {
-                of_shards[index.shard_of(*hash) % GROUP_SHARDS].push((*hash, *slot));
+                of_shards[self.shard_of(*hash) % GROUP_SHARDS].push((*hash, *slot));
             }
-            for (shard, slots) in index.shards.iter_mut().skip(group * GROUP_SHARDS).zip(&mut of_shards) {
-                *shard = Shard::of(slots, &are_equal)?;
-                slots.clear();
+            for (shard, entries) in self.shards.iter_mut().skip(group * GROUP_SHARDS).zip(&mut of_shards) {
+                *shard = Shard::of_different(entries, &are_equal)?;
+                entries.clear();
             }
             begin = end;
         }
-        Some(index)
+        Some(())
     }
 
-    /// Adds a slot that is not in it. `hash_of_slot` returns the hash of any slot that is.
-    pub fn insert(&mut self, hash: u32, slot: u32, hash_of_slot: impl Fn(u32) -> u32) {
+    /// Adds a slot that is not in it.
+    pub fn insert(&mut self, hash: u32, slot: u32) {
         let number = self.shard_of(hash);
         let shard = &mut self.shards[number];
         if shard.is_full() {
-            *shard =
-                Shard::of_entries(shard.slots().map(|slot| (hash_of_slot(slot), slot)), shard.len * 3 / 2);
+            *shard = Shard::of(shard.entries(), shard.len);
         }
         shard.insert(hash, slot);
         self.len += 1;
         if self.len > self.shards.len() * SHARD_ROWS {
-            self.split(hash_of_slot);
+            self.split();
         }
     }
 
@@ -151,7 +146,8 @@ impl KeyIndex {
     /// Bytes of memory.
     pub fn memory_size(&self) -> usize {
         let lines: usize = self.shards.iter().map(|shard| shard.lines.len()).sum();
-        lines * size_of::<Line>() + self.shards.capacity() * size_of::<Shard>()
+        let restored = self.restored.capacity() * size_of::<u32>();
+        lines * size_of::<Line>() + self.shards.capacity() * size_of::<Shard>() + restored
     }
 
     /// With 2^n shards, the low n bits of the hash are the number of the shard. The shards above are those that were divided by one more bit.
@@ -163,40 +159,36 @@ impl KeyIndex {
     }
 
     /// Adds a shard, and moves the entries that belong to it.
-    fn split(&mut self, hash_of_slot: impl Fn(u32) -> u32) {
+    fn split(&mut self) {
         let new = self.shards.len();
         let bit = 1 << (usize::BITS - 1 - new.leading_zeros());
         let old = std::mem::take(&mut self.shards[new - bit]);
-        let entries = old.slots().map(|slot| (hash_of_slot(slot), slot));
-        let (high, low): (Vec<_>, Vec<_>) = entries.partition(|(hash, _)| *hash as usize & bit != 0);
-        let half = |entries: Vec<(u32, u32)>| {
-            let room = entries.len() * 3 / 2;
-            Shard::of_entries(entries.into_iter(), room)
-        };
-        self.shards[new - bit] = half(low);
-        self.shards.push(half(high));
+        let is_moved = |(hash, _): &(u32, u32)| *hash as usize & bit != 0;
+        let moved = old.entries().filter(is_moved).count();
+        self.shards[new - bit] = Shard::of(old.entries().filter(|entry| !is_moved(entry)), old.len - moved);
+        self.shards.push(Shard::of(old.entries().filter(is_moved), moved));
     }
 }
 
 impl Shard {
-    /// A shard with room for `room` entries.
+    /// A shard with room for `room` entries before it is full.
     fn with_room(room: usize) -> Self {
-        let lines = (room * FULL.1).div_ceil(LINE_SLOTS * FULL.0);
-        let line = Line { tags: [FREE; LINE_SLOTS], passed: 0, slots: [0; LINE_SLOTS] };
+        let lines = (room * FULL.1).div_ceil(LINE_ENTRIES * FULL.0).max(1);
+        let line = Line { hashes: [0; LINE_ENTRIES], slots: [FREE; LINE_ENTRIES] };
         Shard { lines: vec![line; lines].into(), len: 0 }
     }
 
-    /// A shard with these entries, and with room for `room`.
-    fn of_entries(entries: impl Iterator<Item = (u32, u32)>, room: usize) -> Self {
-        let mut shard = Shard::with_room(room.max(LINE_SLOTS * FULL.0 / FULL.1));
+    /// A shard with these entries, of which there are `len`, and with room for half as many more.
+    fn of(entries: impl Iterator<Item = (u32, u32)>, len: usize) -> Self {
+        let mut shard = Shard::with_room(len * 3 / 2);
         entries.for_each(|(hash, slot)| shard.insert(hash, slot));
         shard
     }
 
-    /// A shard with these slots, which have these hashes; `None` when two of them have the same key.
-    fn of(slots: &[(u32, u32)], are_equal: impl Fn(u32, u32) -> bool) -> Option<Self> {
-        let mut shard = Shard::with_room(slots.len() + 1);
-        for (hash, slot) in slots {
+    /// A shard with these entries; `None` when two of them have the same key.
+    fn of_different(entries: &[(u32, u32)], are_equal: impl Fn(u32, u32) -> bool) -> Option<Self> {
+        let mut shard = Shard::with_room(entries.len());
+        for (hash, slot) in entries {
             if shard.find(*hash, |known| are_equal(known, *slot)).is_some() {
                 return None;
             }
@@ -206,17 +198,16 @@ impl Shard {
     }
 
     fn is_full(&self) -> bool {
-        self.len * FULL.1 >= self.lines.len() * LINE_SLOTS * FULL.0
+        self.len * FULL.1 >= self.lines.len() * LINE_ENTRIES * FULL.0
     }
 
-    fn slots(&self) -> impl Iterator<Item = u32> {
-        let entries = self.lines.iter().flat_map(|line| line.tags.iter().zip(&line.slots));
-        entries.filter(|(tag, _)| **tag != FREE).map(|(_, slot)| *slot)
+    fn entries(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.lines.iter().flat_map(|line| line.hashes.into_iter().zip(line.slots).take(line.len()))
     }
 
     #[inline]
     fn home_of(&self, hash: u32) -> usize {
-        ((spread(hash) >> u32::BITS) as usize * self.lines.len()) >> u32::BITS
+        (spread(hash) * self.lines.len()) >> u32::BITS
     }
 
     /// The line after another one.
@@ -225,13 +216,18 @@ impl Shard {
         if line + 1 == self.lines.len() { 0 } else { line + 1 }
     }
 
+    /// How many lines a line is after another one.
+    fn distance(&self, from: usize, to: usize) -> usize {
+        if from <= to { to - from } else { to + self.lines.len() - from }
+    }
+
     #[inline]
     fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
-        let (mut at, tag) = (self.home_of(hash), tag_of(hash));
+        let mut at = self.home_of(hash);
         for _ in 0..self.lines.len() {
             let line = &self.lines[at];
-            let found = line.places_of(tag).map(|place| line.slots[place]).find(|slot| is_it(*slot));
-            if found.is_some() || line.passed == 0 {
+            let found = line.places_of(hash).map(|place| line.slots[place]).find(|slot| is_it(*slot));
+            if found.is_some() || !line.is_full() {
                 return found;
             }
             at = self.after(at);
@@ -242,61 +238,102 @@ impl Shard {
     /// Adds a slot. There is room for it.
     fn insert(&mut self, hash: u32, slot: u32) {
         let mut at = self.home_of(hash);
-        let place = loop {
-            match self.lines[at].places_of(FREE).next() {
-                Some(place) => break place,
-                None => self.lines[at].passed += 1,
-            }
+        while self.lines[at].is_full() {
             at = self.after(at);
-        };
-        self.lines[at].tags[place] = tag_of(hash);
-        self.lines[at].slots[place] = slot;
+        }
+        self.lines[at].push(hash, slot);
         self.len += 1;
     }
 
     /// Removes a slot. Returns whether it was there.
     fn remove(&mut self, hash: u32, slot: u32) -> bool {
-        let (home, tag) = (self.home_of(hash), tag_of(hash));
-        let mut at = home;
+        let mut at = self.home_of(hash);
         for _ in 0..self.lines.len() {
-            let line = &mut self.lines[at];
-            if let Some(place) = line.places_of(tag).find(|place| line.slots[*place] == slot) {
-                line.tags[place] = FREE;
+            let line = &self.lines[at];
+            let (place, is_full) =
+                (line.places_of(hash).find(|place| line.slots[*place] == slot), line.is_full());
+            if let Some(place) = place {
+                self.free(at, place);
                 self.len -= 1;
-                let mut passed = home;
-                while passed != at {
-                    self.lines[passed].passed -= 1;
-                    passed = self.after(passed);
-                }
                 return true;
             }
-            if line.passed == 0 {
+            if !is_full {
                 return false;
             }
             at = self.after(at);
         }
         false
     }
-}
 
-impl Line {
-    /// The places with this tag.
-    #[inline]
-    fn places_of(&self, tag: u8) -> impl Iterator<Item = usize> + use<> {
-        let bit = |(place, known): (usize, &u8)| u32::from(*known == tag) << place;
-        let mut found = self.tags.iter().enumerate().map(bit).fold(0, |all, bit| all | bit);
-        std::iter::from_fn(move || {
-            let place = found.trailing_zeros();
-            found &= found.wrapping_sub(1);
-            (place < u32::BITS).then_some(place as usize)
-        })
+    /// Frees a place. When its line was full, an entry of a later line may belong into it: it moves, and its own place is freed.
+    fn free(&mut self, mut line: usize, mut place: usize) {
+        loop {
+            let was_full = self.lines[line].is_full();
+            self.lines[line].free(place);
+            let Some((later, found)) = was_full.then(|| self.find_passed(line)).flatten() else { return };
+            let Line { hashes, slots } = &self.lines[later];
+            let (hash, slot) = (hashes[found], slots[found]);
+            self.lines[line].push(hash, slot);
+            (line, place) = (later, found);
+        }
+    }
+
+    /// The first entry after a line whose home line is this line or one before it.
+    fn find_passed(&self, line: usize) -> Option<(usize, usize)> {
+        let mut at = line;
+        for distance in 1..self.lines.len() {
+            at = self.after(at);
+            let later = &self.lines[at];
+            let has_passed = |hash: &u32| self.distance(self.home_of(*hash), at) >= distance;
+            if let Some(place) = later.hashes[..later.len()].iter().position(has_passed) {
+                return Some((at, place));
+            }
+            if !later.is_full() {
+                return None;
+            }
+        }
+        None
     }
 }
 
-/// A byte of the hash. Its bits decide about the home line only in a shard of more than 2^24 lines.
-#[inline]
-fn tag_of(hash: u32) -> u8 {
-    ((spread(hash) >> u32::BITS) as u8).max(FREE + 1)
+impl Line {
+    /// How many entries there are.
+    fn len(&self) -> usize {
+        self.slots.iter().position(|slot| *slot == FREE).unwrap_or(LINE_ENTRIES)
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.slots[LINE_ENTRIES - 1] != FREE
+    }
+
+    /// The places of the entries with this hash.
+    #[inline]
+    fn places_of(&self, hash: u32) -> impl Iterator<Item = usize> {
+        let bit = |(place, known): (usize, &u32)| u32::from(*known == hash) << place;
+        let mut found = self.hashes.iter().enumerate().map(bit).fold(0, |all, bit| all | bit);
+        let places = std::iter::from_fn(move || {
+            let place = found.trailing_zeros();
+            found &= found.wrapping_sub(1);
+            (place < u32::BITS).then_some(place as usize)
+        });
+        places.filter(|place| self.slots[*place] != FREE)
+    }
+
+    /// Adds an entry. The line is not full.
+    fn push(&mut self, hash: u32, slot: u32) {
+        let place = self.len();
+        self.hashes[place] = hash;
+        self.slots[place] = slot;
+    }
+
+    /// Frees a place. The last entry moves to it.
+    fn free(&mut self, place: usize) {
+        let last = self.len() - 1;
+        self.hashes[place] = self.hashes[last];
+        self.slots[place] = self.slots[last];
+        self.slots[last] = FREE;
+    }
 }
 
 #[cfg(test)]
@@ -313,7 +350,7 @@ mod tests {
         let hash = |slot: u32| xxh3_64(&slot.to_le_bytes()) as u32;
         let mut index = KeyIndex::new();
         for slot in 0..60_000 {
-            index.insert(hash(slot), slot, hash);
+            index.insert(hash(slot), slot);
             if slot.is_power_of_two() {
                 (0..=slot).for_each(|slot| assert_eq!(index.find(hash(slot), |s| s == slot), Some(slot)));
             }
@@ -334,13 +371,14 @@ mod tests {
     fn an_index_of_known_slots_is_as_one_that_grew() {
         let hash = |slot: u32| xxh3_64(&slot.to_le_bytes()) as u32;
         for len in [0, 1, 1_680, 1_681, 3_361, 60_000] {
-            let slots = (0..len).map(|slot| (hash(slot), slot));
-            let mut index = KeyIndex::of(slots, |_, _| false).unwrap();
+            let mut index = KeyIndex::new();
+            (0..len).for_each(|slot| index.restore(hash(slot)));
+            index.finish_restore(|_, _| false).unwrap();
             let mut grown = KeyIndex::new();
-            (0..len).for_each(|slot| grown.insert(hash(slot), slot, hash));
+            (0..len).for_each(|slot| grown.insert(hash(slot), slot));
             let sizes = |index: &KeyIndex| index.shards.iter().map(|shard| shard.len).collect::<Vec<_>>();
             assert_eq!((sizes(&index), index.len), (sizes(&grown), grown.len), "{len}");
-            (len..len + 2_000).for_each(|slot| index.insert(hash(slot), slot, hash));
+            (len..len + 2_000).for_each(|slot| index.insert(hash(slot), slot));
             for slot in 0..len + 2_000 {
                 assert_eq!(index.find(hash(slot), |known| known == slot), Some(slot));
             }
@@ -349,9 +387,13 @@ mod tests {
 
     #[test]
     fn two_slots_with_one_key_are_no_index() {
-        let slots = (0..5_000).map(|slot| (slot % 4_999, slot));
-        assert!(KeyIndex::of(slots.clone(), |_, _| false).is_some());
-        assert!(KeyIndex::of(slots, |one, other| one % 4_999 == other % 4_999).is_none());
+        let index_with = |are_equal: fn(u32, u32) -> bool| {
+            let mut index = KeyIndex::new();
+            (0..5_000).for_each(|slot| index.restore(slot % 4_999));
+            index.finish_restore(are_equal)
+        };
+        assert!(index_with(|_, _| false).is_some());
+        assert!(index_with(|one, other| one % 4_999 == other % 4_999).is_none());
     }
 
     proptest! {
@@ -363,7 +405,7 @@ mod tests {
             let mut slots = BTreeSet::new();
             for (slot, is_added) in steps {
                 if is_added && slots.insert(slot) {
-                    index.insert(hash(slot), slot, hash);
+                    index.insert(hash(slot), slot);
                 } else if !is_added {
                     slots.remove(&slot);
                     index.remove(hash(slot), slot);
@@ -380,7 +422,7 @@ mod tests {
     #[test]
     fn slots_with_equal_hashes_are_told_apart() {
         let mut index = KeyIndex::new();
-        (0..100).for_each(|slot| index.insert(7, slot, |_| 7));
+        (0..100).for_each(|slot| index.insert(7, slot));
         assert_eq!(index.find(7, |slot| slot == 42), Some(42));
         index.remove(7, 42);
         assert_eq!(index.find(7, |slot| slot == 42), None);

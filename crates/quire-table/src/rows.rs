@@ -9,7 +9,7 @@ use crate::row::{Head, Row};
 /// Lines of a row that are read ahead. The processor reads the later ones ahead itself.
 const LINES_AHEAD: usize = 3;
 
-/// Slots of one block: 3,584 bytes, which is a size of blocks in a mapped file.
+/// Slots of one block: 2,560 bytes, which is a size of blocks in a mapped file.
 const BLOCK_SLOTS: usize = 256;
 
 /// The rows of a table. A row keeps its slot while its key exists. The slot of a removed row goes to a new row.
@@ -28,14 +28,12 @@ pub(crate) struct Rows {
     size: usize,
 }
 
-/// 14 bytes. Numbers of 32 bits are in two halves, because they would be aligned to 4 bytes otherwise.
+/// 10 bytes. Numbers of 32 bits are in two halves, because they would be aligned to 4 bytes otherwise.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     /// The kind of the place in the upper two bits, and a number.
     place: [u16; 2],
     offset: u16,
-    /// Of the key.
-    hash: [u16; 2],
     /// When the slot was changed last: a count of scans.
     epoch: [u16; 2],
 }
@@ -83,13 +81,13 @@ impl Previous {
 }
 
 impl Slot {
-    fn new(location: Location, hash: u32, epoch: u32) -> Self {
+    fn new(location: Location, epoch: u32) -> Self {
         let (number, offset) = match location {
             Location::Page(Place { page, offset }) => (page, offset),
             Location::Large(index) => (LARGE << KIND_SHIFT | index, 0),
             Location::Free(next) => (FREE << KIND_SHIFT | next, 0),
         };
-        Slot { place: halves(number), offset, hash: halves(hash), epoch: halves(epoch) }
+        Slot { place: halves(number), offset, epoch: halves(epoch) }
     }
 
     fn location(&self) -> Location {
@@ -181,20 +179,6 @@ impl Rows {
         self.bytes(slot).is_some_and(|bytes| Row::key_of(bytes) == key)
     }
 
-    /// The hash of the key of a slot that has a row.
-    #[inline]
-    pub fn hash(&self, slot: u32) -> u32 {
-        whole(self.slot(slot).hash)
-    }
-
-    /// The hashes of the keys of all rows, and their slots.
-    pub fn hashes(&self) -> impl Iterator<Item = (u32, u32)> + Clone {
-        let slots = self.blocks.iter().flat_map(|block| block.iter()).zip(0..);
-        slots
-            .filter(|(slot, _)| !matches!(slot.location(), Location::Free(_)))
-            .map(|(slot, number)| (whole(slot.hash), number))
-    }
-
     /// When the slot was changed last.
     #[inline]
     pub fn epoch(&self, slot: u32) -> u32 {
@@ -205,7 +189,7 @@ impl Rows {
     ///
     /// # Panics
     /// When there are 2^30 rows.
-    pub fn insert(&mut self, parts: &[&[u8]], hash: u32, epoch: u32) -> u32 {
+    pub fn insert(&mut self, parts: &[&[u8]], epoch: u32) -> u32 {
         let slot = match self.free {
             Some(slot) => {
                 let Location::Free(next) = self.slot(slot).location() else {
@@ -217,7 +201,7 @@ impl Rows {
             None => self.new_slot(),
         };
         let location = self.store(slot, parts);
-        *self.slot_mut(slot) = Slot::new(location, hash, epoch);
+        *self.slot_mut(slot) = Slot::new(location, epoch);
         self.len += 1;
         slot
     }
@@ -244,8 +228,7 @@ impl Rows {
             self.free_place(location);
             self.store(slot, &parts)
         };
-        let hash = self.hash(slot);
-        *self.slot_mut(slot) = Slot::new(location, hash, epoch);
+        *self.slot_mut(slot) = Slot::new(location, epoch);
     }
 
     /// Removes the row in a slot that has one.
@@ -255,7 +238,7 @@ impl Rows {
         self.keep(location, previous);
         self.free_place(location);
         let next = self.free.map_or(0, |next| next + 1);
-        *self.slot_mut(slot) = Slot::new(Location::Free(next), 0, epoch);
+        *self.slot_mut(slot) = Slot::new(Location::Free(next), epoch);
         self.free = Some(slot);
         self.len -= 1;
     }
@@ -300,7 +283,7 @@ impl Rows {
             self.blocks.push(Array::with_capacity(capacity, &self.memory));
         }
         if let Some(last) = self.blocks.last_mut() {
-            last.extend_from_slice(&[Slot::new(Location::Free(0), 0, 0)]);
+            last.extend_from_slice(&[Slot::new(Location::Free(0), 0)]);
         }
         slot
     }
@@ -313,7 +296,7 @@ impl Rows {
             let blocks = &mut self.blocks;
             return Location::Page(self.pages.insert(slot, parts, &mut |slot, place| {
                 let moved = slot_mut(blocks, slot);
-                *moved = Slot::new(Location::Page(place), whole(moved.hash), whole(moved.epoch));
+                *moved = Slot::new(Location::Page(place), whole(moved.epoch));
             }));
         }
         let mut bytes = Array::with_capacity(size, &self.memory);

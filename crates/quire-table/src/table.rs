@@ -202,7 +202,7 @@ impl Table {
     /// at most `size` bytes of it. The wait for this memory is the largest part of the time of a put.
     pub fn look_ahead(&self, key: &[u8], size: usize) -> KeyPlace {
         let hash = hash_of(key);
-        let slot = self.keys.find(hash, |slot| self.rows.hash(slot) == hash);
+        let slot = self.keys.find(hash, |_| true);
         self.prefetch_row(KeyPlace { hash, slot }, size)
     }
 
@@ -221,16 +221,10 @@ impl Table {
             })
             .collect();
         for (place, _) in &mut places {
-            place.slot = self.keys.probable_slot(place.hash);
+            place.slot = self.keys.find(place.hash, |_| true);
             place.slot.iter().for_each(|slot| self.rows.prefetch_slot(*slot));
         }
-        for (mut place, size) in places {
-            let has_hash = |slot| self.rows.hash(slot) == place.hash;
-            if !place.slot.is_some_and(has_hash) {
-                place.slot = self.keys.find(place.hash, has_hash);
-            }
-            each(self.prefetch_row(place, size));
-        }
+        places.into_iter().for_each(|(place, size)| each(self.prefetch_row(place, size)));
     }
 
     fn prefetch_row(&self, place: KeyPlace, size: usize) -> KeyPlace {
@@ -270,8 +264,8 @@ impl Table {
                 slot
             }
             None => {
-                let slot = self.rows.insert(&Head::new(row).parts(row), hash, self.epoch);
-                self.keys.insert(hash, slot, |slot| self.rows.hash(slot));
+                let slot = self.rows.insert(&Head::new(row).parts(row), self.epoch);
+                self.keys.insert(hash, slot);
                 slot
             }
         };
@@ -295,7 +289,8 @@ impl Table {
     pub fn restore(&mut self, piece: &SnapshotPiece) {
         self.previous.clear();
         for (bytes, facts, entries) in piece.rows() {
-            let slot = self.rows.insert(&[bytes], facts.hash, self.epoch);
+            let slot = self.rows.insert(&[bytes], self.epoch);
+            self.keys.restore(facts.hash);
             if let Some(expires) = facts.expires {
                 self.lifetimes.insert((expires, slot));
             }
@@ -318,11 +313,8 @@ impl Table {
         if let Some(by_key) = &mut self.by_key {
             by_key.finish_restore();
         }
-        let rows = &self.rows;
-        let key = |slot| rows.row(slot).map(|row| row.key);
-        let are_equal = |one, other| rows.hash(one) == rows.hash(other) && key(one) == key(other);
-        self.keys = KeyIndex::of(rows.hashes(), are_equal).ok_or(BadSnapshot::SameKey)?;
-        Ok(())
+        let key = |slot| self.rows.row(slot).map(|row| row.key);
+        self.keys.finish_restore(|one, other| key(one) == key(other)).ok_or(BadSnapshot::SameKey)
     }
 
     /// Removes the row with a key. `at` is the record of the log that removes it. Returns whether there was one.
@@ -547,13 +539,15 @@ impl Table {
     }
 
     fn slot_of(&self, key: &[u8], hash: u32) -> Option<u32> {
-        self.keys.find(hash, |slot| self.rows.hash(slot) == hash && self.rows.has_key(slot, key))
+        self.keys.find(hash, |slot| self.rows.has_key(slot, key))
     }
 
     fn remove_slot(&mut self, slot: u32, at: Moment) {
         self.read_indexed(Some(slot));
         self.leave(slot);
-        self.keys.remove(self.rows.hash(slot), slot);
+        if let Some(row) = self.rows.row(slot) {
+            self.keys.remove(hash_of(row.key), slot);
+        }
         self.rows.remove(slot, self.epoch, &mut self.previous);
         self.change_indexes(slot, None, Spelling::Usual);
         self.keep_version(at);
