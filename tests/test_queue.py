@@ -552,7 +552,8 @@ def test_a_handler_that_was_not_begun_when_the_client_closes_never_sees_its_mess
 
     client.subscribe("TRIED", max_backlog=10, on_message=handle)
     assert begun.wait(PATIENCE)
-    close = threading.Thread(target=client.close)
+    # It does not wait longer for the handler.
+    close = threading.Thread(target=client.close, args=(1,))
     close.start()
     mine = other.subscribe("TRIED", max_backlog=10)
     again = [mine.get(PATIENCE) for _ in range(3)]

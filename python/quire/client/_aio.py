@@ -547,7 +547,9 @@ class AsyncClient(ClientBase[AsyncSubscription]):
 
     @suggests
     async def close(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> None:
-        """Waits up to `timeout` for pending publishes, and closes the client. All iterations end.
+        """Waits up to `timeout` for running handlers and pending publishes, and closes the client. All iterations end.
+
+        Called by a handler, it returns at once, and is carried out when the handler has returned.
 
         Does not wait without a connection, or after the connection is lost. Logs the number of publishes that
         are not persisted, and the errors of publishes that `flush` did not raise. Does nothing when the client is closed.

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -36,6 +36,7 @@ from quire._units import Duration, counted
 from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
 from quire.client._driver import Driver, Handler, Running
 from quire.client._failures import FailureLog
+from quire.client._handling import Handling, is_handling
 from quire.client._options import ClientOptions, generated_name
 from quire.client._publish import Batch, Publish, note_of_batch
 from quire.client._receipts import Following, LoopReceipt, OnPersisted, ReceiptBase, check_on_persisted
@@ -68,6 +69,8 @@ T = TypeVar("T")
 ENDED_BEFORE = ("unknown_subscription", "shutting_down", "disconnected", "closed")
 #: Bookmarks in one command; more are said in several.
 BOOKMARKS_PER_COMMAND = 10_000
+#: The part of the timeout of `close` in which it waits for handlers. In the rest it releases the messages that no handler has begun.
+HANDLERS_SHARE = 0.9
 
 
 class ClientBase(Generic[S]):
@@ -97,6 +100,14 @@ class ClientBase(Generic[S]):
         #: Called when a subscription with a handler has ended, with the error that ended it.
         self._on_end: dict[int, OnEnd] = {}
         self._handling: Running | None = None
+        #: The message whose handler runs.
+        self._in_hand: Message | None = None
+        #: The client is being closed: no handler begins a message of a queue.
+        self._is_leaving = False
+        #: Set when a handler has returned while the client is being closed.
+        self._returned = driver.event()
+        #: The close or drain that a handler asked for, which waits for this handler.
+        self._closing: Running | None = None
         self._listeners: list[StateListener] = []
         self._listening: Running | None = None
         self._workers: set[Worker] = set()
@@ -711,31 +722,43 @@ class ClientBase(Generic[S]):
         with self._lock:
             self._workers.add(worker)
         try:
-            return await worker.run()
+            with Handling(self):
+                return await worker.run()
         finally:
             with self._lock:
                 self._workers.discard(worker)
+            if self._closing is not None and not is_handling(self):
+                # A handler of the worker closes the client.
+                await self._closing.join(None)
 
-    async def _stop_workers(self, deadline: float) -> None:
-        """They finish what is in hand; waits for those that are not the caller."""
+    def _stop_workers(self) -> list[Worker]:
+        """They finish what is in hand."""
         with self._lock:
             workers = list(self._workers)
         for worker in workers:
             worker.stop()
-        for worker in workers:
-            if not worker.runs_here():
-                await worker.done.wait(left_until(deadline))
+        return workers
 
     # The end
 
     async def _drain(self, timeout: Duration) -> DrainReport:
-        deadline = monotonic() + (timeout_to_core(timeout) or 0.0)
-        await self._stop_workers(deadline)
+        seconds = timeout_to_core(timeout) or 0.0
+        if is_handling(self):
+            core = self._bind()
+            self._close_later(self._drain_now(seconds))
+            unprocessed = self._unprocessed(core, list(self._subscriptions.values()))
+            return DrainReport(core.unpersisted_count, unprocessed)
+        return await self._drain_now(seconds)
+
+    async def _drain_now(self, timeout: float) -> DrainReport:
+        deadline = monotonic() + timeout
+        for worker in self._stop_workers():
+            await worker.done.wait(left_until(deadline))
         with self._lock:
             subscriptions = list(self._subscriptions.values())
         core = self._started
         if core is None:
-            return await self._close(0.0)
+            return await self._close_now(0.0)
         # Handlers keep their queue messages until they return.
         leased = [s for s in subscriptions if s._is_leased_to_handler]
         if core.state == "connected":
@@ -748,14 +771,36 @@ class ClientBase(Generic[S]):
             await self._handling.join(left_until(deadline))
         if core.state == "connected":
             await self._unsubscribe([s.sub_id for s in leased], deadline)
-        report = await self._close(left_until(deadline))
+        report = await self._close_now(left_until(deadline))
         return replace(report, unprocessed=self._unprocessed(core, subscriptions))
 
     def _unprocessed(self, core: _quire.Client, subscriptions: Iterable[S]) -> int:
         """Messages of these subscriptions, and of those with handlers, that were received and not processed."""
         return core.handled_count + sum(s._core.outstanding_count for s in subscriptions)
 
-    async def _close(self, timeout: float) -> DrainReport:
+    async def _close(self, timeout: float) -> None:
+        if is_handling(self):
+            self._is_leaving = True
+            self._close_later(self._close_now(timeout))
+            return
+        if self._closing is not None:
+            await self._closing.join(timeout if self.state == "connected" else 0.0)
+        await self._close_now(timeout)
+
+    def _close_later(self, work: Coroutine[Any, Any, DrainReport]) -> None:
+        """Closes the client in the background, because that waits for the handler that is the caller."""
+        self._stop_workers()
+
+        async def close() -> None:
+            await work
+
+        with self._lock:
+            if self._closing is not None:
+                work.close()
+                return
+            self._closing = self._driver.run(f"quire-closing-{self.name}", close())
+
+    async def _close_now(self, timeout: float) -> DrainReport:
         """Waits for what is pending, ends the core, and logs what is not persisted."""
         self._is_closed = True
         core = self._started
@@ -764,8 +809,15 @@ class ClientBase(Generic[S]):
         # Does not wait without a connection: reconnecting can take hours, or never succeed.
         deadline = monotonic() + (timeout if core.state == "connected" else 0.0)
         try:
+            # The core cannot settle a message after its end, so the handlers that run return before it.
+            self._is_leaving = True
+            handlers_deadline = monotonic() + left_until(deadline) * HANDLERS_SHARE
+            for worker in self._stop_workers():
+                await worker.done.wait(left_until(handlers_deadline))
+            if self._in_hand is not None:
+                await self._returned.wait(left_until(handlers_deadline))
             if core.state == "connected" and (core.unpersisted_count or core.unconfirmed_count):
-                is_flushed = await self._flushed_while_connected(core, timeout)
+                is_flushed = await self._flushed_while_connected(core, left_until(deadline))
                 if not is_flushed and core.state != "connected":
                     deadline = monotonic()
         except QuireError as error:
@@ -851,18 +903,29 @@ class ClientBase(Generic[S]):
                     # Of a subscription that is being entered, which holds the lock until its handler is known.
                     with self._lock:
                         handler = self._handlers.get(message._number)
-                if handler is None or not message._begin():
-                    continue
-                try:
-                    await self._driver.handle(handler, message)
-                    message.discard()
-                except BaseException as error:
-                    if self._driver.is_told_to_end(error):
-                        raise
-                    # One bad message must not stop the others, `sys.exit()` in its handler included. It stays unprocessed, so that
-                    # a resumption sees it again.
-                    text = f"the handler of {message.sub_id!r} failed on a message"
-                    self._failures.log(text, message, error)
+                if handler is not None:
+                    await self._handle(handler, message)
+
+    async def _handle(self, handler: Handler, message: Message) -> None:
+        # Set before the look, so that a close either waits for the message or keeps it from being begun.
+        self._in_hand = message
+        try:
+            if (self._is_leaving and message.queue is not None) or not message._begin():
+                return
+            with Handling(self):
+                await self._driver.handle(handler, message)
+            message.discard()
+        except BaseException as error:
+            if self._driver.is_told_to_end(error):
+                raise
+            # One bad message must not stop the others, `sys.exit()` in its handler included. It stays unprocessed, so that
+            # a resumption sees it again.
+            text = f"the handler of {message.sub_id!r} failed on a message"
+            self._failures.log(text, message, error)
+        finally:
+            self._in_hand = None
+            if self._is_leaving:
+                self._returned.set()
 
     def _listen(self, core: _quire.Client, seen: int) -> Running:
         return self._driver.run(f"quire-states-{self.name}", self._run_listeners(core, seen))

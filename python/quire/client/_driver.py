@@ -108,10 +108,6 @@ class Driver(ABC):
         """
 
     @abstractmethod
-    def current(self) -> object:
-        """The thread or task that runs."""
-
-    @abstractmethod
     def event(self) -> Event:
         """A new flag, which is not set."""
 

@@ -152,9 +152,6 @@ class Loop(Driver):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def current(self) -> object:
-        return asyncio.current_task()
-
     def event(self) -> Event:
         return LoopEvent()
 

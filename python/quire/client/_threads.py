@@ -128,9 +128,6 @@ class Threads(Driver):
         if failures:
             raise failures[0]
 
-    def current(self) -> object:
-        return threading.current_thread()
-
     def event(self) -> Event:
         return ThreadEvent()
 

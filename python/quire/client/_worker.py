@@ -12,6 +12,7 @@ from quire._errors import ConfigError, QuireError, UnknownQueueError
 from quire._message import Message
 from quire._units import Duration, seconds
 from quire.client._driver import Handler
+from quire.client._handling import Handling
 from quire.client._reports import WorkReport
 
 if TYPE_CHECKING:
@@ -84,8 +85,6 @@ class Worker:
         self._retry_delay = retry_delay
         self._is_stopping = False
         self._is_over = False
-        #: The threads or tasks that handle.
-        self._handling: set[object] = set()
         #: Held while the members below change, never during a wait.
         self._lock = threading.Lock()
         self._in_hand: dict[int, Message] = {}
@@ -101,10 +100,6 @@ class Worker:
         """Stops the worker: running handlers finish, and messages without a handler return to the queue."""
         self._is_stopping = True
         self._driver.wake()
-
-    def runs_here(self) -> bool:
-        """Whether the caller is one of the handlers, which must not wait for itself."""
-        return self._driver.current() in self._handling
 
     async def run(self) -> WorkReport:
         name, renewals = self._client.name, None
@@ -127,13 +122,13 @@ class Worker:
         return WorkReport(**self._counts)
 
     async def _work(self) -> None:
-        self._handling.add(self._driver.current())
         try:
-            while not self._is_stopping:
-                for message in await self._driver.wait(self._take, self._driver.stop_latency):
-                    if message is None:
-                        return
-                    await self._handle(message)
+            with Handling(self._client):
+                while not self._is_stopping:
+                    for message in await self._driver.wait(self._take, self._driver.stop_latency):
+                        if message is None:
+                            return
+                        await self._handle(message)
         finally:
             # The subscription has ended, or a handler was interrupted: the others stop, too.
             self.stop()
