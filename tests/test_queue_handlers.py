@@ -188,3 +188,110 @@ def test_a_signal_handler_may_close_the_client_whose_worker_it_interrupts(
         interrupting.join(PATIENCE)
         signal.signal(signal.SIGUSR1, before)
     assert (client.state, report.acknowledged) == ("closed", 1)
+
+
+# A handler that raises
+
+
+class Handler:
+    """Notes each delivery, and raises on the first `failures` deliveries of message 0. `done` is set with message 1."""
+
+    def __init__(self, failures: float, error: type[BaseException] = RuntimeError) -> None:
+        self.failures = failures
+        self.error = error
+        self.seen: list[tuple[int, int, int]] = []
+        self.done = threading.Event()
+
+    def __call__(self, message: quire.Message) -> None:
+        n = message.json()["n"]
+        self.seen.append((n, message.delivery_count, message.cancel_count))
+        if n == 1:
+            self.done.set()
+        elif len(self.seen) <= self.failures:
+            raise self.error("on purpose")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_with_auto_ack_the_message_of_a_handler_that_raises_returns_to_its_queue(
+    options: dict[str, Any],
+    other: quire.Client,
+    error: type[BaseException],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    publish(other, 2)
+    handler = Handler(1, error)
+    with quire.Client(**options, auto_ack=True) as client:
+        client.subscribe("JOBS", on_message=handler)
+        assert handler.done.wait(10)
+    assert handler.seen == [(0, 1, 0), (0, 2, 1), (1, 1, 0)]
+    assert figures(other) == {"depth": 0, "acknowledged": 2, "cancelled": 1}
+    assert "failed on a message" in caplog.text
+
+
+async def test_with_auto_ack_the_message_of_an_asyncio_handler_that_raises_returns_to_its_queue(
+    options: dict[str, Any], other: quire.Client
+) -> None:
+    publish(other, 2)
+    handler, done = Handler(1), asyncio.Event()
+
+    async def handle(message: quire.Message) -> None:
+        await asyncio.sleep(0)
+        handler(message)
+        if handler.done.is_set():
+            done.set()
+
+    async with quire.AsyncClient(**options, auto_ack=True) as client:
+        await client.subscribe("JOBS", on_message=handle)
+        await asyncio.wait_for(done.wait(), 10)
+    assert handler.seen == [(0, 1, 0), (0, 2, 1), (1, 1, 0)]
+    assert figures(other) == {"depth": 0, "acknowledged": 2, "cancelled": 1}
+
+
+def test_a_message_on_which_its_handler_always_raises_becomes_a_dead_letter(
+    options: dict[str, Any], other: quire.Client
+) -> None:
+    publish(other, 2, "tries")
+    handler = Handler(float("inf"))
+    with quire.Client(**options, auto_ack=True) as client:
+        client.subscribe("TRIED", on_message=handler)
+        assert handler.done.wait(10)
+    assert handler.seen == [(0, 1, 0), (0, 2, 1), (0, 3, 2), (1, 1, 0)], "max_cancels is 2"
+    letter = other.subscribe("dead", bookmark=quire.EPOCH).get(PATIENCE).json()
+    assert (letter["message"], letter["reason"]) == ({"n": 0}, ["max_cancels"])
+
+
+def test_a_handler_that_raises_frees_its_place_in_an_at_most_once_queue(
+    options: dict[str, Any], other: quire.Client
+) -> None:
+    publish(other, 2, "single")
+    handler = Handler(1)
+    with quire.Client(**options, auto_ack=True) as client:
+        client.subscribe("ONCE", on_message=handler)
+        assert handler.done.wait(10)
+    assert [n for n, *_ in handler.seen] == [0, 1], "the message has left the queue"
+
+
+def test_without_auto_ack_the_message_of_a_handler_that_raises_stays_with_the_client(
+    options: dict[str, Any], other: quire.Client
+) -> None:
+    publish(other, 2)
+    handler = Handler(1)
+    with quire.Client(**options) as client:
+        client.subscribe("JOBS", max_backlog=2, on_message=handler)
+        assert handler.done.wait(PATIENCE)
+        assert figures(other) == {"depth": 2, "acknowledged": 0, "cancelled": 0}
+
+
+def test_a_verdict_of_a_handler_that_raises_counts(options: dict[str, Any], other: quire.Client) -> None:
+    publish(other, 1)
+    done = threading.Event()
+
+    def handle(message: quire.Message) -> None:
+        message.ack()
+        done.set()
+        raise RuntimeError("on purpose")
+
+    with quire.Client(**options, auto_ack=True) as client:
+        client.subscribe("JOBS", on_message=handle)
+        assert done.wait(PATIENCE)
+    assert figures(other) == DONE

@@ -922,6 +922,9 @@ class ClientBase(Generic[S]):
             # a resumption sees it again.
             text = f"the handler of {message.sub_id!r} failed on a message"
             self._failures.log(text, message, error)
+            if self._options.auto_ack and message.queue is not None:
+                # It would keep its place in the backlog as long as its lease lasts.
+                message.cancel()
         finally:
             self._in_hand = None
             if self._is_leaving:

@@ -192,7 +192,7 @@ class Client(ClientBase[Subscription]):
       Without it, dataclasses, pydantic models, times, `Decimal`, `UUID`, `Enum` and sets are converted as
       pydantic does
     - `auto_ack`: acknowledge a queue message when its handler returned, or when the program asks for the next
-      one
+      one, and return it to its queue when its handler raised
     - `ack_batch_size`, `ack_timeout`: acknowledgements are sent together, when there is this number of them
       or after this time
     - `reconnect`: the delays between attempts to reconnect, as a `Reconnect`
