@@ -230,6 +230,7 @@ def wrong(value: object) -> Any:
 
 def test_arguments_of_constructors(tmp_path: Path) -> None:
     refused(lambda: quire.Journal(wrong(None)), "directory", "expected a path, got `NoneType`")
+    refused(lambda: quire.Journal(""), "directory", "the path is empty")
     refused(
         lambda: quire.Journal(tmp_path, preallocated_journal_files=wrong("2")),
         "preallocated_journal_files",

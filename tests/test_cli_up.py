@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import quire
+from quire.cli import _up
 from support import command_line
 from support.waiting import PATIENCE, wait_until
 
@@ -67,6 +68,20 @@ def test_a_pair_is_started_stopped_and_started_again_with_its_data(
             with quire.Client(url) as client:
                 subscription = client.subscribe("t", bookmark=quire.EPOCH)
                 assert subscription.get(PATIENCE).json() == {"n": 1}
+
+
+def test_the_same_options_start_the_same_instances_again(tmp_path: Path) -> None:
+    options = (str(tmp_path / "trial"), "--instances", "2", "--port", "0", "--sync-type", "async")
+    with running(*options) as (process, said):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    with running(*options) as (process, again):
+        assert again["urls"] == said["urls"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    port = again["urls"]["instance-1"].rpartition(":")[2]
+    with running(*options[:3], "--port", port) as (_, again):
+        assert again["urls"] == said["urls"]
 
 
 def test_an_instance_that_ends_is_reported_and_the_others_continue(tmp_path: Path) -> None:
@@ -158,15 +173,14 @@ def test_a_wrong_number_is_refused(arguments: list[str], reason: str, tmp_path: 
     ("arguments", "reason"),
     [
         (["--instances", "3"], "has 2 instances: leave the option out"),
-        (["--port", "9500"], "has instances already: change their files"),
-        (["--sync-type", "async"], "has instances already: change their files"),
+        (["--port", "9501"], "instance-1.toml has the port 9500: change the files"),
+        (["--sync-type", "async"], "instance-1.toml has sync: change the files"),
     ],
 )
 def test_an_option_that_contradicts_the_files_is_refused(
     arguments: list[str], reason: str, tmp_path: Path
 ) -> None:
-    for number in (1, 2):
-        (tmp_path / f"instance-{number}.toml").write_text(f'name = "instance-{number}"\n')
+    _up._write(tmp_path, 2, 9500, "sync")
     refused = command_line.quire("up", str(tmp_path), *arguments)
     assert refused.returncode == 2
     assert reason in refused.stderr

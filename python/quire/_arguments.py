@@ -130,9 +130,13 @@ def check_type(value: object, kind: type[str | int], key: str, *, optional: bool
 
 
 def check_path(value: object, key: str, *, optional: bool = False) -> None:
-    """Raises `ConfigError` for what is not the path of a file or directory."""
-    if not (optional and value is None) and not isinstance(value, (str, os.PathLike)):
+    """Raises `ConfigError` for what is not the path of a file or directory. An empty text would be the working directory."""
+    if optional and value is None:
+        return
+    if not isinstance(value, (str, os.PathLike)):
         raise ConfigError(f"expected a path, got `{type(value).__name__}`", key=key)
+    if not os.fspath(value):
+        raise ConfigError("the path is empty", key=key)
 
 
 def journal_inside(directory: Path) -> Path | None:

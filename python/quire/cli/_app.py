@@ -121,7 +121,7 @@ def up(
     """Run instances on this machine that replicate to each other, until Ctrl-C or SIGTERM.
 
     The first run writes a configuration file for each instance into the directory.
-    Later runs start the same instances with their data.
+    Later runs start the same instances with their data. An option that the files contradict is refused.
     The configuration files can be changed, and `quire serve` runs each of them alone.
 
     For example:

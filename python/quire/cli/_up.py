@@ -59,11 +59,12 @@ def up(
         raise ConfigError(f"{port} is not between 0 and {65535 - LINKS_ABOVE - INSTANCES_MAX}", key="--port")
     with _locked(directory):
         files = sorted(directory.glob("instance-*.toml"))
-        if files:
-            _check_same(directory, files, instances, port, sync_type)
-        else:
+        is_new = not files
+        if is_new:
             files = _write(directory, instances or 2, PORT if port is None else port, sync_type or "sync")
         found = [_Instance(file, Config.load(file)) for file in files]
+        if not is_new:
+            _check_same(directory, found, instances, port, sync_type)
         for instance in found:
             _check_ports(instance, can_choose=port is not None or instances is not None)
         return _run(directory, found, as_json=as_json)
@@ -93,16 +94,27 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _check_same(
-    directory: Path, files: list[Path], instances: int | None, port: int | None, sync_type: SyncType | None
+    directory: Path,
+    found: list[_Instance],
+    instances: int | None,
+    port: int | None,
+    sync_type: SyncType | None,
 ) -> None:
-    """An option that says other than the files would have no effect."""
-    if instances is not None and instances != len(files):
-        reason = f"{directory} has {len(files)} instances: leave the option out, or name another directory"
+    """An option that says other than the files would have no effect. Port 0 takes any ports, so it takes those of the files."""
+    if instances is not None and instances != len(found):
+        reason = f"{directory} has {len(found)} instances: leave the option out, or name another directory"
         raise ConfigError(reason, key="--instances")
-    for key, value in (("--port", port), ("--sync-type", sync_type)):
-        if value is not None:
-            reason = f"{directory} has instances already: change their files, or name another directory"
-            raise ConfigError(reason, key=key)
+    first = found[0]
+    ports = {address.port for address in first.config.addresses}
+    if port and port not in ports:
+        shown = " and ".join(map(str, sorted(ports)))
+        reason = f"{first.file} has the port {shown}: change the files, or name another directory"
+        raise ConfigError(reason, key="--port")
+    for instance in found:
+        for destination in instance.config.replication.destination:
+            if sync_type is not None and destination.sync_type != sync_type:
+                reason = f"{instance.file} has {destination.sync_type}: change the files, or name another directory"
+                raise ConfigError(reason, key="--sync-type")
 
 
 def _write(directory: Path, count: int, port: int, sync_type: SyncType) -> list[Path]:

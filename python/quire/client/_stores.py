@@ -9,7 +9,6 @@ from typing import Final, Self
 
 from quire import _quire
 from quire._arguments import check_path, suggests
-from quire._errors import ConfigError
 from quire._units import Size, size
 
 #: Bytes of unpersisted publishes that a client keeps; above it `publish` waits.
@@ -80,6 +79,4 @@ class BookmarkStore:
 def absolute(path: str | os.PathLike[str], key: str) -> Path:
     """The file, wherever the program goes later."""
     check_path(path, key)
-    if not os.fspath(path):
-        raise ConfigError("the path is empty", key=key)
     return Path(path).expanduser().absolute()
