@@ -166,3 +166,24 @@ def test_the_entry_of_a_pattern_shows_its_topics_together(url: str) -> None:
         "parts/none" in run("sow", "parts/none", url=url).stderr
         or not run("sow", "parts/none", url=url).stdout
     )
+
+
+@pytest.mark.parametrize("name", [(), ("--name", "loader")])
+def test_publish_names_the_line_that_was_refused(name: tuple[str, ...], url: str, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id": 1}\n\n{"id": 2}\n\n{bad\n{"id": 3}\n')
+    result = run("publish", "orders", str(rows), *name, url=url)
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"quire: line 5 of {rows} was refused; the lines that were not refused")
+    assert len(lines(run("sow", "orders", url=url))) == 3
+
+
+def test_publish_names_the_line_that_is_too_large(url: str, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(f'{{"id": 1}}\n\n{"x" * 17_000_000}\n{{"id": 3}}\n')
+    result = run("publish", "orders", str(rows), url=url)
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"quire: line 3 of {rows} was not published, nor were the lines after it")
+    assert len(lines(run("sow", "orders", url=url))) == 1
+    result = run("publish", "orders", stdin="{bad\n", url=url)
+    assert result.stderr.startswith("quire: line 1 of the standard input was refused")

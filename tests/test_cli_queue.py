@@ -115,6 +115,10 @@ def test_subscribe_says_what_a_queue_requires(url: str) -> None:
     backlog = run("subscribe", "JOBS", "--max-backlog", "2", url=url)
     assert (backlog.returncode, backlog.stdout) == (2, "")
     assert "JOBS is a queue, and --max-backlog requires --ack" in backlog.stderr
+    for option, value in (("--max-backlog", "0"), ("--bookmark", "epoch")):
+        refused = run("subscribe", "JOBS", "--ack", option, value, url=url)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert refused.stderr.startswith(f"quire: {option}: ")
     topic = run("subscribe", "tasks", "--ack", url=url)
     assert (topic.returncode, topic.stdout) == (1, "")
     assert "no queue has the name" in topic.stderr

@@ -6,9 +6,11 @@ import json
 import sys
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, BinaryIO, cast
 
 import quire
@@ -61,11 +63,12 @@ def publish(
     lifetime = None if expiration is None else seconds(expiration, "--expiration")
     started = time.perf_counter()
     count = size = skipped = 0
-    with _opened(file) as (source, total), quire.Client(url, name=name) as client:
+    places = _Places(file)
+    with _opened(file) as (source, total), quire.Client(url, name=name) as client, places:
         # With a client name, the number of a line is its sequence. The server has the lines up to this one.
         known = 0 if name is None else client.persisted
         with _progress(total) as advance:
-            for number, (data, position) in enumerate(_lines(source, file, as_csv), start=1):
+            for number, (data, line, position) in enumerate(_lines(source, file, as_csv), start=1):
                 if number % 1000 == 0:
                     advance(position)
                 if number <= known:
@@ -74,8 +77,9 @@ def publish(
                 if rate is not None:
                     _wait_until(started + count / rate)
                 sequence = quire.AUTO if name is None else number
+                places.line = line
                 if delta:
-                    client.delta_publish(
+                    taken = client.delta_publish(
                         topic,
                         data,
                         sequence=sequence,
@@ -85,7 +89,7 @@ def publish(
                         sow_key=key,
                     )
                 else:
-                    client.publish(
+                    taken = client.publish(
                         topic,
                         data,
                         sequence=sequence,
@@ -96,6 +100,7 @@ def publish(
                         deliver_at=moment,
                         sow_key=key,
                     )
+                places.note(taken)
                 count += 1
                 size += len(data)
         client.flush()
@@ -180,6 +185,12 @@ def subscribe(
         raise quire.ConfigError("it requires --sow or --delta", key="--oof")
     if no_empties and not delta:
         raise quire.ConfigError("it requires --delta", key="--no-empties")
+    if ack and begin is not None:
+        raise quire.ConfigError(
+            "it does not go together with --ack: it reads the log, not a queue", key="--bookmark"
+        )
+    if ack and max_backlog == 0:
+        raise quire.ConfigError("with 0, a queue delivers no messages to --ack", key="--max-backlog")
     interval = None if conflation is None else seconds(conflation, "--conflation")
     if sow or delta:
         given = {
@@ -469,23 +480,57 @@ def _opened(file: str) -> Iterator[tuple[BinaryIO, int | None]]:
         yield source, total
 
 
-def _lines(source: BinaryIO, file: str, as_csv: bool) -> Iterator[tuple[bytes, int]]:
-    """Messages, and how far into the source they reach. Empty lines are skipped."""
-    position = 0
+def _lines(source: BinaryIO, file: str, as_csv: bool) -> Iterator[tuple[bytes, int, int]]:
+    """Messages, the lines at which they end, and how far into the source they reach. Empty lines are skipped."""
+    number = position = 0
 
     def read() -> Iterator[bytes]:
-        nonlocal position
+        nonlocal number, position
         for line in source:
+            number += 1
             position += len(line)
             yield line
 
     if as_csv:
         for row in json_rows(read(), file=file):
-            yield row, position
+            yield row, number, position
         return
     for line in read():
         if data := line.rstrip(b"\r\n"):
-            yield data, position
+            yield data, number, position
+
+
+class _Places:
+    """The lines of published messages. Around the publishes, it names the line of the message that an error is about."""
+
+    def __init__(self, file: str) -> None:
+        self._file = "the standard input" if file == "-" else file
+        #: The line of the message that is published now; 0 = there is none.
+        self.line = 0
+        #: A sequence and its line. Those after it have the next lines, up to the next entry.
+        self._first: list[tuple[int, int]] = []
+
+    def note(self, sequence: int | None) -> None:
+        """The message of the current line has this sequence."""
+        line, self.line = self.line, 0
+        if sequence is None or (self._first and sequence - self._first[-1][0] == line - self._first[-1][1]):
+            return
+        self._first.append((sequence, line))
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        is_refusal = isinstance(error, quire.QuireError) and not isinstance(error, quire.NameInUseError)
+        sequence = getattr(error, "sequence", None) if is_refusal else None
+        if sequence is not None and (place := bisect_right(self._first, sequence, key=itemgetter(0))):
+            first, line = self._first[place - 1]
+            # The client has flushed the others before it raised the error.
+            note = "was refused; the lines that were not refused are published"
+            print(f"quire: line {line + sequence - first} of {self._file} {note}", file=sys.stderr)
+        elif is_refusal and self.line:
+            note = "was not published, nor were the lines after it"
+            print(f"quire: line {self.line} of {self._file} {note}", file=sys.stderr)
 
 
 def _wait_until(instant: float) -> None:
