@@ -15,7 +15,9 @@ from support.waiting import PATIENCE, wait_until
 from support.ways_in import configured
 
 ORDERS = {"name": "orders", "message_type": "json", "key": ["/id"], "expiration": "enabled"}
-SETTINGS: dict[str, Any] = {"sow_topic": [ORDERS, {"name": "prices", "message_type": "json"}]}
+SETTINGS: dict[str, Any] = {
+    "sow_topic": [ORDERS, *({"name": name, "message_type": "json"} for name in ("prices", "prices-EU"))]
+}
 RECONNECT = quire.Reconnect(initial="5ms", maximum="50ms")
 
 
@@ -90,6 +92,98 @@ def test_the_keys_of_a_table(client: quire.Client) -> None:
         assert {key: message.json()["price"] for key, message in by_key.items()} == {"k1": 1, "k2": 2}
         assert set(by_fields) == {("IBM", "3"), ("IBM", None)}
         assert by_fields["IBM", "3"].json() == {"symbol": "IBM", "venue": 3}
+
+
+@pytest.mark.parametrize("key", ["id", "/id", ["/qty", "/id"]])
+@pytest.mark.parametrize("select", ["-/id", ["-/", "+/qty"]])
+def test_a_table_whose_select_leaves_out_a_field_of_its_key_is_refused(
+    client: quire.Client, key: str | list[str], select: str | list[str]
+) -> None:
+    with pytest.raises(quire.ConfigError, match=r'^select: it leaves out /id, a field of `key`; add "\+/id"'):
+        client.table("orders", key=key, select=select)
+
+
+def test_a_table_over_a_pattern_has_the_topics_in_its_keys(client: quire.Client) -> None:
+    client.publish("prices", {"qty": 1}, sow_key="k")
+    client.publish("prices-EU", {"qty": 2}, sow_key="k")
+    with client.table("^prices") as table, client.table(quire.exact("prices")) as one:
+        assert table.ready.wait(PATIENCE)
+        assert shown(table) == {("prices", "k"): 1, ("prices-EU", "k"): 2}
+        changes = table.changes()
+        client.sow_delete("prices", keys="k")
+        change = changes.get(PATIENCE)
+        assert change is not None
+        assert (change.kind, change.key, shown(table)) == (
+            "removed",
+            ("prices", "k"),
+            {("prices-EU", "k"): 2},
+        )
+        assert one.ready.wait(PATIENCE)
+        assert ("prices", "k") not in one
+
+
+@pytest.mark.parametrize(
+    ("key", "field"),
+    [
+        ("/of", {"of": {"a": 1}}),
+        ("/of", {"of": [{"a": 1}]}),
+        ("/of", {"of": None}),
+        ("/of", {}),
+        (["/at", "/of"], {"at": 1}),
+    ],
+)
+def test_a_table_does_not_merge_records_whose_key_has_a_field_without_a_text(
+    client: quire.Client, key: str | list[str], field: dict[str, Any]
+) -> None:
+    with client.table("orders", key=key) as table:
+        changes = table.changes()
+        for qty in (1, 2):
+            client.publish("orders", {"id": "a", "qty": qty, **field})
+        assert table.ready.wait(PATIENCE)
+        assert [change.kind for change in (changes.get(PATIENCE), changes.get(PATIENCE)) if change] == [
+            "added",
+            "changed",
+        ]
+        client.publish("orders", {"id": "b", "qty": 3, **field})
+        with pytest.raises(
+            quire.ConfigError, match=r"^key: the record .* name fields in which every record has a text"
+        ):
+            changes.get(PATIENCE)
+        assert table.stale
+        assert list(shown(table).values()) == [2], "it keeps what it has"
+        with pytest.raises(quire.ConfigError):
+            next(table.changes())
+        assert table.ready.wait(PATIENCE), "it stays set"
+
+
+def test_a_table_that_cannot_keep_its_first_records_apart_is_never_ready(client: quire.Client) -> None:
+    for id in "ab":
+        client.publish("orders", {"id": id, "of": {"id": id}})
+    table = client.table("orders", key="/of")
+    with pytest.raises(quire.ConfigError, match="every record has a text"):
+        table.ready.wait(PATIENCE)
+    with pytest.raises(quire.ConfigError, match="every record has a text"):
+        next(table.changes())
+    assert (table.ready.is_set(), table.stale) == (False, True)
+
+
+async def test_the_tables_of_the_asyncio_client_keep_records_apart_too(place: dict[str, Any]) -> None:
+    async with quire.AsyncClient(**place) as client:
+        with pytest.raises(quire.ConfigError, match=r"^select: it leaves out /id"):
+            await client.table("orders", key="/id", select=["-/", "+/qty"])
+        await client.publish("prices", {"qty": 1}, sow_key="k")
+        await client.publish("prices-EU", {"qty": 2}, sow_key="k")
+        async with await client.table("^prices") as prices:
+            assert await prices.ready.wait(PATIENCE)
+            assert set(prices) == {("prices", "k"), ("prices-EU", "k")}
+        async with await client.table("orders", key="/of") as table:
+            changes = table.changes()
+            for id in "ab":
+                await client.publish("orders", {"id": id, "of": {}})
+            assert await changes.get(PATIENCE) is not None
+            with pytest.raises(quire.ConfigError, match="every record has a text"):
+                await changes.get(PATIENCE)
+            assert table.stale
 
 
 def test_a_function_is_called_with_each_change(client: quire.Client) -> None:

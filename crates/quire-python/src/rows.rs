@@ -11,6 +11,7 @@ use quire_arrow::{Collector, Inferred, SpecError, infer, top_level_fields};
 use quire_client::Message as Received;
 use quire_expression::filter::path_of;
 use quire_expression::message_type::{Arena, FieldId, FieldPlan, MessageType, Value};
+use quire_expression::select::Select;
 use quire_journal::{Position, PublisherId, Record, RecordKind};
 
 use crate::arrow::{ArrowScan, Batches, ScanFailure, plan};
@@ -126,6 +127,7 @@ fn record_of(message: &Received, message_type: MessageType) -> Record<'_> {
 /// Reads the texts of some fields of messages.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Fields {
+    paths: Vec<String>,
     plan: FieldPlan,
     fields: Vec<FieldId>,
     arena: Mutex<Arena>,
@@ -139,7 +141,13 @@ impl Fields {
         infer(&paths, MessageType::Json, std::iter::empty()).map_err(|error| bad_key(py, &error))?;
         let mut plan = FieldPlan::default();
         let fields = paths.iter().map(|path| plan.add(&path_of(path))).collect();
-        Ok(Fields { plan, fields, arena: Mutex::default() })
+        Ok(Fields { paths, plan, fields, arena: Mutex::default() })
+    }
+
+    /// The first field that a select list excludes. A list with a mistake excludes none: the server says what is wrong with it.
+    fn excluded_by(&self, select: &str) -> Option<&str> {
+        let select = Select::parse(select).ok()?;
+        self.paths.iter().find(|path| !select.has(&path_of(path))).map(String::as_str)
     }
 
     /// The text of each field; `None` for a field that is missing, or that is an object.

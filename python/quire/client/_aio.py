@@ -67,8 +67,10 @@ class AsyncSnapshot(SnapshotBase):
         self._client = client
 
     async def wait(self, timeout: Duration | None = None) -> bool:
-        """Waits for the event. Returns `False` after `timeout`, or when the client ended before the event."""
-        return bool(await self._client._driver.wait(self._core.wait_snapshot, timeout_to_core(timeout)))
+        """Waits for the event. See `Snapshot.wait`."""
+        is_set = bool(await self._client._driver.wait(self._core.wait_snapshot, timeout_to_core(timeout)))
+        self._check_possible()
+        return is_set
 
 
 # Iterators and not generators: `asyncio.wait_for(anext(messages), 1)` would end a generator for good.
@@ -122,6 +124,7 @@ class AsyncSubscription(SubscriptionBase):
         self.completed: AsyncCompleted = AsyncCompleted(client, core)
         #: An event: the last record of the query has arrived. Only a subscription that begins with one has it.
         self.snapshot: AsyncSnapshot = AsyncSnapshot(client, core)
+        self._snapshot = self.snapshot
 
     def __aiter__(self) -> AsyncIterator[Message]:
         self._check_not_handled()

@@ -65,8 +65,13 @@ class Snapshot(SnapshotBase):
     __doc__ = SnapshotBase.__doc__
 
     def wait(self, timeout: Duration | None = None) -> bool:
-        """Waits for the event. Returns `False` after `timeout`, or when the client ended before the event."""
-        return bool(self._core.wait_snapshot(timeout_to_core(timeout)))
+        """Waits for the event. Returns `False` after `timeout`, or when the client ended before the event.
+
+        Of a `Table` that ended before it had its first records, it raises the error.
+        """
+        is_set = bool(self._core.wait_snapshot(timeout_to_core(timeout)))
+        self._check_possible()
+        return is_set
 
 
 class Subscription(SubscriptionBase):
@@ -84,6 +89,7 @@ class Subscription(SubscriptionBase):
         self.completed: Completed = Completed(core)
         #: An event: the last record of the query has arrived. Only a subscription that begins with one has it.
         self.snapshot: Snapshot = Snapshot(core)
+        self._snapshot = self.snapshot
 
     def __iter__(self) -> Iterator[Message]:
         self._check_not_handled()
@@ -695,10 +701,12 @@ class Client(ClientBase[Subscription]):
         - `topic`: exact name, or a regular expression that selects several last-value topics
         - `filter`: content filter; the table has only records that match it
         - `key`: a field such as "/order_id", or several fields: the text of the field, or a tuple of texts, is
-          the key in the table. Of two records with one value, the later one is shown. Without it, the
-          `sow_key` of each record is its key
+          the key in the table. Of two records with one value, the later one is shown. Two records with one key
+          in which a field has no text (missing, NULL or an object) end the table with `ConfigError`. Without
+          `key`, the `sow_key` of each record is its key, and `(topic, sow_key)` for a pattern of topics
         - `on_change`: function that is called with each `Change`, on the thread of the handlers
-        - `select`: the part of each record to keep, as entries such as "-/", "+/symbol", "+/price"
+        - `select`: the part of each record to keep, as entries such as "-/", "+/symbol", "+/price"; with the
+          fields of `key`
         - `conflation`: shortest time between two changes of one record
         - `timeout`: how long to wait for the server, instead of `command_timeout`
 

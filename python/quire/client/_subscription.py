@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from quire import _quire
 from quire._arguments import check_timeout, check_type
 from quire._bookmarks import EPOCH, MOST_RECENT, range_to_core
-from quire._errors import ConfigError, DisconnectedError
+from quire._errors import ConfigError, DisconnectedError, QuireError
 from quire._filter import optional_filter_to_core
 from quire.client._reports import SubscriptionHealth
 from quire.client._spec import Change, Spec
@@ -23,6 +23,8 @@ DEFAULT_BATCH_COUNT = 1024
 
 class SubscriptionBase:
     """A subscription: its core, and its arguments."""
+
+    _snapshot: SnapshotBase
 
     def __init__(self, client: ClientBase[Any], core: _quire.Subscription, spec: Spec, sub_id: str) -> None:
         self._client = client
@@ -136,10 +138,20 @@ class SnapshotBase:
 
     def __init__(self, core: _quire.Subscription) -> None:
         self._core = core
+        self._failure: QuireError | None = None
 
     def is_set(self) -> bool:
         """Returns whether the event has happened."""
-        return self._core.is_snapshot()
+        return self._failure is None and self._core.is_snapshot()
+
+    def _fail(self, failure: QuireError) -> None:
+        """The event cannot happen any more. Nothing changes when it has happened."""
+        if not self.is_set():
+            self._failure = failure
+
+    def _check_possible(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
 
 def check_count(max_messages: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections import deque
@@ -25,9 +26,11 @@ from quire._errors import ConfigError, LimitExceededError, QuireError
 from quire._filter import FilterArgument
 from quire._frames import Fields, check_fields, pandas_frame, polars_frame
 from quire._message import Message
+from quire._topics import selects_one
 from quire._units import Duration
 from quire.client._query import arrow_of_rows
 from quire.client._records import QuerySpec, RecordsSpec, query
+from quire.client._spec import fields_to_core
 from quire.client._threads import finish
 
 if TYPE_CHECKING:
@@ -41,12 +44,15 @@ if TYPE_CHECKING:
     from quire.client._driver import Driver
     from quire.client._subscription import SubscriptionBase
 
+logger = logging.getLogger("quire.client")
+
 S = TypeVar("S", bound="SubscriptionBase")
 
 #: Changes that wait for one `changes()`. A program that takes none would otherwise collect them without a limit.
 CHANGES_MAX = 100_000
 
-#: A key of a record, or the text of the field `key`, or the texts of several fields. `None` for a missing field.
+#: A key of a record, with its topic for a pattern of topics. With `key`, the text of the field, or the texts of several fields: `None` for
+#: a field that has no text.
 TableKey = str | tuple[str | None, ...] | None
 #: The topic and the key of a record.
 _Name = tuple[str, str]
@@ -105,7 +111,8 @@ class Records:
     """The records of a table by their keys in the table.
 
     With `key_of`, several records of the topic can have one key. The one that came last is shown, and another
-    one when that is removed.
+    one when that is removed. `take` raises `ConfigError` for the second record of a key in which a field has no
+    text: such records need not have anything in common.
     """
 
     def __init__(self, key_of: Callable[[Message], TableKey] | None = None) -> None:
@@ -118,7 +125,7 @@ class Records:
 
     def take(self, message: Message) -> list[Change]:
         """Applies a message of the subscription, and returns what has changed in the table."""
-        name = (message.topic, message.sow_key or "")
+        name = _name_of(message)
         if message.command == "oof":
             return self._remove(name, message)
         key: TableKey = name[1] if self._key_of is None else self._key_of(message)
@@ -127,6 +134,8 @@ class Records:
             changes += self._remove(name, message)
         before = self.shown.get(key)
         if before is not None:
+            if None in key if isinstance(key, tuple) else key is None:
+                _check_same(key, name, _name_of(before))
             self._note(key, name, message, before)
         self.shown[key] = message
         self._keys[name] = key
@@ -136,7 +145,7 @@ class Records:
     def _note(self, key: TableKey, name: _Name, message: Message, before: Message) -> None:
         """Keeps the records of a key that has more than one."""
         rivals = self._rivals.get(key)
-        holder = (before.topic, before.sow_key or "")
+        holder = _name_of(before)
         if rivals is None:
             if holder == name:
                 return
@@ -149,7 +158,7 @@ class Records:
             return []
         key = self._keys.pop(name)
         before = self.shown[key]
-        is_shown = (before.topic, before.sow_key or "") == name
+        is_shown = _name_of(before) == name
         rivals = self._rivals.get(key)
         if rivals is not None:
             del rivals[name]
@@ -162,6 +171,21 @@ class Records:
             return [Change("changed", key, last, before)]
         del self.shown[key]
         return [Change("removed", key, message, before)]
+
+
+def _name_of(message: Message) -> _Name:
+    return message.topic, message.sow_key or ""
+
+
+def _check_same(key: TableKey, name: _Name, holder: _Name) -> None:
+    if name == holder:
+        return
+    (topic, sow_key), (other_topic, other_sow_key) = name, holder
+    reason = (
+        f"the record {sow_key!r} of {topic!r} and the record {other_sow_key!r} of {other_topic!r} both have the key {key!r}, "
+        "where None is a field without a text; name fields in which every record has a text or a number"
+    )
+    raise ConfigError(reason, key="key")
 
 
 class ChangesBase:
@@ -251,7 +275,8 @@ class TableBase(Mapping[TableKey, Message], Generic[S]):
     def __init__(self, client: ClientBase[S], spec: TableSpec) -> None:
         self._client = client
         self._spec = spec
-        self._records = Records()
+        # Two topics may have the same key.
+        self._records = Records(None if selects_one(spec.topic) else _name_of)
         #: Held while the records and the followers change or are copied.
         self._lock = threading.Lock()
         self._followers: weakref.WeakSet[ChangesBase] = weakref.WeakSet()
@@ -261,6 +286,7 @@ class TableBase(Mapping[TableKey, Message], Generic[S]):
     async def _open(self, handler: Callable[[Message], Any]) -> None:
         """Subscribes. Raises what the server refuses, and `NotLastValueError` for another topic."""
         client, spec = self._client, self._spec
+        key_of = None if spec.key is None else self._reader_of_keys()
         if spec.on_change is not None:
             client._driver.check_handler(spec.on_change)
         # A subscription to a topic without last values is an ordinary one. A query of it is refused.
@@ -268,8 +294,8 @@ class TableBase(Mapping[TableKey, Message], Generic[S]):
         answers.close()
         # Known from now on, also when the client is closed.
         await client._message_type(spec.topic)
-        if spec.key is not None:
-            self._records = Records(await self._reader_of_keys())
+        if key_of is not None:
+            self._records = Records(key_of)
         arguments = RecordsSpec(
             spec.topic,
             filter=spec.filter,
@@ -281,11 +307,15 @@ class TableBase(Mapping[TableKey, Message], Generic[S]):
         )
         self._subscription = await client._enter(arguments.spec, auto_ack=False, on_end=self._end)
 
-    async def _reader_of_keys(self) -> Callable[[Message], TableKey]:
-        key = self._spec.key
+    def _reader_of_keys(self) -> Callable[[Message], TableKey]:
+        """Raises `ConfigError` when `select` leaves out a field of the key."""
+        key, select = self._spec.key, fields_to_core(self._spec.select, "select")
         assert key is not None
         paths = [key] if isinstance(key, str) else list(key)
         fields = _quire.Fields([path if path.startswith(("/", "[/")) else f"/{path}" for path in paths])
+        left_out = None if select is None else fields.excluded_by(select)
+        if left_out is not None:
+            raise ConfigError(f'it leaves out {left_out}, a field of `key`; add "+{left_out}"', key="select")
         types = self._client._known_types
 
         def key_of(message: Message) -> TableKey:
@@ -296,9 +326,22 @@ class TableBase(Mapping[TableKey, Message], Generic[S]):
 
     async def _handle(self, message: Message) -> None:
         with self._lock:
-            # Of a message, the receive buffer stays in memory. A table keeps its records for a long time.
-            changes = self._records.take(message._detached())
+            if self._is_ended:
+                return
+            try:
+                # Of a message, the receive buffer stays in memory. A table keeps its records for a long time.
+                changes, failure = self._records.take(message._detached()), None
+            except ConfigError as error:
+                changes, failure = [], error
             followers = list(self._followers) if changes else []
+        if failure is not None:
+            logger.error("%r: %r has ended: %s", self._client, self, failure)
+            # The call that makes the table may not have its subscription yet.
+            subscription = self._client._subscriptions.get(message.sub_id)
+            if subscription is not None:
+                subscription._snapshot._fail(failure)
+            self._end(failure)
+            await self._client._unsubscribe([message.sub_id])
         for change in changes:
             for follower in followers:
                 follower._push(change)
@@ -389,7 +432,7 @@ class Table(TableBase["Subscription"]):
 
     The client keeps the table up to date until `close`, also across reconnects. Threads may read it at any
     time. The table keeps its records in memory. `keys`, `values`, `items` and iterations show the table as it
-    is when they begin.
+    is when they begin. A table that has ended is `stale`, and keeps the records that it has.
     """
 
     _client: Client

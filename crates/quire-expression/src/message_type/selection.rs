@@ -19,6 +19,18 @@ impl Selection {
         self.rules[field.index()] = Some(is_in);
     }
 
+    /// Whether a field stays in. Of an element of an array, the array counts.
+    pub fn has(&self, path: &[Step]) -> bool {
+        let mut field = Some(FieldPlan::ROOT);
+        let mut is_in = self.is_root_in();
+        for step in path {
+            let Step::Name(name) = step else { break };
+            field = field.and_then(|field| self.plan.names(field).find(name));
+            is_in = self.is_in(field, is_in);
+        }
+        is_in
+    }
+
     /// The selected part of a message, in `out` if it is not the whole message. A message that cannot be parsed is returned whole.
     pub fn apply<'a>(
         &self,
