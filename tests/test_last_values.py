@@ -239,8 +239,31 @@ def test_a_delete_by_bookmark_acknowledges_messages_of_a_queue(client: quire.Cli
     with client.subscribe("JOBS", max_backlog=5) as jobs:
         message = jobs.get(timeout=PATIENCE)
         assert client.sow_delete("JOBS", bookmarks=message) == 1
+        assert client.sow_delete("JOBS", bookmarks=message) == 0
         client.flush(timeout=PATIENCE)
     assert list(client.sow("JOBS")) == []
+
+
+def test_a_delete_by_bookmark_returns_how_many_messages_it_acknowledged(client: quire.Client) -> None:
+    for n in range(3):
+        client.publish("tasks", {"n": n})
+    client.flush(timeout=PATIENCE)
+    first, second, third = (message.bookmark or "" for message in client.sow("JOBS"))
+    assert client.sow_delete("JOBS", bookmarks=[first, second, first, "4711|17|"]) == 2
+    assert client.sow_delete("JOBS", bookmarks=[first, second]) == 0
+    client.ack("JOBS", third)
+    assert client.sow_delete("JOBS", bookmarks=third) == 0
+
+
+async def test_a_delete_by_bookmark_of_the_asyncio_client_returns_how_many_it_acknowledged(
+    place: dict[str, Any],
+) -> None:
+    async with quire.AsyncClient(**place) as client:
+        await client.publish("tasks", {"n": 1})
+        await client.flush(timeout=PATIENCE)
+        named = [message.bookmark or "" async for message in client.sow("JOBS")]
+        assert await client.sow_delete("JOBS", bookmarks=named) == 1
+        assert await client.sow_delete("JOBS", bookmarks=named) == 0
 
 
 def test_a_query_whose_iteration_was_left_has_the_records_that_were_not_taken(client: quire.Client) -> None:

@@ -46,8 +46,8 @@ impl Context {
         }
     }
 
-    /// A subscription has begun or changed; `detail`: the backlog that its queues give it, or 1 when its bookmark is missing.
-    pub(crate) fn acknowledge_entered(
+    /// As [`acknowledge_processed`](Self::acknowledge_processed), with what `detail` means for the command (protocol.md, `ack`).
+    pub(crate) fn acknowledge_with(
         &mut self,
         id: SessionId,
         command: u32,

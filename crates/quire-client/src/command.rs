@@ -54,6 +54,10 @@ enum Waiting {
         frame: Vec<u8>,
         query: Option<u32>,
     },
+    /// Settles messages. As `Once`, and its answer has the number of settled messages.
+    Settle {
+        frame: Vec<u8>,
+    },
     /// A delete, which is in the publish store.
     Delete {
         sequence: u64,
@@ -213,6 +217,20 @@ impl Commands {
         id
     }
 
+    /// A command that settles messages, and is not sent again.
+    pub fn settle(&mut self, encode: impl FnOnce(u32, &mut Vec<u8>)) -> CommandId {
+        let id = self.next_id();
+        let mut frame = Vec::new();
+        encode(id.0, &mut frame);
+        self.waiting.insert(id, Waiting::Settle { frame });
+        id
+    }
+
+    /// Whether the answer to a command is waited for, and has the number of messages or records.
+    pub fn awaits_count(&self, id: CommandId) -> bool {
+        matches!(self.waiting.get(&id), Some(Waiting::Delete { .. } | Waiting::Settle { .. }))
+    }
+
     /// The connection is gone, and with it every subscription on the server. Commands that paused, continued or ended a subscription are
     /// done. The others wait for the next connection. A replacement is sent again after the subscription was entered again.
     ///
@@ -246,12 +264,15 @@ impl Commands {
                 events.push_back(Event::Answered { command: *id, result: Ok(()) });
                 false
             }
-            Waiting::Once { query, .. } => {
+            Waiting::Once { .. } | Waiting::Settle { .. } => {
                 let failure = Failure::new(
                     FailureCode::Disconnected,
                     "the connection was lost before the server answered",
                 );
-                if let Some(subscription) = query.filter(|query| subscriptions.remove(*query)) {
+                if let Waiting::Once { query: Some(query), .. } = command
+                    && subscriptions.remove(*query)
+                {
+                    let subscription = *query;
                     events.push_back(Event::Ended { subscription, failure: Some(failure.clone()) });
                 }
                 events.push_back(Event::Answered { command: *id, result: Err(failure) });
@@ -307,7 +328,7 @@ impl Commands {
                 };
                 frame.encode(&mut out);
             }
-            Waiting::Once { frame, .. } => out.extend_from_slice(frame),
+            Waiting::Once { frame, .. } | Waiting::Settle { frame } => out.extend_from_slice(frame),
             // The publish store sends it.
             Waiting::Delete { .. } => return None,
         }
@@ -369,7 +390,9 @@ impl Commands {
     pub fn abandon(&mut self, id: CommandId, is_up: bool) -> bool {
         match self.waiting.get(&id) {
             Some(Waiting::Flush { .. } | Waiting::Delete { .. }) => self.waiting.remove(&id).is_some(),
-            Some(Waiting::Once { .. }) if !is_up => self.waiting.remove(&id).is_some(),
+            Some(Waiting::Once { .. } | Waiting::Settle { .. }) if !is_up => {
+                self.waiting.remove(&id).is_some()
+            }
             Some(_) => false,
             None => true,
         }

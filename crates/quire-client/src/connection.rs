@@ -155,7 +155,7 @@ impl Connection {
                                 let ClientCore { commands, subscriptions, events, .. } = core;
                                 if result.is_ok() {
                                     events.extend(subscriptions.entered(ack.subscription, ack.detail));
-                                    if command.is_delete() && commands.is_waiting(command) {
+                                    if commands.awaits_count(command) {
                                         events.push_back(Event::JsonReply {
                                             command,
                                             json: ack.detail.to_string(),

@@ -191,11 +191,11 @@ pub enum Event {
         /// At least one.
         messages: Vec<Message>,
     },
-    /// Data of the server about its queues, or about a file of its journal, or the number of deleted records; [`Event::Answered`] follows.
+    /// Data of the server about its queues, or about a file of its journal, or the number of deleted records or settled messages; [`Event::Answered`] follows.
     JsonReply {
         /// Which command asked.
         command: CommandId,
-        /// As in protocol.md, `stats` and `journal_file`; of a delete a number.
+        /// As in protocol.md, `stats` and `journal_file`; of a delete and a settle a number.
         json: String,
     },
     /// The replay of a subscription has caught up with the live stream, or a query is answered. A subscription that begins with a query

@@ -190,7 +190,7 @@ impl ClientCore {
         self.check_not_closed()?;
         self.send_acknowledgements();
         Ok(self.command(|commands| {
-            commands.once(None, |command, out| {
+            commands.settle(|command, out| {
                 let settle = Settle { verdict, command, acks: Acks::PROCESSED, queue, messages };
                 Command::Settle(settle).encode(out);
             })

@@ -555,20 +555,23 @@ class ClientBase(Generic[S]):
         cancel: bool,
         expire: bool,
         timeout: Duration | None,
-    ) -> None:
+    ) -> int:
+        """Returns the number of messages that were settled."""
         check_type(topic, str, "topic")
         check_timeout(timeout)
         verdict = verdict_to_core(cancel, expire)
         selected = selection_to_core(bookmarks, filter)
         core = await self._ready()
+        doing = f"settling messages of {topic!r}"
         if isinstance(selected, str):
             command = core.settle_matching(topic, verdict, selected)
-            await self._reply(core, command, timeout, f"settling messages of {topic!r}")
-            return
+            return int(await self._told(core, command, timeout, doing))
+        count = 0
         for start in range(0, len(selected), BOOKMARKS_PER_COMMAND):
             piece = selected[start : start + BOOKMARKS_PER_COMMAND]
             command = core.settle_bookmarks(topic, verdict, piece)
-            await self._reply(core, command, timeout, f"settling messages of {topic!r}")
+            count += int(await self._told(core, command, timeout, doing))
+        return count
 
     async def _queue_stats(self, queue: str | None, timeout: Duration | None) -> dict[str, dict[str, Any]]:
         check_type(queue, str, "queue", optional=True)

@@ -681,7 +681,7 @@ class Client(ClientBase[Subscription]):
         - `topic`: exact name, or a regular expression that selects several last-value topics
         - `keys`: the records with these keys. `filter`: the records that match
         - `data`: a message: the record that a publish of it would replace
-        - `bookmarks`: acknowledges messages of a queue, as `ack` does, and returns the number of bookmarks
+        - `bookmarks`: acknowledges messages of a queue, as `ack` does, and returns how many it acknowledged
         - `timeout`: how long to wait for the server, instead of `command_timeout`
 
         Raises `ValueError` without a selector, and `NotLastValueError` for a topic that keeps no last values.

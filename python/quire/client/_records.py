@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from quire._arguments import check_function, check_timeout, check_type, count_to_core, timeout_to_core
-from quire._bookmarks import Point, message_bookmarks, point_to_core
+from quire._bookmarks import Point, point_to_core
 from quire._errors import ConfigError
 from quire._filter import FilterArgument, optional_filter_to_core
 from quire._message import Message, to_bytes
@@ -307,9 +307,7 @@ async def delete(
     if bookmarks is not None:
         if is_of_records:
             raise ConfigError("it does not go together with keys, filter and data", key="bookmarks")
-        named = message_bookmarks(bookmarks, "bookmarks")
-        await client._settle(topic, bookmarks, None, False, False, timeout)
-        return len(named)
+        return await client._settle(topic, bookmarks, None, False, False, timeout)
     if not is_of_records:
         raise ValueError("sow_delete: give at least one of keys, filter, data or bookmarks")
     core = await client._ready()

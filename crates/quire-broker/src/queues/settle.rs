@@ -25,6 +25,8 @@ pub(super) struct SettleJob {
     verdict: Verdict,
     command: u32,
     acks: Acks,
+    /// Messages that it has settled.
+    count: u64,
     /// The work under way.
     number: Option<u64>,
     /// Of a settle by filter: what is still to be looked at.
@@ -72,16 +74,16 @@ impl QueueService {
     ) {
         let Settle { verdict, command, acks, .. } = *settle;
         let (known, unknown) = self.split_known(queue, bookmarks);
-        self.settle_positions(cx, id, queue, verdict, &known);
+        let count = self.settle_positions(cx, id, queue, verdict, &known);
         let definition = self.definition(queue).clone();
         // Of a message without a holder, a strict queue takes no word, and giving it back means nothing.
         let may_search = definition.config.leasing == Leasing::Sublease && !verdict.gives_back();
         if unknown.is_empty() || !may_search {
-            return self.answer_settle(cx, id, command, acks);
+            return self.answer_settle(cx, id, command, acks, count);
         }
         let work = QueueJob::Find { reader: cx.log.reader.clone(), bookmarks: unknown, definition };
         let number = Some(cx.begin_queue_job(Purpose::Settle(id), work));
-        self.settling.insert(id, SettleJob { queue, verdict, command, acks, number, sweep: None });
+        self.settling.insert(id, SettleJob { queue, verdict, command, acks, count, number, sweep: None });
         cx.stall(id, Stall::Settling);
     }
 
@@ -105,7 +107,7 @@ impl QueueService {
         let taken = self.engine.taken(queue);
         let end = self.engine.last_active(queue).unwrap_or_default();
         let sweep = Sweep { filter, after: Position::ZERO, end, taken };
-        let job = SettleJob { queue, verdict, command, acks, number: None, sweep: Some(sweep) };
+        let job = SettleJob { queue, verdict, command, acks, count: 0, number: None, sweep: Some(sweep) };
         self.settling.insert(id, job);
         cx.stall(id, Stall::Settling);
         cx.wants_turn = true;
@@ -131,7 +133,10 @@ impl QueueService {
             }
             match sweep.filter.clone() {
                 None => {
-                    self.settle_positions(cx, id, queue, verdict, &positions);
+                    let count = self.settle_positions(cx, id, queue, verdict, &positions);
+                    if let Some(job) = self.settling.get_mut(&id) {
+                        job.count += count;
+                    }
                     cx.wants_turn = true;
                 }
                 Some(filter) => {
@@ -161,6 +166,7 @@ impl QueueService {
         (known, unknown)
     }
 
+    /// Gives the number of messages that were settled.
     fn settle_positions(
         &mut self,
         cx: &mut Context,
@@ -168,14 +174,15 @@ impl QueueService {
         queue: QueueId,
         verdict: Verdict,
         positions: &[Position],
-    ) {
+    ) -> u64 {
         let now = self.time(cx.now);
         let connection = ConnectionId::new(cx.session(id).connection.0);
-        self.engine.settle(queue, connection, verdict, positions, now);
+        let count = self.engine.settle(queue, connection, verdict, positions, now);
         let engine = &self.engine;
         let outstanding = &mut self.outstanding[queue.get() as usize];
         let held = engine.stats(queue, now).map_or(0, |stats| stats.backlog as usize);
         outstanding.sweep(held, |position| engine.holder(queue, position).is_some());
+        count
     }
 
     /// The messages of a settle that waited have been looked for; `None`: in vain, by a bug of ours.
@@ -192,7 +199,10 @@ impl QueueService {
         job.number = None;
         let (queue, verdict, goes_on) = (job.queue, job.verdict, job.sweep.is_some());
         let Some(positions) = positions else { return self.end_settle(cx, id, false) };
-        self.settle_positions(cx, id, queue, verdict, &positions);
+        let count = self.settle_positions(cx, id, queue, verdict, &positions);
+        if let Some(job) = self.settling.get_mut(&id) {
+            job.count += count;
+        }
         if !goes_on {
             self.end_settle(cx, id, true);
         }
@@ -201,7 +211,7 @@ impl QueueService {
     fn end_settle(&mut self, cx: &mut Context, id: SessionId, is_done: bool) {
         let Some(job) = self.settling.remove(&id) else { return };
         if is_done {
-            self.answer_settle(cx, id, job.command, job.acks);
+            self.answer_settle(cx, id, job.command, job.acks, job.count);
         } else if job.command != 0 {
             let refused = Refused::new(Code::Internal, "the messages could not be looked for".to_owned());
             cx.refuse_command(id, job.command, 0, &refused);
@@ -209,11 +219,11 @@ impl QueueService {
         cx.resume_commands(id, Stall::Settling);
     }
 
-    fn answer_settle(&mut self, cx: &mut Context, id: SessionId, command: u32, acks: Acks) {
+    fn answer_settle(&mut self, cx: &mut Context, id: SessionId, command: u32, acks: Acks, count: u64) {
         if command == 0 {
             return;
         }
-        cx.acknowledge_processed(id, command, 0, acks);
+        cx.acknowledge_with(id, command, 0, acks, u32::try_from(count).unwrap_or(u32::MAX));
         if !acks.has(Acks::PERSISTED) {
             return;
         }

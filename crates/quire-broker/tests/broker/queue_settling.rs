@@ -351,6 +351,33 @@ fn a_message_that_nobody_holds_is_found_in_the_log_while_further_commands_wait()
 }
 
 #[test]
+fn a_settle_tells_how_many_messages_it_settled() {
+    for reads_at_once in [true, false] {
+        let mut pair = working(queue("jobs"), 2);
+        for sequence in 1..=4 {
+            pair.publish(1, sequence, "jobs", "{}");
+        }
+        pair.publish(1, 5, "other topic", "{}");
+        pair.turn();
+        assert_eq!(pair.take_queued(2).len(), 2);
+        pair.reads_at_once = reads_at_once;
+        let publisher = pair.publisher_of("publisher");
+        let mut settled = |verdict, sequences: &[u64]| {
+            let bookmarks: Vec<_> = sequences.iter().map(|sequence| (publisher, *sequence)).collect();
+            pair.settle_bookmarks_as(2, "jobs", verdict, &bookmarks, 5, Acks::PROCESSED);
+            pair.turn();
+            pair.run_reads();
+            pair.turn();
+            pair.clients[&2].detail
+        };
+        // One that it holds, twice; one that waits; one of another topic; one that does not exist.
+        assert_eq!(settled(Verdict::Acknowledge, &[1, 1, 3, 5, 99]), 2, "{reads_at_once}");
+        assert_eq!(settled(Verdict::Acknowledge, &[1, 3]), 0, "{reads_at_once}");
+        assert_eq!(settled(Verdict::Cancel, &[2, 99]), 1, "{reads_at_once}");
+    }
+}
+
+#[test]
 fn settling_by_filter_reaches_every_active_message_and_none_that_comes_later() {
     let mut pair = working(queue("jobs"), 3);
     for sequence in 1..=10 {
@@ -376,6 +403,7 @@ fn settling_by_filter_reaches_every_active_message_and_none_that_comes_later() {
     pair.run_reads();
     pair.turn();
     assert_eq!(pair.take(4), [ack(AckKind::Processed, 4, 0), ack(AckKind::Persisted, 4, 0)]);
+    assert_eq!(pair.clients[&4].detail, 5);
     assert_eq!(pair.figure("jobs", "depth"), 6);
     // An empty filter means everything: with expire it empties the queue.
     let purge = Settle { verdict: Verdict::Expire, messages: Selection::Matching(""), ..settle };
@@ -406,6 +434,7 @@ fn a_purge_of_a_deep_queue_takes_several_turns_and_all_of_it() {
     pair.turn();
     assert_eq!(pair.figure("jobs", "depth"), 0);
     assert_eq!(pair.take(2), [ack(AckKind::Processed, 4, 0)]);
+    assert_eq!(pair.clients[&2].detail, 10_000);
 }
 
 #[test]

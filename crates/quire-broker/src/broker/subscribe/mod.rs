@@ -307,7 +307,7 @@ impl Broker {
         self.bookmarks.set_until(&mut self.cx, subscription_id, until);
         let granted = self.queues.attach(&mut self.cx, subscription_id);
         let detail = granted.unwrap_or(u32::from(is_bookmark_missing));
-        self.cx.acknowledge_entered(id, command, number, acks, detail);
+        self.cx.acknowledge_with(id, command, number, acks, detail);
         // The acknowledgement may have been one frame too many for a slow connection.
         if self.cx.session(id).phase != Phase::Open {
             return;
