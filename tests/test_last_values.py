@@ -266,6 +266,19 @@ async def test_a_delete_by_bookmark_of_the_asyncio_client_returns_how_many_it_ac
         assert await client.sow_delete("JOBS", bookmarks=named) == 0
 
 
+def test_a_query_of_a_queue_is_sorted_by_several_fields(client: quire.Client) -> None:
+    for n, side in enumerate(["sell", "buy", "buy"]):
+        client.publish("tasks", {"n": n, "side": side})
+    client.flush(timeout=PATIENCE)
+    found = client.sow("JOBS", order_by="/side, /n DESC", top_n=2)
+    assert [message.json()["n"] for message in found] == [2, 1]
+    with pytest.raises(
+        quire.BadFilterError, match="order_by: expected ASC, DESC, TEXT, a comma or the end"
+    ) as refused:
+        client.sow("JOBS", order_by="/side, /n DOWN")
+    assert refused.value.column == 11
+
+
 def test_a_query_whose_iteration_was_left_has_the_records_that_were_not_taken(client: quire.Client) -> None:
     publish(client, *(order(number) for number in range(8)))
     query = client.sow("orders", order_by="/id")

@@ -5,6 +5,7 @@ use super::failure::Failure;
 use crate::publishers::Refusal;
 use crate::session::SessionId;
 use quire_command::{Ack, AckKind, Acks, Code, FailureScope, Reply};
+use quire_expression::filter::FilterError;
 
 /// Why a command is refused. The fault of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +106,15 @@ impl Context {
 impl Refused {
     pub(crate) fn new(code: Code, reason: String) -> Self {
         Refused { code, column: 0, reason }
+    }
+}
+
+/// A mistake in `order_by`.
+pub(crate) fn bad_order(error: &FilterError) -> Refused {
+    Refused {
+        code: Code::BadFilter,
+        column: u32::try_from(error.column).unwrap_or(u32::MAX),
+        reason: format!("order_by: {}", error.reason),
     }
 }
 

@@ -35,7 +35,7 @@ pub use error::{KeyError, TableConfigError};
 pub use history::{AsOf, BeforeHistory, HistoryConfig, KnownHistory, Moment};
 pub use index::{INDEXES_MAX, MADE_INDEXES_MAX, Spelling};
 pub use key::{KEY_SIZE_MAX, Key, KeyFields, KeyRule, check_supplied_key};
-pub use order::{ORDER_FIELDS_MAX, Order};
+pub use order::{ORDER_FIELDS_MAX, Order, SortKey};
 pub use page::{Move, MoveKind, PageId, PageQuery, Shown};
 pub use query::{Polled, Query, ScanId};
 pub use restore::{RowReader, SnapshotPiece};

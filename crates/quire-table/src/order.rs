@@ -26,7 +26,7 @@ struct Term {
 }
 
 /// The values of one row as bytes. A row is sorted before another when its bytes are less.
-pub(crate) type SortKey = SmallVec<[u8; 24]>;
+pub type SortKey = SmallVec<[u8; 24]>;
 
 /// The kind of a value is the first byte of its part of a sort key.
 const NULL: u8 = 0;
@@ -53,7 +53,7 @@ impl Order {
     }
 
     /// The sort key of a message. One that cannot be read has NULL in all fields, as a filter sees it.
-    pub(crate) fn key_of(&self, message_type: MessageType, data: &[u8], arena: &mut Arena) -> SortKey {
+    pub fn key_of(&self, message_type: MessageType, data: &[u8], arena: &mut Arena) -> SortKey {
         arena.reset();
         let mut key = SortKey::new();
         match self.fields.read(message_type, data, arena) {

@@ -9,7 +9,7 @@ use quire_journal::{
 use super::define::WriteCreated;
 use super::enter::received_at;
 use super::fill::{FillJob, Portion};
-use super::query::{Order, Page, PageFound};
+use super::query::{Page, PageFound};
 use super::sidecars::{QueuePoints, QueuePointsFile, QueueStates};
 use super::snapshots::State;
 use super::{Definition, QueueService};
@@ -20,6 +20,7 @@ use quire_expression::filter::Filter;
 use quire_expression::message_type::Arena;
 use quire_queue::{Entry, QueueId, Time, WaitingMessage};
 use quire_scan::context_of;
+use quire_table::Order;
 
 /// The purpose of a job for queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,6 @@
 //! Positions and counts are taken when the command arrives. The messages at these positions are read on reader threads, a page at a time, as the
 //! connection takes them. The connection's further commands wait until the last page is sent.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use quire_journal::{JournalError, Reader, Timestamp};
@@ -15,13 +14,14 @@ use crate::codec::Encoder;
 use crate::context::Context;
 use crate::failure::code_of;
 use crate::replay::CHUNK_SIZE_MAX;
-use crate::reply::{Refused, not_last_value};
+use crate::reply::{Refused, bad_order, not_last_value};
 use crate::session::{SessionId, Stall};
 use quire_command::{AckKind, Acks, Code, Message, Query, Queued};
-use quire_expression::filter::{Expression, Filter, FilterOptions};
-use quire_expression::message_type::{Arena, Value};
+use quire_expression::filter::Filter;
+use quire_expression::message_type::Arena;
 use quire_queue::WaitingMessage;
 use quire_scan::{context_of, message_of};
+use quire_table::Order;
 
 /// Messages that one query looks at: 16 MiB of their positions and counts. A deeper queue is looked at with `top_n`.
 const QUERY_MESSAGES_MAX: usize = 1 << 20;
@@ -58,12 +58,6 @@ pub(crate) struct PageFound {
     /// Messages looked at.
     done: usize,
     error: Option<JournalError>,
-}
-
-#[derive(Clone)]
-pub(crate) struct Order {
-    by: Expression,
-    is_descending: bool,
 }
 
 impl QueueService {
@@ -111,7 +105,8 @@ impl QueueService {
         }
         let filter = query.filter.map(|text| cx.parse_filter(id, text)).transpose()?;
         let options = cx.filter_options(id);
-        let order = query.order_by.map(|text| Order::parse(text, &options)).transpose()?;
+        let order = query.order_by.map(|text| Order::parse(text, &options)).transpose();
+        let order = order.map_err(|error| bad_order(&error))?;
         let left = query.top_n.map_or(usize::MAX, |count| count as usize);
         // Without anything to ask of them, only the first are looked at.
         let is_plain = filter.is_none() && order.is_none();
@@ -276,65 +271,10 @@ impl Page {
             let Some(record) = lookup.get(waiting.position)? else { continue };
             let Some(message) = context_of(&record, self.now) else { continue };
             if self.filter.as_ref().is_none_or(|filter| filter.matches_with(&message, &mut arena)) {
-                keys.push((Key::of(order.by.evaluate(&message, &mut arena)), *waiting));
+                keys.push((order.key_of(message.message_type, message.data, &mut arena), *waiting));
             }
         }
-        keys.sort_by(|(left, _), (right, _)| {
-            let by_key = left.cmp(right);
-            if order.is_descending { by_key.reverse() } else { by_key }
-        });
+        keys.sort_by(|(left, _), (right, _)| left.cmp(right));
         Ok(keys.into_iter().map(|(_, waiting)| waiting).take(self.left).collect())
-    }
-}
-
-impl Order {
-    fn parse(text: &str, options: &FilterOptions) -> Result<Order, Refused> {
-        let (by, direction) = match text.trim().rsplit_once(char::is_whitespace) {
-            Some((by, direction)) if direction.eq_ignore_ascii_case("desc") => (by, true),
-            Some((by, direction)) if direction.eq_ignore_ascii_case("asc") => (by, false),
-            _ => (text, false),
-        };
-        let parsed = Expression::parse(by, options);
-        parsed
-            .map(|by| Order { by, is_descending: direction })
-            .map_err(|error| Refused::new(Code::BadFilter, format!("order_by: {error}")))
-    }
-}
-
-/// A value to sort by: what is unknown first, then truth values, numbers, texts.
-#[derive(Debug, PartialEq)]
-enum Key {
-    Null,
-    Boolean(bool),
-    Number(f64),
-    Text(Box<[u8]>),
-}
-
-impl Key {
-    fn of(value: Value<'_>) -> Key {
-        match value {
-            Value::Boolean(truth) => Key::Boolean(truth),
-            Value::Number(number, _) => Key::Number(number.as_f64()),
-            Value::Text(text) => Key::Text(text.into()),
-            Value::Null | Value::Array(_) | Value::Compound(_) => Key::Null,
-        }
-    }
-
-    fn cmp(&self, other: &Key) -> Ordering {
-        match (self, other) {
-            (Key::Boolean(left), Key::Boolean(right)) => left.cmp(right),
-            (Key::Number(left), Key::Number(right)) => left.total_cmp(right),
-            (Key::Text(left), Key::Text(right)) => left.cmp(right),
-            _ => self.rank().cmp(&other.rank()),
-        }
-    }
-
-    fn rank(&self) -> u8 {
-        match self {
-            Key::Null => 0,
-            Key::Boolean(_) => 1,
-            Key::Number(_) => 2,
-            Key::Text(_) => 3,
-        }
     }
 }

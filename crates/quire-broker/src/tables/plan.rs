@@ -12,7 +12,7 @@ use super::replace::View;
 use super::scan::{QUERIES_PER_SESSION_MAX, Total};
 use super::{Following, FormerView, Scan, Tables};
 use crate::context::Context;
-use crate::reply::Refused;
+use crate::reply::{Refused, bad_order};
 use crate::session::SessionId;
 use crate::subscription::{Delta, ServedBy, SowSubscription, SubscriptionId};
 use crate::topic::TableId;
@@ -113,11 +113,7 @@ impl Tables {
         }
         let options = cx.filter_options(id);
         let order = wanted.order_by.map(|text| Order::parse(text, &options)).transpose();
-        let order = order.map_err(|error| Refused {
-            code: Code::BadFilter,
-            column: u32::try_from(error.column).unwrap_or(u32::MAX),
-            reason: format!("order_by: {}", error.reason),
-        })?;
+        let order = order.map_err(|error| bad_order(&error))?;
         if let Some(table) = tables.iter().find(|table| order.is_some() && !self.has_fields(**table)) {
             let name = &self.all[table.0 as usize].definition.name;
             return Err(bad(format!("order_by: the messages on {name:?} have no fields")));

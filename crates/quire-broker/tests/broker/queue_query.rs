@@ -90,6 +90,30 @@ fn a_query_comes_in_delivery_order() {
 }
 
 #[test]
+fn a_query_is_sorted_by_several_fields_as_a_query_of_last_values_is() {
+    let mut pair = with_messages(queue("jobs"), &[]);
+    let messages = [
+        r#"{"n":1,"a":2,"b":"10"}"#,
+        r#"{"n":2,"a":1,"b":"x"}"#,
+        r#"{"n":3,"a":1,"b":9}"#,
+        r#"{"n":4,"b":1}"#,
+        r#"{"n":5,"a":1,"b":"10"}"#,
+        r#"{"n":6,"a":2,"b":9}"#,
+    ];
+    (1..).zip(messages).for_each(|(sequence, message)| pair.publish(1, sequence, "jobs", message));
+    pair.turn();
+    for (order_by, expected) in [
+        ("/a, /b", [4, 3, 5, 2, 6, 1]),
+        ("/a DESC, /b TEXT", [1, 6, 5, 3, 2, 4]),
+        ("/a DESC, /b DESC TEXT", [6, 1, 2, 3, 5, 4]),
+        ("/a", [4, 2, 3, 5, 1, 6]),
+    ] {
+        let query = Query { order_by: Some(order_by), ..query("jobs") };
+        assert_eq!(answer(&mut pair, query), expected, "{order_by}");
+    }
+}
+
+#[test]
 fn a_query_that_cannot_be_is_refused() {
     let mut pair = with_messages(queue("jobs"), &[1]);
     pair.subscribe(2, &consume(3, "jobs", 0));
