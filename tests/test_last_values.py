@@ -26,7 +26,10 @@ PRICES = {"name": "prices", "message_type": "json"}
 KEPT = {"name": "kept", "message_type": "json", "key": ["/id"], "history": {"window": "1d"}}
 SETTINGS: dict[str, Any] = {
     "sow_topic": [ORDERS, PRICES, {**ORDERS, "name": "other/orders"}, KEPT],
-    "queue": [{"name": "JOBS", "message_type": "json", "underlying_topic": "tasks"}],
+    "queue": [
+        {"name": "JOBS", "message_type": "json", "underlying_topic": "tasks"},
+        {"name": "PRICED", "message_type": "json", "underlying_topic": "prices"},
+    ],
 }
 
 
@@ -640,6 +643,52 @@ def test_a_delta_that_cannot_be_merged_is_an_error_and_the_record_stays(client: 
     with pytest.raises(quire.BadMessageError, match="cannot be merged"):
         client.flush()
     assert [record.json() for record in client.sow("prices")] == [{"price": 1.5}]
+
+
+def test_a_delta_has_the_options_of_a_publish(place: dict[str, Any]) -> None:
+    persisted: list[int] = []
+    with quire.Client(**place) as client:
+        client.publish("orders", {"id": 1, "qty": 1})
+        sequence = client.delta_publish(
+            "orders",
+            {"id": 1, "side": "buy"},
+            on_persisted=lambda receipt: persisted.append(receipt.sequence),
+        )
+        client.flush(timeout=PATIENCE)
+        (record,) = client.sow("orders")
+        assert record.json() == {"id": 1, "qty": 1, "side": "buy"}
+    assert persisted == [sequence]
+
+
+def test_a_delayed_delta_is_merged_at_once_and_delivered_whole_by_a_queue_later(client: quire.Client) -> None:
+    client.publish("prices", {"bid": 1, "ask": 2}, sow_key="IBM")
+    client.delta_publish("prices", {"ask": 3}, sow_key="IBM", delay="1h")
+    client.delta_publish(
+        "prices", {"bid": 0}, sow_key="IBM", deliver_at=datetime.now(UTC) - timedelta(hours=1)
+    )
+    client.flush(timeout=PATIENCE)
+    (record,) = client.sow("prices")
+    assert record.json() == {"bid": 0, "ask": 3}
+    assert [message.json() for message in client.sow("PRICED")] == [
+        {"bid": 1, "ask": 2},
+        {"bid": 0, "ask": 3},
+    ]
+    assert client.queue_stats("PRICED")["PRICED"]["delayed"] == 1
+
+
+async def test_a_delta_of_the_asyncio_client_has_the_options_of_a_publish(place: dict[str, Any]) -> None:
+    persisted: list[int] = []
+    async with quire.AsyncClient(**place) as client:
+        sequence = await client.delta_publish(
+            "prices",
+            {"ask": 3},
+            sow_key="IBM",
+            delay="1h",
+            on_persisted=lambda receipt: persisted.append(receipt.sequence),
+        )
+        await client.flush(timeout=PATIENCE)
+        assert [message async for message in client.sow("PRICED")] == []
+    assert persisted == [sequence]
 
 
 async def test_the_asyncio_client_publishes_deltas(place: dict[str, Any]) -> None:

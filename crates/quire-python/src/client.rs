@@ -106,7 +106,7 @@ struct QueryArgument {
 /// nanoseconds.
 type DelayArgument = (u64, Option<u64>);
 
-/// One message of `publish_many`: topic, data, sequence, expiration in seconds, correlation id, headers, delay, key.
+/// One message of `publish_many`: topic, data, sequence, expiration in seconds, correlation id, headers, delay, key, whether it is a delta.
 #[derive(FromPyObject)]
 struct MessageArgument(
     String,
@@ -117,6 +117,7 @@ struct MessageArgument(
     Option<Py<PyAny>>,
     Option<DelayArgument>,
     Option<String>,
+    bool,
 );
 
 impl MessageArgument {
@@ -125,7 +126,8 @@ impl MessageArgument {
     }
 
     fn message<'a>(&'a self, headers: &'a HeadersBuffer) -> NewMessage<'a> {
-        let MessageArgument(topic, data, sequence, expiration_s, correlation_id, _, delay, key) = self;
+        let MessageArgument(topic, data, sequence, expiration_s, correlation_id, _, delay, key, is_delta) =
+            self;
         NewMessage {
             topic,
             data,
@@ -135,7 +137,7 @@ impl MessageArgument {
             correlation_id: correlation_id.as_deref().unwrap_or_default().as_bytes(),
             headers: headers.as_headers(),
             key: key.as_deref().unwrap_or_default(),
-            is_delta: false,
+            is_delta: *is_delta,
         }
     }
 }

@@ -289,7 +289,10 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         expiration: Duration | None = None,
         correlation_id: str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         sow_key: str | None = None,
+        on_persisted: Callable[[AsyncReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> int | None:
         """Sends the fields of a record that change, and returns the sequence number. See
@@ -301,8 +304,13 @@ class AsyncClient(ClientBase[AsyncSubscription]):
             expiration=expiration,
             correlation_id=correlation_id,
             headers=headers,
+            delay=delay,
+            deliver_at=deliver_at,
             sow_key=sow_key,
         )
+        if on_persisted is not None:
+            receipt = await self._publish_one(AsyncReceipt, message, on_persisted, timeout, is_delta=True)
+            return receipt.sequence
         return await self._delta_publish(message, timeout)
 
     async def publish_receipt(

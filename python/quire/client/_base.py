@@ -304,22 +304,27 @@ class ClientBase(Generic[S]):
         check_type(message.topic, str, "topic")
         is_numbered = message.sequence is not None
         numbered = message if is_numbered else replace(message, sequence=AUTO)
-        topic, data, number, lifetime, correlation_id, headers, delay, key = numbered.to_core(
-            self._options.encoder
+        topic, data, number, lifetime, correlation_id, headers, delay, key, is_delta = numbered.to_core(
+            self._options.encoder, is_delta=True
         )
         core = await self._ready()
         sequence = number if is_numbered else None
-        send = partial(
-            core.publish, topic, data, sequence, lifetime, correlation_id, headers, delay, key, is_delta=True
-        )
+        options = (lifetime, correlation_id, headers, delay, key, is_delta)
+        send = partial(core.publish, topic, data, sequence, *options)
         return await self._publish_when_room(core, send, timeout, f"publishing to {topic!r}")
 
     async def _publish_one(
-        self, kind: type[Q], message: Publish, on_persisted: OnPersisted | None, timeout: Duration | None
+        self,
+        kind: type[Q],
+        message: Publish,
+        on_persisted: OnPersisted | None,
+        timeout: Duration | None,
+        *,
+        is_delta: bool = False,
     ) -> Q:
         """Publishes one message and follows it."""
         check_type(message.topic, str, "topic")
-        topic, *_ = core_message = message.to_core(self._options.encoder)
+        topic, *_ = core_message = message.to_core(self._options.encoder, is_delta)
         _, receipt = await self._publish_batch(
             Batch([core_message]), kind, on_persisted, timeout, f"publishing to {topic!r}"
         )

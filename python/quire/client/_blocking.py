@@ -323,7 +323,10 @@ class Client(ClientBase[Subscription]):
         expiration: Duration | None = None,
         correlation_id: str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         sow_key: str | None = None,
+        on_persisted: Callable[[Receipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> int | None:
         """Sends the fields of a record that change, and returns the sequence number.
@@ -336,7 +339,8 @@ class Client(ClientBase[Subscription]):
         merged field by field, and arrays are replaced. Without such a record, or on a topic that keeps no
         last values, `data` is the whole message.
 
-        The arguments are those of `publish`. `flush` raises `BadMessageError` for a delta that cannot be
+        The arguments are those of `publish`. A `delay` or `deliver_at` delays the whole message in the queues
+        over the topic, and not the merge. `flush` raises `BadMessageError` for a delta that cannot be
         merged. The record then stays as it is.
         """
         message = Publish(
@@ -346,8 +350,13 @@ class Client(ClientBase[Subscription]):
             expiration=expiration,
             correlation_id=correlation_id,
             headers=headers,
+            delay=delay,
+            deliver_at=deliver_at,
             sow_key=sow_key,
         )
+        if on_persisted is not None:
+            receipt = finish(self._publish_one(Receipt, message, on_persisted, timeout, is_delta=True))
+            return receipt.sequence
         return finish(self._delta_publish(message, timeout))
 
     def publish_receipt(

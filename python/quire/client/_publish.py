@@ -22,7 +22,7 @@ from quire._errors import ConfigError, QuireError
 from quire._message import Encoder, to_bytes
 from quire._units import Duration
 
-#: Topic, data, sequence (0: the next one), expiration in seconds, correlation id, headers, delay, key.
+#: Topic, data, sequence (0: the next one), expiration in seconds, correlation id, headers, delay, key, whether it is a delta.
 CoreMessage = tuple[
     str,
     bytes,
@@ -32,6 +32,7 @@ CoreMessage = tuple[
     Mapping[str, str | bytes] | None,
     CoreDelay | None,
     str | None,
+    bool,
 ]
 
 
@@ -50,7 +51,7 @@ class Publish:
     deliver_at: datetime | None = None
     sow_key: str | None = None
 
-    def to_core(self, encoder: Encoder | None) -> CoreMessage:
+    def to_core(self, encoder: Encoder | None, is_delta: bool = False) -> CoreMessage:
         """Raises `ConfigError`, and `TypeError` or `ValueError` for data that cannot become JSON."""
         topic: object = self.topic
         if topic is None:
@@ -70,7 +71,7 @@ class Publish:
         lifetime = expiration_to_core(self.expiration)
         delay = delay_to_core(self.delay, self.deliver_at, lifetime)
         check_type(self.sow_key, str, "sow_key", optional=True)
-        return topic, data, sequence, lifetime, correlation_id, self.headers, delay, self.sow_key
+        return topic, data, sequence, lifetime, correlation_id, self.headers, delay, self.sow_key, is_delta
 
 
 class Batch(NamedTuple):
