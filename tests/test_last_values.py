@@ -806,8 +806,15 @@ def test_mistakes_of_delta_subscriptions_are_errors(client: quire.Client) -> Non
         client.delta_subscribe("orders", no_empties=1)  # type: ignore[arg-type]
     with pytest.raises(quire.ConfigError, match="no_empties: expected True or False"):
         client.sow_and_delta_subscribe("orders", no_empties=1)  # type: ignore[arg-type]
-    with pytest.raises(quire.QuireError, match="delta does not go together with a bookmark"):
-        client.delta_subscribe("orders", bookmark=quire.EPOCH)
+    given: dict[str, Any]
+    for given in ({"bookmark": quire.EPOCH}, {"rate": "1000"}, {"conflation": "1s"}, {"paused": True}):
+        (key,) = given
+        with pytest.raises(
+            quire.ConfigError, match=f"^{key}: .* use `subscribe`, which delivers whole messages"
+        ):
+            client.delta_subscribe("orders", **given)
+        with pytest.raises(quire.ConfigError, match=f"^{key}: .* use `sow_and_subscribe`, which"):
+            client.sow_and_delta_subscribe("orders", **given)
     for subscribe in (client.delta_subscribe, client.sow_and_delta_subscribe):
         with pytest.raises(quire.QuireError, match=r"delta: .JOBS. names a queue"):
             subscribe("JOBS")

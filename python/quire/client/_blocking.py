@@ -640,8 +640,8 @@ class Client(ClientBase[Subscription]):
         - `oof`: deliver `"oof"` when a record leaves the view. See `sow_and_subscribe`
         - `no_empties`: deliver nothing for a publish in which no field differs. Without it, the message has the
           key fields only
-        - the other arguments of `subscribe` require a `bookmark` or a `conflation`, which the server refuses
-          here: a replay delivers whole messages
+        - the other arguments of `subscribe` require a `bookmark` or a `conflation`. Both raise `ConfigError`
+          here. `subscribe` takes them, and delivers whole messages
 
         The difference is that to the record of the topic, also when the subscription has not received this
         record. `sow_and_delta_subscribe` delivers the records first. On a topic that keeps no last values, and

@@ -103,6 +103,11 @@ class SpecWithRecords(Spec):
     query: Records = field(default_factory=Records, kw_only=True)
     delta: Differences | None = field(default=None, kw_only=True)
 
+    def check_together(self) -> None:
+        if self.delta is not None:
+            _check_delta(self, "sow_and_subscribe")
+        super().check_together()
+
     @property
     def records(self) -> Records | None:
         return self.query
@@ -132,6 +137,10 @@ class DeltaSpec(Spec):
         super().__post_init__()
         check_type(self.oof, bool, "oof")
         check_type(self.no_empties, bool, "no_empties")
+
+    def check_together(self) -> None:
+        _check_delta(self, "subscribe")
+        super().check_together()
 
     @property
     def options(self) -> int:
@@ -227,6 +236,18 @@ class BlockingRecordsSpec(RecordsSpec):
     """The arguments of the blocking client's `sow_and_subscribe`: its handlers are no coroutine functions."""
 
     on_message: Callable[[Message], None] | None = field(default=None, kw_only=True)
+
+
+def _check_delta(spec: Spec, instead: str) -> None:
+    """Raises `ConfigError` for what the server does not deliver as differences."""
+    for key in ("bookmark", "rate", "live", "fully_durable", "paused", "conflation"):
+        given = getattr(spec, key)
+        if given is not None and given is not False:
+            reason = (
+                "a delta subscription does not take it in this version; leave it out, or use "
+                f"`{instead}`, which delivers whole messages"
+            )
+            raise ConfigError(reason, key=key)
 
 
 def _check_skip(skip_n: int | None, top_n: int | None) -> None:
