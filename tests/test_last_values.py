@@ -801,6 +801,13 @@ def test_a_handler_receives_differences_and_they_can_be_pickled(client: quire.Cl
     ]
 
 
+def test_a_replay_with_deletions_is_refused_with_what_to_use_instead(client: quire.Client) -> None:
+    with pytest.raises(quire.ConfigError, match=r"^deletions: .* use `sow_and_subscribe` with `oof=True`"):
+        client.subscribe("orders", bookmark=quire.EPOCH, deletions=True)
+    with client.subscribe("orders", bookmark=quire.EPOCH, deletions=False):
+        pass
+
+
 def test_mistakes_of_delta_subscriptions_are_errors(client: quire.Client) -> None:
     with pytest.raises(quire.ConfigError, match="no_empties: expected True or False"):
         client.delta_subscribe("orders", no_empties=1)  # type: ignore[arg-type]

@@ -65,6 +65,7 @@ class Spec:
     fully_durable: bool = False
     paused: bool = False
     completed: bool = False
+    deletions: bool = False
     rate: Rate | None = None
     rate_max_gap: Duration | None = None
     conflation: Duration | None = None
@@ -77,8 +78,14 @@ class Spec:
     def __post_init__(self) -> None:
         check_type(self.topic, str, "topic")
         check_type(self.sub_id, str, "sub_id", optional=True)
-        for key in ("live", "fully_durable", "paused", "completed"):
+        for key in ("live", "fully_durable", "paused", "completed", "deletions"):
             check_type(getattr(self, key), bool, key)
+        if self.deletions:
+            reason = (
+                "replays do not show deletions in this version; leave it out, and use `sow_and_subscribe` with "
+                "`oof=True`, which delivers the records that are deleted from now on"
+            )
+            raise ConfigError(reason, key="deletions")
         if self.on_message is not None:
             check_function(self.on_message, "on_message")
         if self.bookmark_not_found not in _NOT_FOUND_OPTIONS:
