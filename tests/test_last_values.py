@@ -801,6 +801,27 @@ def test_a_handler_receives_differences_and_they_can_be_pickled(client: quire.Cl
     ]
 
 
+def test_a_subscription_with_records_takes_a_batch_size(client: quire.Client) -> None:
+    publish(client, *(order(id) for id in range(5)))
+    for subscribe in (client.sow_and_subscribe, client.sow_and_delta_subscribe):
+        with subscribe("orders", batch_size=2) as orders:
+            messages = iter(orders)
+            assert sorted(next(messages).json()["id"] for _ in range(5)) == [0, 1, 2, 3, 4]
+        with pytest.raises(quire.ConfigError, match="batch_size: 0 is not at least 1"):
+            subscribe("orders", batch_size=0)
+
+
+async def test_a_subscription_with_records_of_the_asyncio_client_takes_a_batch_size(
+    place: dict[str, Any],
+) -> None:
+    async with quire.AsyncClient(**place) as client:
+        for id in range(5):
+            await client.publish("orders", order(id))
+        async with await client.sow_and_subscribe("orders", batch_size=2) as orders:
+            found = [(await orders.get(PATIENCE)).json()["id"] for _ in range(5)]
+    assert sorted(found) == [0, 1, 2, 3, 4]
+
+
 def test_a_replay_with_deletions_is_refused_with_what_to_use_instead(client: quire.Client) -> None:
     with pytest.raises(quire.ConfigError, match=r"^deletions: .* use `sow_and_subscribe` with `oof=True`"):
         client.subscribe("orders", bookmark=quire.EPOCH, deletions=True)

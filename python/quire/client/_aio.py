@@ -199,7 +199,7 @@ class AsyncSubscription(SubscriptionBase):
     def _take(self, timeout: float | None) -> tuple[Message | None, ...]:
         """Returns the next message, `None` after the last one, or nothing after the timeout."""
         try:
-            return (self._core.next(timeout),)
+            return (self._core.next(timeout, self._spec.ahead),)
         except TimeoutError:
             return ()
 

@@ -93,8 +93,8 @@ class Subscription(SubscriptionBase):
 
     def __iter__(self) -> Iterator[Message]:
         self._check_not_handled()
-        take = self._core.next
-        while (message := take()) is not None:
+        take, ahead = self._core.next, self._spec.ahead
+        while (message := take(None, ahead)) is not None:
             yield message
 
     def get(self, timeout: Duration | None = None) -> Message:
@@ -614,6 +614,7 @@ class Client(ClientBase[Subscription]):
           there. The topic must be recorded and have a `history`. Not with `oof` or `skip_n`
         - `rate`, `rate_max_gap`, `live`, `paused`: as in `subscribe`, for the messages after the records. They
           require a `bookmark`
+        - `batch_size`: number of messages that an iteration takes from the connection at a time
         - `completed`: changes nothing. `subscription.completed` is always set with the last record
         - `conflation`: deliver at most one message about each record in each interval of this length: the
           newest. A record that comes and goes within an interval gives no message. The records of the query

@@ -102,11 +102,16 @@ class SpecWithRecords(Spec):
 
     query: Records = field(default_factory=Records, kw_only=True)
     delta: Differences | None = field(default=None, kw_only=True)
+    batch_size: int | None = field(default=None, kw_only=True)
 
     def check_together(self) -> None:
         if self.delta is not None:
             _check_delta(self, "sow_and_subscribe")
         super().check_together()
+
+    @property
+    def ahead(self) -> int:
+        return self.batch_size or super().ahead
 
     @property
     def records(self) -> Records | None:
@@ -167,6 +172,7 @@ class RecordsSpec:
     keys: str | Iterable[str] | None = None
     bookmark: Point | None = None
     select: str | Iterable[str] | None = None
+    batch_size: int | None = None
     oof: bool = False
     live: bool = False
     paused: bool = False
@@ -190,6 +196,7 @@ class RecordsSpec:
             top_n=count_to_core(self.top_n, "top_n"),
             skip_n=count_to_core(self.skip_n, "skip_n"),
             keys=keys_to_core(self.keys),
+            batch_size=_batch_size(self.batch_size),
             bookmark=None if self.bookmark is None else point_to_core(self.bookmark, "bookmark"),
         )
         _check_skip(self.skip_n, self.top_n)
@@ -228,6 +235,7 @@ class RecordsSpec:
             timeout=self.timeout,
             query=Records(self.order_by, self.top_n, self.skip_n, keys, self.oof),
             delta=self.differences,
+            batch_size=self.batch_size,
         )
 
 

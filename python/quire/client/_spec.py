@@ -47,6 +47,10 @@ _OF_QUERY: Final = ("keys", "order_by", "top_n", "skip_n")
 Rate = str | float | int
 
 
+#: As many as the core takes without an argument.
+AHEAD_COUNT = 1024
+
+
 @dataclass(frozen=True)
 class Spec:
     """The arguments of `subscribe`, which are documented there.
@@ -118,6 +122,11 @@ class Spec:
             raise ConfigError('it requires a `rate` such as "2X"', key="rate_max_gap")
         if self.conflation_key is not None and self.conflation is None:
             raise ConfigError("it requires `conflation`", key="conflation_key")
+
+    @property
+    def ahead(self) -> int:
+        """Messages that an iteration takes from the connection at a time."""
+        return AHEAD_COUNT
 
     @property
     def options(self) -> int:
