@@ -295,3 +295,100 @@ def test_a_verdict_of_a_handler_that_raises_counts(options: dict[str, Any], othe
         client.subscribe("JOBS", on_message=handle)
         assert done.wait(PATIENCE)
     assert figures(other) == DONE
+
+
+# Verdicts after the end of the client
+
+VERDICTS = ("ack", "cancel", "expire", "extend")
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_a_closed_client_refuses_verdicts(options: dict[str, Any], other: quire.Client, verdict: str) -> None:
+    publish(other, 1)
+    with quire.Client(**options) as client:
+        message = client.subscribe("JOBS").get(PATIENCE)
+    with pytest.raises(quire.DisconnectedError, match="the client is closed") as refused:
+        getattr(message, verdict)()
+    assert refused.value.code == "closed"
+    assert message._verdict is None
+    assert figures(other) == {"depth": 1, "acknowledged": 0, "cancelled": 0}
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+async def test_a_closed_asyncio_client_refuses_verdicts(
+    options: dict[str, Any], other: quire.Client, verdict: str
+) -> None:
+    publish(other, 1)
+    async with quire.AsyncClient(**options) as client:
+        message = await (await client.subscribe("JOBS")).get(PATIENCE)
+    with pytest.raises(quire.DisconnectedError, match="the client is closed"):
+        getattr(message, verdict)()
+
+
+def test_a_closed_client_accepts_what_a_verdict_cannot_change(
+    options: dict[str, Any], other: quire.Client
+) -> None:
+    publish(other, 1)
+    publish(other, 1, "single")
+    with quire.Client(**options) as client:
+        message = client.subscribe("JOBS").get(PATIENCE)
+        message.ack()
+        taken = client.subscribe("ONCE").get(PATIENCE)
+        read = client.subscribe("tasks", bookmark=quire.EPOCH).get(PATIENCE)
+    message.ack()
+    message.cancel()
+    taken.ack()
+    read.ack()
+    read.discard()
+    assert figures(other) == DONE
+
+
+def test_a_block_on_a_message_raises_after_the_client_is_closed(
+    options: dict[str, Any], other: quire.Client
+) -> None:
+    publish(other, 1)
+    with quire.Client(**options) as client:
+        message = client.subscribe("JOBS").get(PATIENCE)
+    with pytest.raises(quire.DisconnectedError), message:
+        pass
+    with pytest.raises(RuntimeError, match="on purpose"), message:
+        raise RuntimeError("on purpose")
+
+
+def test_an_iteration_that_ends_with_its_client_logs_what_it_cannot_acknowledge(
+    options: dict[str, Any], other: quire.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(other, 1)
+    client = quire.Client(**options, auto_ack=True)
+    for _ in client.subscribe("JOBS", sub_id="jobs"):
+        client.close()
+    wait_until(lambda: '1 message of the subscription "jobs" cannot be acknowledged' in caplog.text)
+
+
+@pytest.mark.parametrize("is_worker", [False, True])
+def test_a_handler_that_outlives_its_client_logs_what_it_cannot_acknowledge(
+    options: dict[str, Any], other: quire.Client, caplog: pytest.LogCaptureFixture, is_worker: bool
+) -> None:
+    publish(other, 1)
+    client = quire.Client(**options, auto_ack=True)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def handle(message: quire.Message) -> None:
+        begun.set()
+        assert may_end.wait(PATIENCE)
+
+    reports: list[quire.WorkReport] = []
+    worker = threading.Thread(target=lambda: reports.append(client.process("JOBS", handle)))
+    if is_worker:
+        worker.start()
+    else:
+        client.subscribe("JOBS", on_message=handle)
+    assert begun.wait(PATIENCE)
+    client.close(0.1)
+    may_end.set()
+    wait_until(lambda: "could not be acknowledged" in caplog.text)
+    assert "the client is closed" in caplog.text
+    if is_worker:
+        worker.join(PATIENCE)
+        assert reports == [quire.WorkReport(acknowledged=0, cancelled=0, lost=1)]
+    assert figures(other) == {"depth": 1, "acknowledged": 0, "cancelled": 0}

@@ -129,6 +129,7 @@ class Message:
         """Acknowledges the message: it leaves its queue. Without a queue, it does the same as `discard`.
 
         Acknowledgements are sent together (`ack_batch_size` of the client), also after the end of the lease.
+        Raises `DisconnectedError` when the client is closed, as `cancel`, `expire` and `extend` do.
         """
     def cancel(self, delay: timedelta | float | str | None = None) -> None:
         """Returns the message to its queue, which delivers it again after `delay`.

@@ -158,6 +158,11 @@ impl Lease {
         })
     }
 
+    /// Whether there is a lease and no verdict: the queue keeps the message until it gets one.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.lease_ms != 0 && self.verdict().is_none()
+    }
+
     /// Notes a verdict about the message; the first one counts.
     fn settle(&self, verdict: Verdict) -> Word {
         let verdict = match verdict {

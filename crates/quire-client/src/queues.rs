@@ -19,19 +19,34 @@ impl ClientCore {
     /// Gives a verdict on a message. The first verdict counts. Acknowledgements wait for a batch, and for a connection. When the lease is
     /// over, an acknowledgement or an expiry is still sent, because a `sublease` queue that still has the message takes it. A cancel is not
     /// sent. Returns true when the driver has work now, or a new [`next_timeout`](Self::next_timeout).
-    pub fn settle(&mut self, lease: &Lease, verdict: Verdict, now: Instant) -> bool {
+    ///
+    /// # Errors
+    /// When the client is closed, and the verdict would be the first on a message with a lease.
+    pub fn settle(&mut self, lease: &Lease, verdict: Verdict, now: Instant) -> Result<bool, Failure> {
+        if lease.is_unsettled() {
+            self.check_settles()?;
+        }
         if verdict == Verdict::Acknowledge {
             let granted = self.subscriptions.backlog(lease.subscription());
-            return self.leases.acknowledge(lease, granted, now);
+            return Ok(self.leases.acknowledge(lease, granted, now));
         }
         let bookmarks = self.leases.settle(lease, verdict);
-        bookmarks.is_some_and(|bookmarks| self.say(lease.queue(), verdict, &bookmarks))
+        Ok(bookmarks.is_some_and(|bookmarks| self.say(lease.queue(), verdict, &bookmarks)))
     }
 
     /// Asks for longer leases of messages that are still held; `None`: for another period of the queue's. True: there is something to send.
-    pub fn extend(&mut self, leases: &[Arc<Lease>], period: Option<Duration>, now: Instant) -> bool {
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn extend(
+        &mut self,
+        leases: &[Arc<Lease>],
+        period: Option<Duration>,
+        now: Instant,
+    ) -> Result<bool, Failure> {
+        self.check_settles()?;
         let frames = self.leases.extend(leases, period, now);
-        !frames.is_empty() && self.queue_frames(&frames)
+        Ok(!frames.is_empty() && self.queue_frames(&frames))
     }
 
     /// Settles messages by bookmark and is answered, unlike [`settle`](Self::settle). Acknowledgements that wait go first.
@@ -117,6 +132,15 @@ impl ClientCore {
     /// Messages that were settled, of which it is not known yet that this is durable.
     pub fn unconfirmed_count(&self) -> u64 {
         self.leases.waiting_count() + self.commands.unconfirmed_count()
+    }
+
+    /// Whether a verdict can be sent, now or later.
+    fn check_settles(&self) -> Result<(), Failure> {
+        let explain = |failure: Failure| Failure {
+            reason: format!("{}; messages that were not settled return to their queues", failure.reason),
+            ..failure
+        };
+        self.check_not_closed().map_err(explain)
     }
 
     /// Sends the waiting acknowledgements, before the next command. Without a connection they continue to wait.

@@ -443,6 +443,7 @@ impl Message {
     /// Acknowledges the message: it leaves its queue. Without a queue, it does the same as `discard`.
     ///
     /// Acknowledgements are sent together (`ack_batch_size` of the client), also after the end of the lease.
+    /// Raises `DisconnectedError` when the client is closed, as `cancel`, `expire` and `extend` do.
     fn ack(&self, py: Python<'_>) -> PyResult<()> {
         self.settle(py, Verdict::Acknowledge)
     }
@@ -475,9 +476,8 @@ impl Message {
         let lease = self.check_queued(py, "extend")?;
         let period = period.map(|period| duration(py, period, "period")).transpose()?;
         match &self.progress.origin {
-            Origin::Client(handle, _) => {
-                handle.client().extend(std::slice::from_ref(lease), period);
-                Ok(())
+            Origin::Client(..) => {
+                self.with_account(py, |client, _| client.extend(std::slice::from_ref(lease), period))
             }
             _ => self.with_account(py, |_, _| Ok(())),
         }
@@ -497,9 +497,9 @@ impl Message {
         if kind.is_none() {
             return self.settle(kind.py(), Verdict::Acknowledge);
         }
+        // The caller must get the error of the block, not the error that a copy, or a message of a closed client, cannot be settled.
         match self.leased() {
-            Some((lease, client)) => client.settle(lease, Verdict::Cancel),
-            // The caller must get the error of the block, not the error that a copy cannot be settled.
+            Some((lease, client)) => drop(client.settle(lease, Verdict::Cancel)),
             None => drop(self.settle(kind.py(), Verdict::Cancel)),
         }
         Ok(())

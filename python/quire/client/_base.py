@@ -915,6 +915,7 @@ class ClientBase(Generic[S]):
                     await self._handle(handler, message)
 
     async def _handle(self, handler: Handler, message: Message) -> None:
+        text = f"the handler of {message.sub_id!r} failed on a message"
         # Set before the look, so that a close either waits for the message or keeps it from being begun.
         self._in_hand = message
         try:
@@ -922,17 +923,18 @@ class ClientBase(Generic[S]):
                 return
             with Handling(self):
                 await self._driver.handle(handler, message)
+            text = f"a message of {message.sub_id!r} was handled, and could not be acknowledged or marked as processed"
             message.discard()
         except BaseException as error:
             if self._driver.is_told_to_end(error):
                 raise
             # One bad message must not stop the others, `sys.exit()` in its handler included. It stays unprocessed, so that
             # a resumption sees it again.
-            text = f"the handler of {message.sub_id!r} failed on a message"
             self._failures.log(text, message, error)
             if self._options.auto_ack and message.queue is not None:
-                # It would keep its place in the backlog as long as its lease lasts.
-                message.cancel()
+                # It would keep its place in the backlog as long as its lease lasts. A closed client has lost the lease.
+                with suppress(DisconnectedError):
+                    message.cancel()
         finally:
             self._in_hand = None
             if self._is_leaving:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from quire._errors import ConfigError, QuireError, UnknownQueueError
+from quire._errors import ConfigError, DisconnectedError, QuireError, UnknownQueueError
 from quire._message import Message
 from quire._units import Duration, seconds
 from quire.client._driver import Handler
@@ -167,13 +168,20 @@ class Worker:
         self._in_hand.pop(id(message), None)
         is_lost, given = message.lease_lost, message._verdict
         if error is None:
-            message.ack()
+            try:
+                message.ack()
+            except DisconnectedError as closed:
+                is_lost = True
+                text = "a message was handled, and could not be acknowledged"
+                self._client._failures.log(text, message, closed)
         elif isinstance(error, Exception):
             failed = "a handler failed on a message, which goes back to its queue"
             if given is not None:
                 failed = f"a handler failed on a message that it had settled with {given}()"
             self._client._failures.log(failed, message, error)
-            message.cancel(self._delay_of(message))
+            # Without a connection for good, the message is in its queue already.
+            with suppress(DisconnectedError):
+                message.cancel(self._delay_of(message))
         elif given is None:
             # Ctrl-C or a cancelled task: it goes back with the subscription, and counts as not handled.
             return

@@ -92,7 +92,7 @@ impl Worker {
     }
 
     fn acknowledge(&mut self, message: &Message) -> bool {
-        self.core.settle(message.lease().unwrap(), Verdict::Acknowledge, self.now)
+        self.core.settle(message.lease().unwrap(), Verdict::Acknowledge, self.now).unwrap()
     }
 
     /// The server answers a flush, counted from 0.
@@ -278,8 +278,8 @@ fn the_first_word_about_a_message_counts() {
     let message = worker.deliver(1);
     let lease = message.lease().unwrap().clone();
     assert_eq!(lease.verdict(), None);
-    assert!(worker.core.settle(&lease, Verdict::Cancel, worker.now));
-    assert!(!worker.core.settle(&lease, Verdict::Expire, worker.now));
+    assert!(worker.core.settle(&lease, Verdict::Cancel, worker.now).unwrap());
+    assert!(!worker.core.settle(&lease, Verdict::Expire, worker.now).unwrap());
     assert!(!worker.acknowledge(&message));
     assert_eq!(worker.said(), ["Cancel jobs [(5, 1)]"]);
     assert_eq!(lease.verdict(), Some(Verdict::Cancel));
@@ -301,7 +301,7 @@ fn what_is_said_after_the_lease_was_lost_is_sent_but_not_a_cancel() {
         let (subscription, reason) = (worker.number, LeaseEnd::Expired);
         worker.hear(&Reply::LeaseLost { subscription, reason, publisher: 5, sequence: 1 });
         assert!(lease.is_lost(worker.now));
-        assert_eq!(worker.core.settle(&lease, verdict, worker.now), !said.is_empty());
+        assert_eq!(worker.core.settle(&lease, verdict, worker.now).unwrap(), !said.is_empty());
         assert_eq!(worker.said(), said);
         assert!(lease.is_lost(worker.now), "another consumer may have the message");
         assert_eq!(lease.verdict(), Some(verdict));
@@ -342,7 +342,7 @@ fn leases_end_with_the_connection_and_what_was_said_is_sent_by_the_next_one() {
     assert!(messages[1].lease().unwrap().is_lost(worker.now));
     assert_eq!(worker.core.next_timeout(), None);
     worker.acknowledge(&messages[1]);
-    worker.core.settle(messages[2].lease().unwrap(), Verdict::Cancel, worker.now);
+    worker.core.settle(messages[2].lease().unwrap(), Verdict::Cancel, worker.now).unwrap();
     assert!(worker.core.flush().is_err(), "it says once that the first may come again");
     worker.core.flush().unwrap();
     worker.pass(Duration::from_secs(60));
@@ -405,14 +405,15 @@ fn what_the_program_has_not_begun_is_released_with_the_subscription_or_the_clien
         let messages: Vec<Message> = (1..=4).map(|sequence| worker.deliver(sequence)).collect();
         let leases: Vec<&Arc<Lease>> = messages.iter().map(|message| message.lease().unwrap()).collect();
         assert!(leases[1].begin() && leases[2].begin() && leases[1].begin());
-        worker.core.settle(leases[2], Verdict::Cancel, worker.now);
+        worker.core.settle(leases[2], Verdict::Cancel, worker.now).unwrap();
         worker.said();
         end(&mut worker);
         let said = worker.said();
         assert_eq!((said.len(), &*said[0]), (frame_count, "Unsubscribe begun [(5, 2)]"), "{said:?}");
         assert!(!leases[0].begin() && !leases[3].begin(), "the program must not see them");
         assert!(leases.iter().all(|lease| lease.is_lost(worker.now) || lease.verdict().is_some()));
-        assert!(!worker.acknowledge(&messages[0]), "nothing is said about what went back");
+        let told = worker.core.settle(leases[0], Verdict::Acknowledge, worker.now);
+        assert_ne!(told, Ok(true), "nothing is said about what went back");
     }
 }
 
@@ -441,6 +442,21 @@ fn more_begun_messages_than_one_frame_takes_are_not_named() {
 }
 
 #[test]
+fn a_closed_client_refuses_the_first_verdict_on_a_message_with_a_lease() {
+    let mut worker = Worker::new(batching(1), 10);
+    let (held, done) = (worker.deliver(1), worker.deliver(2));
+    worker.acknowledge(&done);
+    worker.core.close();
+    let (held, done) = (held.lease().unwrap().clone(), done.lease().unwrap().clone());
+    for verdict in [Verdict::Acknowledge, Verdict::Cancel, Verdict::Expire] {
+        let failure = worker.core.settle(&held, verdict, worker.now).unwrap_err();
+        assert_eq!((failure.code.name(), held.verdict()), ("closed", None));
+        assert_eq!(worker.core.settle(&done, verdict, worker.now), Ok(false), "it has a verdict");
+    }
+    assert!(worker.core.extend(&[held], None, worker.now).is_err());
+}
+
+#[test]
 fn a_lease_can_be_extended_while_it_is_held() {
     let mut worker = Worker::new(batching(1), 10);
     let (held, done) = (worker.deliver(1), worker.deliver(2));
@@ -448,13 +464,13 @@ fn a_lease_can_be_extended_while_it_is_held() {
     worker.said();
     let leases: Vec<Arc<Lease>> = [&held, &done].map(|message| message.lease().unwrap().clone()).into();
     worker.pass(Duration::from_secs(20));
-    assert!(worker.core.extend(&leases, None, worker.now));
+    assert!(worker.core.extend(&leases, None, worker.now).unwrap());
     assert_eq!(worker.said(), ["extend jobs 0 [(5, 1)]"]);
     assert_eq!(leases[0].deadline(), Some(worker.now + LEASE));
-    assert!(worker.core.extend(&leases, Some(Duration::from_secs(300)), worker.now));
+    assert!(worker.core.extend(&leases, Some(Duration::from_secs(300)), worker.now).unwrap());
     assert_eq!(worker.said(), ["extend jobs 300000 [(5, 1)]"]);
     worker.pass(Duration::from_secs(300));
-    assert!(!worker.core.extend(&leases, None, worker.now), "it is too late");
+    assert!(!worker.core.extend(&leases, None, worker.now).unwrap(), "it is too late");
 }
 
 #[test]

@@ -13,22 +13,33 @@ use super::{Client, Feed, Progress, Queue, Subscribed};
 
 impl Client {
     /// Gives a verdict on a message; see [`quire_client::ClientCore::settle`].
-    pub fn settle(&self, lease: &Lease, verdict: Verdict) {
-        self.settle_all([lease], verdict);
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settle(&self, lease: &Lease, verdict: Verdict) -> Result<(), Failure> {
+        let result = self.shared.inner.lock().core.settle(lease, verdict, self.shared.now());
+        if result? {
+            self.shared.send(true);
+        }
+        Ok(())
     }
 
-    /// Says the same of several messages, under one lock.
-    pub fn settle_all<'a>(&self, leases: impl IntoIterator<Item = &'a Lease>, verdict: Verdict) {
+    /// Acknowledges several messages, under one lock. Gives the number of those that the client refused, and the last reason.
+    fn acknowledge_all(&self, leases: &[Arc<Lease>]) -> (usize, Option<Failure>) {
         let now = self.shared.now();
         let mut inner = self.shared.inner.lock();
-        let mut is_news = false;
+        let (mut is_news, mut refused_count, mut reason) = (false, 0, None);
         for lease in leases {
-            is_news |= inner.core.settle(lease, verdict, now);
+            match inner.core.settle(lease, Verdict::Acknowledge, now) {
+                Ok(is_new) => is_news |= is_new,
+                Err(failure) => (refused_count, reason) = (refused_count + 1, Some(failure)),
+            }
         }
         drop(inner);
         if is_news {
             self.shared.send(true);
         }
+        (refused_count, reason)
     }
 
     /// The program asks for the next message of a subscription: it has processed all that it was handed.
@@ -37,8 +48,16 @@ impl Client {
     /// The store could not keep that.
     pub fn processed_all(&self, progress: &Progress) -> Result<(), Failure> {
         let (leases, kept) = progress.processed_all();
-        if !leases.is_empty() {
-            self.settle_all(leases.iter().map(|lease| &**lease), Verdict::Acknowledge);
+        if !leases.is_empty()
+            && let (count, Some(failure)) = self.acknowledge_all(&leases)
+        {
+            // The iteration ends without an error when the program closes the client.
+            let messages = if count == 1 { "message" } else { "messages" };
+            log::warn!(
+                target: "quire.client",
+                "{count} {messages} of the subscription {:?} cannot be acknowledged: {failure}",
+                progress.sub_id
+            );
         }
         kept
     }
@@ -46,7 +65,7 @@ impl Client {
     /// The program has processed one message without a verdict. It is acknowledged if the subscription acknowledges.
     ///
     /// # Errors
-    /// The store could not keep that.
+    /// As [`Client::settle`], and when the store could not keep that.
     pub fn processed(&self, progress: &Progress, message: &Message, ordinal: u64) -> Result<(), Failure> {
         let verdict = progress.acknowledges().then_some(Verdict::Acknowledge);
         self.settled(progress, message, ordinal, verdict)
@@ -55,7 +74,7 @@ impl Client {
     /// The program has processed one message, with a verdict for its queue if it came from one.
     ///
     /// # Errors
-    /// The store could not keep that.
+    /// As [`Client::settle`], and when the store could not keep that.
     pub fn settled(
         &self,
         progress: &Progress,
@@ -64,17 +83,21 @@ impl Client {
         verdict: Option<Verdict>,
     ) -> Result<(), Failure> {
         if let (Some(lease), Some(verdict)) = (message.lease(), verdict) {
-            self.settle(lease, verdict);
+            self.settle(lease, verdict)?;
         }
         progress.processed(ordinal)
     }
 
     /// Asks for longer leases; see [`quire_client::ClientCore::extend`].
-    pub fn extend(&self, leases: &[Arc<Lease>], period: Option<Duration>) {
-        let now = self.shared.now();
-        if self.shared.inner.lock().core.extend(leases, period, now) {
+    ///
+    /// # Errors
+    /// As there.
+    pub fn extend(&self, leases: &[Arc<Lease>], period: Option<Duration>) -> Result<(), Failure> {
+        let result = self.shared.inner.lock().core.extend(leases, period, self.shared.now());
+        if result? {
             self.shared.wake();
         }
+        Ok(())
     }
 
     /// See [`quire_client::ClientCore::settle_bookmarks`].

@@ -76,9 +76,9 @@ impl Worker {
                 let delay_ms = random.below(5_000);
                 let later = Verdict::CancelWithDelay { delay_ms };
                 let verdict = if random.percent(50) { later } else { Verdict::Cancel };
-                core.settle(lease, verdict, now.instant);
-            } else {
-                core.settle(lease, Verdict::Acknowledge, now.instant);
+                // Fails when the client is closed, which gives the message back as well.
+                let _ = core.settle(lease, verdict, now.instant);
+            } else if core.settle(lease, Verdict::Acknowledge, now.instant).is_ok() {
                 self.said.push(value);
             }
         }
