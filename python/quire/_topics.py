@@ -19,9 +19,3 @@ def exact(topic: str) -> str:
     """
     check_type(topic, str, "topic")
     return f"^{re.escape(topic)}$" if _PATTERN.search(topic) else topic
-
-
-def selects_one(topic: str) -> bool:
-    """Whether the text names one topic: it is no pattern, or it is a result of `exact`."""
-    named = re.sub(r"\\(.)", r"\1", topic[1:-1], flags=re.DOTALL)
-    return topic in (exact(topic), exact(named))

@@ -714,7 +714,8 @@ class Client(ClientBase[Subscription]):
         - `key`: a field such as "/order_id", or several fields: the text of the field, or a tuple of texts, is
           the key in the table. Of two records with one value, the later one is shown. Two records with one key
           in which a field has no text (missing, NULL or an object) end the table with `ConfigError`. Without
-          `key`, the `sow_key` of each record is its key, and `(topic, sow_key)` for a pattern of topics
+          `key`, the `sow_key` of each record is its key. Over a pattern, the same `sow_key` of two topics
+          ends the table, too
         - `on_change`: function that is called with each `Change`, on the thread of the handlers
         - `select`: the part of each record to keep, as entries such as "-/", "+/symbol", "+/price"; with the
           fields of `key`

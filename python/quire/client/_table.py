@@ -18,7 +18,7 @@ from collections.abc import (
 )
 from dataclasses import KW_ONLY, dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar
 
 from quire import _quire
 from quire._arguments import check_function, check_type, timeout_to_core
@@ -26,7 +26,6 @@ from quire._errors import ConfigError, LimitExceededError, QuireError
 from quire._filter import FilterArgument
 from quire._frames import Fields, check_fields, pandas_frame, polars_frame
 from quire._message import Message
-from quire._topics import selects_one
 from quire._units import Duration
 from quire.client._query import arrow_of_rows
 from quire.client._records import QuerySpec, RecordsSpec, query
@@ -51,8 +50,7 @@ S = TypeVar("S", bound="SubscriptionBase")
 #: Changes that wait for one `changes()`. A program that takes none would otherwise collect them without a limit.
 CHANGES_MAX = 100_000
 
-#: A key of a record, with its topic for a pattern of topics. With `key`, the text of the field, or the texts of several fields: `None` for
-#: a field that has no text.
+#: A key of a record. With `key`, the text of the field, or the texts of several fields: `None` for a field that has no text.
 TableKey = str | tuple[str | None, ...] | None
 #: The topic and the key of a record.
 _Name = tuple[str, str]
@@ -112,7 +110,7 @@ class Records:
 
     With `key_of`, several records of the topic can have one key. The one that came last is shown, and another
     one when that is removed. `take` raises `ConfigError` for the second record of a key in which a field has no
-    text: such records need not have anything in common.
+    text, and without `key_of` for the second one of a `sow_key`: such records need not have anything in common.
     """
 
     def __init__(self, key_of: Callable[[Message], TableKey] | None = None) -> None:
@@ -134,8 +132,12 @@ class Records:
             changes += self._remove(name, message)
         before = self.shown.get(key)
         if before is not None:
-            if None in key if isinstance(key, tuple) else key is None:
-                _check_same(key, name, _name_of(before))
+            if self._key_of is None:
+                _check_same(
+                    key, name, _name_of(before), "two topics have it; make a table of each, or name fields"
+                )
+            elif None in key if isinstance(key, tuple) else key is None:
+                _check_same(key, name, _name_of(before), _NO_TEXT)
             self._note(key, name, message, before)
         self.shown[key] = message
         self._keys[name] = key
@@ -177,15 +179,15 @@ def _name_of(message: Message) -> _Name:
     return message.topic, message.sow_key or ""
 
 
-def _check_same(key: TableKey, name: _Name, holder: _Name) -> None:
+_NO_TEXT: Final = "None is a field without a text; name fields in which every record has a text or a number"
+
+
+def _check_same(key: TableKey, name: _Name, holder: _Name, advice: str) -> None:
     if name == holder:
         return
     (topic, sow_key), (other_topic, other_sow_key) = name, holder
-    reason = (
-        f"the record {sow_key!r} of {topic!r} and the record {other_sow_key!r} of {other_topic!r} both have the key {key!r}, "
-        "where None is a field without a text; name fields in which every record has a text or a number"
-    )
-    raise ConfigError(reason, key="key")
+    records = f"the record {sow_key!r} of {topic!r} and the record {other_sow_key!r} of {other_topic!r}"
+    raise ConfigError(f"{records} both have the key {key!r}: {advice}", key="key")
 
 
 class ChangesBase:
@@ -275,8 +277,7 @@ class TableBase(Mapping[TableKey, Message], Generic[S]):
     def __init__(self, client: ClientBase[S], spec: TableSpec) -> None:
         self._client = client
         self._spec = spec
-        # Two topics may have the same key.
-        self._records = Records(None if selects_one(spec.topic) else _name_of)
+        self._records = Records()
         #: Held while the records and the followers change or are copied.
         self._lock = threading.Lock()
         self._followers: weakref.WeakSet[ChangesBase] = weakref.WeakSet()
