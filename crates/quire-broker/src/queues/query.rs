@@ -19,6 +19,7 @@ use crate::session::{SessionId, Stall};
 use quire_command::{AckKind, Acks, Code, Message, Query, Queued};
 use quire_expression::filter::Filter;
 use quire_expression::message_type::Arena;
+use quire_expression::topic::TopicSelector;
 use quire_queue::WaitingMessage;
 use quire_scan::{context_of, message_of};
 use quire_table::Order;
@@ -81,6 +82,9 @@ impl QueueService {
     ) -> Result<QueryJob, Refused> {
         let Some(queue) = self.find(query.topic) else {
             return Err(match query.wants_last_values {
+                true if let Err(error) = TopicSelector::new(query.topic) => {
+                    Refused::new(Code::BadTopic, error.to_string())
+                }
                 true => not_last_value(query.topic, cx.topics.is_container(query.topic)),
                 false => Refused::new(Code::UnknownQueue, format!("no queue has the name {:?}", query.topic)),
             });

@@ -17,6 +17,11 @@ fn a_query_of_records_is_refused_with_not_last_value() {
     pair.send(1, &Command::Query(query("orders")));
     pair.turn();
     assert_eq!(pair.take(1), [refused(Code::NotLastValue, 7, 9), refused(Code::UnknownQueue, 7, 9)]);
+    // The name of a queue need not be a pattern.
+    pair.send(1, &Command::Query(Query { wants_last_values: true, ..query("(") }));
+    pair.send(1, &Command::Query(query("(")));
+    pair.turn();
+    assert_eq!(pair.take(1), [refused(Code::BadTopic, 7, 9), refused(Code::UnknownQueue, 7, 9)]);
 }
 
 #[test]
