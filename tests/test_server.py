@@ -180,6 +180,15 @@ def test_a_message_above_the_limit_is_refused_by_the_client(tmp_path: Path) -> N
         client.flush(timeout=PATIENCE)
 
 
+@pytest.mark.parametrize(("address", "is_told"), [("0.0.0.0:0", True), ("127.0.0.1:0", False)])
+def test_a_server_that_other_machines_reach_says_that_it_has_no_authentication(
+    address: str, is_told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with quire.Server(config(tmp_path, address=address)):
+        told = f"listening on {address} without authentication, which this version does not have"
+        assert (told in caplog.text) is is_told
+
+
 def test_a_server_whose_turn_panicked_stops_with_a_message_and_loses_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

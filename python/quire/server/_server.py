@@ -233,6 +233,7 @@ class Server:
                         await listener.start_serving()
                     if local is not None:
                         await local.start_serving()
+                    self._warn_if_open()
                     if started is not None:
                         started()
                     await self._stop.wait()
@@ -317,6 +318,18 @@ class Server:
         return await self._loop.create_unix_server(
             lambda: _Connection(self, 0, is_local=True), sock=listener, start_serving=False
         )
+
+    def _warn_if_open(self) -> None:
+        """Says that programs on other machines need no password."""
+        addresses = [*self.config.addresses]
+        if (links := self.config.replication.address) is not None:
+            addresses.append(Address.parse(links))
+        if reached := [str(address) for address in addresses if not address.is_loopback]:
+            _log.warning(
+                "listening on %s without authentication, which this version does not have: every program that reaches it can "
+                "publish, read and delete",
+                ", ".join(reached),
+            )
 
     def _connections_max(self) -> int:
         wanted = sum(transport.max_connections for transport in self.config.transport)
