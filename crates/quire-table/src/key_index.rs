@@ -57,8 +57,8 @@ pub(crate) fn hash_of(key: &[u8]) -> u32 {
 }
 
 /// The upper bits of the hash within a shard. They depend on all bits of the hash, because the hashes of one shard have equal low bits.
-fn spread(hash: u32) -> usize {
-    (u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> u32::BITS) as usize
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> u32::BITS
 }
 
 impl KeyIndex {
@@ -207,7 +207,7 @@ impl Shard {
 
     #[inline]
     fn home_of(&self, hash: u32) -> usize {
-        (spread(hash) * self.lines.len()) >> u32::BITS
+        ((spread(hash) * self.lines.len() as u64) >> u32::BITS) as usize
     }
 
     /// The line after another one.

@@ -11,7 +11,7 @@ use quire_table::{Key, KeyPlace, KeyRule};
 use super::{State, TableDefinition, Tables};
 use crate::topic::TableId;
 
-/// Messages whose records are looked for together. More do not help, because the processor waits for about this many lookups at once.
+/// Messages whose records are looked for together. The processor waits for about ten lines of memory at once.
 const AHEAD_MAX: usize = 8;
 
 /// What is known of the next messages of the connection that has the turn.
