@@ -34,6 +34,10 @@ pub(crate) struct Log {
     pub(crate) stamped: Timestamp,
     /// Every consumer was handed everything up to here.
     pub(crate) served: Position,
+    /// Messages that expired, and whose record is a dead letter.
+    pub(crate) letters_due: u64,
+    /// The first of them have their dead letters in the log: this many.
+    pub(crate) letters_appended: u64,
 }
 
 impl Log {
@@ -48,6 +52,8 @@ impl Log {
             has_links: false,
             failure: None,
             is_failure_news: false,
+            letters_due: 0,
+            letters_appended: 0,
         }
     }
 

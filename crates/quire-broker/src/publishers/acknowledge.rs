@@ -94,10 +94,16 @@ impl Publishers {
             if session.phase == Phase::Closed {
                 return;
             }
-            let Some(&flush) = session.flushes.front() else { break };
+            let Some(flush) = session.flushes.front_mut() else { break };
+            if cx.log.letters_appended >= flush.letters && flush.letters > 0 {
+                flush.position = cx.log.appended();
+                flush.letters = 0;
+            }
+            let flush = *flush;
             let publisher = session.identity.as_ref().map(|identity| identity.publisher);
             // The destinations have the earlier publishes of the connection, too.
-            let is_persisted = flush.position <= persisted
+            let is_persisted = flush.letters == 0
+                && flush.position <= persisted
                 && publisher
                     .and_then(|key| self.get(key))
                     .is_none_or(|publisher| publisher.has_settled(flush.position));

@@ -35,7 +35,7 @@ impl QueueService {
                 continue;
             }
             let change = match &self.all[change.queue.get() as usize].dead_letter_topic {
-                Some(topic) => self.dead_letters.push(change, topic),
+                Some(topic) => self.dead_letters.push(&mut cx.log, change, topic),
                 None => Some(change),
             };
             let Some(change) = change else { continue };

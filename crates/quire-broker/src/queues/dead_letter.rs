@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::QueueService;
 use crate::context::Context;
+use crate::log::Log;
 use crate::{Event, Output};
 use quire_expression::message_type::MessageType;
 use quire_queue::{Change, ChangeKind, QueueId, Reasons};
@@ -54,6 +55,8 @@ pub(crate) struct DeadLetter {
 
 #[derive(Clone)]
 struct Expired {
+    /// 1 for the first that expired since the start.
+    number: u64,
     queue: QueueId,
     /// The topic that the queue had for dead letters. It may have another one when the letter is published.
     topic: Arc<str>,
@@ -81,13 +84,15 @@ impl DeadLetters {
     }
 
     /// A message has expired whose dead letter goes to the topic. Gives the change back when it is not an expiry.
-    pub fn push(&mut self, change: Change, topic: &Arc<str>) -> Option<Change> {
+    pub fn push(&mut self, log: &mut Log, change: Change, topic: &Arc<str>) -> Option<Change> {
         let Change { queue, position, kind: ChangeKind::Expired { reasons, deliveries, cancels } } = change
         else {
             return Some(change);
         };
         let topic = topic.clone();
-        self.waiting.push_back(Expired { queue, topic, position, reasons, deliveries, cancels });
+        log.letters_due += 1;
+        let number = log.letters_due;
+        self.waiting.push_back(Expired { number, queue, topic, position, reasons, deliveries, cancels });
         None
     }
 
@@ -99,11 +104,17 @@ impl DeadLetters {
     }
 
     /// Drops the letters of a queue that are not published yet; gives how many they are.
-    pub fn forget(&mut self, queue: QueueId) -> u64 {
+    pub fn forget(&mut self, log: &mut Log, queue: QueueId) -> u64 {
         self.logged.remove(&queue);
         let before = self.waiting.len();
         self.waiting.retain(|expired| expired.queue != queue);
+        self.count_appended(log);
         (before - self.waiting.len()) as u64
+    }
+
+    /// Some of the letters wait no longer.
+    fn count_appended(&self, log: &mut Log) {
+        log.letters_appended = self.waiting.front().map_or(log.letters_due, |first| first.number - 1);
     }
 
     /// The first message of a queue whose dead letter is not published yet.
@@ -163,6 +174,7 @@ impl QueueService {
     /// The dead letter that was given last is in the log: nothing of the message is needed any more.
     pub(crate) fn dead_letter_recorded(&mut self, cx: &mut Context) {
         let Some(expired) = self.dead_letters.waiting.pop_front() else { return };
+        self.dead_letters.count_appended(&mut cx.log);
         self.dead_letters.counts[expired.queue.get() as usize] += 1;
         if let Some(logged) = self.dead_letters.logged.get_mut(&expired.queue) {
             logged.left_out += 1;

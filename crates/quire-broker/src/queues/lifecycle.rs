@@ -100,7 +100,7 @@ impl QueueService {
         self.set_point(cx, queue, None);
         self.save_without_removed(cx);
         self.remove_state(cx, &definition);
-        Some(message_count + self.dead_letters.forget(queue))
+        Some(message_count + self.dead_letters.forget(&mut cx.log, queue))
     }
 
     /// The queues whose dead letters no other queue than this one takes, each as a warning.

@@ -143,6 +143,8 @@ pub(crate) struct Flush {
     pub(crate) command: u32,
     /// The last appended position when it arrived.
     pub(crate) position: Position,
+    /// It also waits for the first dead letters of the log, this many. The position is known once they are appended. 0: for none.
+    pub(crate) letters: u64,
 }
 
 /// A topic by name and number.

@@ -224,6 +224,50 @@ fn rule_11_expire_makes_a_dead_letter_with_reason_counts_and_origin() {
 }
 
 #[test]
+fn a_flush_and_a_settle_wait_for_the_dead_letters_of_expired_messages() {
+    let configured = || with_dead_letters(queue("jobs"));
+    let flush = Command::Flush { command: 9, acks: Acks::PERSISTED };
+    let is_answered = |pair: &mut Pair| {
+        let is_persisted = |said| matches!(said, Said::Ack { kind: AckKind::Persisted, .. });
+        pair.take(1).into_iter().any(is_persisted)
+    };
+    for (settles, reads_at_once) in [(false, true), (false, false), (true, true), (true, false)] {
+        let mut pair = with_queues([configured()]);
+        pair.client(1, "publisher");
+        publish_all(&mut pair, 1..=3);
+        // The messages have to be read from the log.
+        let mut pair = pair.restart(queue_config([configured()]));
+        pair.client(1, "publisher");
+        (pair.writes_at_once, pair.reads_at_once) = (false, reads_at_once);
+        let (command, acks) = if settles { (8, Acks::PERSISTED) } else { (0, Acks::default()) };
+        let messages = Selection::Matching("");
+        pair.send(
+            1,
+            &Command::Settle(Settle { verdict: Verdict::Expire, command, acks, queue: "jobs", messages }),
+        );
+        if !settles {
+            pair.send(1, &flush);
+        }
+        pair.turn();
+        assert!(!is_answered(&mut pair), "{settles} {reads_at_once}");
+        while pair.run_reads() {
+            pair.turn();
+        }
+        assert!(!is_answered(&mut pair), "{settles} {reads_at_once}: before the letters are on the disk");
+        pair.write();
+        pair.turn();
+        assert!(is_answered(&mut pair), "{settles} {reads_at_once}");
+        // The process dies at once.
+        let mut pair = pair.restart(queue_config([configured()]));
+        pair.client(1, "reader");
+        assert_eq!(pair.figure("jobs", "depth"), 0, "{settles} {reads_at_once}");
+        pair.subscribe(1, &replay(1, "dead", "0"));
+        pair.turn();
+        assert_eq!(pair.take_data(1).len(), 3);
+    }
+}
+
+#[test]
 fn the_resume_position_moves_past_a_dead_letter() {
     let mut pair = working(with_dead_letters(queue("jobs")), 10);
     pair.subscribe(3, &Subscribe { acks: Acks::PERSISTED, ..replay(9, "other", "0|1|") });
