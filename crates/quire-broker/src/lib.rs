@@ -54,7 +54,8 @@ pub use stats::{
     TopicStats,
 };
 pub use tables::{
-    HistorySettings, SnapshotPart, SnapshotParts, SowTopicSettings, TableDurability, TableExpiration,
+    HistorySettings, MakePart, SnapshotPart, SnapshotParts, SnapshotSteps, SowTopicSettings, TableDurability,
+    TableExpiration,
 };
 pub(crate) use timer::Timer;
 pub use work::{ReadDone, ReadRequest, ReadTicket};

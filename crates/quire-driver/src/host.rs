@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::error::EngineError;
 use crate::maintenance::MaintenanceWorker;
 use crate::reader_pool::ReaderPool;
-use crate::run_ahead::run_ahead;
+use crate::run_steps::run_steps;
 use crate::waker::{Wake, Waker};
 
 /// An action of the loop on its transports after a turn.
@@ -111,7 +111,7 @@ impl Host {
         let pool = ReaderPool::start(&waker).map_err(EngineError::Thread)?;
         let clock = Clock::start();
         let now = clock.now();
-        let mut broker = Broker::open(config, journal, &run_ahead, on_progress)?;
+        let mut broker = Broker::open(config, journal, &run_steps, on_progress)?;
         broker.set_stopwatch(Box::new(move || clock.instant()));
         let found = recovery.as_ref().map(found).unwrap_or_default();
         let host = Host {

@@ -11,7 +11,7 @@ mod host;
 mod journal;
 mod maintenance;
 mod reader_pool;
-mod run_ahead;
+mod run_steps;
 pub mod store;
 mod waker;
 

@@ -38,7 +38,7 @@ pub use key::{KEY_SIZE_MAX, Key, KeyFields, KeyRule, check_supplied_key};
 pub use order::{ORDER_FIELDS_MAX, Order, SortKey};
 pub use page::{Move, MoveKind, PageId, PageQuery, Shown};
 pub use query::{Polled, Query, ScanId};
-pub use restore::{RowReader, SnapshotPiece};
+pub use restore::{RowReader, SnapshotBlocks, SnapshotPiece};
 pub use row::Row;
 pub use slots::IndexLimits;
 pub use snapshot::{

@@ -49,6 +49,14 @@ pub(crate) struct Pages {
     memory: Memory,
 }
 
+/// Rows in pages that no table has yet, so that another thread can fill them.
+#[derive(Debug)]
+pub(crate) struct NewPages {
+    pages: Vec<Array<u8>>,
+    page_size: usize,
+    memory: Memory,
+}
+
 #[derive(Debug)]
 struct Page {
     bytes: Array<u8>,
@@ -58,6 +66,41 @@ struct Page {
     sparse: Option<u32>,
 }
 
+impl NewPages {
+    pub fn new(memory: &Memory) -> Self {
+        NewPages { pages: Vec::new(), page_size: page_size_of(memory), memory: memory.clone() }
+    }
+
+    /// Adds a row. Its place has the number of the page among these pages. `None`: the row is too large for a page.
+    pub fn push(&mut self, slot: u32, row: &[u8]) -> Option<Place> {
+        if row.len() > row_size_max(self.page_size) {
+            return None;
+        }
+        let size = entry_size(&[row]);
+        if self.pages.last().is_none_or(|last| last.len() + size > self.page_size) {
+            self.pages.push(Array::with_capacity(self.page_size, &self.memory));
+        }
+        let number = self.pages.len() - 1;
+        let offset = append(&mut self.pages[number], slot, size, &[row]);
+        Some(Place { page: number as u32, offset })
+    }
+
+    /// Takes out the last page and its number, when it has as much room as a page with many holes.
+    pub fn take_open(&mut self) -> Option<(u32, Array<u8>)> {
+        let room = self.page_size - self.pages.last()?.len();
+        if room * HOLES_PART < self.page_size {
+            return None;
+        }
+        Some((self.pages.len() as u32 - 1, self.pages.pop()?))
+    }
+}
+
+/// The bytes of the row at an offset of a page, and perhaps padding after them.
+pub(crate) fn row_at(page: &[u8], offset: u16) -> &[u8] {
+    let begin = usize::from(offset);
+    &page[begin + ENTRY_HEAD..begin + head_at(page, begin).1]
+}
+
 impl Pages {
     pub fn new(memory: &Memory) -> Self {
         Pages {
@@ -65,21 +108,28 @@ impl Pages {
             current: None,
             sparse: Vec::new(),
             unused: Vec::new(),
-            page_size: if memory.is_paged() { PAGE_SIZE_PAGED } else { PAGE_SIZE },
+            page_size: page_size_of(memory),
             memory: memory.clone(),
         }
     }
 
     /// The largest row that goes into a page.
     pub fn row_size_max(&self) -> usize {
-        self.page_size / ROW_PART - ENTRY_HEAD
+        row_size_max(self.page_size)
+    }
+
+    /// Takes pages of the same memory. Returns the number of the first of them here.
+    pub fn adopt(&mut self, new: NewPages) -> u32 {
+        let first = self.pages.len() as u32;
+        let page_of = |bytes: Array<u8>| Page { live: bytes.len() as u32, bytes, sparse: None };
+        self.pages.extend(new.pages.into_iter().map(page_of));
+        first
     }
 
     /// The bytes of the row at a place, and perhaps padding after them.
     #[inline]
     pub fn get(&self, place: Place) -> &[u8] {
-        let (begin, end) = self.entry(place);
-        &self.pages[place.page as usize].bytes[begin + ENTRY_HEAD..end]
+        row_at(&self.pages[place.page as usize].bytes, place.offset)
     }
 
     /// Has the processor read the row at a place, which probably has `size` bytes. Its size is not read, because that would wait for memory.
@@ -93,15 +143,8 @@ impl Pages {
         let size = entry_size(parts);
         let number = self.page_with_room(size, moved);
         let page = &mut self.pages[number as usize];
-        let begin = page.bytes.len();
-        page.bytes.extend_from_slice(&slot.to_le_bytes());
-        page.bytes.extend_from_slice(&(size as u16).to_le_bytes());
-        let parts = parts.iter().filter(|part| !part.is_empty());
-        parts.for_each(|part| page.bytes.extend_from_slice(part));
-        let padding = begin + size - page.bytes.len();
-        page.bytes.extend_from_slice(&[0; ENTRY_UNIT][..padding]);
         page.live += size as u32;
-        Place { page: number, offset: begin as u16 }
+        Place { page: number, offset: append(&mut page.bytes, slot, size, parts) }
     }
 
     /// Replaces the row at a place by one that is not larger. Returns whether there was room for it.
@@ -240,6 +283,28 @@ impl Pages {
         }
         bytes.truncate(to);
     }
+}
+
+fn page_size_of(memory: &Memory) -> usize {
+    if memory.is_paged() { PAGE_SIZE_PAGED } else { PAGE_SIZE }
+}
+
+/// The largest row that goes into a page of this size.
+fn row_size_max(page_size: usize) -> usize {
+    page_size / ROW_PART - ENTRY_HEAD
+}
+
+/// Appends an entry of `size` bytes to a page, which has room for it. Returns where it begins.
+#[inline]
+fn append(bytes: &mut Array<u8>, slot: u32, size: usize, parts: &[&[u8]]) -> u16 {
+    let begin = bytes.len();
+    bytes.extend_from_slice(&slot.to_le_bytes());
+    bytes.extend_from_slice(&(size as u16).to_le_bytes());
+    let parts = parts.iter().filter(|part| !part.is_empty());
+    parts.for_each(|part| bytes.extend_from_slice(part));
+    let padding = begin + size - bytes.len();
+    bytes.extend_from_slice(&[0; ENTRY_UNIT][..padding]);
+    begin as u16
 }
 
 /// Slot and size of the entry at an offset.

@@ -1,15 +1,23 @@
 //! The rows of a snapshot before a table has them.
 //!
-//! A start reads a snapshot in two steps. The first one needs no table: it checks the rows, and computes what the table has to know of each.
-//! The second one copies the bytes of the rows into the table ([`Table::restore`](crate::Table::restore)). So two threads can share the work.
+//! A start reads a snapshot in three steps, so that several threads can share the work:
+//!
+//! 1. [`SnapshotReader`](crate::SnapshotReader) divides the bytes into blocks, in their order.
+//! 2. [`RowReader`] checks the rows of some blocks, computes what the table has to know of each, and copies them into pages. It needs neither
+//!    the table nor the blocks before.
+//! 3. [`Table::restore`](crate::Table::restore) takes the pages, in their order.
 
 use std::ops::Range;
+
+use crc32c::crc32c;
 
 use crate::history::Moment;
 use crate::index::{Entry, EntryReader, Spelling};
 use crate::key_index::hash_of;
 use crate::row::Row;
-use quire_journal::{Position, Timestamp};
+use crate::rows::NewRows;
+use crate::snapshot::BadSnapshot;
+use quire_journal::{Memory, Position, Timestamp};
 
 /// Bytes of a version before its row: the position and the time of its end.
 const MOMENT_SIZE: usize = 16;
@@ -18,15 +26,39 @@ const MOMENT_SIZE: usize = 16;
 #[derive(Debug)]
 pub struct RowReader {
     entries: EntryReader,
+    memory: Memory,
+}
+
+/// Blocks of a snapshot that follow each other. Their heads are right. Their content was not looked at.
+#[derive(Debug, Default)]
+pub struct SnapshotBlocks {
+    pub(crate) bytes: Vec<u8>,
+    /// Where the bytes begin in the snapshot.
+    pub(crate) offset: u64,
+    pub(crate) blocks: Vec<Block>,
+}
+
+/// A block of rows, or of versions of the history.
+#[derive(Debug)]
+pub(crate) struct Block {
+    /// Where its head begins in the bytes.
+    pub begin: usize,
+    pub content: Range<usize>,
+    pub checksum: u32,
+    /// The rows or versions in it.
+    pub count: u32,
+    /// The slot of its first row; `None`: it has versions.
+    pub first_slot: Option<u32>,
 }
 
 /// Rows and versions of a snapshot, for [`Table::restore`](crate::Table::restore).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SnapshotPiece {
-    pub(crate) bytes: Vec<u8>,
-    rows: Vec<(Range<usize>, RowFacts)>,
+    pub(crate) rows: NewRows,
+    facts: Vec<RowFacts>,
     /// Of all rows, one after the other.
     entries: Vec<Entry>,
+    version_bytes: Vec<u8>,
     versions: Vec<(Range<usize>, Moment)>,
 }
 
@@ -41,9 +73,63 @@ pub(crate) struct RowFacts {
     entry_count: usize,
 }
 
+impl SnapshotBlocks {
+    /// Gives back the memory of the bytes, for other bytes.
+    pub fn into_memory(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
 impl RowReader {
-    pub(crate) fn new(entries: EntryReader) -> Self {
-        RowReader { entries }
+    pub(crate) fn new(entries: EntryReader, memory: &Memory) -> Self {
+        RowReader { entries, memory: memory.clone() }
+    }
+
+    /// Another reader for the same table.
+    pub fn another(&self) -> Self {
+        RowReader { entries: self.entries.another(), memory: self.memory.clone() }
+    }
+
+    /// Reads the rows and versions of blocks.
+    ///
+    /// # Errors
+    /// [`BadSnapshot::Damaged`].
+    pub fn read(&mut self, blocks: &SnapshotBlocks) -> Result<SnapshotPiece, BadSnapshot> {
+        let rows = blocks.blocks.iter().filter(|block| block.first_slot.is_some());
+        // A row has more than one byte, so a damaged block cannot ask for more memory than it has bytes.
+        let count = rows.map(|block| (block.count as usize).min(block.content.len())).sum();
+        let mut piece = SnapshotPiece {
+            rows: NewRows::new(count, &self.memory),
+            facts: Vec::with_capacity(count),
+            entries: Vec::with_capacity(count * self.entries.index_count()),
+            version_bytes: Vec::new(),
+            versions: Vec::new(),
+        };
+        for block in &blocks.blocks {
+            let content = &blocks.bytes[block.content.clone()];
+            let read = if crc32c(content) != block.checksum {
+                None
+            } else if let Some(first) = block.first_slot {
+                self.read_rows(&mut piece, content, first, block.count)
+            } else {
+                piece.read_versions(content, block.count)
+            };
+            read.ok_or(BadSnapshot::Damaged { offset: blocks.offset + block.begin as u64 })?;
+        }
+        Ok(piece)
+    }
+
+    /// Adds the rows of a block to a piece. `None`: the block is not as many rows.
+    fn read_rows(&mut self, piece: &mut SnapshotPiece, block: &[u8], first: u32, count: u32) -> Option<()> {
+        let mut at = 0;
+        for slot in first..first.checked_add(count)? {
+            let (row, size) = Row::decode(&block[at..])?;
+            let facts = self.facts_of(&row, &mut piece.entries);
+            piece.facts.push(facts);
+            piece.rows.push(slot, &block[at..at + size]);
+            at += size;
+        }
+        (at == block.len()).then_some(())
     }
 
     fn facts_of(&mut self, row: &Row<'_>, entries: &mut Vec<Entry>) -> RowFacts {
@@ -52,31 +138,14 @@ impl RowReader {
         let entry_count = entries.len() - known;
         RowFacts { hash: hash_of(row.key), expires: row.expires, spelling, entry_count }
     }
-
-    /// Adds the rows of a block to a piece. `begin` is the place of the block in the bytes of the piece. `None`: the block is not as many
-    /// rows.
-    pub(crate) fn read_rows(
-        &mut self,
-        piece: &mut SnapshotPiece,
-        block: &[u8],
-        begin: usize,
-        count: u32,
-    ) -> Option<()> {
-        let mut at = 0;
-        for _ in 0..count {
-            let (row, size) = Row::decode(&block[at..])?;
-            let facts = self.facts_of(&row, &mut piece.entries);
-            piece.rows.push((begin + at..begin + at + size, facts));
-            at += size;
-        }
-        (at == block.len()).then_some(())
-    }
 }
 
 impl SnapshotPiece {
     /// Adds the versions of a block, as [`RowReader::read_rows`] does the rows.
-    pub(crate) fn read_versions(&mut self, block: &[u8], begin: usize, count: u32) -> Option<()> {
+    fn read_versions(&mut self, block: &[u8], count: u32) -> Option<()> {
         let mut at = 0;
+        let begin = self.version_bytes.len();
+        self.version_bytes.extend_from_slice(block);
         for _ in 0..count {
             let (position, rest) = block[at..].split_first_chunk()?;
             let (timestamp, rest) = rest.split_first_chunk()?;
@@ -90,17 +159,17 @@ impl SnapshotPiece {
         (at == block.len()).then_some(())
     }
 
-    /// The bytes of each row, the facts about it, and its entries of indexes.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = (&[u8], RowFacts, &[Entry])> {
+    /// The facts about each row, and its entries of indexes.
+    pub(crate) fn facts(&self) -> impl Iterator<Item = (RowFacts, &[Entry])> {
         let mut rest = &self.entries[..];
-        self.rows.iter().map(move |(range, facts)| {
+        self.facts.iter().map(move |facts| {
             let (own, others) = rest.split_at(facts.entry_count);
             rest = others;
-            (&self.bytes[range.clone()], *facts, own)
+            (*facts, own)
         })
     }
 
     pub(crate) fn versions(&self) -> impl Iterator<Item = (&[u8], Moment)> {
-        self.versions.iter().map(|(range, ended)| (&self.bytes[range.clone()], *ended))
+        self.versions.iter().map(|(range, ended)| (&self.version_bytes[range.clone()], *ended))
     }
 }

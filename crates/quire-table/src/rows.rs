@@ -2,7 +2,7 @@
 
 use quire_journal::{Array, Memory};
 
-use crate::pages::{Pages, Place};
+use crate::pages::{NewPages, Pages, Place, row_at};
 use crate::prefetch::{LINE_SIZE, prefetch_line};
 use crate::row::{Head, Row};
 
@@ -54,7 +54,43 @@ const LARGE: u32 = 1;
 const FREE: u32 = 2;
 
 /// The most slots. With as many rows, a table would have a hundred gigabytes at least.
-const SLOTS_MAX: u32 = NUMBER;
+pub(crate) const SLOTS_MAX: u32 = NUMBER;
+
+/// Rows of a snapshot, for slots that follow each other, before a table has them.
+#[derive(Debug)]
+pub(crate) struct NewRows {
+    pages: NewPages,
+    large: Vec<Array<u8>>,
+    /// The place of each row; `None`: it is the next large row.
+    places: Vec<Option<Place>>,
+    size: usize,
+    memory: Memory,
+}
+
+impl NewRows {
+    /// Room for `count` rows.
+    pub fn new(count: usize, memory: &Memory) -> Self {
+        NewRows {
+            pages: NewPages::new(memory),
+            large: Vec::new(),
+            places: Vec::with_capacity(count),
+            size: 0,
+            memory: memory.clone(),
+        }
+    }
+
+    /// Adds the row of the next slot.
+    pub fn push(&mut self, slot: u32, row: &[u8]) {
+        self.size += row.len();
+        let place = self.pages.push(slot, row);
+        if place.is_none() {
+            let mut bytes = Array::with_capacity(row.len(), &self.memory);
+            bytes.extend_from_slice(row);
+            self.large.push(bytes);
+        }
+        self.places.push(place);
+    }
+}
 
 /// The row that a change replaced.
 #[derive(Debug, Default)]
@@ -121,6 +157,11 @@ impl Rows {
             memory: memory.clone(),
             size: 0,
         }
+    }
+
+    /// The memory that has them.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// How many rows there are.
@@ -204,6 +245,35 @@ impl Rows {
         *self.slot_mut(slot) = Slot::new(location, epoch);
         self.len += 1;
         slot
+    }
+
+    /// Takes rows for the next slots. No slot is free, and no row was removed.
+    pub fn adopt(&mut self, mut new: NewRows, epoch: u32) {
+        self.len += new.places.len();
+        self.size += new.size;
+        // Its rows are copied, so that no page stays with few rows.
+        let open = new.pages.take_open();
+        let first_page = self.pages.adopt(new.pages);
+        let mut large = new.large.into_iter();
+        for place in new.places {
+            let slot = self.new_slot();
+            let location = match (place, &open) {
+                (Some(Place { page, offset }), Some((open, bytes))) if page == *open => {
+                    let row = row_at(bytes, offset);
+                    let row = &row[..Row::size_of(row)];
+                    self.size -= row.len();
+                    self.store(slot, &[row])
+                }
+                (Some(Place { page, offset }), _) => {
+                    Location::Page(Place { page: first_page + page, offset })
+                }
+                (None, _) => {
+                    self.large.push(large.next());
+                    Location::Large(self.large.len() as u32 - 1)
+                }
+            };
+            *self.slot_mut(slot) = Slot::new(location, epoch);
+        }
     }
 
     /// Replaces the row in a slot that has one. `previous` gets the row that was there, when the caller needs it.

@@ -11,8 +11,9 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 use crate::history::KnownHistory;
 use crate::key::KeyRule;
 use crate::query::{Polled, Query, ScanId};
-use crate::restore::{RowReader, SnapshotPiece};
+use crate::restore::{Block, SnapshotBlocks};
 use crate::row::Head;
+use crate::rows::SLOTS_MAX;
 use crate::table::Table;
 use quire_expression::message_type::MessageType;
 use quire_journal::{Position, Timestamp};
@@ -260,14 +261,14 @@ pub enum BadSnapshot {
     },
 }
 
-/// Reads a snapshot in pieces of any size.
+/// Divides a snapshot into blocks. It takes the bytes in pieces of any size.
 #[derive(Debug)]
 pub struct SnapshotReader {
     owner: SnapshotOwner,
-    row_reader: RowReader,
     head: Option<SnapshotHead>,
-    /// Bytes that are not a whole part yet.
+    /// The first `len` bytes are not a whole part yet. The others are room.
     bytes: Vec<u8>,
+    len: usize,
     /// Where they begin in the snapshot.
     offset: u64,
     rows: u64,
@@ -276,14 +277,21 @@ pub struct SnapshotReader {
     is_complete: bool,
 }
 
+/// A whole part at the front of the bytes.
+enum Front {
+    /// The head of the snapshot, or its last block.
+    Known,
+    Block(Block),
+}
+
 impl SnapshotReader {
-    /// Reads a snapshot of this topic, for the table of the row reader.
-    pub fn new(owner: SnapshotOwner, row_reader: RowReader) -> Self {
+    /// Reads a snapshot of this topic.
+    pub fn new(owner: SnapshotOwner) -> Self {
         SnapshotReader {
             owner,
-            row_reader,
             head: None,
             bytes: Vec::new(),
+            len: 0,
             offset: 0,
             rows: 0,
             versions: 0,
@@ -302,41 +310,53 @@ impl SnapshotReader {
         self.head
     }
 
-    /// Takes the next bytes. Returns the rows and versions of the blocks that are whole now, and whose checksums are right.
+    /// Takes the next bytes. Returns the blocks that are whole now.
     ///
     /// # Errors
-    /// [`BadSnapshot`]. The reader is of no use after it, and the pieces before it are of an incomplete state.
-    pub fn read(&mut self, bytes: &[u8]) -> Result<SnapshotPiece, BadSnapshot> {
+    /// [`BadSnapshot`]. The reader is of no use after it, and the blocks before it are of an incomplete state.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<SnapshotBlocks, BadSnapshot> {
         self.room(bytes.len()).copy_from_slice(bytes);
-        self.take(0)
+        self.take(0, Vec::new())
     }
 
     /// Room for the next `size` bytes. The caller writes them, and then calls [`take`](Self::take). So they are not copied once more.
     pub fn room(&mut self, size: usize) -> &mut [u8] {
-        let begin = self.bytes.len();
-        self.bytes.resize(begin + size, 0);
-        &mut self.bytes[begin..]
+        let (begin, end) = (self.len, self.len + size);
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.len = end;
+        &mut self.bytes[begin..end]
     }
 
-    /// As [`read`](Self::read), for the bytes in the [`room`](Self::room) without the last `unused` ones.
+    /// As [`read`](Self::read), for the bytes in the [`room`](Self::room) without the last `unused` ones. The next bytes overwrite `memory`.
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub fn take(&mut self, unused: usize) -> Result<SnapshotPiece, BadSnapshot> {
-        self.bytes.truncate(self.bytes.len() - unused);
-        let mut piece = SnapshotPiece::default();
+    pub fn take(&mut self, unused: usize, mut memory: Vec<u8>) -> Result<SnapshotBlocks, BadSnapshot> {
+        self.len -= unused;
+        let mut blocks = Vec::new();
         let mut taken = 0;
-        while let Some(size) = self.part(taken, &mut piece)? {
+        while let Some((size, front)) = self.front(taken)? {
             taken += size;
+            match front {
+                Front::Known => {}
+                Front::Block(block) => blocks.push(block),
+            }
         }
-        if taken > 0 {
-            // The rest and the next bytes have room in it.
-            let mut rest = Vec::with_capacity(self.bytes.capacity());
-            rest.extend_from_slice(&self.bytes[taken..]);
-            piece.bytes = std::mem::replace(&mut self.bytes, rest);
-            self.offset += taken as u64;
+        if taken == 0 {
+            return Ok(SnapshotBlocks { bytes: memory, ..SnapshotBlocks::default() });
         }
-        Ok(piece)
+        let rest = &self.bytes[taken..self.len];
+        if memory.len() < rest.len() {
+            memory.resize(rest.len(), 0);
+        }
+        memory[..rest.len()].copy_from_slice(rest);
+        self.len = rest.len();
+        let bytes = std::mem::replace(&mut self.bytes, memory);
+        let offset = self.offset;
+        self.offset += taken as u64;
+        Ok(SnapshotBlocks { bytes, offset, blocks })
     }
 
     /// Ends the reading. Returns the part of the log that the snapshot includes.
@@ -344,21 +364,21 @@ impl SnapshotReader {
     /// # Errors
     /// [`BadSnapshot::Incomplete`].
     pub fn finish(self) -> Result<SnapshotHead, BadSnapshot> {
-        let size = self.offset + self.bytes.len() as u64;
+        let size = self.offset + self.len as u64;
         self.head.filter(|_| self.is_complete).ok_or(BadSnapshot::Incomplete { size })
     }
 
-    /// Reads the part of the snapshot at an offset of the bytes, which the piece gets later. Returns its size, and `None` when it is not whole.
-    fn part(&mut self, at: usize, piece: &mut SnapshotPiece) -> Result<Option<usize>, BadSnapshot> {
+    /// The part of the snapshot at an offset of the bytes, and its size; `None` when it is not whole.
+    fn front(&mut self, at: usize) -> Result<Option<(usize, Front)>, BadSnapshot> {
         let damaged = BadSnapshot::Damaged { offset: self.offset + at as u64 };
-        let bytes = &self.bytes[at..];
+        let bytes = &self.bytes[at..self.len];
         if self.is_complete {
             return if bytes.is_empty() { Ok(None) } else { Err(damaged) };
         }
         if self.head.is_none() {
             let Some(head) = bytes.first_chunk() else { return Ok(None) };
             self.head = Some(decode_head(head, &self.owner).ok_or(damaged)??);
-            return Ok(Some(SNAPSHOT_HEAD_SIZE));
+            return Ok(Some((SNAPSHOT_HEAD_SIZE, Front::Known)));
         }
         let Some(block_head) = bytes.first_chunk::<BLOCK_HEAD_SIZE>() else { return Ok(None) };
         let [size, count, checksum, head_checksum] =
@@ -367,30 +387,26 @@ impl SnapshotReader {
             return Err(damaged);
         }
         let Some(block) = bytes[BLOCK_HEAD_SIZE..].get(..size as usize) else { return Ok(None) };
-        if crc32c(block) != checksum {
-            return Err(damaged);
-        }
+        let whole_size = BLOCK_HEAD_SIZE + block.len();
         if count == 0 {
             let numbers: Vec<u64> = block.chunks_exact(8).map(number_of).collect();
             let [rows, versions, begin, granularity_ns] = numbers[..] else { return Err(damaged) };
-            self.is_complete = block.len() == 32 && (rows, versions) == (self.rows, self.versions);
+            let is_right = block.len() == 32 && crc32c(block) == checksum;
+            self.is_complete = is_right && (rows, versions) == (self.rows, self.versions);
             let known = KnownHistory { begin: Timestamp(begin), granularity_ns };
             self.history = ((begin, granularity_ns) != NO_HISTORY).then_some(known);
-            return if self.is_complete { Ok(Some(BLOCK_HEAD_SIZE + block.len())) } else { Err(damaged) };
+            return if self.is_complete { Ok(Some((whole_size, Front::Known))) } else { Err(damaged) };
         }
         let (count, has_versions) = (count & !VERSIONS, count & VERSIONS != 0);
-        if count == 0 {
+        let known = if has_versions { &mut self.versions } else { &mut self.rows };
+        let first = *known;
+        *known += u64::from(count);
+        if count == 0 || !has_versions && self.rows > SLOTS_MAX.into() {
             return Err(damaged);
         }
-        let begin = at + BLOCK_HEAD_SIZE;
-        if has_versions {
-            self.versions += u64::from(count);
-            piece.read_versions(block, begin, count).ok_or(damaged)?;
-        } else {
-            self.rows += u64::from(count);
-            self.row_reader.read_rows(piece, block, begin, count).ok_or(damaged)?;
-        }
-        Ok(Some(BLOCK_HEAD_SIZE + block.len()))
+        let content = at + BLOCK_HEAD_SIZE..at + whole_size;
+        let first_slot = (!has_versions).then_some(first as u32);
+        Ok(Some((whole_size, Front::Block(Block { begin: at, content, checksum, count, first_slot }))))
     }
 }
 

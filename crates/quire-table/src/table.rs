@@ -281,15 +281,14 @@ impl Table {
     /// Returns a reader of rows of snapshots for this table. The reader needs no table, so that another thread can use it.
     pub fn row_reader(&self) -> RowReader {
         let key = self.by_key.as_ref().map(ByKey::fields);
-        RowReader::new(EntryReader::new(self.message_type, key, &self.indexes))
+        RowReader::new(EntryReader::new(self.message_type, key, &self.indexes), self.rows.memory())
     }
 
     /// Adds the rows and versions of a piece of a snapshot to a table that only `restore` has filled. Its [`row_reader`](Self::row_reader)
     /// has read them. Scans and `get` find a row after [`finish_restore`](Self::finish_restore).
-    pub fn restore(&mut self, piece: &SnapshotPiece) {
+    pub fn restore(&mut self, piece: SnapshotPiece) {
         self.previous.clear();
-        for (bytes, facts, entries) in piece.rows() {
-            let slot = self.rows.insert(&[bytes], self.epoch);
+        for (slot, (facts, entries)) in (self.rows.end()..).zip(piece.facts()) {
             self.keys.restore(facts.hash);
             if let Some(expires) = facts.expires {
                 self.lifetimes.insert((expires, slot));
@@ -302,6 +301,7 @@ impl Table {
         if let Some(history) = &mut self.history {
             piece.versions().for_each(|(row, ended)| history.restore(ended, row));
         }
+        self.rows.adopt(piece.rows, self.epoch);
     }
 
     /// Makes the index of the keys of all rows, and the other indexes. This is done once, after the last [`restore`](Self::restore).

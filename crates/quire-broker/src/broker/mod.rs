@@ -52,7 +52,7 @@ use crate::queues::{Definition, QueueService};
 use crate::send::Sent;
 use crate::session::{Phase, Session, SessionId};
 use crate::sessions::ADMINISTRATORS_MAX;
-use crate::tables::{SnapshotParts, Tables};
+use crate::tables::{SnapshotParts, SnapshotSteps, Tables};
 use crate::tail::{LogConsumer, Tail};
 use crate::topic::TopicTable;
 use crate::work::{JobOwner, Outcome};
@@ -84,11 +84,11 @@ impl Broker {
     /// # Errors
     /// As [`Broker::open`].
     pub fn new(config: BrokerConfig, journal: Journal) -> Result<Broker, OpenError> {
-        Broker::open(config, journal, &|parts| parts, &mut |_| ())
+        Broker::open(config, journal, &|steps| Box::new(steps.map(|make| make())), &mut |_| ())
     }
 
-    /// As [`Broker::new`]; `on_progress` is called while queues are rebuilt from a long log. `run_ahead` returns the same parts, and may have
-    /// another thread make them.
+    /// As [`Broker::new`]; `on_progress` is called while queues are rebuilt from a long log. `run_steps` returns the parts
+    /// of the steps in their order, and may have other threads make them.
     ///
     /// # Errors
     /// [`OpenError::Config`] for a value out of range, a pattern or a filter that does not compile, or an unknown message type;
@@ -96,7 +96,7 @@ impl Broker {
     pub fn open(
         config: BrokerConfig,
         journal: Journal,
-        run_ahead: &dyn Fn(SnapshotParts) -> SnapshotParts,
+        run_steps: &dyn Fn(SnapshotSteps) -> SnapshotParts,
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<Broker, OpenError> {
         config.check()?;
@@ -135,7 +135,7 @@ impl Broker {
             cx,
         };
         broker.queues.recover(&mut broker.cx, on_progress)?;
-        broker.tables.recover(&mut broker.cx, run_ahead, on_progress)?;
+        broker.tables.recover(&mut broker.cx, run_steps, on_progress)?;
         Ok(broker)
     }
 

@@ -43,7 +43,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use quire_command::{MessageKind, OofReason};
 use quire_expression::message_type::Arena;
-use quire_journal::{Cursor, Headers, Journal, JournalError, Position, Record, Timestamp};
+use quire_journal::{Cursor, Headers, Journal, JournalError, Memory, Position, Record, Timestamp};
 use quire_table::{KeyPlace, Moment, PageId, PutOptions, Row, Spelling, Table, TableConfigError};
 use quire_types::time::{Instant, Now};
 use rustc_hash::FxBuildHasher;
@@ -67,9 +67,10 @@ pub(crate) use prepare::{Arriving, Prepared};
 pub(crate) use replace::{FormerView, PENDING_CHANGES_MAX};
 use scan::{Scan, Scanning};
 pub(crate) use settings::TableDefinition;
+use settings::TableMemory;
 pub use settings::{HistorySettings, SowTopicSettings, TableDurability, TableExpiration};
 pub(crate) use snapshot_file::SnapshotFile;
-pub use snapshot_file::{SnapshotPart, SnapshotParts};
+pub use snapshot_file::{MakePart, SnapshotPart, SnapshotParts, SnapshotSteps};
 use snapshots::Snapshots;
 pub(crate) use view::Left;
 
@@ -96,7 +97,7 @@ pub(crate) struct Tables {
     building: VecDeque<TableId>,
     snapshots: Snapshots,
     /// For the topics whose records can be paged out.
-    memory: PagedMemory,
+    memory: TableMemory,
     /// A cursor where the oldest snapshot ends: files from a cursor on are not removed.
     pin: Option<Cursor>,
     /// Deletes that are not done yet, by the session that waits for them.
@@ -181,9 +182,9 @@ impl Tables {
         definitions: Vec<TableDefinition>,
         journal: &Journal,
     ) -> Result<Self, TableConfigError> {
-        let mut memory = PagedMemory::default();
+        let mut memory = TableMemory { paged: PagedMemory::default(), heap: Memory::heap_in_pieces() };
         if definitions.iter().any(|definition| definition.file_backed) {
-            memory.open(journal);
+            memory.paged.open(journal);
         }
         let (containers, topics): (Vec<_>, Vec<_>) =
             definitions.into_iter().partition(|definition| definition.pattern.is_some());

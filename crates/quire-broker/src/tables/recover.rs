@@ -7,7 +7,7 @@ use quire_journal::{AllTopics, JournalError, Position, Progress, Record, RecordK
 use quire_table::{KeyRule, Moment, PutOptions, Row};
 
 use super::container::Container;
-use super::snapshot_file::SnapshotParts;
+use super::snapshot_file::{SnapshotParts, SnapshotSteps};
 use super::{Arriving, State, Tables};
 use crate::context::Context;
 use crate::topic::TableId;
@@ -34,7 +34,7 @@ impl Tables {
     pub(crate) fn recover(
         &mut self,
         cx: &mut Context,
-        run_ahead: &dyn Fn(SnapshotParts) -> SnapshotParts,
+        run_steps: &dyn Fn(SnapshotSteps) -> SnapshotParts,
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<(), JournalError> {
         let recovered = self.all.iter().filter(|state| state.definition.is_recovered);
@@ -47,7 +47,7 @@ impl Tables {
         if names.names.is_empty() && names.patterns.is_empty() {
             return Ok(());
         }
-        self.load_snapshots(cx, run_ahead)?;
+        self.load_snapshots(cx, run_steps)?;
         let first = cx.log.reader.first();
         let topics = self.all.iter().filter(|state| state.container.is_none());
         let topics = topics.map(|state| (&state.definition, state.snapshot_position));

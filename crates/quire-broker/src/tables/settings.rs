@@ -196,13 +196,21 @@ impl TableDefinition {
     }
 }
 
+/// The memory of the records of all topics.
+pub(crate) struct TableMemory {
+    /// Of topics that are file-backed.
+    pub(super) paged: PagedMemory,
+    /// Of the others.
+    pub(super) heap: Memory,
+}
+
 impl TableDefinition {
     /// A table without records.
     ///
     /// # Errors
     /// [`TableConfigError`]: none for settings that were checked.
-    pub fn new_table(&self, memory: &PagedMemory) -> Result<Table, TableConfigError> {
-        let memory = if self.file_backed { memory.get() } else { Memory::heap() };
+    pub fn new_table(&self, memory: &TableMemory) -> Result<Table, TableConfigError> {
+        let memory = if self.file_backed { memory.paged.get() } else { memory.heap.clone() };
         Table::new(self.config.clone(), &memory)
     }
 

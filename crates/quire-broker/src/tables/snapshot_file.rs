@@ -1,12 +1,13 @@
 //! The files of snapshots: one of a topic, and one of all topics of a container (docs/journal-format.md, `table-*.state`).
 
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read as _};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use quire_journal::{AllTopics, JournalError, Position, Reader, SidecarHead, Sidecars, Timestamp};
 use quire_table::{
-    BadSnapshot, KnownHistory, SNAPSHOT_VERSION, SnapshotHead, SnapshotOwner, SnapshotPiece, SnapshotReader,
-    snapshot_file,
+    BadSnapshot, KnownHistory, RowReader, SNAPSHOT_VERSION, SnapshotBlocks, SnapshotHead, SnapshotOwner,
+    SnapshotPiece, SnapshotReader, snapshot_file,
 };
 
 use super::State;
@@ -14,8 +15,8 @@ use super::State;
 /// The version of the content of the file of a container.
 pub(super) const CONTAINER_VERSION: u32 = 2;
 
-/// Bytes that a start reads at a time.
-const READ_SIZE: usize = 128 * 1024;
+/// Bytes that a start reads at a time: a step and its part stay in the cache of a core, and few pages of a table are not full.
+const READ_SIZE: usize = 512 * 1024;
 
 /// The rows of one topic in a snapshot.
 pub(super) struct Section {
@@ -99,9 +100,15 @@ fn section_head(topic: &str, size: u64) -> Vec<u8> {
     head
 }
 
-/// The parts of a snapshot, in their order: pieces of its rows, and the end. Making a part reads the file and needs no broker, so that
-/// another thread can do it.
-pub type SnapshotParts = Box<dyn Iterator<Item = SnapshotPart> + Send>;
+/// The parts of a snapshot, in their order: pieces of its rows, and the end.
+pub type SnapshotParts = Box<dyn Iterator<Item = SnapshotPart>>;
+
+/// How to make the parts of a snapshot, in their order. A step reads the file and returns a call that makes the part. The steps must follow
+/// each other. The calls need neither each other nor a broker, so that other threads can make them.
+pub type SnapshotSteps = Box<dyn Iterator<Item = MakePart> + Send>;
+
+/// Makes a part of a snapshot.
+pub type MakePart = Box<dyn FnOnce() -> SnapshotPart + Send>;
 
 /// A part of a snapshot, or why there is none: `None` = it does not belong to this topic, otherwise the damage.
 pub struct SnapshotPart(Result<Part, Option<String>>);
@@ -111,46 +118,88 @@ enum Part {
     End(SnapshotHead, Option<KnownHistory>),
 }
 
-/// Makes the parts of the content of a snapshot. After the end, or damage, there are no more.
-struct PartsOf<R> {
+/// The steps of the content of a snapshot. After the end, or damage, there are no more.
+struct Steps<R> {
     content: R,
     reader: Option<SnapshotReader>,
+    row_reader: RowReader,
+    /// Memory that was used for bytes, and is used again.
+    spare: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-impl<R: Read> PartsOf<R> {
+/// The result of reading.
+enum Read {
+    Blocks(SnapshotBlocks),
+    End(SnapshotHead, Option<KnownHistory>),
+}
+
+impl<R: io::Read> Steps<R> {
     fn new(content: R, state: &State) -> Self {
-        let reader = SnapshotReader::new(state.owner(), state.table.row_reader());
-        PartsOf { content, reader: Some(reader) }
-    }
-
-    fn part(&mut self, mut reader: SnapshotReader) -> Result<Part, Option<String>> {
-        let size = self.content.read(reader.room(READ_SIZE)).map_err(damaged)?;
-        if size == 0 {
-            reader.take(READ_SIZE).map_err(|bad| Some(bad.to_string()))?;
-            let history = reader.history();
-            let head = reader.finish().map_err(|bad| Some(bad.to_string()))?;
-            return Ok(Part::End(head, history));
+        Steps {
+            content,
+            reader: Some(SnapshotReader::new(state.owner())),
+            row_reader: state.table.row_reader(),
+            spare: Arc::default(),
         }
-        let piece = reader.take(READ_SIZE - size).map_err(|bad| match bad {
-            BadSnapshot::OtherTopic => None,
-            bad => Some(bad.to_string()),
-        })?;
+    }
+
+    fn step(&mut self, mut reader: SnapshotReader) -> Result<Read, Option<String>> {
+        let size = read_full(&mut self.content, reader.room(READ_SIZE)).map_err(damaged)?;
+        let memory = self.spare.lock().pop().unwrap_or_default();
+        let blocks = reader.take(READ_SIZE - size, memory).map_err(reason_of)?;
+        if size == 0 {
+            let history = reader.history();
+            let head = reader.finish().map_err(reason_of)?;
+            return Ok(Read::End(head, history));
+        }
         self.reader = Some(reader);
-        Ok(Part::Rows(piece))
+        Ok(Read::Blocks(blocks))
     }
 }
 
-impl<R: Read> Iterator for PartsOf<R> {
-    type Item = SnapshotPart;
+impl<R: io::Read> Iterator for Steps<R> {
+    type Item = MakePart;
 
-    fn next(&mut self) -> Option<SnapshotPart> {
+    fn next(&mut self) -> Option<MakePart> {
         let reader = self.reader.take()?;
-        Some(SnapshotPart(self.part(reader)))
+        Some(match self.step(reader) {
+            Ok(Read::Blocks(blocks)) => {
+                let (mut row_reader, spare) = (self.row_reader.another(), self.spare.clone());
+                Box::new(move || {
+                    let piece = row_reader.read(&blocks).map_err(reason_of);
+                    spare.lock().push(blocks.into_memory());
+                    SnapshotPart(piece.map(Part::Rows))
+                })
+            }
+            Ok(Read::End(head, history)) => Box::new(move || SnapshotPart(Ok(Part::End(head, history)))),
+            Err(reason) => Box::new(move || SnapshotPart(Err(reason))),
+        })
     }
 }
 
-/// Reads a snapshot of a topic into its table. Gives the position of the log that it includes, twice. `run_ahead` may have the parts made
-/// by another thread.
+/// Reads until the bytes are full, or there is no more. Returns how many bytes it read.
+fn read_full(content: &mut impl io::Read, mut bytes: &mut [u8]) -> io::Result<usize> {
+    let size = bytes.len();
+    while !bytes.is_empty() {
+        match content.read(bytes) {
+            Ok(0) => break,
+            Ok(read) => bytes = &mut bytes[read..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(size - bytes.len())
+}
+
+fn reason_of(bad: BadSnapshot) -> Option<String> {
+    match bad {
+        BadSnapshot::OtherTopic => None,
+        bad => Some(bad.to_string()),
+    }
+}
+
+/// Reads a snapshot of a topic into its table. Gives the position of the log that it includes, twice. `run_steps` may have the parts made
+/// by other threads.
 ///
 /// # Errors
 /// `None`: it does not belong to this log and this topic. Otherwise the damage.
@@ -159,14 +208,14 @@ pub(super) fn load(
     log: &Reader,
     file: &str,
     state: &mut State,
-    run_ahead: &dyn Fn(SnapshotParts) -> SnapshotParts,
+    run_steps: &dyn Fn(SnapshotSteps) -> SnapshotParts,
 ) -> Result<(Position, Position), Option<String>> {
     let opened = files.open(file, &state.definition.name);
     let (head, content) = opened.ok_or_else(|| Some("its head is damaged".to_owned()))?;
     if head.version != SNAPSHOT_VERSION {
         return Err(Some(format!("its version {} is not known to this build", head.version)));
     }
-    let parts = run_ahead(Box::new(PartsOf::new(content, state)));
+    let parts = run_steps(Box::new(Steps::new(content, state)));
     let position = restore(parts, log, state)?;
     Ok((position, position))
 }
@@ -179,7 +228,7 @@ fn restore(
 ) -> Result<Position, Option<String>> {
     for part in parts {
         match part.0? {
-            Part::Rows(piece) => state.table.restore(&piece),
+            Part::Rows(piece) => state.table.restore(piece),
             Part::End(head, history) => return finish(head, history, log, state),
         }
     }
@@ -214,7 +263,7 @@ pub(super) struct ContainerReader<R> {
     section_count: u64,
 }
 
-impl<R: Read> ContainerReader<R> {
+impl<R: io::Read> ContainerReader<R> {
     pub fn begin(content: R, settings: &str) -> Result<Self, Option<String>> {
         let mut reader =
             ContainerReader { content: BufReader::with_capacity(READ_SIZE, content), section_count: 0 };
@@ -250,8 +299,8 @@ impl<R: Read> ContainerReader<R> {
         log: &Reader,
         state: &mut State,
     ) -> Result<Position, Option<String>> {
-        let parts = PartsOf::new(self.content.by_ref().take(size), state);
-        restore(parts, log, state)
+        let steps = Steps::new(self.content.by_ref().take(size), state);
+        restore(steps.map(|make| make()), log, state)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Option<String>> {

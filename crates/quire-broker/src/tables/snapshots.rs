@@ -13,7 +13,9 @@ use std::time::Duration;
 use quire_journal::{Journal, JournalError, Position, Sidecars};
 use quire_table::{SnapshotHead, SnapshotOwner, SnapshotState, SnapshotWriter, snapshot_file};
 
-use super::snapshot_file::{CONTAINER_VERSION, ContainerReader, Section, SnapshotFile, SnapshotParts, load};
+use super::snapshot_file::{
+    CONTAINER_VERSION, ContainerReader, Section, SnapshotFile, SnapshotParts, SnapshotSteps, load,
+};
 use super::{State, TableDefinition, Tables};
 use crate::context::Context;
 use crate::slice::PASS;
@@ -127,7 +129,7 @@ impl Tables {
 
     /// Continues the snapshot under way, or begins the next one when it is due.
     pub(crate) fn write_snapshots(&mut self, cx: &mut Context) {
-        if let Some(error) = self.memory.take_failure() {
+        if let Some(error) = self.memory.paged.take_failure() {
             cx.outputs.push_back(Output::Log(Event::TablesNotPaged { reason: error.to_string() }));
         }
         if self.snapshots.current.is_none() {
@@ -340,7 +342,7 @@ impl Tables {
     pub(super) fn load_snapshots(
         &mut self,
         cx: &mut Context,
-        run_ahead: &dyn Fn(SnapshotParts) -> SnapshotParts,
+        run_steps: &dyn Fn(SnapshotSteps) -> SnapshotParts,
     ) -> Result<(), JournalError> {
         let files = self.snapshots.files.clone();
         let existing = files.files()?;
@@ -352,7 +354,7 @@ impl Tables {
                 continue;
             }
             let loaded = match unit {
-                Unit::Topic(id) => load(&files, &cx.log.reader, &file, self.state(id), run_ahead),
+                Unit::Topic(id) => load(&files, &cx.log.reader, &file, self.state(id), run_steps),
                 Unit::Container(id) => self.load_container(cx, &file, id),
             };
             let reason = match loaded {

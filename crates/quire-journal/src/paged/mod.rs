@@ -6,7 +6,7 @@
 //!
 //! **How it works.** The file (`page_file.rs`) is one mapping, of which as much may be used as is allocated on the disk: a page of a
 //! file with holes for which the disk has no room would end the process. `pool.rs` divides it into blocks. All bookkeeping of it is on
-//! the heap, so that giving back what is paged out reads nothing.
+//! the heap, so that giving back what is paged out reads nothing. `pieces.rs` has no file: it takes large pieces of memory from the system.
 
 #![allow(unsafe_code)] // memory by hand: see the SAFETY notes at each use
 
@@ -14,6 +14,7 @@ mod array;
 mod block;
 mod bus_error;
 mod page_file;
+mod pieces;
 mod pool;
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error, realloc};
@@ -25,11 +26,18 @@ use std::sync::Arc;
 pub use array::Array;
 pub use block::Block;
 pub use page_file::PageFile;
+use pieces::Pieces;
 use pool::Pool;
 
 /// Where [`Block`]s and [`Array`]s are put. Clones share one place.
 #[derive(Clone, Default)]
-pub struct Memory(Option<Arc<Pool>>);
+pub struct Memory(Option<Arc<Source>>);
+
+/// Where the places of a [`Memory`] come from before the heap.
+enum Source {
+    File(Box<Pool>),
+    Pieces(Pieces),
+}
 
 impl Memory {
     /// The heap.
@@ -39,22 +47,34 @@ impl Memory {
 
     /// A file, and the heap for values that do not fit.
     pub fn paged(file: PageFile) -> Self {
-        Memory(Some(Arc::new(Pool::new(file))))
+        Memory(Some(Arc::new(Source::File(Box::new(Pool::new(file))))))
+    }
+
+    /// The heap, for many arrays of 16 KiB that have room for all their values from the beginning.
+    pub fn heap_in_pieces() -> Self {
+        Memory(Some(Arc::new(Source::Pieces(Pieces::default()))))
+    }
+
+    fn pool(&self) -> Option<&Pool> {
+        match self.0.as_deref()? {
+            Source::File(pool) => Some(pool),
+            Source::Pieces(_) => None,
+        }
     }
 
     /// Whether it is a file.
     pub fn is_paged(&self) -> bool {
-        self.0.is_some()
+        self.pool().is_some()
     }
 
     /// Bytes of the file, 0 for the heap.
     pub fn file_size(&self) -> u64 {
-        self.0.as_ref().map_or(0, |pool| pool.size())
+        self.pool().map_or(0, |pool| pool.size())
     }
 
     /// Why the file grows no further, the first time that this is asked after it could not.
     pub fn take_failure(&self) -> Option<io::Error> {
-        self.0.as_ref()?.take_failure()
+        self.pool()?.take_failure()
     }
 
     /// Asks the system to write out the pages of the file and to forget them, as it does itself when memory is short: for tests.
@@ -62,13 +82,18 @@ impl Memory {
     /// # Errors
     /// What the system refuses.
     pub fn page_out(&self) -> io::Result<()> {
-        self.0.as_ref().map_or(Ok(()), |pool| pool.page_out())
+        self.pool().map_or(Ok(()), |pool| pool.page_out())
     }
 
     /// A new place, of a size that is not 0.
     fn allocate(&self, layout: Layout) -> NonNull<u8> {
         assert!(layout.size() > 0, "places have a size");
-        if let Some(place) = self.0.as_ref().and_then(|pool| pool.allocate(layout)) {
+        let place = match self.0.as_deref() {
+            Some(Source::File(pool)) => pool.allocate(layout),
+            Some(Source::Pieces(pieces)) => pieces.allocate(layout),
+            None => None,
+        };
+        if let Some(place) = place {
             return place;
         }
         // SAFETY: the size is not 0.
@@ -83,12 +108,12 @@ impl Memory {
     unsafe fn resize(&self, place: NonNull<u8>, old: Layout, size: usize) -> NonNull<u8> {
         // SAFETY: the caller promises that it is a size of a place, and `old` was a layout.
         let new = unsafe { Layout::from_size_align_unchecked(size, old.align()) };
-        let Some(pool) = &self.0 else {
+        if self.0.is_none() {
             // SAFETY: all places of this memory come from the heap, with their layout; the rest is the caller's promise.
             let place = unsafe { realloc(place.as_ptr(), old, size) };
             return NonNull::new(place).unwrap_or_else(|| handle_alloc_error(new));
-        };
-        if pool.owns(place) && pool::is_same_size(old, new) {
+        }
+        if self.pool().is_some_and(|pool| pool.owns(place) && pool::is_same_size(old, new)) {
             return place;
         }
         let grown = self.allocate(new);
@@ -105,18 +130,21 @@ impl Memory {
     /// The place is from [`allocate`](Self::allocate) or [`resize`](Self::resize) of this memory, with this layout, and is not used any
     /// more.
     unsafe fn release(&self, place: NonNull<u8>, layout: Layout) {
-        match &self.0 {
-            Some(pool) if pool.owns(place) => pool.release(place),
-            // SAFETY: what is not the pool's came from the heap, with this layout.
-            _ => unsafe { dealloc(place.as_ptr(), layout) },
+        match self.0.as_deref() {
+            Some(Source::File(pool)) if pool.owns(place) => return pool.release(place),
+            Some(Source::Pieces(pieces)) if pieces.release(place, layout) => return,
+            Some(_) | None => {}
         }
+        // SAFETY: all other places came from the heap, with their layout.
+        unsafe { dealloc(place.as_ptr(), layout) };
     }
 }
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Some(pool) => write!(f, "Memory::paged({} bytes)", pool.size()),
+        match self.0.as_deref() {
+            Some(Source::File(pool)) => write!(f, "Memory::paged({} bytes)", pool.size()),
+            Some(Source::Pieces(_)) => f.write_str("Memory::heap_in_pieces()"),
             None => f.write_str("Memory::heap()"),
         }
     }

@@ -9,7 +9,7 @@ use crate::key::KeyFields;
 use crate::row::Row;
 use quire_expression::message_type::{Arena, MessageType};
 
-/// Reads what the indexes of a table have to know of each row, without the table, so that another thread can do it.
+/// Reads what the indexes of a table have to know of each row, without the table, so that other threads can do it.
 #[derive(Debug)]
 pub(crate) struct EntryReader {
     message_type: MessageType,
@@ -34,6 +34,24 @@ impl EntryReader {
             indexed: indexes.fields.clone(),
             widths: indexes.hash.iter().map(|index| index.width).collect(),
             index_count: indexes.hash.len() + indexes.ordered.len(),
+            arena: Arena::default(),
+        }
+    }
+
+    /// How many indexes there are. A row usually has one entry in each.
+    pub fn index_count(&self) -> usize {
+        self.index_count
+    }
+
+    /// Another reader for the same table.
+    pub fn another(&self) -> Self {
+        EntryReader {
+            message_type: self.message_type,
+            key: self.key.clone(),
+            fields: self.fields.clone(),
+            indexed: self.indexed.clone(),
+            widths: self.widths.clone(),
+            index_count: self.index_count,
             arena: Arena::default(),
         }
     }

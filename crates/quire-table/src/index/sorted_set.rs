@@ -16,6 +16,30 @@ const BLOCK_LEN_SHARED_MAX: usize = BLOCK_LEN * 7 / 8;
 /// Of a range in more blocks than this, the values are not counted: some microseconds.
 const COUNTED_BLOCKS_MAX: usize = 1_024;
 
+/// A value of a set.
+pub(super) trait Sorted: Copy + Ord {
+    /// The upper part of the value, by which it is sorted first.
+    fn upper(self) -> u64;
+}
+
+impl Sorted for u32 {
+    fn upper(self) -> u64 {
+        self.into()
+    }
+}
+
+impl Sorted for [u32; 2] {
+    fn upper(self) -> u64 {
+        self[0].into()
+    }
+}
+
+impl Sorted for [u32; 3] {
+    fn upper(self) -> u64 {
+        u64::from(self[0]) << u32::BITS | u64::from(self[1])
+    }
+}
+
 /// Values in ascending order, each once. A full block shares its values with a neighbor. Two full neighbors become three blocks. So blocks are
 /// about four fifths full; with halves of full blocks they would be two thirds full.
 #[derive(Debug)]
@@ -34,28 +58,10 @@ impl<T: Copy + Ord> SortedSet<T> {
         SortedSet { blocks: Vec::new(), firsts: Vec::new(), gathered: Vec::new(), memory: memory.clone() }
     }
 
-    /// Keeps a value for [`build`](Self::build). It is not in the set before.
+    /// Keeps a value for [`build`](Self::build). It is not in the set before. Values with an equal [upper](Sorted::upper) part must be gathered
+    /// in ascending order.
     pub fn gather(&mut self, value: T) {
         self.gathered.push(value);
-    }
-
-    /// Adds the gathered values, each of which was gathered once, to an empty set. The blocks are as full as those of a set that grew: in
-    /// full blocks, each of the next insertions would divide one. In addition to the set, this takes the memory of the gathered values.
-    pub fn build(&mut self) {
-        debug_assert!(self.blocks.is_empty(), "the set is empty");
-        let mut values = std::mem::take(&mut self.gathered);
-        values.sort_unstable();
-        let count = values.len().div_ceil(BLOCK_LEN_USUAL);
-        self.blocks.reserve_exact(count);
-        self.firsts.reserve_exact(count);
-        for values in values.chunks(BLOCK_LEN_USUAL) {
-            // A set with few values is small. Other blocks have room for all that they will have.
-            let capacity = if count == 1 { values.len().next_power_of_two() } else { BLOCK_LEN };
-            let mut block = Array::with_capacity(capacity, &self.memory);
-            block.extend_from_slice(values);
-            self.firsts.push(values[0]);
-            self.blocks.push(block);
-        }
     }
 
     /// Adds a value that is not in it.
@@ -180,6 +186,28 @@ impl<T: Copy + Ord> SortedSet<T> {
             block.extend_from_slice(next);
             self.blocks.remove(number + 1);
             self.firsts.remove(number + 1);
+        }
+    }
+}
+
+impl<T: Sorted> SortedSet<T> {
+    /// Adds the gathered values, each of which was gathered once, to an empty set. The blocks are as full as those of a set that grew: in
+    /// full blocks, each of the next insertions would divide one. In addition to the set, this takes twice the memory of the gathered values.
+    pub fn build(&mut self) {
+        debug_assert!(self.blocks.is_empty(), "the set is empty");
+        let mut values = std::mem::take(&mut self.gathered);
+        // It keeps the order of values with an equal upper part.
+        radsort::sort_by_key(&mut values, |value| value.upper());
+        let count = values.len().div_ceil(BLOCK_LEN_USUAL);
+        self.blocks.reserve_exact(count);
+        self.firsts.reserve_exact(count);
+        for values in values.chunks(BLOCK_LEN_USUAL) {
+            // A set with few values is small. Other blocks have room for all that they will have.
+            let capacity = if count == 1 { values.len().next_power_of_two() } else { BLOCK_LEN };
+            let mut block = Array::with_capacity(capacity, &self.memory);
+            block.extend_from_slice(values);
+            self.firsts.push(values[0]);
+            self.blocks.push(block);
         }
     }
 }

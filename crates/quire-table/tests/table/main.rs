@@ -57,15 +57,16 @@ fn table_of(hash_indexes: &[&[&str]], ordered_indexes: &[&str], limits: IndexLim
     Table::new(config, &any_memory()).unwrap()
 }
 
-/// The heap and a file that all tables share, alternately.
+/// The heap, the heap in pieces, and a file that all tables share, by turns.
 fn any_memory() -> Memory {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     static PAGED: LazyLock<Memory> = LazyLock::new(|| {
         let directory = tempfile::tempdir().unwrap();
         Memory::paged(PageFile::create(directory.path(), 1 << 32).unwrap())
     });
-    match CALLS.fetch_add(1, Ordering::Relaxed) % 2 {
+    match CALLS.fetch_add(1, Ordering::Relaxed) % 3 {
         0 => Memory::heap(),
+        1 => Memory::heap_in_pieces(),
         _ => PAGED.clone(),
     }
 }

@@ -22,9 +22,11 @@ pub fn restore(
     bytes: &[u8],
     piece: usize,
 ) -> Result<(SnapshotHead, Option<KnownHistory>), BadSnapshot> {
-    let mut reader = SnapshotReader::new(owner(), table.row_reader());
+    let mut reader = SnapshotReader::new(owner());
     for piece in bytes.chunks(piece) {
-        table.restore(&reader.read(piece)?);
+        let blocks = reader.read(piece)?;
+        let made = table.row_reader().read(&blocks)?;
+        table.restore(made);
     }
     table.finish_restore()?;
     let history = reader.history();
@@ -141,8 +143,7 @@ fn a_snapshot_of_another_topic_type_or_key_is_refused() {
         ("orders", MessageType::Json, fields("orders", &["/id", "/b"])),
         ("orders", MessageType::Json, KeyRule::Supplied),
     ] {
-        let mut reader =
-            SnapshotReader::new(SnapshotOwner::new(name, message_type, &rule), table().row_reader());
+        let mut reader = SnapshotReader::new(SnapshotOwner::new(name, message_type, &rule));
         assert_eq!(reader.read(&bytes).err(), Some(BadSnapshot::OtherTopic));
     }
     assert_eq!(SnapshotOwner::new("orders", MessageType::Json, &fields("orders", &["/id"])), owner());
@@ -177,8 +178,9 @@ fn a_snapshot_with_two_rows_of_one_key_is_refused() {
     for keys in [&["a", "b"][..], &["a"]] {
         let mut table = table();
         keys.iter().for_each(|key| assert!(table.put(&row(key, "{}"))));
-        let piece = SnapshotReader::new(owner(), restored.row_reader()).read(&written(&mut table));
-        restored.restore(&piece.unwrap());
+        let blocks = SnapshotReader::new(owner()).read(&written(&mut table));
+        let piece = restored.row_reader().read(&blocks.unwrap());
+        restored.restore(piece.unwrap());
     }
     assert_eq!(restored.finish_restore(), Err(BadSnapshot::SameKey));
 }
@@ -200,6 +202,38 @@ fn a_snapshot_that_changes_overtake_ends() {
 }
 
 proptest! {
+    /// Pages of a snapshot become pages of the table, so rows that move later must know their slots.
+    #[test]
+    fn rows_of_restored_pages_are_replaced_and_removed_as_others(
+        sizes in vec(prop_oneof![10 => 1usize..700, 1 => 4_000usize..6_000], 1..300),
+        piece in prop_oneof![Just(usize::MAX), 1_000usize..100_000],
+        steps in vec((any::<prop::sample::Index>(), 0usize..1_500), 0..600),
+    ) {
+        let data = |size: usize, byte: char| byte.to_string().repeat(size);
+        let mut table = table();
+        let mut model = std::collections::BTreeMap::new();
+        for (number, size) in sizes.iter().enumerate() {
+            table.put(&row(&number.to_string(), &data(*size, 'a')));
+            model.insert(number.to_string(), data(*size, 'a'));
+        }
+        let mut restored = table_with(&[], &[]);
+        restore(&mut restored, &written(&mut table), piece).unwrap();
+        for (index, size) in steps {
+            let key = index.index(sizes.len()).to_string();
+            if size == 0 {
+                prop_assert_eq!(restored.remove(key.as_bytes(), Moment::default()), model.remove(&key).is_some());
+            } else {
+                restored.put(&row(&key, &data(size, 'b')));
+                model.insert(key, data(size, 'b'));
+            }
+        }
+        prop_assert_eq!(restored.len(), model.len());
+        for (key, data) in &model {
+            let row = restored.get(key.as_bytes());
+            prop_assert_eq!(row.map(|row| row.data), Some(data.as_bytes()));
+        }
+    }
+
     #[test]
     fn any_bytes_are_a_snapshot_or_refused(
         bytes in vec(prop_oneof![0u8..4, any::<u8>()], 0..300),
