@@ -31,7 +31,7 @@ class Quire(Broker, LastValues):
 
     def settings(self) -> str:
         durability = "fsync" if self.durability is Durability.SYNCED else "os"
-        return f'durability = "{durability}"; publish_many of {_BATCH}; hash_index of /id, and in the table with an index of /group'
+        return f'durability = "{durability}"; publish_many of {_BATCH}; in the table with an index, hash_index of /group'
 
     def command(self, directory: Path) -> Sequence[str]:
         config = directory / "quire.toml"
@@ -56,12 +56,11 @@ class Quire(Broker, LastValues):
             name = "plain"
             message_type = "json"
             key = ["/id"]
-            hash_index = [["/id"]]
             [[sow_topic]]
             name = "indexed"
             message_type = "json"
             key = ["/id"]
-            hash_index = [["/id"], ["/group"]]
+            hash_index = [["/group"]]
             [[queue]]
             name = "work"
             message_type = "binary"
