@@ -137,7 +137,10 @@ class Message:
         Without `delay`, the queue uses its `retry_delay`.
         """
     def expire(self) -> None:
-        """Removes the message from its queue, unprocessed. The dead letter topic of the queue gets it."""
+        """Removes the message from its queue, unprocessed. The dead letter topic of the queue gets it.
+
+        Without a connection, it is sent by the next one, as an acknowledgement is.
+        """
     def extend(self, period: timedelta | float | str | None = None) -> None:
         """Renews the lease for `period` from now. Without it: for the lease period of the queue."""
     def __enter__(self) -> Self: ...

@@ -207,13 +207,22 @@ pub(super) struct Leases {
     timeout: Duration,
     held: HashMap<(u32, u64, u64), Arc<Lease>, FxBuildHasher>,
     connection: Arc<ConnectionEnd>,
-    /// Acknowledgements that wait, by queue: bookmarks as bytes.
-    waiting: Vec<(Arc<str>, Vec<u8>)>,
+    /// Verdicts that wait.
+    waiting: Vec<Waiting>,
     waiting_count: u64,
     /// When those that wait go out at the latest.
     due: Option<Instant>,
     /// Whether they go out with the next bytes.
     is_due: bool,
+}
+
+/// Messages of one queue with the same verdict, which was not sent yet.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub queue: Arc<str>,
+    pub verdict: Verdict,
+    /// As bytes.
+    pub bookmarks: Vec<u8>,
 }
 
 /// Bookmarks of one command: with the longest name of a queue they fit into the smallest frame that a server may be configured to take.
@@ -305,16 +314,7 @@ impl Leases {
         if matches!(self.take(lease, Verdict::Acknowledge), Word::Repeated) {
             return false;
         }
-        let waiting = match self.waiting.iter_mut().find(|(queue, _)| *queue == lease.queue) {
-            Some((_, waiting)) => waiting,
-            None => {
-                self.waiting.push((lease.queue.clone(), Vec::new()));
-                let last = self.waiting.len() - 1;
-                &mut self.waiting[last].1
-            }
-        };
-        put_bookmark(waiting, lease.bookmark.publisher.get(), lease.bookmark.sequence);
-        self.waiting_count += 1;
+        self.keep(lease, Verdict::Acknowledge);
         let is_first = self.due.is_none();
         if is_first {
             self.due = Some(now + self.timeout);
@@ -337,6 +337,18 @@ impl Leases {
             put_bookmark(&mut bookmarks, lease.bookmark.publisher.get(), lease.bookmark.sequence);
             bookmarks
         })
+    }
+
+    /// Keeps a verdict until it can be sent.
+    pub fn keep(&mut self, lease: &Lease, verdict: Verdict) {
+        let is_it = |waiting: &Waiting| waiting.verdict == verdict && waiting.queue == lease.queue;
+        let at = self.waiting.iter().position(is_it).unwrap_or_else(|| {
+            self.waiting.push(Waiting { queue: lease.queue.clone(), verdict, bookmarks: Vec::new() });
+            self.waiting.len() - 1
+        });
+        let Bookmark { publisher, sequence } = lease.bookmark;
+        put_bookmark(&mut self.waiting[at].bookmarks, publisher.get(), sequence);
+        self.waiting_count += 1;
     }
 
     /// Asks for longer leases of those that are still ours; `None`: for as long as the queue grants. Gives the frames.
@@ -381,13 +393,13 @@ impl Leases {
         self.is_due
     }
 
-    /// The waiting acknowledgements, to be sent now: queues, and bookmarks as bytes.
-    pub fn take_waiting(&mut self) -> Vec<(Arc<str>, Vec<u8>)> {
+    /// The waiting verdicts, to be sent now.
+    pub fn take_waiting(&mut self) -> Vec<Waiting> {
         (self.due, self.is_due, self.waiting_count) = (None, false, 0);
         std::mem::take(&mut self.waiting)
     }
 
-    /// Acknowledgements that were not sent.
+    /// Verdicts that were not sent.
     pub fn waiting_count(&self) -> u64 {
         self.waiting_count
     }
@@ -396,7 +408,7 @@ impl Leases {
         self.due.filter(|_| !self.is_due)
     }
 
-    /// Every lease is over. The acknowledgements that wait go out with the first bytes of the next connection. Gives their number.
+    /// Every lease is over. The verdicts that wait go out with the first bytes of the next connection. Gives their number.
     pub fn disconnected(&mut self) -> u64 {
         self.connection.0.store(true, Ordering::Release);
         self.connection = Arc::default();

@@ -415,7 +415,7 @@ impl ClientCore {
     /// When the client is closed, or the server's disk takes no more writes; [`FailureCode::Disconnected`], once, when settled messages were lost.
     pub fn flush(&mut self) -> Result<CommandId, Failure> {
         self.check_open()?;
-        self.send_acknowledgements();
+        self.send_verdicts();
         let (command, is_answered_by_acknowledgement) =
             self.commands.flush(self.covering_acknowledgement())?;
         if is_answered_by_acknowledgement {
@@ -472,7 +472,7 @@ impl ClientCore {
                 format!("no subscription has the number {number}"),
             ));
         }
-        self.send_acknowledgements();
+        self.send_verdicts();
         if !self.is_up() {
             // No server knows the subscription: it ended with the connection, or was never entered.
             return Ok(self.commands.unsubscribe_unconnected(number, &mut self.events));
@@ -529,7 +529,7 @@ impl ClientCore {
     /// Says goodbye after what is still to be sent, and ends the client for good. Messages of queues that the program has not begun are
     /// released.
     pub fn close(&mut self) {
-        self.send_acknowledgements();
+        self.send_verdicts();
         self.release_all();
         let mut frame = Vec::new();
         Command::Goodbye.encode(&mut frame);
@@ -606,7 +606,7 @@ impl ClientCore {
     /// The next bytes to be written, appended to `out`; nothing when `out` stays empty.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) {
         if self.leases.is_due() {
-            self.send_acknowledgements();
+            self.send_verdicts();
         }
         if self.wants_confirmation() {
             self.command(Commands::confirm);
@@ -677,7 +677,7 @@ impl ClientCore {
     fn command(&mut self, make: impl FnOnce(&mut Commands) -> CommandId) -> CommandId {
         // The waiting acknowledgements are sent first.
         if self.leases.is_due() {
-            self.send_acknowledgements();
+            self.send_verdicts();
         }
         let id = make(&mut self.commands);
         if self.is_up()
@@ -736,7 +736,7 @@ impl ClientCore {
         self.commands.fail_seen_deletes(highest, &mut self.events);
         self.backoff.succeeded();
         // Sent before a waiting flush, because the flush also covers them.
-        self.send_acknowledgements();
+        self.send_verdicts();
         let subscription_count = self.commands.reenter(&self.subscriptions);
         let publish_count = self.store.count();
         self.events.push_back(Event::LoggedOn { publish_count, subscription_count });

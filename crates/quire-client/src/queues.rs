@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quire_types::Bookmark;
 
-use super::lease::{BEGUN_SIZE_MAX, pieces};
+use super::lease::{BEGUN_SIZE_MAX, Waiting, pieces};
 use super::{ClientCore, CommandId, Failure, Lease, State};
 use quire_command::{
     Acks, Bookmarks, Command, DefineQueue, LinkAction, SETTLE_BOOKMARKS_MAX, Selection, Settle, Subject,
@@ -16,9 +16,9 @@ use quire_types::time::Instant;
 use quire_wire::Encode;
 
 impl ClientCore {
-    /// Gives a verdict on a message. The first verdict counts. Acknowledgements wait for a batch, and for a connection. When the lease is
-    /// over, an acknowledgement or an expiry is still sent, because a `sublease` queue that still has the message takes it. A cancel is not
-    /// sent. Returns true when the driver has work now, or a new [`next_timeout`](Self::next_timeout).
+    /// Gives a verdict on a message. The first verdict counts. Acknowledgements wait for a batch. Acknowledgements and expiries wait for a
+    /// connection. When the lease is over, they are still sent, because a `sublease` queue that still has the message takes them. A cancel is
+    /// not sent. Returns true when the driver has work now, or a new [`next_timeout`](Self::next_timeout).
     ///
     /// # Errors
     /// When the client is closed, and the verdict would be the first on a message with a lease.
@@ -30,8 +30,12 @@ impl ClientCore {
             let granted = self.subscriptions.backlog(lease.subscription());
             return Ok(self.leases.acknowledge(lease, granted, now));
         }
-        let bookmarks = self.leases.settle(lease, verdict);
-        Ok(bookmarks.is_some_and(|bookmarks| self.say(lease.queue(), verdict, &bookmarks)))
+        let Some(bookmarks) = self.leases.settle(lease, verdict) else { return Ok(false) };
+        if !self.is_up() && !verdict.gives_back() {
+            self.leases.keep(lease, verdict);
+            return Ok(false);
+        }
+        Ok(self.say(lease.queue(), verdict, &bookmarks))
     }
 
     /// Asks for longer leases of messages that are still held; `None`: for another period of the queue's. True: there is something to send.
@@ -143,19 +147,19 @@ impl ClientCore {
         self.check_not_closed().map_err(explain)
     }
 
-    /// Sends the waiting acknowledgements, before the next command. Without a connection they continue to wait.
-    pub(super) fn send_acknowledgements(&mut self) {
+    /// Sends the waiting verdicts, before the next command. Without a connection they continue to wait.
+    pub(super) fn send_verdicts(&mut self) {
         if self.is_up() {
-            let frames = self.take_acknowledgements();
+            let frames = self.take_verdicts();
             self.queue_frames(&frames);
         }
     }
 
-    /// The frames of the acknowledgements that wait, to be sent now.
-    pub(super) fn take_acknowledgements(&mut self) -> Vec<u8> {
+    /// The frames of the verdicts that wait, to be sent now.
+    pub(super) fn take_verdicts(&mut self) -> Vec<u8> {
         let mut frames = Vec::new();
-        for (queue, bookmarks) in self.leases.take_waiting() {
-            let count = put_settles(&mut frames, &queue, Verdict::Acknowledge, &bookmarks);
+        for Waiting { queue, verdict, bookmarks } in self.leases.take_waiting() {
+            let count = put_settles(&mut frames, &queue, verdict, &bookmarks);
             self.commands.settled(count);
         }
         frames
@@ -212,7 +216,7 @@ impl ClientCore {
         messages: Selection<'_>,
     ) -> Result<CommandId, Failure> {
         self.check_not_closed()?;
-        self.send_acknowledgements();
+        self.send_verdicts();
         Ok(self.command(|commands| {
             commands.settle(|command, out| {
                 let settle = Settle { verdict, command, acks: Acks::PROCESSED, queue, messages };

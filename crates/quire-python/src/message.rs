@@ -465,6 +465,8 @@ impl Message {
     }
 
     /// Removes the message from its queue, unprocessed. The dead letter topic of the queue gets it.
+    ///
+    /// Without a connection, it is sent by the next one, as an acknowledgement is.
     fn expire(&self, py: Python<'_>) -> PyResult<()> {
         self.check_queued(py, "expire")?;
         self.settle(py, Verdict::Expire)

@@ -358,6 +358,21 @@ fn leases_end_with_the_connection_and_what_was_said_is_sent_by_the_next_one() {
 }
 
 #[test]
+fn an_expiry_without_a_connection_is_sent_by_the_next_one() {
+    let mut worker = Worker::new(batching(80), 100);
+    let messages: Vec<Message> = (1..=3).map(|sequence| worker.deliver(sequence)).collect();
+    worker.core.handle_disconnected(worker.now);
+    worker.core.settle(messages[0].lease().unwrap(), Verdict::Expire, worker.now).unwrap();
+    worker.acknowledge(&messages[1]);
+    worker.core.settle(messages[2].lease().unwrap(), Verdict::Expire, worker.now).unwrap();
+    assert_eq!(worker.core.unconfirmed_count(), 3);
+    worker.connect();
+    let said = worker.said();
+    assert_eq!(said[..2], ["Expire jobs [(5, 1), (5, 3)]", "Acknowledge jobs [(5, 2)]"]);
+    assert!(said[2].starts_with("Subscribe"), "{said:?}");
+}
+
+#[test]
 fn a_client_whose_acknowledgements_wait_for_a_logon_has_nothing_to_write() {
     let mut worker = Worker::new(batching(80), 100);
     let message = worker.deliver(1);
