@@ -8,7 +8,7 @@ use std::alloc::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
 
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use memmap2::{MmapOptions, MmapRaw};
 use parking_lot::Mutex;
 
 /// The size of a block.
@@ -88,8 +88,11 @@ impl State {
         if block == piece.ready {
             #[cfg(target_os = "linux")]
             // A system that cannot do it makes each page at its first use.
-            let _ =
-                piece.map.advise_range(Advice::PopulateWrite, block * BLOCK_SIZE, READY_BLOCKS * BLOCK_SIZE);
+            let _ = piece.map.advise_range(
+                memmap2::Advice::PopulateWrite,
+                block * BLOCK_SIZE,
+                READY_BLOCKS * BLOCK_SIZE,
+            );
             piece.ready += READY_BLOCKS;
         }
         // SAFETY: the block is within the mapping.
