@@ -7,6 +7,7 @@
 use std::alloc::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use memmap2::{MmapOptions, MmapRaw};
 use parking_lot::Mutex;
@@ -35,11 +36,19 @@ struct State {
 }
 
 struct Piece {
-    map: MmapRaw,
+    map: Arc<MmapRaw>,
     /// A bit for each block, set when it is free.
     free: u128,
     /// The pages of the blocks before this one were made.
     ready: usize,
+}
+
+/// A block of a piece.
+struct Taken {
+    map: Arc<MmapRaw>,
+    block: usize,
+    /// The pages of this block and of the next ones are to be made.
+    is_new: bool,
 }
 
 const _: () = assert!(u128::BITS as usize == PIECE_BLOCKS);
@@ -50,15 +59,26 @@ impl Pieces {
         if layout.size() != BLOCK_SIZE {
             return None;
         }
-        let state = &mut *self.0.lock();
+        let mut state = self.0.lock();
         if state.on_heap < ON_HEAP_MAX {
             state.on_heap += 1;
             return None;
         }
-        let block = state.take();
-        // Without memory for a piece, the heap says what happens.
-        state.on_heap += usize::from(block.is_none());
-        block
+        let Some(Taken { map, block, is_new }) = state.take() else {
+            // Without memory for a piece, the heap says what happens.
+            state.on_heap += 1;
+            return None;
+        };
+        // The piece stays, because this block of it is in use. Other threads need not wait for the system.
+        drop(state);
+        let offset = block * BLOCK_SIZE;
+        if is_new {
+            #[cfg(target_os = "linux")]
+            // A system that cannot do it makes each page at its first use.
+            let _ = map.advise_range(memmap2::Advice::PopulateWrite, offset, READY_BLOCKS * BLOCK_SIZE);
+        }
+        // SAFETY: the block is within the mapping.
+        NonNull::new(unsafe { map.as_mut_ptr().add(offset) })
     }
 
     /// Takes back a place that was given for the layout. Returns whether it is a block. The other places are the heap's.
@@ -74,7 +94,7 @@ impl Pieces {
 }
 
 impl State {
-    fn take(&mut self) -> Option<NonNull<u8>> {
+    fn take(&mut self) -> Option<Taken> {
         let address = match self.open.first() {
             Some(address) => *address,
             None => self.add_piece()?,
@@ -85,18 +105,11 @@ impl State {
         if piece.free == 0 {
             self.open.remove(&address);
         }
-        if block == piece.ready {
-            #[cfg(target_os = "linux")]
-            // A system that cannot do it makes each page at its first use.
-            let _ = piece.map.advise_range(
-                memmap2::Advice::PopulateWrite,
-                block * BLOCK_SIZE,
-                READY_BLOCKS * BLOCK_SIZE,
-            );
+        let is_new = block == piece.ready;
+        if is_new {
             piece.ready += READY_BLOCKS;
         }
-        // SAFETY: the block is within the mapping.
-        NonNull::new(unsafe { piece.map.as_mut_ptr().add(block * BLOCK_SIZE) })
+        Some(Taken { map: Arc::clone(&piece.map), block, is_new })
     }
 
     fn give_back(&mut self, place: usize) -> bool {
@@ -119,7 +132,7 @@ impl State {
 
     fn add_piece(&mut self) -> Option<usize> {
         let map = MmapOptions::new().len(PIECE_BLOCKS * BLOCK_SIZE).map_anon().ok()?;
-        let map = MmapRaw::from(map);
+        let map = Arc::new(MmapRaw::from(map));
         let address = map.as_ptr().addr();
         self.pieces.insert(address, Piece { map, free: u128::MAX, ready: 0 });
         self.open.insert(address);
