@@ -141,6 +141,7 @@ def test_a_topic_without_last_values_is_an_error(client: quire.Client) -> None:
         lambda: client.sow("elsewhere"),
         lambda: client.sow_delete("elsewhere", keys="a"),
         lambda: client.table("elsewhere"),
+        lambda: client.table("JOBS"),
     ):
         with pytest.raises(quire.NotLastValueError):
             call()
@@ -157,6 +158,7 @@ def test_mistakes_are_errors_that_name_the_argument(client: quire.Client) -> Non
         (lambda: client.sow("orders", keys=[1]), "keys"),  # type: ignore[list-item]
         (lambda: client.sow("orders", top_n=-1), "top_n"),
         (lambda: client.sow("orders", batch_size=0), "batch_size"),
+        (lambda: client.sow("orders", batch_size=10_001), "batch_size"),
         (lambda: client.sow_and_subscribe("orders", oof=1), "oof"),  # type: ignore[arg-type]
         (lambda: client.table("orders", key=[]), "key"),
         (lambda: client.sow("orders", projection=["/id"]), "projection"),  # type: ignore[call-arg]
@@ -234,6 +236,7 @@ def test_a_delete_removes_the_records_that_all_selectors_name(client: quire.Clie
     assert client.sow_delete("orders", filter="/qty > 4") == 2
     client.flush(timeout=PATIENCE)
     assert ids(client.sow("orders")) == [4]
+    assert client.sow_delete("^no/such/", filter="1 = 1") == 0
 
 
 def test_a_delete_by_bookmark_acknowledges_messages_of_a_queue(client: quire.Client) -> None:
@@ -256,6 +259,23 @@ def test_a_delete_by_bookmark_returns_how_many_messages_it_acknowledged(client: 
     assert client.sow_delete("JOBS", bookmarks=[first, second]) == 0
     client.ack("JOBS", third)
     assert client.sow_delete("JOBS", bookmarks=third) == 0
+
+
+def test_a_delete_by_filter_acknowledges_messages_of_a_queue(client: quire.Client) -> None:
+    for n in range(4):
+        client.publish("tasks", {"n": n})
+    client.flush(timeout=PATIENCE)
+    assert client.sow_delete("JOBS", filter="/n < 2") == 2
+    assert client.sow_delete("JOBS", filter="/n < 2") == 0
+    with pytest.raises(quire.NotLastValueError):
+        client.sow_delete("JOBS", filter="/n = 2", keys="2")
+    with pytest.raises(quire.NotLastValueError):
+        client.sow_delete("elsewhere", filter="/n = 2")
+    with pytest.raises(quire.BadFilterError):
+        client.sow_delete("JOBS", filter="/n <")
+    client.flush(timeout=PATIENCE)
+    assert [message.json()["n"] for message in client.sow("JOBS")] == [2, 3]
+    assert client.sow_delete("JOBS", filter="1 = 1") == 2
 
 
 async def test_a_delete_by_bookmark_of_the_asyncio_client_returns_how_many_it_acknowledged(
@@ -350,6 +370,8 @@ def test_a_query_with_a_bookmark_returns_an_earlier_state(client: quire.Client) 
     assert state(messages[0]) == {1: 1}
     assert state(messages[1].bookmark) == {1: 1, 2: 2}
     assert state(messages[2].bookmark, order_by="/qty", top_n=1) == {2: 2}
+    # The time of a message has nanoseconds, and its `timestamp` microseconds.
+    assert state(messages[2].timestamp).items() >= {1: 3}.items()
     assert state("now") == state(datetime.now(UTC) + timedelta(days=1)) == {1: 3}
     assert state(messages[2].timestamp - timedelta(minutes=1)) == {}
     for wrong in (datetime.now(UTC) - timedelta(days=2), "yesterday", "77|1|", "1|1|,1|2|"):
@@ -807,7 +829,7 @@ def test_a_subscription_with_records_takes_a_batch_size(client: quire.Client) ->
         with subscribe("orders", batch_size=2) as orders:
             messages = iter(orders)
             assert sorted(next(messages).json()["id"] for _ in range(5)) == [0, 1, 2, 3, 4]
-        with pytest.raises(quire.ConfigError, match="batch_size: 0 is not at least 1"):
+        with pytest.raises(quire.ConfigError, match="batch_size: 0 is not between 1 and 10000"):
             subscribe("orders", batch_size=0)
 
 

@@ -66,6 +66,14 @@ def point_to_core(point: Point, key: str) -> str:
             raise _not_a_bookmark(point, key)
 
 
+def state_to_core(point: Point, key: str) -> str:
+    """As `point_to_core`, for a state. A `datetime` is the end of its microsecond: the state at the `timestamp` of a
+    message, whose time has nanoseconds, includes the message."""
+    if isinstance(point, datetime) and point.tzinfo is not None:
+        return _time_to_core(point, "999", key)
+    return point_to_core(point, key)
+
+
 def bookmark_to_core(bookmark: Bookmark, key: str) -> str:
     """Returns one or several bookmarks or times as the core reads them. Raises `BadBookmarkError` that names `key`."""
     points: list[Point]

@@ -578,7 +578,7 @@ class Client(ClientBase[Subscription]):
         - `bookmark`: the state after a message (a bookmark or a message), or after a time (a `datetime` or a
           text), within the `history` of the topic. A topic without history has its current state only
         - `select`: the part of each record to deliver, as entries such as "-/", "+/symbol", "+/price"
-        - `batch_size`: number of records to take from the connection at a time
+        - `batch_size`: number of records to take from the connection at a time, at most 10,000
         - `timeout`: how long to wait for the server, instead of `command_timeout`
 
         Raises `NotLastValueError` for a topic that keeps no last values and is no queue, `BadFilterError` and
@@ -614,7 +614,7 @@ class Client(ClientBase[Subscription]):
           there. The topic must be recorded and have a `history`. Not with `oof` or `skip_n`
         - `rate`, `rate_max_gap`, `live`, `paused`: as in `subscribe`, for the messages after the records. They
           require a `bookmark`
-        - `batch_size`: number of messages that an iteration takes from the connection at a time
+        - `batch_size`: number of messages that an iteration takes from the connection at a time, at most 10,000
         - `completed`: changes nothing. `subscription.completed` is always set with the last record
         - `conflation`: deliver at most one message about each record in each interval of this length: the
           newest. A record that comes and goes within an interval gives no message. The records of the query
@@ -692,7 +692,8 @@ class Client(ClientBase[Subscription]):
         - `topic`: exact name, or a regular expression that selects several last-value topics
         - `keys`: the records with these keys. `filter`: the records that match
         - `data`: a message: the record that a publish of it would replace
-        - `bookmarks`: acknowledges messages of a queue, as `ack` does, and returns how many it acknowledged
+        - `bookmarks`: acknowledges messages of a queue, as `ack` does, and returns how many it acknowledged. On
+          a queue, `filter` acknowledges the messages that match
         - `timeout`: how long to wait for the server, instead of `command_timeout`
 
         Raises `ValueError` without a selector, and `NotLastValueError` for a topic that keeps no last values.

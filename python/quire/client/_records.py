@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from quire._arguments import check_function, check_timeout, check_type, count_to_core, timeout_to_core
-from quire._bookmarks import Point, point_to_core
-from quire._errors import ConfigError
+from quire._bookmarks import Point, point_to_core, state_to_core
+from quire._errors import ConfigError, NotLastValueError, UnknownQueueError
 from quire._filter import FilterArgument, optional_filter_to_core
 from quire._message import Message, to_bytes
 from quire._units import Duration
@@ -54,7 +54,7 @@ _QUERY_TO_CORE: Final[dict[str, Callable[[Any], Any]]] = {
     "top_n": lambda count: count_to_core(count, "top_n"),
     "skip_n": lambda count: count_to_core(count, "skip_n"),
     "keys": lambda keys: keys_to_core(keys),
-    "bookmark": lambda point: point_to_core(point, "bookmark"),
+    "bookmark": lambda point: state_to_core(point, "bookmark"),
     "select": lambda fields: fields_to_core(fields, "select"),
     "batch_size": lambda count: _batch_size(count),
     "timeout": timeout_to_core,
@@ -298,10 +298,14 @@ def keys_to_core(keys: str | Iterable[str] | None) -> list[str] | None:
     return listed
 
 
+#: The most messages that an iteration takes from the connection at a time (reference 5.2).
+BATCH_SIZE_MAX: Final = 10_000
+
+
 def _batch_size(count: int | None) -> int | None:
     check_type(count, int, "batch_size", optional=True)
-    if count is not None and count < 1:
-        raise ConfigError(f"{count} is not at least 1", key="batch_size")
+    if count is not None and not 1 <= count <= BATCH_SIZE_MAX:
+        raise ConfigError(f"{count} is not between 1 and {BATCH_SIZE_MAX}", key="batch_size")
     return count_to_core(count, "batch_size")
 
 
@@ -344,4 +348,13 @@ async def delete(
     doing = f"deleting records of {topic!r}"
     send = partial(core.delete, topic, condition, listed, body)
     command = await client._publish_when_room(core, send, timeout, doing)
-    return int(await client._told(core, command, timeout, doing))
+    try:
+        return int(await client._told(core, command, timeout, doing))
+    except NotLastValueError as error:
+        if condition is None or listed is not None or data is not None:
+            raise
+        # The messages of a queue that match are acknowledged.
+        try:
+            return await client._settle(topic, None, condition, False, False, timeout)
+        except UnknownQueueError:
+            raise error from None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar
 
 from quire import _quire
 from quire._arguments import check_function, check_type, timeout_to_core
-from quire._errors import ConfigError, LimitExceededError, QuireError
+from quire._errors import ConfigError, LimitExceededError, NotLastValueError, QuireError
 from quire._filter import FilterArgument
 from quire._frames import Fields, check_fields, pandas_frame, polars_frame
 from quire._message import Message
@@ -291,7 +291,11 @@ class TableBase(Mapping[TableKey, Message], Generic[S]):
         if spec.on_change is not None:
             client._driver.check_handler(spec.on_change)
         # A subscription to a topic without last values is an ordinary one. A query of it is refused.
-        answers = await query(client, QuerySpec(spec.topic, keys=[], timeout=spec.timeout))
+        try:
+            answers = await query(client, QuerySpec(spec.topic, keys=[], timeout=spec.timeout))
+        except ConfigError as error:
+            # The messages of a queue have no keys, and the program gave none.
+            raise NotLastValueError(f"{spec.topic!r} is a queue, and keeps no last values") from error
         answers.close()
         # Known from now on, also when the client is closed.
         await client._message_type(spec.topic)

@@ -45,7 +45,7 @@ impl Removals<'_> {
             Err(error) => Err(Refused::new(Code::BadTopic, error.to_string())),
         };
         let begun = tables.and_then(|tables| match tables[..] {
-            // No topic that may have records has one.
+            // No topic that may have records has one, or no topic matches the pattern.
             [] if self.may_keep_values(topic) => {
                 self.pass(id, sequence);
                 self.answer_delete(id, &DeleteDone { command, acks, count: 0 });
@@ -61,7 +61,10 @@ impl Removals<'_> {
     }
 
     fn may_keep_values(&self, topic: &str) -> bool {
-        TopicSelector::new(topic).is_ok_and(|selector| self.cx.topics.may_keep_values(&selector))
+        TopicSelector::new(topic).is_ok_and(|selector| match selector {
+            TopicSelector::Pattern(_) => true,
+            TopicSelector::Name(_) => self.cx.topics.may_keep_values(&selector),
+        })
     }
 
     /// The journal takes no writes. The client sends the delete again.

@@ -341,8 +341,8 @@ impl Tables {
             Polled::Done { matched } => scan.total.add(matched),
             Polled::TooManyCopies => {
                 let reason = format!(
-                    "max_query_copies: more than {} bytes of records were replaced before the query of {:?} had sent them; \
-                     read the records faster, or ask for fewer with a filter",
+                    "max_query_copies: the query of {1:?} needs more than {0} bytes for sort keys, and for records that \
+                     were replaced before it had sent them; use top_n or a filter, or read the records faster",
                     cx.config.limits.max_query_copies, definition.name
                 );
                 return Step::Failed(Refused::new(Code::LimitExceeded, reason));
