@@ -187,3 +187,10 @@ def test_publish_names_the_line_that_is_too_large(url: str, tmp_path: Path) -> N
     assert len(lines(run("sow", "orders", url=url))) == 1
     result = run("publish", "orders", stdin="{bad\n", url=url)
     assert result.stderr.startswith("quire: line 1 of the standard input was refused")
+
+
+def test_a_query_of_a_directory_that_is_none_makes_no_journal(tmp_path: Path) -> None:
+    result = run("sow", "orders", url=f"file:{tmp_path / 'typo'}")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == f"quire: --url: there is no directory {tmp_path / 'typo'}\n"
+    assert list(tmp_path.iterdir()) == []

@@ -532,6 +532,12 @@ def test_queues_answer_queries_as_before(client: quire.Client) -> None:
     assert ids(client.sow("JOBS", order_by="/id DESC", top_n=2)) == [2, 1]
 
 
+def test_integers_that_a_long_cannot_hold_keep_their_digits_in_an_arrow_table(client: quire.Client) -> None:
+    publish(client, {"id": 1, "n": 2**63 + 1}, {"id": 2, "n": 2**64 - 1}, {"id": 3, "n": 5})
+    table = client.sow("orders", order_by="/id").to_arrow()
+    assert table.to_pydict() == {"id": [1, 2, 3], "n": ["9223372036854775809", "18446744073709551615", "5"]}
+
+
 def test_a_query_becomes_an_arrow_table(client: quire.Client) -> None:
     pa = pytest.importorskip("pyarrow")
     publish(

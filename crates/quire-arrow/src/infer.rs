@@ -78,6 +78,8 @@ enum Seen {
     Nothing,
     Booleans,
     Integers,
+    /// Integers, and one of them does not fit into 64 bits with a sign.
+    LargeIntegers,
     Numbers,
     Texts,
     Nested,
@@ -91,13 +93,18 @@ impl Seen {
             Value::Null => return self,
             Value::Boolean(_) => Seen::Booleans,
             Value::Number(Number::Integer(_), _) => Seen::Integers,
+            Value::Number(_, text) if is_integer(text) => Seen::LargeIntegers,
             Value::Number(..) => Seen::Numbers,
             Value::Text(_) => Seen::Texts,
             Value::Array(_) | Value::Compound(_) => Seen::Nested,
         };
         match (self, other) {
             (Seen::Nothing, other) => other,
-            (Seen::Integers, Seen::Numbers) | (Seen::Numbers, Seen::Integers) => Seen::Numbers,
+            (Seen::Integers, Seen::LargeIntegers) | (Seen::LargeIntegers, Seen::Integers) => {
+                Seen::LargeIntegers
+            }
+            (Seen::Integers | Seen::LargeIntegers, Seen::Numbers)
+            | (Seen::Numbers, Seen::Integers | Seen::LargeIntegers) => Seen::Numbers,
             (seen, other) if seen == other => seen,
             // A text column has no form for an object.
             (Seen::Nested, _) | (_, Seen::Nested) => Seen::Nested,
@@ -110,10 +117,18 @@ impl Seen {
             Seen::Booleans => Inferred::Type(FieldType::Boolean),
             Seen::Integers => Inferred::Type(FieldType::Long),
             Seen::Numbers => Inferred::Type(FieldType::Double),
+            // As numbers they would lose digits.
+            Seen::LargeIntegers => Inferred::Type(FieldType::String),
             Seen::Nothing | Seen::Texts | Seen::Mixed => Inferred::Type(FieldType::String),
             Seen::Nested => Inferred::Nested,
         }
     }
+}
+
+/// Whether the text of a number has no fraction and no exponent.
+fn is_integer(text: &[u8]) -> bool {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
 /// The names of the members of an object.
@@ -175,6 +190,21 @@ mod tests {
             pair("/note", "Type(String)"),
             pair("/mixed", "Type(String)"),
             pair("/late", "Nested"),
+        ];
+        assert_eq!(inferred(&messages), expected);
+    }
+
+    #[test]
+    fn integers_that_a_long_cannot_hold_are_text_so_that_they_keep_their_digits() {
+        let messages = [
+            r#"{"large": 9223372036854775809, "some": 1, "floats": 9223372036854775809, "less": -9223372036854775809}"#,
+            r#"{"large": 9223372036854775811, "some": 18446744073709551615, "floats": 0.5, "less": -1}"#,
+        ];
+        let expected = [
+            pair("/large", "Type(String)"),
+            pair("/some", "Type(String)"),
+            pair("/floats", "Type(Double)"),
+            pair("/less", "Type(String)"),
         ];
         assert_eq!(inferred(&messages), expected);
     }

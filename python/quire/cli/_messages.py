@@ -27,6 +27,7 @@ from quire.cli._output import (
     print_raw,
     show_filter_mistake,
 )
+from quire.client._links import Place, parse_url
 from quire.client._spec import BookmarkNotFound
 from quire.client._worker import refusal_of
 
@@ -341,6 +342,10 @@ def sow(
         raise quire.ConfigError("it requires --top-n", key="--skip-n")
     if bookmark is not None:
         bookmark = point_to_core(bookmark, "--bookmark")
+    place = parse_url(url)
+    if isinstance(place, Place) and place.directory is not None and not place.directory.exists():
+        # A client would make a journal there.
+        raise quire.ConfigError(f"there is no directory {place.directory}", key="--url")
     with quire.Client(url) as client:
         if is_queue:
             client.queue_stats(topic)  # raises an error unless a queue has the name
