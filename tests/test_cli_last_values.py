@@ -89,8 +89,29 @@ def test_a_subscription_prints_the_records_and_their_changes(url: str) -> None:
     assert "--conflation-key: it requires --conflation" in refused.stderr
     refused = run("subscribe", "orders", "--sow", "--bookmark", "epoch", url=url)
     assert '"orders" keeps no history' in refused.stderr
-    refused = run("subscribe", "kept", "--sow", "--bookmark", "now", "--live", url=url)
-    assert "--live: it does not go together with --sow" in refused.stderr
+
+
+def test_the_messages_after_an_earlier_state_have_a_rate(url: str) -> None:
+    with quire.Client(url) as client, client.subscribe("kept") as kept:
+        for number in range(4):
+            client.publish("kept", {"id": number % 2, "n": number})
+        second = [kept.get(timeout=PATIENCE) for _ in range(4)][1]
+    options = ["subscribe", "kept", "--sow", "--bookmark", str(second.bookmark), "--count", "4"]
+    for paced in (["--rate", "100000"], ["--live"]):
+        printed = lines(run(*options, *paced, "--timeout", str(PATIENCE), url=url))
+        assert sorted((line["command"], line["data"]["n"]) for line in printed) == [
+            ("publish", 2),
+            ("publish", 3),
+            ("sow", 0),
+            ("sow", 1),
+        ]
+    for option in (["--rate", "5"], ["--live"]):
+        refused = run("subscribe", "kept", "--sow", *option, url=url)
+        assert f"{option[0]}: it requires --bookmark" in refused.stderr
+        refused = run("subscribe", "kept", "--delta", *option, url=url)
+        assert f"{option[0]}: it does not go together with --delta" in refused.stderr
+    refused = run("subscribe", "kept", "--sow", "--oof", "--bookmark", "epoch", url=url)
+    assert "--oof: it does not go together with --bookmark" in refused.stderr
 
 
 def test_a_delta_subscription_prints_the_fields_that_differ(url: str) -> None:

@@ -184,6 +184,8 @@ def subscribe(
         raise quire.ConfigError("it requires --conflation", key="--conflation-key")
     if oof and not (sow or delta):
         raise quire.ConfigError("it requires --sow or --delta", key="--oof")
+    if oof and begin is not None:
+        raise quire.ConfigError("it does not go together with --bookmark", key="--oof")
     if no_empties and not delta:
         raise quire.ConfigError("it requires --delta", key="--no-empties")
     if ack and begin is not None:
@@ -196,8 +198,6 @@ def subscribe(
     if sow or delta:
         given = {
             "--bookmark-not-found": bookmark_not_found,
-            "--live": live,
-            "--rate": rate,
             "--max-backlog": max_backlog,
             "--ack": ack,
         }
@@ -205,7 +205,13 @@ def subscribe(
             reason = f"it does not go together with {'--sow' if sow else '--delta'}"
             raise quire.ConfigError(reason, key=others[0])
     if delta:
-        given = {"--bookmark": begin, "--skip-n": skip_n, "--conflation": conflation}
+        given = {
+            "--bookmark": begin,
+            "--skip-n": skip_n,
+            "--conflation": conflation,
+            "--rate": rate,
+            "--live": live or None,
+        }
         if others := [option for option, value in given.items() if value is not None]:
             raise quire.ConfigError("it does not go together with --delta", key=others[0])
     browses = not ack and begin is None and not sow and not delta
@@ -250,6 +256,8 @@ def subscribe(
                     skip_n=skip_n,
                     keys=_keys(keys),
                     bookmark=begin,
+                    live=live,
+                    rate=rate,
                     select=select,
                     oof=oof,
                     conflation=interval,
