@@ -198,6 +198,7 @@ impl<T: Sorted> SortedSet<T> {
         let mut values = std::mem::take(&mut self.gathered);
         // It keeps the order of values with an equal upper part.
         radsort::sort_by_key(&mut values, |value| value.upper());
+        debug_assert!(values.is_sorted(), "values with an equal upper part were gathered in order");
         let count = values.len().div_ceil(BLOCK_LEN_USUAL);
         self.blocks.reserve_exact(count);
         self.firsts.reserve_exact(count);

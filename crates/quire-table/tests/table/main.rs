@@ -57,7 +57,7 @@ fn table_of(hash_indexes: &[&[&str]], ordered_indexes: &[&str], limits: IndexLim
     Table::new(config, &any_memory()).unwrap()
 }
 
-/// The heap, the heap in pieces, and a file that all tables share, by turns.
+/// The heap, the heap in pieces, or a file that all tables share: one after the other.
 fn any_memory() -> Memory {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     static PAGED: LazyLock<Memory> = LazyLock::new(|| {
