@@ -195,6 +195,7 @@ def subscribe(
     if ack and max_backlog == 0:
         raise quire.ConfigError("with 0, a queue delivers no messages to --ack", key="--max-backlog")
     interval = None if conflation is None else seconds(conflation, "--conflation")
+    given: dict[str, object]
     if sow or delta:
         given = {
             "--bookmark-not-found": bookmark_not_found,
