@@ -184,6 +184,7 @@ mod tests {
         #[test]
         fn blocks_keep_their_bytes(steps in vec((any::<u8>(), any::<bool>()), 1..600)) {
             let memory = Memory::heap_in_pieces();
+            let _on_heap: Vec<_> = (0..ON_HEAP_MAX).map(|_| block(&memory, 0)).collect();
             let mut blocks: Vec<Array<u8>> = Vec::new();
             for (byte, is_added) in steps {
                 if is_added {
