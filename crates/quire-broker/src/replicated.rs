@@ -36,7 +36,7 @@ impl Destinations {
 }
 
 /// The progress of a destination. Each position is one up to which it has everything that is routed to it, and that the name says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Progress {
     /// Records with any hops.
     pub(crate) all: Position,
@@ -82,12 +82,9 @@ impl Replicated {
         !self.destinations.is_empty()
     }
 
-    /// The progress of a destination. Gives whether it is another one than before.
-    pub(crate) fn set(&mut self, number: usize, progress: Progress) -> bool {
-        let before = &mut self.destinations[number].progress;
-        let is_news = *before != progress;
-        *before = progress;
-        is_news
+    /// The progress of a destination.
+    pub(crate) fn set(&mut self, number: usize, progress: Progress) {
+        self.destinations[number].progress = progress;
     }
 
     /// Publishers wait for the destination from now on, or do not.

@@ -193,6 +193,8 @@ impl Broker {
             Broker::take_replicated,
             Broker::submit_inline,
             Broker::notice_failure,
+            // Those who wait for a destination are served below.
+            Broker::serve_links,
             Broker::advance_tail,
             Broker::notify_progress,
             Broker::serve_queues,
@@ -205,7 +207,6 @@ impl Broker {
             Broker::decide_ordinary,
             Broker::serve_tables,
             Broker::serve_replays,
-            Broker::serve_links,
             Broker::continue_shutdown,
             Broker::send,
             Broker::set_timers,

@@ -293,19 +293,18 @@ impl Outgoing {
             State::Waiting(_) | State::Opening | State::Greeting(_) | State::Paused | State::Gap => (),
         }
         self.look_at_age(cx);
-        // Publishers were acknowledged earlier in the turn.
-        cx.wants_turn |= self.report(cx);
+        self.report(cx);
     }
 
-    /// Tells the log how far the destination is. Gives whether that is news.
-    fn report(&self, cx: &mut Context) -> bool {
+    /// Tells the log how far the destination is.
+    fn report(&self, cx: &mut Context) {
         let before = |records: &VecDeque<(Position, Position)>| {
             let first = records.front().map(|(first, _)| first.get().saturating_sub(1));
             first.map_or(self.scanned, Position::new)
         };
         let by_hops = self.unacknowledged.iter().map(before).collect();
         let progress = Progress { all: self.acknowledged, by_hops, beyond: self.scanned };
-        cx.log.replicated.set(self.number, progress)
+        cx.log.replicated.set(self.number, progress);
     }
 
     /// When it has something to do next.

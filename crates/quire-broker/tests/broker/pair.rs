@@ -112,6 +112,8 @@ pub struct Pair {
     pub writes_at_once: bool,
     /// Whether reads are run at the end of every turn.
     pub reads_at_once: bool,
+    /// The turns that the broker asked for at once after another one.
+    pub repeat_count: usize,
 }
 
 /// Nothing on the wire is recorded at this time of day or earlier.
@@ -151,6 +153,7 @@ impl Pair {
             now_ns: 0,
             wall_ahead_ns: 0,
             writes_at_once: true,
+            repeat_count: 0,
             reads_at_once: true,
         }
     }
@@ -255,6 +258,7 @@ impl Pair {
         for _ in 0..10_000 {
             self.one_turn();
             let wants_more = self.broker.next_timeout().is_some_and(|at| at.0 <= self.now_ns);
+            self.repeat_count += usize::from(wants_more);
             let wrote = self.writes_at_once && self.write();
             let read = self.reads_at_once && self.run_reads();
             if !wants_more && !wrote && !read {

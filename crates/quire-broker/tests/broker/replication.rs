@@ -112,6 +112,17 @@ fn a_publisher_waits_until_the_sync_destination_has_persisted_the_message() {
 }
 
 #[test]
+fn sending_and_acknowledging_ask_for_no_other_turn() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 1);
+    let before = [0, 1].map(|number| cluster.at(number).repeat_count);
+    cluster.publish(0, 1, 2, 3);
+    assert_eq!(cluster.persisted(0, 1), 4);
+    assert_eq!([0, 1].map(|number| cluster.at(number).repeat_count), before);
+}
+
+#[test]
 fn a_publisher_does_not_wait_for_an_async_destination() {
     let mut cluster = Cluster::new(pair_of(SyncType::Async));
     cluster.at(0).client(1, "p");
