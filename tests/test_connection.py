@@ -102,6 +102,29 @@ def test_while_the_server_is_away_publishes_are_taken_and_iterations_wait(
     client.flush(PATIENCE)
 
 
+def test_acknowledgements_that_nobody_waits_for_are_read_and_a_caller_that_waits_does_not_miss_one(
+    client: quire.Client,
+) -> None:
+    # Each of them is the only one on its way, so that the thread is woken by the socket and then leaves it alone for some time.
+    for _ in range(50):
+        client.publish("orders", b"alone")
+        wait_until(lambda: client.health().unpersisted == 0)
+
+    def publish_and_wait() -> None:
+        for _ in range(100):
+            sequence = client.publish("orders", b"waited for")
+            assert sequence is not None
+            client.wait_persisted(sequence, PATIENCE)
+
+    threads = [threading.Thread(target=publish_and_wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in threads)
+    assert client.health().unpersisted == 0
+
+
 def test_draining_lets_the_handlers_finish_and_flushes_what_they_publish(server: ScriptedServer) -> None:
     client = quire.Client(server.url, name="client", reconnect=FAST)
     started, go_on = threading.Event(), threading.Event()

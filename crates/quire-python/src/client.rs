@@ -238,9 +238,6 @@ impl Client {
             receive_size_max: options.receive_size_max,
         };
         let client = driver::Client::start(options).map_err(|error| errors::not_started(py, error))?;
-        let ready = Arc::new(Ready::default());
-        let its_ready = ready.clone();
-        client.set_on_ready(Some(Arc::new(move || its_ready.tell())));
         let handled = client.shared_queue();
         let handle = Handle::new(client);
         Ok(Client {
@@ -248,7 +245,7 @@ impl Client {
             handled,
             handled_progress: Mutex::default(),
             in_hand_count: AtomicU64::new(0),
-            ready,
+            ready: Arc::default(),
         })
     }
 
@@ -808,6 +805,8 @@ impl Client {
         reader.set_nonblocking(true)?;
         writer.set_nonblocking(true)?;
         *self.ready.writer.lock() = Some(writer);
+        let ready = self.ready.clone();
+        self.handle.client().set_on_ready(Some(Arc::new(move || ready.tell())));
         Ok(reader.into_raw_fd())
     }
 

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use polling::{Event, Events};
 use quire_client::{FailureCode, State};
+use quire_types::time::Instant as Moment;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::link::{ConnectError, Link, Stream};
@@ -41,6 +42,34 @@ struct Wire {
 struct Io {
     wire: Option<Wire>,
     scratch: Vec<u8>,
+    rest: Rest,
+}
+
+/// How long the thread leaves acknowledgements in the socket while no caller waits. A program that looks at its figures does not notice so
+/// little.
+const REST: Duration = Duration::from_millis(5);
+
+/// Whether the thread watches the socket. It does not when acknowledgements come often and no caller waits for one, because the wake-up
+/// costs more than the acknowledgement.
+#[derive(Default)]
+struct Rest {
+    /// When the thread last found something in the socket.
+    read_at: Option<Moment>,
+    /// The socket is not watched until then.
+    until: Option<Moment>,
+}
+
+impl Rest {
+    /// Something was in the socket.
+    fn note_read(&mut self, now: Moment) {
+        let is_often = self.read_at.is_some_and(|read_at| now.since(read_at) < 2 * REST);
+        (self.read_at, self.until) = (Some(now), is_often.then_some(now + REST));
+    }
+
+    /// Whether a rest is over now.
+    fn end(&mut self, now: Moment) -> bool {
+        self.until.take_if(|until| *until <= now).is_some()
+    }
 }
 
 /// A publish finds the thread asleep, and the one before that did so less than this ago: more may follow at once, and the thread sends them
@@ -67,7 +96,7 @@ impl Driving {
         wake_tx.set_nonblocking(true)?;
         wake_rx.set_nonblocking(true)?;
         Ok(Driving {
-            io: Mutex::new(Io { wire: None, scratch: vec![0; READ_SIZE] }),
+            io: Mutex::new(Io { wire: None, scratch: vec![0; READ_SIZE], rest: Rest::default() }),
             is_driven: AtomicBool::new(false),
             wake_tx,
             wake_rx,
@@ -96,9 +125,10 @@ pub(super) fn run(shared: &Shared, links: &[Link], asker: &Asker) {
     loop {
         // A caller that drives may keep it for long. It ends when the state of the client changes.
         let mut io = shared.driving.io.lock();
-        let Io { wire, scratch } = &mut *io;
+        let Io { wire, scratch, rest } = &mut *io;
         shared.awake.store(true, Ordering::Release);
         let mut inner = shared.inner.lock();
+        inner.is_resting = false;
         let is_hurried = shared.is_hurried.load(Ordering::Acquire);
         let is_closed = matches!(inner.core.state(), State::Closed(_));
         if is_closed && (is_hurried || wire.is_none() || inner.core.wants_close()) {
@@ -123,9 +153,14 @@ pub(super) fn run(shared: &Shared, links: &[Link], asker: &Asker) {
             continue;
         };
         drop(inner);
-        if let Err(reason) = turn(shared, connected, scratch, may_read) {
-            lose(shared, wire, reason);
-            continue;
+        may_read |= rest.end(shared.now());
+        match turn(shared, connected, scratch, may_read) {
+            Ok(true) => rest.note_read(shared.now()),
+            Ok(false) => (),
+            Err(reason) => {
+                lose(shared, wire, reason);
+                continue;
+            }
         }
         may_read = continue_or_sleep(shared, io, &mut events);
     }
@@ -147,7 +182,7 @@ pub(super) fn drive<T>(
     ready: &mut impl FnMut(&mut Inner) -> Option<T>,
 ) -> Option<T> {
     let mut io = shared.driving.io.try_lock()?;
-    let Io { wire, scratch } = &mut *io;
+    let Io { wire, scratch, .. } = &mut *io;
     // The thread of the client may be about to sleep. It must not see what this thread reads.
     let stream = &wire.as_ref()?.stream;
     shared.poller.modify(as_source(stream), Event::none(SOCKET)).ok()?;
@@ -241,6 +276,12 @@ impl Inner {
 }
 
 impl Shared {
+    /// Whether nothing but acknowledgements is to come, and no caller waits for one.
+    fn may_rest(&self, inner: &Inner) -> bool {
+        let is_up = matches!(inner.core.state(), State::Connected);
+        is_up && inner.feeds.is_empty() && inner.waiter_count == 0 && self.on_ready.lock().is_none()
+    }
+
     /// Sends what the core has, or wakes the thread of the client for it. The calling thread writes itself while that thread sleeps, unless
     /// publishes follow each other so fast that they are better sent together.
     pub(super) fn send(&self, may_be_burst: bool) {
@@ -345,11 +386,12 @@ fn disconnected(shared: &Shared, code: &'static str, reason: String) {
     shared.announce();
 }
 
-/// Writes until there is no progress. With `may_read`, also reads, until the socket is empty.
+/// Writes until there is no progress. With `may_read`, also reads, until the socket is empty. Gives whether something was read.
 ///
 /// # Errors
 /// The connection is of no use any more: the reason.
-fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8], mut may_read: bool) -> Result<(), String> {
+fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8], mut may_read: bool) -> Result<bool, String> {
+    let mut has_read = false;
     loop {
         let is_reading;
         {
@@ -375,11 +417,12 @@ fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8], mut may_read: bool
         if may_read && is_reading {
             let size = receive(shared, wire, scratch)?;
             progress |= size > 0;
+            has_read |= size > 0;
             // A read that did not fill the buffer has emptied the socket.
             may_read = size == scratch.len();
         }
         if !progress {
-            return Ok(());
+            return Ok(has_read);
         }
     }
 }
@@ -401,25 +444,30 @@ fn receive(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> Result<usize
 
 /// Sleeps until the socket is ready, another thread wakes this one, or the next timer is due. Does not sleep when there is work. Callers
 /// may have the connection meanwhile. Gives whether the socket may have something to read.
-fn continue_or_sleep(shared: &Shared, io: MutexGuard<'_, Io>, events: &mut Events) -> bool {
+fn continue_or_sleep(shared: &Shared, mut io: MutexGuard<'_, Io>, events: &mut Events) -> bool {
     shared.awake.store(false, Ordering::Release);
     let mut inner = shared.inner.lock();
-    let now = shared.now();
+    if !shared.may_rest(&inner) {
+        io.rest.until = None;
+    }
+    let (now, rests_until) = (shared.now(), io.rest.until);
     let wake_at = match &io.wire {
         // With new room, it reads again.
         Some(wire) if has_work(&inner, wire) => return inner.has_new_room(),
-        Some(_) => inner.core.next_timeout(),
+        Some(_) => inner.core.next_timeout().into_iter().chain(rests_until).min(),
         None if matches!(inner.core.state(), State::Closed(_)) => return false,
         None => inner.core.poll_connect().map(|(_, at)| at),
     };
     inner.thread_wakes_at = wake_at;
+    inner.is_resting = rests_until.is_some();
     drop(inner);
     let timeout = wake_at.map(|at| at.since(now));
     if timeout == Some(Duration::ZERO) {
         return false;
     }
     if let Some(wire) = &io.wire {
-        let interest = Event::new(SOCKET, shared.is_reading.load(Ordering::Acquire), !wire.is_idle());
+        let is_watched = rests_until.is_none() && shared.is_reading.load(Ordering::Acquire);
+        let interest = Event::new(SOCKET, is_watched, !wire.is_idle());
         if shared.poller.modify(as_source(&wire.stream), interest).is_err() {
             return true;
         }
@@ -478,4 +526,24 @@ impl Wire {
 
 fn as_source(stream: &Stream) -> std::os::fd::BorrowedFd<'_> {
     std::os::fd::AsFd::as_fd(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_is_left_alone_after_it_had_something_twice_in_a_short_time() {
+        let at = |milliseconds: u64| Moment::from_ns(milliseconds * 1_000_000);
+        let mut rest = Rest::default();
+        rest.note_read(at(1000));
+        assert_eq!(rest.until, None, "one acknowledgement");
+        rest.note_read(at(1009));
+        assert_eq!(rest.until, Some(at(1014)), "a second one soon after it");
+        assert!(!rest.end(at(1013)));
+        assert!(rest.end(at(1014)));
+        assert_eq!(rest.until, None, "watched, until there is something again");
+        rest.note_read(at(1024));
+        assert_eq!(rest.until, None, "too long after the last one");
+    }
 }

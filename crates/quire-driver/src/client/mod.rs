@@ -183,6 +183,10 @@ struct Inner {
     address: String,
     /// When the thread wakes up by itself; `None`: it does not.
     thread_wakes_at: Option<quire_types::time::Instant>,
+    /// The thread sleeps, and does not watch the socket.
+    is_resting: bool,
+    /// Callers that wait for a change and do not drive.
+    waiter_count: usize,
     /// The thread has ended.
     is_done: bool,
 }
@@ -241,6 +245,8 @@ impl Client {
                 lost_at: None,
                 address: String::new(),
                 thread_wakes_at: None,
+                is_resting: false,
+                waiter_count: 0,
                 is_done: false,
             }),
             changed: Condvar::new(),
@@ -594,7 +600,8 @@ impl Client {
         self.shared.inner.lock().failed_publishes.drain(..).collect()
     }
 
-    /// `on_ready` is called, on the client's thread, after answers, messages or changes of state came in. It must not block.
+    /// `on_ready` is called, on the client's thread, after answers, messages or changes of state came in. It must not block. Without one,
+    /// the thread may read an acknowledgement some milliseconds late when no caller waits for it.
     pub fn set_on_ready(&self, on_ready: Option<Arc<dyn Fn() + Send + Sync>>) {
         *self.shared.on_ready.lock() = on_ready;
     }
@@ -719,7 +726,12 @@ impl Client {
             if let Some(value) = ready(&mut inner) {
                 return Some(value);
             }
+            inner.waiter_count += 1;
+            if inner.is_resting {
+                self.shared.alarm();
+            }
             self.shared.changed.wait_until(&mut inner, deadline);
+            inner.waiter_count -= 1;
             if let Some(value) = ready(&mut inner) {
                 return Some(value);
             }
