@@ -19,7 +19,8 @@ With `--engine` the engines do each row in turn, so that other work on the machi
 program prints the median of each figure. `bytes` is what the disk wrote for each byte of the messages.
 
 `--cpus` names the processors that everything runs on. `--busy` starts processes beside it that only compute. `disk` is what the disk
-alone takes: a synced write of the same size, one at a time, to space that was written before.
+alone takes: a synced write of the same size, one at a time, to space that was written before. `--engine bare` is a server
+that does nothing but these steps (`bare_server.py`): what the machine takes for a row without any engine.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def main() -> None:
     parser.add_argument("--rates", default="2000,5000,20000", help="messages a second")
     parser.add_argument("--messages", type=int, default=400_000, help="of each round of flow and settle")
     parser.add_argument("--durability", default="fsync", choices=["fsync", "os"])
-    parser.add_argument("--engine", action="append", choices=["quire", "redis", "postgresql"])
+    parser.add_argument("--engine", action="append", choices=["quire", "redis", "postgresql", "bare"])
     parser.add_argument(
         "--rounds", type=int, default=1, help="of each row; the median of each figure is printed"
     )

@@ -7,14 +7,19 @@ together with the next one: Redis gets them in one pipeline, PostgreSQL in one s
 from __future__ import annotations
 
 import os
+import socket
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import bare_server
 import psycopg
 import redis
-from peers.engine import Engine
+from peers.engine import Engine, Single
 from peers.engines.postgresql import PostgreSQL
 from peers.engines.redis import Redis
 
@@ -138,4 +143,57 @@ class _PostgreSQLSession(Session):
         self._connection.execute("COMMIT")
 
 
-PEERS: dict[str, type[Peer]] = {"redis": RedisPeer, "postgresql": PostgreSQLPeer}
+@dataclass
+class BarePeer(Single, Peer):
+    """No engine: what the machine takes for the same steps."""
+
+    name = "bare"
+
+    def version(self) -> str:
+        return "benches/bare_server.py"
+
+    def settings(self) -> str:
+        return "one sync for what came together"
+
+    def command(self, directory: Path) -> Sequence[str]:
+        return [sys.executable, bare_server.__file__, str(self.port), str(directory / "log")]
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        with socket.create_connection(("127.0.0.1", self.port)) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            yield _BareSession(connection)
+
+
+class _BareSession(Session):
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._has_begun = False
+        self._input = b""
+
+    def send(self, messages: Sequence[bytes]) -> None:
+        self._begin(b"p")
+        self._connection.sendall(b"".join(messages))
+        left = len(messages)
+        while left:
+            left -= len(self._connection.recv(left))
+
+    def take(self, count: int, timeout: float) -> Sequence[bytes]:
+        self._begin(b"c")
+        self._connection.settimeout(timeout)
+        with suppress(TimeoutError):
+            self._input += self._connection.recv(count * bare_server.SIZE)
+        whole = len(self._input) // bare_server.SIZE * bare_server.SIZE
+        taken, self._input = self._input[:whole], self._input[whole:]
+        return [taken[at : at + bare_server.SIZE] for at in range(0, whole, bare_server.SIZE)]
+
+    def settle(self) -> None:
+        pass
+
+    def _begin(self, kind: bytes) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._connection.sendall(kind)
+
+
+PEERS: dict[str, type[Peer]] = {"redis": RedisPeer, "postgresql": PostgreSQLPeer, "bare": BarePeer}
