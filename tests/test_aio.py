@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import quire
 from support.scripted_server import ScriptedServer
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, wait_until
 from support.ways_in import everywhere, url_of
 
 FAST = quire.Reconnect(initial=0.01, maximum=0.05, jitter=0.0)
@@ -164,6 +165,54 @@ async def test_a_full_store_makes_publish_wait_and_loses_nothing(server: Scripte
         for n in range(100):
             await client.publish("orders", b"%03d" % n + b"x" * 500)
     assert [record.data[:3] for record in server.log] == [b"%03d" % n for n in range(100)]
+
+
+async def _wait_often(client: quire.AsyncClient, count: int = 10) -> None:
+    for _ in range(count):
+        await client.publish("orders", b"1")
+        await client.flush(PATIENCE)
+
+
+def _client_sleep_count() -> int:
+    """How often the threads of clients slept."""
+    threads = [
+        thread
+        for thread in Path("/proc/self/task").iterdir()
+        if (thread / "comm").read_text() == "quire-client\n"
+    ]
+    lines = [line for thread in threads for line in (thread / "status").read_text().splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
+async def test_a_loop_that_waits_often_reads_the_socket_in_place_of_the_thread(
+    server: ScriptedServer,
+) -> None:
+    async with quire.AsyncClient(server.url, reconnect=FAST) as client:
+        await _wait_often(client)
+        before = _client_sleep_count()
+        await _wait_often(client, 400)
+        assert _client_sleep_count() - before < 200
+
+
+async def test_a_loop_that_is_busy_loses_the_connection_to_the_thread(server: ScriptedServer) -> None:
+    async with quire.AsyncClient(server.url, reconnect=FAST) as client:
+        await _wait_often(client)
+        await client.publish("orders", b"2")
+        # The loop stands still, and the acknowledgement is read all the same.
+        wait_until(lambda: client.health().unpersisted == 0)
+        subscription = await client.subscribe("orders", bookmark=quire.EPOCH)
+        assert await take(subscription, 11) == [b"1"] * 10 + [b"2"]
+
+
+async def test_a_lent_connection_that_is_lost_is_made_again(server: ScriptedServer) -> None:
+    async with quire.AsyncClient(server.url, reconnect=FAST) as client:
+        for _ in range(3):
+            await _wait_often(client)
+            server.stop()
+            server.start()
+        await _wait_often(client)
+    assert len(server.log) == 40
 
 
 async def test_handlers_run_in_the_order_of_arrival_one_at_a_time(

@@ -810,9 +810,25 @@ impl Client {
         Ok(reader.into_raw_fd())
     }
 
+    /// A descriptor that is readable when the loop should call [`Client::step`]. It belongs to the client.
+    fn loop_descriptor(&self) -> PyResult<i32> {
+        Ok(self.handle.client().loop_descriptor()?)
+    }
+
     /// The next change is worth a wake-up. Look for what is waited for after this call, not before.
     fn arm(&self) {
         self.ready.is_armed.store(true, Ordering::SeqCst);
+        self.handle.client().lend();
+    }
+
+    /// Reads and writes on the calling thread, which looks for changes afterwards. With `is_last`, nothing waits after that.
+    fn step(&self, py: Python<'_>, is_last: bool) {
+        self.ready.is_armed.store(false, Ordering::SeqCst);
+        let client = self.handle.client();
+        interpreter::outside(py, || client.step());
+        if is_last {
+            client.take_back();
+        }
     }
 
     /// Ends the client; gives how many publishes are not known to be persisted.

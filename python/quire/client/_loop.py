@@ -1,7 +1,8 @@
 """The driver of the asyncio client.
 
-One descriptor per client wakes the loop after a change. Each waiting call then checks its condition again. No
-call blocks the loop.
+While calls wait often, the loop watches the socket and lets the core read it. Otherwise the client's thread reads,
+and wakes the loop through a descriptor after a change. Each waiting call then checks its condition again. No call
+blocks the loop.
 """
 
 from __future__ import annotations
@@ -60,13 +61,18 @@ def _report(task: asyncio.Task[None]) -> None:
         task.get_loop().call_exception_handler({"message": message, "exception": error, "task": task})
 
 
+def _end_wait(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
 class Loop(Driver):
     stop_latency = None
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._core: _quire.Client | None = None
-        self._descriptor = -1
+        self._descriptor = self._socket = -1
         self._waiters: set[asyncio.Future[None]] = set()
 
     def check(self) -> None:
@@ -77,9 +83,12 @@ class Loop(Driver):
         self._loop, self._core = asyncio.get_running_loop(), core
         self._descriptor = core.ready_descriptor()
         self._loop.add_reader(self._descriptor, self._on_ready)
+        self._socket = core.loop_descriptor()
+        self._loop.add_reader(self._socket, self._on_socket)
 
     def detach(self) -> None:
         if self._descriptor >= 0 and self._loop is not None:
+            self._loop.remove_reader(self._socket)
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
@@ -87,8 +96,7 @@ class Loop(Driver):
 
     def wake(self) -> None:
         for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            _end_wait(waiter)
 
     async def wait(self, operation: Callable[[float | None], T], timeout: float | None = None) -> T:
         result = operation(0)
@@ -101,6 +109,7 @@ class Loop(Driver):
         while True:
             changed: asyncio.Future[None] = self._loop.create_future()
             self._waiters.add(changed)
+            timer: asyncio.TimerHandle | None = None
             try:
                 # Armed before the look, so that no change can fall between look and wait.
                 self._core.arm()
@@ -108,10 +117,14 @@ class Loop(Driver):
                 if result or result is None:
                     return result
                 left = None if deadline is None else deadline - self._loop.time()
-                if left is not None and left <= 0:
-                    return result
-                await asyncio.wait([changed], timeout=left)
+                if left is not None:
+                    if left <= 0:
+                        return result
+                    timer = self._loop.call_later(left, _end_wait, changed)
+                await changed
             finally:
+                if timer is not None:
+                    timer.cancel()
                 self._waiters.discard(changed)
 
     async def call(self, function: Callable[[], T]) -> T:
@@ -167,6 +180,11 @@ class Loop(Driver):
             yield
         finally:
             loop.remove_signal_handler(signal.SIGTERM)
+
+    def _on_socket(self) -> None:
+        assert self._core is not None
+        self._core.step(is_last=not self._waiters)
+        self.wake()
 
     def _on_ready(self) -> None:
         try:

@@ -4,18 +4,23 @@
 //! ([`drive`]): it reads the answer on the processor that it continues on, and no other thread has to be woken for that. The thread of the
 //! client sleeps meanwhile. A caller that publishes while the thread sleeps writes the message itself ([`Shared::send`]).
 //!
+//! The asyncio client lends the connection to its event loop, which watches the socket and drives ([`loan`]).
+//!
 //! [`Io`] belongs to the thread that has locked it. `Shared::awake` says whether that thread looks at the core again before it sleeps.
 
-#![allow(unsafe_code)] // registering a socket with the poller: see the SAFETY note
+#![allow(unsafe_code)] // registering a socket with the poller: see the SAFETY notes
+
+pub(super) mod loan;
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
-use polling::{Event, Events};
+use polling::{Event, Events, Poller};
 use quire_client::{FailureCode, State};
 use quire_types::time::Instant as Moment;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,6 +41,8 @@ struct Wire {
     /// Bytes from the core that were not written yet.
     outgoing: Vec<u8>,
     written: usize,
+    /// An event loop watches the socket, and has time until then to look at it.
+    lent_until: Option<Moment>,
 }
 
 /// The connection, and the buffer that it is read into.
@@ -43,6 +50,8 @@ struct Io {
     wire: Option<Wire>,
     scratch: Vec<u8>,
     rest: Rest,
+    /// When the event loop last began to wait.
+    loop_waited_at: Option<Moment>,
 }
 
 /// How long the thread leaves acknowledgements in the socket while no caller waits. A program that looks at its figures does not notice so
@@ -84,6 +93,8 @@ pub(super) struct Driving {
     /// Wakes a caller that drives.
     wake_tx: UnixStream,
     wake_rx: UnixStream,
+    /// Has the socket while the connection is lent to an event loop, which watches this poller.
+    loop_poller: OnceLock<Poller>,
     /// When a publish last found the thread asleep.
     found_asleep_ns: AtomicU64,
     /// A publish has found the thread awake since then: publishes follow each other.
@@ -96,10 +107,16 @@ impl Driving {
         wake_tx.set_nonblocking(true)?;
         wake_rx.set_nonblocking(true)?;
         Ok(Driving {
-            io: Mutex::new(Io { wire: None, scratch: vec![0; READ_SIZE], rest: Rest::default() }),
+            io: Mutex::new(Io {
+                wire: None,
+                scratch: vec![0; READ_SIZE],
+                rest: Rest::default(),
+                loop_waited_at: None,
+            }),
             is_driven: AtomicBool::new(false),
             wake_tx,
             wake_rx,
+            loop_poller: OnceLock::new(),
             found_asleep_ns: AtomicU64::new(0),
             is_burst: AtomicBool::new(false),
         })
@@ -108,6 +125,12 @@ impl Driving {
     /// Whether a caller drives, which may sleep until [`Driving::wake`].
     pub fn is_driven(&self) -> bool {
         self.is_driven.load(Ordering::Acquire)
+    }
+
+    /// A publish after a wait is not one of a burst.
+    fn end_burst(&self) {
+        self.found_asleep_ns.store(0, Ordering::Release);
+        self.is_burst.store(false, Ordering::Relaxed);
     }
 
     /// Wakes the caller that drives.
@@ -125,14 +148,14 @@ pub(super) fn run(shared: &Shared, links: &[Link], asker: &Asker) {
     loop {
         // A caller that drives may keep it for long. It ends when the state of the client changes.
         let mut io = shared.driving.io.lock();
-        let Io { wire, scratch, rest } = &mut *io;
+        let Io { wire, scratch, rest, .. } = &mut *io;
         shared.awake.store(true, Ordering::Release);
         let mut inner = shared.inner.lock();
         inner.is_resting = false;
         let is_hurried = shared.is_hurried.load(Ordering::Acquire);
         let is_closed = matches!(inner.core.state(), State::Closed(_));
         if is_closed && (is_hurried || wire.is_none() || inner.core.wants_close()) {
-            if let Some(wire) = wire.take() {
+            if let Some(mut wire) = wire.take() {
                 wire.leave(shared);
                 inner.core.handle_disconnected(shared.now());
             }
@@ -153,7 +176,8 @@ pub(super) fn run(shared: &Shared, links: &[Link], asker: &Asker) {
             continue;
         };
         drop(inner);
-        may_read |= rest.end(shared.now());
+        let now = shared.now();
+        may_read |= rest.end(now) | connected.end_old_loan(shared, now);
         match turn(shared, connected, scratch, may_read) {
             Ok(true) => rest.note_read(shared.now()),
             Ok(false) => (),
@@ -168,7 +192,7 @@ pub(super) fn run(shared: &Shared, links: &[Link], asker: &Asker) {
 
 /// The connection is of no use any more.
 fn lose(shared: &Shared, wire: &mut Option<Wire>, reason: String) {
-    if let Some(wire) = wire.take() {
+    if let Some(mut wire) = wire.take() {
         wire.leave(shared);
     }
     disconnected(shared, FailureCode::Disconnected.name(), reason);
@@ -184,8 +208,9 @@ pub(super) fn drive<T>(
     let mut io = shared.driving.io.try_lock()?;
     let Io { wire, scratch, .. } = &mut *io;
     // The thread of the client may be about to sleep. It must not see what this thread reads.
-    let stream = &wire.as_ref()?.stream;
-    shared.poller.modify(as_source(stream), Event::none(SOCKET)).ok()?;
+    let connected = wire.as_mut()?;
+    connected.end_loan(shared);
+    shared.poller.modify(as_source(&connected.stream), Event::none(SOCKET)).ok()?;
     shared.driving.is_driven.store(true, Ordering::Release);
     let mut may_read = false;
     let value = loop {
@@ -242,9 +267,7 @@ fn sleep(shared: &Shared, wire: &Wire, deadline: Instant) -> bool {
 fn hand_back(shared: &Shared, wire: &Option<Wire>) {
     shared.driving.is_driven.store(false, Ordering::Release);
     shared.awake.store(false, Ordering::Release);
-    // A publish after a wait is not one of a burst.
-    shared.driving.found_asleep_ns.store(0, Ordering::Release);
-    shared.driving.is_burst.store(false, Ordering::Relaxed);
+    shared.driving.end_burst();
     let inner = shared.inner.lock();
     let is_closed = matches!(inner.core.state(), State::Closed(_));
     let is_watched = wire.as_ref().is_some_and(|wire| {
@@ -351,7 +374,7 @@ fn connect<'a>(
             let mut inner = shared.inner.lock();
             inner.core.handle_connected(shared.now());
             shared.dispatch(&mut inner);
-            Some(Wire { stream, outgoing: Vec::new(), written: 0 })
+            Some(Wire { stream, outgoing: Vec::new(), written: 0, lent_until: None })
         }
         Err(error) => {
             disconnected(shared, error.code(), error.to_string());
@@ -451,10 +474,16 @@ fn continue_or_sleep(shared: &Shared, mut io: MutexGuard<'_, Io>, events: &mut E
         io.rest.until = None;
     }
     let (now, rests_until) = (shared.now(), io.rest.until);
+    let is_reading = shared.is_reading.load(Ordering::Acquire);
+    if let Some(wire) = io.wire.as_mut().filter(|_| !is_reading) {
+        // The event loop would find it ready again and again.
+        wire.end_loan(shared);
+    }
+    let lent_until = io.wire.as_ref().and_then(|wire| wire.lent_until);
     let wake_at = match &io.wire {
         // With new room, it reads again.
         Some(wire) if has_work(&inner, wire) => return inner.has_new_room(),
-        Some(_) => inner.core.next_timeout().into_iter().chain(rests_until).min(),
+        Some(_) => inner.core.next_timeout().into_iter().chain(rests_until).chain(lent_until).min(),
         None if matches!(inner.core.state(), State::Closed(_)) => return false,
         None => inner.core.poll_connect().map(|(_, at)| at),
     };
@@ -466,7 +495,7 @@ fn continue_or_sleep(shared: &Shared, mut io: MutexGuard<'_, Io>, events: &mut E
         return false;
     }
     if let Some(wire) = &io.wire {
-        let is_watched = rests_until.is_none() && shared.is_reading.load(Ordering::Acquire);
+        let is_watched = is_reading && rests_until.is_none() && lent_until.is_none();
         let interest = Event::new(SOCKET, is_watched, !wire.is_idle());
         if shared.poller.modify(as_source(&wire.stream), interest).is_err() {
             return true;
@@ -485,7 +514,8 @@ impl Wire {
     }
 
     /// The socket is not waited for any more.
-    fn leave(&self, shared: &Shared) {
+    fn leave(&mut self, shared: &Shared) {
+        self.end_loan(shared);
         // Fails only for a socket that is not registered, which changes nothing.
         let _ = shared.poller.delete(as_source(&self.stream));
     }

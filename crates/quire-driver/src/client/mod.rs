@@ -606,6 +606,30 @@ impl Client {
         *self.shared.on_ready.lock() = on_ready;
     }
 
+    /// A descriptor that an event loop may watch, for [`Client::lend`]. It belongs to the client.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn loop_descriptor(&self) -> std::io::Result<std::os::fd::RawFd> {
+        self.shared.driving.loop_descriptor()
+    }
+
+    /// An event loop is about to wait. When it waits often, it gets the connection: call [`Client::step`] when the descriptor of
+    /// [`Client::loop_descriptor`] is readable.
+    pub fn lend(&self) {
+        io::loan::lend(&self.shared);
+    }
+
+    /// Reads and writes what is possible now, on the thread of the event loop. `on_ready` is called on it.
+    pub fn step(&self) {
+        io::loan::step(&self.shared);
+    }
+
+    /// The event loop does not wait any more: the thread of the client reads.
+    pub fn take_back(&self) {
+        io::loan::take_back(&self.shared);
+    }
+
     /// Calls `on_ready`, and wakes all waiting threads. The client's thread did not make the change.
     pub fn announce(&self) {
         self.shared.announce();
