@@ -52,6 +52,8 @@ struct Io {
     rest: Rest,
     /// When the event loop last began to wait.
     loop_waited_at: Option<Moment>,
+    /// The connection is not lent before.
+    lent_from: Moment,
 }
 
 /// How long the thread leaves acknowledgements in the socket while no caller waits. A program that looks at its figures does not notice so
@@ -112,6 +114,7 @@ impl Driving {
                 scratch: vec![0; READ_SIZE],
                 rest: Rest::default(),
                 loop_waited_at: None,
+                lent_from: Moment::default(),
             }),
             is_driven: AtomicBool::new(false),
             wake_tx,
@@ -178,9 +181,9 @@ pub(super) fn run(shared: &Shared, links: &[Link], asker: &Asker) {
         drop(inner);
         let now = shared.now();
         may_read |= rest.end(now) | connected.end_old_loan(shared, now);
-        match turn(shared, connected, scratch, may_read) {
-            Ok(true) => rest.note_read(shared.now()),
-            Ok(false) => (),
+        match turn(shared, connected, scratch, read_count(may_read)) {
+            Ok(0) => (),
+            Ok(_) => rest.note_read(shared.now()),
             Err(reason) => {
                 lose(shared, wire, reason);
                 continue;
@@ -216,7 +219,7 @@ pub(super) fn drive<T>(
     let value = loop {
         shared.awake.store(true, Ordering::Release);
         let Some(connected) = wire else { break None };
-        if let Err(reason) = turn(shared, connected, scratch, may_read) {
+        if let Err(reason) = turn(shared, connected, scratch, read_count(may_read)) {
             lose(shared, wire, reason);
             break None;
         }
@@ -409,12 +412,23 @@ fn disconnected(shared: &Shared, code: &'static str, reason: String) {
     shared.announce();
 }
 
-/// Writes until there is no progress. With `may_read`, also reads, until the socket is empty. Gives whether something was read.
+/// The reads of a turn that is not limited otherwise.
+fn read_count(may_read: bool) -> usize {
+    if may_read { usize::MAX } else { 0 }
+}
+
+/// Writes until there is no progress, and reads up to `read_count` times, until the socket is empty. Gives the number of bytes that were
+/// read.
 ///
 /// # Errors
 /// The connection is of no use any more: the reason.
-fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8], mut may_read: bool) -> Result<bool, String> {
-    let mut has_read = false;
+fn turn(
+    shared: &Shared,
+    wire: &mut Wire,
+    scratch: &mut [u8],
+    mut read_count: usize,
+) -> Result<usize, String> {
+    let mut read_size = 0;
     loop {
         let is_reading;
         {
@@ -437,15 +451,15 @@ fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8], mut may_read: bool
             }
         };
         shared.is_reading.store(is_reading, Ordering::Release);
-        if may_read && is_reading {
+        if read_count > 0 && is_reading {
             let size = receive(shared, wire, scratch)?;
             progress |= size > 0;
-            has_read |= size > 0;
+            read_size += size;
             // A read that did not fill the buffer has emptied the socket.
-            may_read = size == scratch.len();
+            read_count = if size == scratch.len() { read_count - 1 } else { 0 };
         }
         if !progress {
-            return Ok(has_read);
+            return Ok(read_size);
         }
     }
 }

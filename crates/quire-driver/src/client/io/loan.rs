@@ -14,6 +14,9 @@ use super::{has_work, io, lose, turn};
 /// How long a loop keeps the connection without a look at it.
 const LOAN_MAX: Duration = Duration::from_millis(100);
 
+/// Bytes that a loop reads at a time. When there are as many, the thread reads for some time, while the loop works on what it has.
+const LOAN_READ_SIZE: usize = 64 * 1024;
+
 impl Driving {
     /// A descriptor that is readable while the connection is lent and has something to read. It belongs to the client.
     ///
@@ -27,15 +30,16 @@ impl Driving {
     }
 }
 
-/// Lends the connection to the event loop, which is about to wait. Does nothing when the thread of the client works on the connection, or
-/// when the last wait was long ago.
+/// Lends the connection to the event loop, which is about to wait. Does nothing when the thread of the client works on the connection, when
+/// the last wait was long ago, or when much came a short time ago.
 pub(in crate::client) fn lend(shared: &Shared) {
     let Some(loop_poller) = shared.driving.loop_poller.get() else { return };
     let Some(mut io) = shared.driving.io.try_lock() else { return };
     let now = shared.now();
     let is_often = io.loop_waited_at.replace(now).is_some_and(|at| now.since(at) < LOAN_MAX);
+    let may_lend = is_often && io.lent_from <= now && shared.is_reading.load(Ordering::Acquire);
     let Some(wire) = &mut io.wire else { return };
-    if !is_often || wire.lent_until.is_some() || !shared.is_reading.load(Ordering::Acquire) {
+    if !may_lend || wire.lent_until.is_some() {
         return;
     }
     let source = as_source(&wire.stream);
@@ -56,20 +60,24 @@ pub(in crate::client) fn lend(shared: &Shared) {
 /// Reads and writes on the thread of the event loop, without waiting.
 pub(in crate::client) fn step(shared: &Shared) {
     let Some(mut io) = shared.driving.io.try_lock() else { return };
-    let Io { wire, scratch, .. } = &mut *io;
+    let Io { wire, scratch, lent_from, .. } = &mut *io;
     let Some(connected) = wire else { return };
     shared.awake.store(true, Ordering::Release);
-    let turned = turn(shared, connected, scratch, true);
+    let turned = turn(shared, connected, &mut scratch[..LOAN_READ_SIZE], 1);
     shared.awake.store(false, Ordering::Release);
     shared.driving.end_burst();
-    if let Err(reason) = turned {
-        lose(shared, wire, reason);
-        return shared.alarm();
-    }
-    if !shared.is_reading.load(Ordering::Acquire) {
-        connected.end_loan(shared);
-    } else if let Some(until) = &mut connected.lent_until {
-        *until = shared.now() + LOAN_MAX;
+    let now = shared.now();
+    match turned {
+        Err(reason) => {
+            lose(shared, wire, reason);
+            return shared.alarm();
+        }
+        Ok(size) if size >= LOAN_READ_SIZE || !shared.is_reading.load(Ordering::Acquire) => {
+            connected.end_loan(shared);
+            *lent_from = now + LOAN_MAX;
+            return shared.alarm();
+        }
+        Ok(_) => connected.lent_until = connected.lent_until.map(|_| now + LOAN_MAX),
     }
     let inner = shared.inner.lock();
     let is_closed = matches!(inner.core.state(), State::Closed(_));
