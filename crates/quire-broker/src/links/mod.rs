@@ -84,12 +84,12 @@ impl Links {
         let places = Places::new(&cx.log.journal);
         if !outgoing.is_empty() {
             let end = cx.log.journal.persisted();
-            outgoing.iter_mut().for_each(|link| link.resume(start_of_log(cx), None));
-            for (name, resume_from, mark) in places.read() {
+            outgoing.iter_mut().for_each(|link| link.begin_at_start(cx));
+            for (name, place) in places.read() {
                 let is_named = |link: &&mut Outgoing| link.definition.settings.name == name;
                 // Beyond the end of the log the place is of a log that was replaced by an older copy.
-                if let Some(link) = outgoing.iter_mut().find(is_named).filter(|_| resume_from <= end) {
-                    link.resume(resume_from, mark);
+                if let Some(link) = outgoing.iter_mut().find(is_named).filter(|_| place.resume_from <= end) {
+                    link.resume(place);
                 }
             }
         }
@@ -404,10 +404,7 @@ impl Links {
     }
 
     fn saved(&self, cx: &Context) -> place::Saved {
-        let places = self.outgoing.iter().map(|link| {
-            let (resume_from, mark) = link.place();
-            (link.definition.settings.name.clone(), resume_from, mark)
-        });
+        let places = self.outgoing.iter().map(|link| (link.definition.settings.name.clone(), link.place()));
         place::Saved { places: places.collect(), needs: self.needed_from(cx) }
     }
 

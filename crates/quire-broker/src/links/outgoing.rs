@@ -23,6 +23,7 @@ use quire_types::time::Instant;
 
 use super::frame::{Frame, Hello, Mark, VERSION, Welcome};
 use super::incoming::Run;
+use super::place::Place;
 use super::read::{LinkFound, LinkReading, SentFrame};
 use super::settings::{Definition, SyncType};
 use super::{HEARTBEAT, SILENCE_MAX, offered, start_of_log};
@@ -88,6 +89,8 @@ pub(super) struct Outgoing {
     greeted: Position,
     scanned: Position,
     acknowledged: Position,
+    /// The instance of which `resume_from` and `mark` tell what it has.
+    known: Option<String>,
     /// Where the next connection begins when the destination still has the message of `mark`.
     resume_from: Position,
     /// `mark` includes everything that was sent.
@@ -160,6 +163,7 @@ impl Outgoing {
             greeted: Position::ZERO,
             scanned: Position::ZERO,
             acknowledged: Position::ZERO,
+            known: None,
             resume_from: Position::ZERO,
             is_marked: true,
             last_sent: Position::ZERO,
@@ -243,13 +247,18 @@ impl Outgoing {
     }
 
     /// Continues after an earlier run, from what it saved.
-    pub(super) fn resume(&mut self, resume_from: Position, mark: Option<Mark>) {
-        (self.resume_from, self.mark) = (resume_from, mark);
+    pub(super) fn resume(&mut self, place: Place) {
+        (self.resume_from, self.mark, self.known) = (place.resume_from, place.mark, place.instance);
+    }
+
+    /// Nothing is known to be at the destination.
+    pub(super) fn begin_at_start(&mut self, cx: &Context) {
+        (self.resume_from, self.mark) = (start_of_log(cx), None);
     }
 
     /// What is to be saved for the next run.
-    pub(super) fn place(&self) -> (Position, Option<Mark>) {
-        (self.resume_from, self.mark)
+    pub(super) fn place(&self) -> Place {
+        Place { resume_from: self.resume_from, mark: self.mark, instance: self.known.clone() }
     }
 
     /// Whether it would use a connection that the destination has made.
@@ -437,12 +446,15 @@ impl Outgoing {
         self.state = State::Live(connection);
         self.failed_passes = 0;
         self.reconnect_count += 1;
-        self.peer = Some(welcome.instance.to_owned());
+        // The logs of a group are so alike that another instance may have the message of the mark at the same position.
+        let has_mark = welcome.has_mark && self.known.as_deref() == Some(welcome.instance);
+        self.known = Some(welcome.instance.to_owned());
+        self.peer.clone_from(&self.known);
         welcome.group.clone_into(&mut self.peer_group);
         self.last_error = None;
-        if !welcome.has_mark {
+        if !has_mark {
             // It is another instance of the group, it has lost its log, or nothing was ever sent: everything is offered again.
-            (self.resume_from, self.mark) = (start_of_log(cx), None);
+            self.begin_at_start(cx);
         }
         if self.lacks_files(cx, self.resume_from) {
             self.stop_at_gap(cx);
@@ -719,7 +731,7 @@ impl Outgoing {
         match self.state {
             State::Paused => (),
             State::Gap => {
-                self.resume(start_of_log(cx), None);
+                self.begin_at_start(cx);
                 (self.acknowledged, self.scanned) = (self.resume_from, self.resume_from);
                 self.settle();
             }

@@ -14,21 +14,29 @@ use crate::work::{Job, JobOwner};
 
 const FILE: &str = "destinations.place";
 const NAME: &str = "destinations";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
-/// Bytes of an entry without its name.
-const ENTRY_SIZE: usize = 2 + 4 * 8;
+/// Bytes of an entry without its names.
+const ENTRY_SIZE: usize = 2 + 2 + 4 * 8;
 
 /// How often the file is written, at most.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// A destination by its name, where its link begins, and the message that it is known to have.
-pub(super) type Place = (String, Position, Option<Mark>);
+/// Where a link begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) resume_from: Position,
+    /// The message that the destination is known to have.
+    pub(super) mark: Option<Mark>,
+    /// The instance at the other end, when there was one. Another instance of its group has another log.
+    pub(super) instance: Option<String>,
+}
 
 /// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Saved {
-    pub(super) places: Vec<Place>,
+    /// By the name of the destination.
+    pub(super) places: Vec<(String, Place)>,
     /// The first position of the log that must stay for the destinations.
     pub(super) needs: Option<Position>,
 }
@@ -54,7 +62,7 @@ impl Places {
     }
 
     /// Reads the places that an earlier run saved. Nothing when the file cannot be used.
-    pub(super) fn read(&self) -> Vec<Place> {
+    pub(super) fn read(&self) -> Vec<(String, Place)> {
         match self.files.read(FILE, NAME) {
             Ok(FoundSidecar::Whole(SidecarHead { version: VERSION, .. }, content)) => {
                 decode(&content).unwrap_or_default()
@@ -102,8 +110,11 @@ impl PlacesFile {
         let Saved { places, needs } = self.saved;
         let head = SidecarHead { version: VERSION, position: needs.unwrap_or_default(), needs };
         let mut content = Vec::new();
-        for (name, resume_from, mark) in &places {
-            content.extend_from_slice(&(name.len() as u16).to_le_bytes());
+        for (name, Place { resume_from, mark, instance }) in &places {
+            let instance = instance.as_deref().unwrap_or_default();
+            for name in [name, instance] {
+                content.extend_from_slice(&(name.len() as u16).to_le_bytes());
+            }
             let (position, publisher, sequence) = mark.map_or((0, 0, 0), |Mark { position, bookmark }| {
                 (position.get(), bookmark.publisher.get(), bookmark.sequence)
             });
@@ -111,22 +122,27 @@ impl PlacesFile {
                 content.extend_from_slice(&number.to_le_bytes());
             }
             content.extend_from_slice(name.as_bytes());
+            content.extend_from_slice(instance.as_bytes());
         }
         self.files.write(FILE, NAME, head, &[&content])
     }
 }
 
-fn decode(mut content: &[u8]) -> Option<Vec<Place>> {
+fn decode(mut content: &[u8]) -> Option<Vec<(String, Place)>> {
     let mut places = Vec::new();
     while !content.is_empty() {
         let (head, rest) = content.split_at_checked(ENTRY_SIZE)?;
-        let (size, numbers) = head.split_first_chunk::<2>()?;
+        let (sizes, numbers) = head.split_first_chunk::<4>()?;
+        let mut sizes = sizes.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes).into());
         let mut numbers = numbers.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
-        let (resume_from, position) = (numbers.next()?, numbers.next()?);
+        let (resume_from, position) = (Position::new(numbers.next()?), numbers.next()?);
         let bookmark = Bookmark::new(PublisherId::new(numbers.next()?), numbers.next()?);
-        let (name, rest) = rest.split_at_checked(u16::from_le_bytes(*size).into())?;
+        let (name, rest) = rest.split_at_checked(sizes.next()?)?;
+        let (instance, rest) = rest.split_at_checked(sizes.next()?)?;
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
         let mark = (position > 0).then_some(Mark { position: Position::new(position), bookmark });
-        places.push((String::from_utf8(name.to_vec()).ok()?, Position::new(resume_from), mark));
+        let instance = text(instance).map(|name| Some(name).filter(|name| !name.is_empty()))?;
+        places.push((text(name)?, Place { resume_from, mark, instance }));
         content = rest;
     }
     Some(places)
@@ -144,8 +160,8 @@ mod tests {
         assert_eq!(places.read(), []);
         let bookmark = Bookmark::new(PublisherId::new(7), 9);
         let mark = Some(Mark { position: Position::new(3), bookmark });
-        let saved =
-            vec![("east-2".to_owned(), Position::new(5), mark), ("b".to_owned(), Position::ZERO, None)];
+        let east = Place { resume_from: Position::new(5), mark, instance: Some("east-2".to_owned()) };
+        let saved = vec![("east".to_owned(), east), ("b".to_owned(), Place::default())];
         places.write_now(Saved { places: saved.clone(), needs: Some(Position::new(1)) }).unwrap();
         assert_eq!(places.read(), saved);
         assert_eq!(journal.sidecars().needs(), Some(Position::new(1)));

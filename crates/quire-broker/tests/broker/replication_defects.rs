@@ -168,6 +168,48 @@ fn clients_are_let_in_when_the_source_has_caught_up_before_the_destination_greet
     pair.client(1, "p");
 }
 
+/// The logs of b and c, of one group, have the last message that a knows at b at the same position. A message before it is missing on c.
+fn a_group_with_logs_that_end_alike(does_restart: bool) {
+    let of_west = |mut config: BrokerConfig| {
+        config.replication.group = Some("west".into());
+        config
+    };
+    let mut to_west = destination("west", SyncType::Async);
+    (to_west.group, to_west.addresses) = (Some("west".into()), vec!["b".into(), "c".into()]);
+    let configs =
+        vec![instance("a", vec![to_west]), of_west(instance("b", vec![])), of_west(instance("c", vec![]))];
+    let mut cluster = Cluster::new(configs);
+    cluster.at(0).client(1, "first");
+    cluster.at(0).client(2, "second");
+    cluster.publish(0, 1, 1, 1);
+    cluster.publish(0, 2, 1, 1);
+    assert_eq!(cluster.log(1).len(), 2);
+    cluster.at(2).client(3, "other");
+    cluster.at(2).client(4, "second");
+    cluster.publish(2, 3, 1, 1);
+    cluster.publish(2, 4, 1, 1);
+    // Time to save the places.
+    cluster.pass(Duration::from_secs(3));
+    cluster.kill(1);
+    if does_restart {
+        cluster.kill(0);
+        cluster.start(0);
+    }
+    cluster.pass(A_MINUTE);
+    let (at_a, at_c) = (cluster.log(0), cluster.log(2));
+    assert!(at_a.iter().all(|message| at_c.contains(message)), "{at_c:?}");
+}
+
+#[test]
+fn another_instance_of_a_group_gets_everything_although_its_log_has_the_last_message_at_the_same_place() {
+    a_group_with_logs_that_end_alike(false);
+}
+
+#[test]
+fn a_restarted_source_knows_which_instance_of_a_group_its_place_is_about() {
+    a_group_with_logs_that_end_alike(true);
+}
+
 #[test]
 fn an_instance_of_a_group_gets_back_what_came_from_the_other_one() {
     // East and west have a group each. b and c are of west, and send to a, which sends to b.
