@@ -176,19 +176,25 @@ class _BareSession(Session):
         self._connection.sendall(b"".join(messages))
         left = len(messages)
         while left:
-            left -= len(self._connection.recv(left))
+            left -= len(self._received(left))
 
     def take(self, count: int, timeout: float) -> Sequence[bytes]:
         self._begin(b"c")
         self._connection.settimeout(timeout)
         with suppress(TimeoutError):
-            self._input += self._connection.recv(count * bare_server.SIZE)
+            self._input += self._received(count * bare_server.SIZE)
         whole = len(self._input) // bare_server.SIZE * bare_server.SIZE
         taken, self._input = self._input[:whole], self._input[whole:]
         return [taken[at : at + bare_server.SIZE] for at in range(0, whole, bare_server.SIZE)]
 
     def settle(self) -> None:
         pass
+
+    def _received(self, size: int) -> bytes:
+        data = self._connection.recv(size)
+        if not data:
+            raise ConnectionError("the bare server has ended")
+        return data
 
     def _begin(self, kind: bytes) -> None:
         if not self._has_begun:

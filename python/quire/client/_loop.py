@@ -81,10 +81,11 @@ class Loop(Driver):
 
     def attach(self, core: _quire.Client) -> None:
         self._loop, self._core = asyncio.get_running_loop(), core
-        self._descriptor = core.ready_descriptor()
-        self._loop.add_reader(self._descriptor, self._on_ready)
+        # Both can fail, and nothing is watched then. The first one belongs to the core.
         self._socket = core.loop_descriptor()
+        self._descriptor = core.ready_descriptor()
         self._loop.add_reader(self._socket, self._on_socket)
+        self._loop.add_reader(self._descriptor, self._on_ready)
 
     def detach(self) -> None:
         if self._descriptor >= 0 and self._loop is not None:
