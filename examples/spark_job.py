@@ -2,7 +2,7 @@
 
     python examples/spark_job.py JOURNAL_DIRECTORY
 
-Needs `pip install "$(ls dist/quire-*.whl)[spark]"` and Java 17.
+Needs `pip install "$(ls dist/quire_mq-*.whl)[spark]"` and Java 17.
 """
 
 from __future__ import annotations

@@ -29,4 +29,4 @@ def test_without_spark_the_demo_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(shutil, "which", lambda _: None)
     said = io.StringIO()
     assert _spark.act(Console(file=said, width=200), tmp_path, "flights", [], None)
-    assert "pip install 'quire[spark]'" in said.getvalue()
+    assert "pip install 'quire-mq[spark]'" in said.getvalue()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 import quire
 from support.waiting import PATIENCE
 
@@ -38,3 +40,27 @@ def test_every_name_is_there_and_listed() -> None:
     assert python(program) == "True set()"
     assert len(quire.__all__) == len(set(quire.__all__))
     assert not hasattr(quire, "nonsense")
+
+
+@pytest.mark.parametrize("directory", ["quire-0.2.0.dist-info", "quire-0.2.0-py3.11.egg-info"])
+def test_an_import_next_to_the_other_distribution_names_both(tmp_path: Path, directory: str) -> None:
+    (tmp_path / directory).mkdir()
+    program = f"import sys; sys.path.append({str(tmp_path)!r}); import quire"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    assert result.returncode != 0
+    reason = result.stderr.strip().splitlines()[-1]
+    assert reason.startswith(
+        f"ImportError: quire-mq: the distribution quire 0.2.0 is installed in {tmp_path}."
+    ), result.stderr
+    assert reason.endswith("pip uninstall quire quire-mq; pip install quire-mq")
+
+
+def test_similar_names_and_archives_in_the_path_are_no_other_distribution(tmp_path: Path) -> None:
+    for name in ("quire_mq-0.1.0.dist-info", "quire-tools-1.0.dist-info", "quire"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "archive.zip").write_bytes(b"")
+    more = [str(tmp_path), str(tmp_path / "archive.zip"), str(tmp_path / "missing")]
+    assert (
+        python(f"import sys; sys.path += {more!r}; import quire; print(quire.__version__)")
+        == quire.__version__
+    )

@@ -23,7 +23,8 @@ published.
 import os
 from typing import TYPE_CHECKING
 
-from quire import _quire
+# `_distribution` checks the installation when it is imported.
+from quire import _distribution, _quire  # noqa: F401
 from quire._bookmarks import EPOCH, MOST_RECENT, NOW
 from quire._errors import (
     AuthenticationError,

@@ -41,7 +41,7 @@ def arrow_table(rows: _quire.Rows, fields: Fields, message_type: str) -> pa.Tabl
     try:
         import pyarrow as pa
     except ImportError:
-        raise ConfigError("Arrow is not installed: pip install 'quire[arrow]'") from None
+        raise ConfigError("Arrow is not installed: pip install 'quire-mq[arrow]'") from None
     columns = _columns(rows, fields, message_type)
     flat = [column for column in columns if column[2] != _NESTED]
     spec = {

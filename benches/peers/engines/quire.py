@@ -27,7 +27,7 @@ class Quire(Broker, LastValues):
     name = "quire"
 
     def version(self) -> str:
-        return version("quire")
+        return version("quire-mq")
 
     def settings(self) -> str:
         durability = "fsync" if self.durability is Durability.SYNCED else "os"

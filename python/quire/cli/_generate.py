@@ -33,7 +33,7 @@ CONFIG_FILE = Path("/etc/quire/quire.toml")
 def dockerfile(
     *,
     config: Path | None = None,
-    wheel: str = f"dist/quire-{__version__}-*.whl",
+    wheel: str = f"dist/quire_mq-{__version__}-*.whl",
     python: Annotated[str, Parameter(help="Tag of the base image python:TAG.")] = "3.13-slim",
 ) -> int:
     """Print a Dockerfile for a server.

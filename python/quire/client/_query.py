@@ -83,7 +83,7 @@ class Query:
           type of a column is that of its values: objects and lists become nested columns, and values of
           different types become text. A column has the name of its identifier without the first slash
 
-        Requires `quire[arrow]`. Raises `ConfigError` for messages that are not JSON when `fields` is left out.
+        Requires `quire-mq[arrow]`. Raises `ConfigError` for messages that are not JSON when `fields` is left out.
         """
         fields = check_fields(fields)
         rows = _quire.Rows(self._taken)
@@ -91,11 +91,11 @@ class Query:
         return finish(arrow_of_query(self._client, self._core, self._spec.topic, fields, rows))
 
     def to_pandas(self, fields: Fields = None) -> pd.DataFrame:
-        """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and `quire[arrow]`."""
+        """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and `quire-mq[arrow]`."""
         return pandas_frame(self.to_arrow(fields))
 
     def to_polars(self, fields: Fields = None) -> pl.DataFrame:
-        """Returns the records as a polars data frame. See `to_arrow`. Requires polars and `quire[arrow]`."""
+        """Returns the records as a polars data frame. See `to_arrow`. Requires polars and `quire-mq[arrow]`."""
         return polars_frame(self.to_arrow(fields))
 
     def close(self) -> None:
@@ -166,11 +166,11 @@ class AsyncQuery:
         return await arrow_of_query(self._client, core, self._spec.topic, fields, rows)
 
     async def to_pandas(self, fields: Fields = None) -> pd.DataFrame:
-        """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and `quire[arrow]`."""
+        """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and `quire-mq[arrow]`."""
         return pandas_frame(await self.to_arrow(fields))
 
     async def to_polars(self, fields: Fields = None) -> pl.DataFrame:
-        """Returns the records as a polars data frame. See `to_arrow`. Requires polars and `quire[arrow]`."""
+        """Returns the records as a polars data frame. See `to_arrow`. Requires polars and `quire-mq[arrow]`."""
         return polars_frame(await self.to_arrow(fields))
 
     async def close(self) -> None:

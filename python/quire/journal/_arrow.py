@@ -51,7 +51,7 @@ def read_arrow(
     try:
         import pyarrow  # noqa: F401
     except ImportError:
-        raise ConfigError("Arrow is not installed: pip install 'quire[arrow]'") from None
+        raise ConfigError("Arrow is not installed: pip install 'quire-mq[arrow]'") from None
     first, last = reader.bounds(after, until)
     scan = scan_journal(reader, json.dumps(spec), first, max(first, last))
     return batches(scan, lambda _first, _last, _reason: None)

@@ -129,7 +129,7 @@ class JournalReader:
         int, long, float, double, string, timestamp and date. A value of another type is null, and so is
         `data` that is not UTF-8.
 
-        Requires `quire[arrow]`.
+        Requires `quire-mq[arrow]`.
         """
         check_type(topic, str, "topic", optional=True)
         check_type(batch_rows, int, "batch_rows")

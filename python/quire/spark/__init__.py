@@ -20,7 +20,7 @@ from quire._errors import ConfigError
 try:
     from pyspark.sql import SparkSession
 except ImportError as _error:
-    raise ConfigError("Spark is not installed: pip install 'quire[spark]'") from _error
+    raise ConfigError("Spark is not installed: pip install 'quire-mq[spark]'") from _error
 
 from quire.spark import _jar
 from quire.spark._archive import Archived, Compacted, archive, compact

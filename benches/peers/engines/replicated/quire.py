@@ -25,7 +25,7 @@ class Pair(Replicated):
     link_ports: list[int] = field(default_factory=list)
 
     def version(self) -> str:
-        return version("quire")
+        return version("quire-mq")
 
     def settings(self) -> str:
         return f'{self.instances} instances, links with sync_type = "sync", required_acks = 1; publish_many'
