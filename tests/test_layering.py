@@ -329,19 +329,6 @@ def test_the_broker_is_a_handful_of_parts() -> None:
     assert fields is not None
     count = len(re.findall(r"^    (?:pub(?:\([^)]*\))? )?\w+:", fields[1], re.MULTILINE))
     assert count <= 12
-    said = re.search(r"^\| fields of `Broker` \| \d+ \| (\d+) \|$", PAGE, re.MULTILINE)
-    assert said is not None
-    assert count == int(said[1])
-
-
-def test_the_architecture_page_counts_the_methods_of_the_broker() -> None:
-    count = 0
-    for path in BROKER.rglob("*.rs"):
-        for block in re.findall(r"^impl Broker\b.*?^\}", code_of(path), re.MULTILINE | re.DOTALL):
-            count += len(re.findall(r"^    (?:pub(?:\([^)]*\))? )?(?:const )?fn ", block, re.MULTILINE))
-    said = re.search(r"^\| methods of `Broker` \|[^|]*\| (\d+) in 4 files", PAGE, re.MULTILINE)
-    assert said is not None
-    assert count == int(said[1])
 
 
 def test_the_architecture_page_lists_the_phases_of_a_turn_in_order() -> None:
@@ -365,18 +352,16 @@ def file_of(name: str) -> Path:
 class Row(NamedTuple):
     step: int
     file: str
-    #: Empty: it decides. "(": it decides only when, or on which thread. "[": it does not decide.
-    mark: str
     functions: list[str]
 
 
 def rows_of(section: str) -> list[Row]:
     """The rows of the tables of a path."""
     text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (\d+) \| ([\[(]?)`([^`]+)`[\])]? \| ([^|]+) \|[^|]+\|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| [\[(]?`([^`]+)`[\])]? \| ([^|]+) \|[^|]+\|$", text, re.MULTILINE)
     every = re.findall(r"^\| \d+ \|", text, re.MULTILINE)
     assert len(rows) == len(every) > 0, f"{section}: a row has another form"
-    return [Row(int(step), file, mark, names.split(", ")) for step, mark, file, names in rows]
+    return [Row(int(step), file, names.split(", ")) for step, file, names in rows]
 
 
 PATHS = ["One publish", "One message to a subscriber", "One queue delivery"]
@@ -404,37 +389,6 @@ def test_each_file_that_a_page_about_the_parts_names_exists(page: str) -> None:
     assert len(names) > 10
     for name in names:
         assert file_of(name).is_file() or (ROOT / name).is_file(), name
-
-
-@pytest.mark.parametrize(
-    ("section", "row", "end", "label"),
-    [
-        ("One publish", "files of one publish", "", "a publish"),
-        ("One queue delivery", "files of one queue delivery, to the worker", "_worker.py", "a delivery"),
-    ],
-)
-def test_the_architecture_page_counts_the_files_of_its_paths(
-    section: str, row: str, end: str, label: str
-) -> None:
-    rows = rows_of(section)
-    last = min((row.step for row in rows if end and row.file.endswith(end)), default=rows[-1].step)
-    counted = [row for row in rows if row.step <= last]
-    # A file counts with the strongest of its marks.
-    kinds: list[set[str]] = []
-    for mark in ("", "(", "["):
-        kinds.append({row.file for row in counted if row.mark == mark}.difference(*kinds))
-    in_broker = [{file for file in files if not file.startswith("quire")} for files in kinds]
-    found = re.search(rf"^\| {row} \|.*\n\| of these, in the broker \|.*$", PAGE, re.MULTILINE)
-    assert found is not None
-    cells = [line.split("|")[3] for line in found[0].splitlines()]
-    numbers = [[int(number) for number in re.findall(r"\d+", cell)] for cell in cells]
-    assert numbers == [[len(files) for files in kinds], [len(files) for files in in_broker]]
-    for files, name in zip(kinds, (label, f"{label}, only the time or the thread"), strict=False):
-        listed = re.search(rf"^\| {name} \|(.*)\|$", PAGE, re.MULTILINE)
-        assert listed is not None
-        short = {re.sub(r"^quire/\w+/", "", file) for file in files}
-        named = re.findall(r"`([^`]+)`", listed[1].replace("(`quire-queue`)", "`quire-queue/queues.rs`"))
-        assert set(named) == short
 
 
 def test_the_leaf_of_the_broker_imports_nothing_of_it() -> None:
