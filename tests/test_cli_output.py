@@ -46,6 +46,16 @@ def test_a_table_lies_on_its_side_where_it_only_fits_so(
     assert printed(rows, None, capsys, monkeypatch) == upright
 
 
+@pytest.mark.parametrize("name", ["[/red]", "[red]x[/red]", "[link=/x]", ":smile:", "a\\[b]"])
+def test_a_name_with_the_markup_of_the_table_is_printed_as_it_is(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = [name, *range(11)]
+    expected = [name, *map(str, range(11))]
+    assert printed([row], 200, capsys, monkeypatch)[-1] == expected
+    assert printed([row], None, capsys, monkeypatch)[-1] == expected
+
+
 def test_times_are_broken_into_lines_before_numbers(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,7 +73,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         return
     from rich.console import Console
 
-    console = Console()
+    # Names and data are printed as they are: rich would read "[red]" as markup, and ":smile:" as a picture.
+    console = Console(markup=False, emoji=False)
     cells = [["" if cell is None else _pretty(cell) for cell in row] for row in rows]
     table = _table(columns, cells)
     if cells and _width(console, table) > console.width:
