@@ -6,6 +6,8 @@
 //!
 //! Entities other than the five of XML itself need a document type. Document types are refused, so that no message can expand into
 //! something large or refer to an outside resource.
+//!
+//! A byte order mark before the document is not a part of it (XML 1.0, appendix F).
 
 use quick_xml::Reader;
 use quick_xml::escape::{resolve_predefined_entity, unescape};
@@ -111,16 +113,15 @@ fn walk<'a>(
     is_document: bool,
     visit: &mut dyn FnMut(Part<'_, 'a>) -> Result<(), Malformed>,
 ) -> Result<(), Malformed> {
-    let mut reader = Reader::from_str(raw);
+    let mut reader = Markup::new(raw);
     // Elements that are open; a document counts as one.
     let outside = usize::from(is_document);
     let mut depth = outside;
     let (mut child_start, mut child_name) = (0, "");
     loop {
-        let start = position(&reader);
-        let event = reader.read_event();
+        let start = reader.position();
         let malformed = |expected| Malformed::Syntax { offset: start, expected };
-        match event.map_err(|_| malformed("well-formed XML"))? {
+        match reader.next()? {
             Event::Start(tag) => {
                 if depth == DOCUMENT_DEPTH_MAX {
                     return Err(Malformed::TooDeep);
@@ -134,13 +135,13 @@ fn walk<'a>(
             Event::Empty(tag) => {
                 attributes(&tag, start, depth == 0, visit)?;
                 if depth == 1 {
-                    visit(Part::Element(name_of(raw, start, &tag), &raw[start..position(&reader)]))?;
+                    visit(Part::Element(name_of(raw, start, &tag), &raw[start..reader.position()]))?;
                 }
             }
             Event::End(_) => {
                 depth -= 1;
                 if depth == 1 {
-                    visit(Part::Element(child_name, &raw[child_start..position(&reader)]))?;
+                    visit(Part::Element(child_name, &raw[child_start..reader.position()]))?;
                 }
             }
             Event::Text(text) if depth == 1 => visit(Part::Text(&text))?,
@@ -196,10 +197,34 @@ fn name_of<'a>(raw: &'a str, start: usize, tag: &BytesStart<'_>) -> &'a str {
     &raw[start + 1..start + 1 + tag.name().as_ref().len()]
 }
 
-fn position(reader: &Reader<&[u8]>) -> usize {
-    // A position in a slice fits.
-    reader.buffer_position() as usize
+/// Reads markup, and knows where in the text it is.
+pub(super) struct Markup<'a> {
+    reader: Reader<&'a [u8]>,
+    /// Bytes at the beginning of the text that the reader does not count: those of a byte order mark.
+    uncounted: usize,
 }
+
+impl<'a> Markup<'a> {
+    pub(super) fn new(raw: &'a str) -> Self {
+        let uncounted = if raw.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len_utf8() } else { 0 };
+        Markup { reader: Reader::from_str(raw), uncounted }
+    }
+
+    /// Where the next piece begins: a place in the text.
+    pub(super) fn position(&self) -> usize {
+        // The reader counts no byte before it has read a piece. A position in a slice fits.
+        self.uncounted + self.reader.buffer_position() as usize
+    }
+
+    /// The next piece.
+    pub(super) fn next(&mut self) -> Result<Event<'a>, Malformed> {
+        let offset = self.position();
+        self.reader.read_event().map_err(|_| Malformed::Syntax { offset, expected: "well-formed XML" })
+    }
+}
+
+/// It says that the text is UTF-8, and belongs to the document no more than a file name does.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 pub(super) fn utf8(raw: &[u8]) -> Result<&str, Malformed> {
     std::str::from_utf8(raw)

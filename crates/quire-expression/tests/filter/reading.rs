@@ -163,3 +163,30 @@ fn a_message_of_repetitions_is_searched_once() {
     });
     assert_eq!(is_done.recv_timeout(std::time::Duration::from_secs(60)), Ok(true));
 }
+
+/// The reader of a library leaves the mark out of its positions.
+#[test]
+fn xml_after_a_byte_order_mark_is_read() {
+    let fields = ["id", "legs/leg/px", "note/@lang", "gr\u{f6}\u{df}e"];
+    for text in [
+        "<o><id>1</id><legs><leg><px>2</px></leg></legs><note lang='de'/><gr\u{f6}\u{df}e>3</gr\u{f6}\u{df}e></o>",
+        "<?xml version='1.0'?>\n<o><id>1</id></o>",
+        "<o id='1'/>",
+        "<gr\u{f6}\u{df}e/>",
+    ] {
+        let read = |text: &str| {
+            let mut plan = FieldPlan::default();
+            let path =
+                |field: &&str| names(&std::iter::once("o").chain(field.split('/')).collect::<Vec<_>>());
+            let ids: Vec<_> = fields.iter().map(|field| plan.add(&path(field))).collect();
+            let arena = Arena::default();
+            let values = MessageType::Xml.read(text.as_bytes(), &plan, &arena);
+            values.map(|values| ids.iter().map(|id| format!("{:?}", values[id.index()])).collect::<Vec<_>>())
+        };
+        let marked = format!("\u{feff}{text}");
+        assert_eq!(read(&marked), read(text), "{text}");
+        assert!(read(text).is_ok(), "{text}");
+        // A second one would be text outside of the root element.
+        assert!(read(&format!("\u{feff}{marked}")).is_err(), "{text}");
+    }
+}

@@ -98,6 +98,22 @@ fn xml_elements_and_attributes_merge_by_name() {
 }
 
 #[test]
+fn xml_after_a_byte_order_mark_is_merged_and_compared() {
+    let mark = "\u{feff}";
+    let (base, delta) =
+        ("<o a='1'><id>1</id><n/></o>", "<o b='2'><id>2</id><gr\u{f6}\u{df}e>3</gr\u{f6}\u{df}e></o>");
+    let expected = merged_text(MessageType::Xml, base, delta);
+    assert_eq!(merged_text(MessageType::Xml, &format!("{mark}{base}"), delta), format!("{mark}{expected}"));
+    assert_eq!(merged_text(MessageType::Xml, base, &format!("{mark}{delta}")), expected);
+    let compared = |old: &str, new: &str| {
+        let mut out = Vec::new();
+        difference(MessageType::Xml, old.as_bytes(), new.as_bytes(), &[], &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    assert_eq!(compared(&format!("{mark}{base}"), &format!("{mark}{expected}")), compared(base, &expected));
+}
+
+#[test]
 fn msgpack_keys_are_equal_when_paths_name_them_equally() {
     // 1 as an integer of one byte and of nine, and as a text; true and 'true'; nil, which no path names.
     let base = b"\x84\x01\xa1a\xc3\xa1b\xc0\xa1c\xa1x\x05";

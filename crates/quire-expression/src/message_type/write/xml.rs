@@ -3,13 +3,12 @@
 //! An element with text directly in it is one value, together with its attributes and elements. An element with nothing in it is NULL, but
 //! the root element is an object then.
 
-use quick_xml::Reader;
 use quick_xml::escape::{resolve_predefined_entity, unescape};
 use quick_xml::events::{BytesStart, Event};
 
 use super::tree::{Kind, Mark, Node, Space, Tree};
 use super::{Layout, MergeError, Patch};
-use crate::message_type::xml::{ATTRIBUTE_COUNT_MAX, utf8};
+use crate::message_type::xml::{ATTRIBUTE_COUNT_MAX, Markup, utf8};
 use crate::message_type::{DOCUMENT_DEPTH_MAX, Malformed};
 
 pub(super) struct Xml;
@@ -130,11 +129,11 @@ struct Open {
 impl<'a> Reading<'_, 'a> {
     fn read(mut self) -> Result<(), Malformed> {
         let raw = utf8(self.tree.data)?;
-        let mut reader = Reader::from_str(raw);
+        let mut reader = Markup::new(raw);
         loop {
-            let start = position(&reader);
+            let start = reader.position();
             let malformed = |expected| Malformed::Syntax { offset: start, expected };
-            match reader.read_event().map_err(|_| malformed("well-formed XML"))? {
+            match reader.next()? {
                 Event::Start(tag) => {
                     if self.open.len() == DOCUMENT_DEPTH_MAX {
                         return Err(Malformed::TooDeep);
@@ -143,10 +142,10 @@ impl<'a> Reading<'_, 'a> {
                 }
                 Event::Empty(tag) => {
                     self.start(raw, start, &tag)?;
-                    let end = position(&reader);
+                    let end = reader.position();
                     self.end(end - "/>".len(), end);
                 }
-                Event::End(_) => self.end(start, position(&reader)),
+                Event::End(_) => self.end(start, reader.position()),
                 Event::Text(text) => self.text(&text, start)?,
                 Event::CData(text) => self.text(&text, start)?,
                 Event::GeneralRef(reference) => {
@@ -254,9 +253,4 @@ fn is_name(name: &str) -> bool {
 fn place_in(raw: &str, part: &str) -> usize {
     // The reader borrows from the text that it reads.
     (part.as_ptr() as usize).saturating_sub(raw.as_ptr() as usize)
-}
-
-fn position(reader: &Reader<&[u8]>) -> usize {
-    // A position in a slice fits.
-    reader.buffer_position() as usize
 }
