@@ -239,10 +239,11 @@ fn envelope(queue: &str, expired: &Expired, record: Option<&Record<'_>>, size_ma
     let mut data = json!(members).to_string().into_bytes();
     let is_json = record.message_type == MessageType::Json.code()
         && serde_json::from_slice::<IgnoredAny>(record.data).is_ok();
+    // `IgnoredAny` does not look at the bytes of a text. JSON is UTF-8, and so is the letter.
     let message = match (is_json, std::str::from_utf8(record.data)) {
-        (true, _) => [b",\"message\":", record.data].concat(),
+        (true, Ok(_)) => [b",\"message\":", record.data].concat(),
         (false, Ok(text)) => format!(",\"text\":{}", Value::from(text)).into_bytes(),
-        (false, Err(_)) => format!(",\"base64\":\"{}\"", base64(record.data)).into_bytes(),
+        (_, Err(_)) => format!(",\"base64\":\"{}\"", base64(record.data)).into_bytes(),
     };
     if data.len() + message.len() <= size_max {
         data.pop();
