@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -46,7 +47,11 @@ FORMS: list[tuple[Any, str]] = [
     ("2015-01-02", "20150102T000000Z"),
     (datetime(2015, 1, 2, 12, 35, 0, 5, tzinfo=UTC), "20150102T123500.000005Z"),
     (datetime(2015, 1, 2, 14, 35, tzinfo=timezone(timedelta(hours=2))), "20150102T123500Z"),
-    ((datetime(2015, 1, 2, tzinfo=UTC), "now"), "20150102T000000Z,0|1|"),
+    ([datetime(2015, 1, 2, tzinfo=UTC), "now"], "20150102T000000Z,0|1|"),
+    ("20150102", "20150102T000000Z"),
+    ("2015-01-02t12:35:00z", "20150102T123500Z"),
+    ("20150102t123500.5z", "20150102T123500.500000Z"),
+    (datetime(2015, 1, 2, 12, tzinfo=timezone(timedelta(hours=1, seconds=30))), "20150102T105930Z"),
 ]
 
 #: What is refused, and a part of the reason.
@@ -57,6 +62,9 @@ REFUSED: list[tuple[Any, str]] = [
     ("-1|2|", "not a bookmark or a time"),
     ("18446744073709551616|1|", "not a bookmark or a time"),
     ("7|1|,,8|1|", "'' is not a bookmark or a time"),
+    ("20150230", "'20150230' is not a bookmark or a time"),
+    ("2015010", "'2015010' is not a bookmark or a time"),
+    (("7|1|", "7|2|"), "a tuple is neither a range nor a list: give the end of a range as `until`"),
     ("2015-02-30", "'2015-02-30' is not a bookmark or a time"),
     ("most_recently", "not a bookmark or a time"),
     ("x" * 1000, "xx…'"),
@@ -113,6 +121,21 @@ def test_ranges_have_places_of_every_form_on_both_sides(text: str, expected: str
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(quire.BadBookmarkError, match="is not a range such as"):
         range_to_core(text, "bookmark")
+
+
+class Instant(datetime):
+    """A datetime with nanoseconds, as pandas has."""
+
+    nanosecond = 7
+
+
+def test_a_datetime_is_its_whole_microsecond_unless_it_has_nanoseconds() -> None:
+    at = datetime(2015, 1, 2, 12, 35, 0, 5, tzinfo=UTC)
+    assert bookmark_to_core(at, "until", is_end=True) == "20150102T123500.000005999Z"
+    assert bookmark_to_core("2015-01-02T12:35:00.000005", "until", is_end=True) == "20150102T123500.000005Z"
+    exact = Instant(2015, 1, 2, 12, 35, 0, 5, tzinfo=UTC)
+    for is_end in (True, False):
+        assert bookmark_to_core(exact, "until", is_end=is_end) == "20150102T123500.000005007Z"
 
 
 @given(st.integers(0, (1 << 63) - 1))
@@ -189,6 +212,52 @@ def test_a_subscription_begins_at_a_message() -> None:
             assert rest.get(PATIENCE).data == b"5"
 
 
+def test_a_subscription_ends_at_a_message_or_its_time() -> None:
+    with quire.Client("memory:positions-3", name="loader") as client:
+        for number in range(1, 6):
+            client.publish("orders", b"%d" % number)
+            client.flush(PATIENCE)
+        messages = list(client.subscribe("orders", bookmark="epoch", until="now"))
+
+        def between(begin: Any, end: Any) -> list[bytes]:
+            return [message.data for message in client.subscribe("orders", bookmark=begin, until=end)]
+
+        assert between(messages[0], messages[3]) == [b"2", b"3", b"4"]
+        assert between([messages[4], messages[1]], messages[3].bookmark) == [b"3", b"4"]
+        # A time that is cut to the microsecond has its own message as the end. As the beginning it repeats it.
+        assert between("epoch", messages[3].timestamp)[-1] == b"4"
+        assert between(messages[3].timestamp, "now")[0] in (b"4", b"5")
+        subscription = client.subscribe("orders", bookmark="now")
+        subscription.replace(bookmark=messages[0], until=messages[1])
+        assert [message.data for message in subscription] == [b"2"]
+        with pytest.raises(quire.ConfigError, match="until: it requires `bookmark`"):
+            client.subscribe("orders", until="now")
+        for begin in ("[epoch:now]", quire.MOST_RECENT):
+            with pytest.raises(quire.BadBookmarkError, match="does not go together with `until`"):
+                client.subscribe("orders", bookmark=begin, until="now", sub_id="s")
+        with pytest.raises(quire.BadBookmarkError, match="until: expected a bookmark, a time or a Message"):
+            client.subscribe("orders", bookmark="epoch", until=["now"])  # type: ignore[arg-type]
+
+
+def test_a_range_that_ends_with_a_printed_time_has_its_message(
+    journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed(*options: str) -> list[dict[str, Any]]:
+        assert run(["journal", "dump", str(journal), "--json", *options]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    for text in (
+        printed()[2]["timestamp"],
+        printed()[2]["timestamp"].replace("T", " ").removesuffix("+00:00"),
+    ):
+        # All messages of one batch have one time.
+        assert [record["data"] for record in printed("--until", text)] == [1, 2, 3, 4, 5]
+        assert printed("--from", text) == []
+    assert run(["journal", "ls", str(journal)]) == 0
+    *_, first, last = capsys.readouterr().out.splitlines()[1].split("\t")
+    assert len(printed("--until", last)) == len(printed("--until", first)) == 5
+
+
 @pytest.mark.parametrize(
     ("command", "key"),
     [
@@ -254,6 +323,9 @@ def test_spark_takes_the_same_forms_and_its_own_words() -> None:
         *["earliest"] * 3,
         *["latest"] * 2,
     ]
+    for text in ("2026-01-31t11:00:00z", "20260131t110000z"):
+        assert starting(text) == {"time_ns": time_ns("20260131T110000Z")}
+    assert starting("20260131") == {"time_ns": time_ns("20260131T000000Z")}
     assert starting("2026-01-31T12:00:00+01:00") == {"time_ns": time_ns("20260131T110000Z")}
     assert [starting(text) for text in ("7|1|", "-1000", "-10 minutes")] == [
         {"bookmark": "7|1|"},

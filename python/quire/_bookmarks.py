@@ -33,8 +33,8 @@ BOOKMARKS_MAX: Final = 4096
 _NAMED: Final = {"epoch": EPOCH, "0|0|": EPOCH, "now": NOW, EPOCH: EPOCH, NOW: NOW}
 _BOOKMARK: Final = re.compile(r"([0-9]{1,20})\|([0-9]{1,20})\|")
 _COMPACT_TIME: Final = re.compile(r"[0-9]{8}T[0-9]{6}(?:\.[0-9]{1,9})?Z?")
-#: Text that `datetime` reads and that cannot be a bookmark or a number.
-_ISO_TIME: Final = re.compile(r"[0-9]{4}-?[0-9W].*[-T ].*")
+#: Text that `datetime` reads and that cannot be a bookmark or another number than a date.
+_ISO_TIME: Final = re.compile(r"[0-9]{8}|[0-9]{4}-?[0-9W].*[-T ].*")
 #: Digits after the microseconds, which `datetime` drops.
 _FINER: Final = re.compile(r"[0-9][.,][0-9]{6}([0-9]{1,3})")
 
@@ -47,16 +47,23 @@ _EXPECTED: Final = (
 )
 
 
-def point_to_core(point: Point, key: str) -> str:
-    """Returns one bookmark or time as the core reads it. Raises `BadBookmarkError` that names `key`."""
+def point_to_core(point: Point, key: str, *, is_end: bool = False) -> str:
+    """Returns one bookmark or time as the core reads it. Raises `BadBookmarkError` that names `key`.
+
+    A `datetime` is a whole microsecond of the log, whose times have nanoseconds. As an end it is the last nanosecond, so that a range
+    up to the `timestamp` of a message has the message.
+    """
     match point:
         case str():
             return _text_to_core(point.strip(), key)
         case datetime():
-            if point.tzinfo is None:
+            if point.utcoffset() is None:
                 reason = f"the time {point.isoformat()} has no time zone, add one such as datetime.UTC"
                 raise BadBookmarkError(reason, key=key)
-            return _time_to_core(point, "", key)
+            # pandas has datetimes with nanoseconds.
+            ns: int | None = getattr(point, "nanosecond", None)
+            finer = ("999" if is_end else "") if ns is None else f"{ns:03}"
+            return _time_to_core(point, finer, key)
         case Message() | Record():
             if point.bookmark is None:
                 reason = f"the message on {point.topic!r} has no bookmark, because it was not recorded"
@@ -66,17 +73,15 @@ def point_to_core(point: Point, key: str) -> str:
             raise _not_a_bookmark(point, key)
 
 
-def state_to_core(point: Point, key: str) -> str:
-    """As `point_to_core`, for a state. A `datetime` is the end of its microsecond: the state at the `timestamp` of a
-    message, whose time has nanoseconds, includes the message."""
-    if isinstance(point, datetime) and point.tzinfo is not None:
-        return _time_to_core(point, "999", key)
-    return point_to_core(point, key)
+def bookmark_to_core(bookmark: Bookmark, key: str, *, is_end: bool = False) -> str:
+    """Returns one or several bookmarks or times as the core reads them. Raises `BadBookmarkError` that names `key`.
 
-
-def bookmark_to_core(bookmark: Bookmark, key: str) -> str:
-    """Returns one or several bookmarks or times as the core reads them. Raises `BadBookmarkError` that names `key`."""
+    `is_end`: as of `point_to_core`.
+    """
     points: list[Point]
+    if isinstance(bookmark, tuple):
+        reason = "a tuple is neither a range nor a list: give the end of a range as `until`, and several bookmarks as a list"
+        raise BadBookmarkError(reason, key=key)
     if isinstance(bookmark, str):
         points = list(bookmark.split(","))
     elif isinstance(bookmark, (datetime, Message, Record)):
@@ -90,7 +95,7 @@ def bookmark_to_core(bookmark: Bookmark, key: str) -> str:
             raise _not_a_bookmark(bookmark, key)
     if len(points) > BOOKMARKS_MAX:
         raise BadBookmarkError(f"a list of {len(points)} bookmarks, the limit is {BOOKMARKS_MAX}", key=key)
-    return ",".join(point_to_core(point, key) for point in points)
+    return ",".join(point_to_core(point, key, is_end=is_end) for point in points)
 
 
 def range_to_core(bookmark: Bookmark, key: str, *, keeps_place: bool = True) -> str:
@@ -120,6 +125,18 @@ def range_to_core(bookmark: Bookmark, key: str, *, keeps_place: bool = True) -> 
             if begin is not None and end is not None:
                 return f"{text[0]}{begin}:{end}{text[-1]}"
     raise BadBookmarkError(f'{_shown(text)} is not a range such as "[A:B]" of bookmarks or times', key=key)
+
+
+def until_to_core(bookmark: Bookmark, until: Point, key: str) -> str:
+    """Returns the range of the messages after `bookmark` up to `until`, including it.
+
+    Raises `BadBookmarkError` for a `bookmark` that is a range, or `MOST_RECENT`.
+    """
+    end = point_to_core(until, "until", is_end=True)
+    if isinstance(bookmark, str) and bookmark.strip().startswith(("[", "(", MOST_RECENT)):
+        reason = f"{_shown(bookmark)} does not go together with `until`: expected a bookmark or a time"
+        raise BadBookmarkError(reason, key=key)
+    return f"({bookmark_to_core(bookmark, key)}:{end}]"
 
 
 def message_bookmarks(bookmarks: Bookmark, key: str) -> list[str]:
@@ -194,6 +211,7 @@ def _text_to_core(text: str, key: str) -> str:
 
 def _read_time(text: str) -> tuple[datetime, str] | None:
     """Returns the time, and its digits after the microseconds. UTC when the text names no zone."""
+    text = text.upper()
     if _COMPACT_TIME.fullmatch(text) is None and _ISO_TIME.fullmatch(text) is None:
         return None
     try:

@@ -431,7 +431,8 @@ impl Given {
             "earliest" | "epoch" | "0" | "0|0|" => Place::Earliest,
             "latest" | "now" | "0|1|" => Place::Latest,
             _ if text.parse::<Bookmark>().is_ok() => Place::Bookmark(text.to_owned()),
-            _ => match time_ns(text) {
+            // Eight digits are a date here: no place has only a number above 0.
+            _ => match time_ns(text).or_else(|| time_ns(&format!("{text}T00"))) {
                 Some(ns) if (0..TIME_END_NS).contains(&ns) => Place::TimeNs(ns as u64),
                 Some(_) => {
                     return Err(wrong(format!("the time {text} is not between the years 1970 and 2553")));

@@ -163,12 +163,12 @@ pub(crate) fn time_ns(text: &str) -> Option<i128> {
     let day_us = i128::from(date.signed_duration_since(NaiveDate::default()).num_days()) * US_PER_DAY;
     if rest.0.is_empty() {
         // Eight digits are a number, unless something shows that they are a date.
-        return text.contains(['-', 'T', ' ']).then_some(day_us * 1000);
+        return text.contains(['-', 'T', 't', ' ']).then_some(day_us * 1000);
     }
     // Anything may separate the time, but something has to show that it is one.
     let separator = std::str::from_utf8(rest.0).ok()?.chars().next()?;
     rest.0 = &rest.0[separator.len_utf8()..];
-    if !text.contains(['-', 'T', ' ']) {
+    if !text.contains(['-', 'T', 't', ' ']) {
         return None;
     }
     let of_day_ns = rest.time_of_day()?;
@@ -257,7 +257,7 @@ impl Rest<'_> {
 
     /// Nanoseconds east of UTC.
     fn zone(&mut self) -> Option<i128> {
-        if self.take(b'Z') || self.0.is_empty() {
+        if self.take(b'Z') || self.take(b'z') || self.0.is_empty() {
             return Some(0);
         }
         let is_west = match self.0.first()? {

@@ -489,6 +489,7 @@ class Client(ClientBase[Subscription]):
         - `bookmark`: where the replay begins: `EPOCH`, `NOW`, `MOST_RECENT`, a bookmark, several bookmarks,
           or a time. The iteration over a range such as "[A:B]" ends. Without it, only new messages are
           delivered
+        - `until`: with `bookmark`, the end of the range, including it: a bookmark, a message or a time
         - `bookmark_not_found`: where the replay begins when none of the bookmarks is in the log: `"epoch"`
           (at the oldest message) or `"now"`, both with a warning in the log of this client; with `"fail"`,
           `BadBookmarkError` is raised

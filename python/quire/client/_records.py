@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from quire._arguments import check_function, check_timeout, check_type, count_to_core, timeout_to_core
-from quire._bookmarks import Point, point_to_core, state_to_core
+from quire._bookmarks import Point, point_to_core
 from quire._errors import ConfigError, NotLastValueError, UnknownQueueError
 from quire._filter import FilterArgument, optional_filter_to_core
 from quire._message import Message, to_bytes
@@ -54,7 +54,7 @@ _QUERY_TO_CORE: Final[dict[str, Callable[[Any], Any]]] = {
     "top_n": lambda count: count_to_core(count, "top_n"),
     "skip_n": lambda count: count_to_core(count, "skip_n"),
     "keys": lambda keys: keys_to_core(keys),
-    "bookmark": lambda point: state_to_core(point, "bookmark"),
+    "bookmark": lambda point: point_to_core(point, "bookmark", is_end=True),
     "select": lambda fields: fields_to_core(fields, "select"),
     "batch_size": lambda count: _batch_size(count),
     "timeout": timeout_to_core,

@@ -17,7 +17,7 @@ from quire._arguments import (
     delta_to_core,
     timeout_to_core,
 )
-from quire._bookmarks import Bookmark, range_to_core
+from quire._bookmarks import Bookmark, Point, range_to_core, until_to_core
 from quire._errors import ConfigError
 from quire._filter import FilterArgument, optional_filter_to_core
 from quire._message import Message
@@ -63,6 +63,8 @@ class Spec:
     _: KW_ONLY
     filter: FilterArgument | None = None
     bookmark: Bookmark | None = None
+    #: `None` after the initialization: it is a part of `bookmark` then.
+    until: Point | None = None
     bookmark_not_found: BookmarkNotFound = "epoch"
     max_backlog: int | None = None
     live: bool = False
@@ -97,7 +99,8 @@ class Spec:
             raise ConfigError(reason, key="bookmark_not_found")
         for name, value in {
             "filter": optional_filter_to_core(self.filter),
-            "bookmark": None if self.bookmark is None else range_to_core(self.bookmark, "bookmark"),
+            "bookmark": _range_to_core(self.bookmark, self.until),
+            "until": None,
             "max_backlog": backlog_to_core(self.max_backlog),
             "rate": _rate_to_core(self.rate),
             "rate_max_gap": delta_to_core(self.rate_max_gap, "rate_max_gap"),
@@ -165,6 +168,7 @@ class Change:
     filter: FilterArgument | Kept | None = KEPT
     topic: str | None = None
     bookmark: Bookmark | None = None
+    until: Point | None = None
     live: bool | None = None
     fully_durable: bool | None = None
     max_backlog: int | None = None
@@ -185,8 +189,20 @@ class Change:
         changed = {
             field.name: said[field.name] for field in fields(self) if said[field.name] is not field.default
         }
+        if self.until is not None and self.bookmark is None:
+            raise ConfigError("it requires `bookmark`", key="until")
         of_query: dict[str, Any] = {key: changed.pop(key) for key in _OF_QUERY if key in changed}
         return replace(spec.with_query(of_query), **changed)
+
+
+def _range_to_core(bookmark: Bookmark | None, until: Point | None) -> str | None:
+    if bookmark is None:
+        if until is not None:
+            raise ConfigError("it requires `bookmark`", key="until")
+        return None
+    if until is not None:
+        return until_to_core(bookmark, until, "bookmark")
+    return range_to_core(bookmark, "bookmark")
 
 
 def _rate_to_core(rate: Rate | None) -> str | None:

@@ -49,7 +49,7 @@ class Segment:
     #: Bookmarks of its first and its last record; `None` when it is empty, or damaged there.
     first: str | None
     last: str | None
-    #: When these were taken.
+    #: When these were taken, to the microsecond.
     first_timestamp: datetime | None
     last_timestamp: datetime | None
     #: Records.
@@ -58,6 +58,9 @@ class Segment:
     size: int
     #: `"active"`, `"sealed"`, `"archived"` or `"compressed"`.
     state: str
+    #: The two times in nanoseconds since 1970 (UTC).
+    first_timestamp_ns: int | None = None
+    last_timestamp_ns: int | None = None
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)
@@ -470,7 +473,8 @@ def which_to_core(age: Duration | None, size_max: Size | None) -> tuple[timedelt
 
 
 def _range_to_core(bookmark: Bookmark, until: Bookmark | None) -> tuple[str, str | None]:
-    return bookmark_to_core(bookmark, "bookmark"), None if until is None else bookmark_to_core(until, "until")
+    end = None if until is None else bookmark_to_core(until, "until", is_end=True)
+    return bookmark_to_core(bookmark, "bookmark"), end
 
 
 def check_is_journal(directory: Path) -> None:
@@ -497,4 +501,6 @@ def segment_of(fields: _quire.SegmentFields) -> Segment:
         count=count,
         size=size,
         state=state,
+        first_timestamp_ns=first_ns,
+        last_timestamp_ns=last_ns,
     )
