@@ -13,6 +13,7 @@ mod headers;
 mod interpreter;
 mod journal;
 mod journal_reader;
+mod json;
 mod logging;
 mod maintenance;
 mod message;
@@ -66,6 +67,8 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(engine::check_config, module)?)?;
     module.add_function(wrap_pyfunction!(filter::caret, module)?)?;
     module.add_function(wrap_pyfunction!(headers::check_headers, module)?)?;
+    module.add_function(wrap_pyfunction!(json::is_json, module)?)?;
+    module.add_function(wrap_pyfunction!(json::json_members, module)?)?;
     module.add_function(wrap_pyfunction!(message::copy_message, module)?)?;
     module.add_function(wrap_pyfunction!(message::test_message, module)?)?;
     module.add_function(wrap_pyfunction!(fork::forked, module)?)

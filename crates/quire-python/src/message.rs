@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use pyo3::exceptions::{PyBufferError, PyResourceWarning};
+use pyo3::exceptions::{PyBufferError, PyRecursionError, PyResourceWarning, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -256,19 +256,27 @@ impl Message {
         PyBytes::new(py, self.received.data())
     }
 
-    /// Returns the data, decoded from JSON. Raises `ValueError` when it is not JSON.
+    /// Returns the data, decoded from JSON. Raises `ValueError` when it is not JSON, or when Python cannot decode it: it is nested too
+    /// deeply, or has an integer of more than 4,300 digits.
     fn json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let loads = LOADS.import(py, "json", "loads")?;
-        loads.call1((self.data(py),)).inspect_err(|error| {
+        loads.call1((self.data(py),)).map_err(|error| {
             let place = self.bookmark().map_or_else(String::new, |bookmark| format!(", bookmark {bookmark}"));
-            let reason = format!("the message is not JSON: topic {:?}{place}", self.topic());
+            let message = format!("topic {:?}{place}", self.topic());
+            if error.is_instance_of::<PyRecursionError>(py) {
+                return PyValueError::new_err(format!(
+                    "the message is nested too deeply for Python: {message}"
+                ));
+            }
+            let reason = format!("the message is not JSON: {message}");
             let value = error.value(py);
             // The reason is an addition. Without it the error is still raised. A `UnicodeDecodeError` makes its text of its fields.
             let _ = match value.hasattr("doc") {
                 Ok(true) => value.setattr("args", (format!("{reason}: {value}"),)),
                 _ => value.call_method1("add_note", (reason,)).map(drop),
             };
+            error
         })
     }
 
