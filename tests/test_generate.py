@@ -34,6 +34,14 @@ def unit_of(text: str) -> configparser.ConfigParser:
     return parser
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_can_complete_every_command(capsys: pytest.CaptureFixture[str], shell: str) -> None:
+    script = generate(capsys, "completion", shell)
+    assert all(word in script for word in ("redrive", "csv-types", "downgrade"))
+    if shutil.which(shell) is not None:
+        subprocess.run([shell, "-n"], input=script, text=True, check=True)
+
+
 def test_the_dockerfile_installs_the_wheel_and_serves_as_a_user(capsys: pytest.CaptureFixture[str]) -> None:
     found = instructions(generate(capsys, "dockerfile"))
     assert set(found) == {

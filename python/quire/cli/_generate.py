@@ -1,4 +1,4 @@
-"""`quire generate`: files for running a server elsewhere."""
+"""`quire generate`: files for running a server elsewhere, and for the shell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -18,7 +18,7 @@ from quire.config import Address, Config
 
 app = App(
     name="generate",
-    help="Print a Dockerfile or a systemd unit for a server.",
+    help="Print a Dockerfile or a systemd unit for a server, or the completion of a shell.",
     help_format="plaintext",
 )
 
@@ -27,6 +27,26 @@ app = App(
 DATA_DIRECTORY = Path("/var/lib/quire")
 #: The configuration file in a container.
 CONFIG_FILE = Path("/etc/quire/quire.toml")
+
+
+@app.command
+def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
+    """Print the script with which a shell completes commands and options of quire.
+
+    For example:
+      quire generate completion bash > ~/.local/share/bash-completion/completions/quire
+      quire generate completion zsh > "${fpath[1]}/_quire"
+      quire generate completion fish > ~/.config/fish/completions/quire.fish
+
+    Parameters
+    ----------
+    shell
+        Shell for which the script is.
+    """
+    from quire.cli._app import app as whole
+
+    print(whole.generate_completion(shell=shell), end="")
+    return 0
 
 
 @app.command
