@@ -36,7 +36,7 @@ given by its name: `quire publish --topic orders`. Arguments in square brackets 
 | a `file:` URL | `file:DIRECTORY`: a log with its files in this directory, without a server. No other process may write to it |
 | a `local:` URL | `local:DIRECTORY`: the server on this machine that runs on the journal in this directory, as administrator |
 | a bookmark | names one message of the log, such as <code>4711&#124;17&#124;</code> ([replay](../replay.md)) |
-| a time | in UTC: `2026-01-05`, `2026-01-05T08:00` or `2026-01-05T08:00:00Z` |
+| a time | in UTC: `2026-01-05`, `20260105`, `2026-01-05T08:00` or `2026-01-05T08:00:00Z`. Up to nine decimals |
 | a duration | a number with a unit: `500ms`, `5s`, `15m`, `4h`, `7d` |
 | a size | a number with a unit: `500KB`, `50GB`. 1 KB is 1,024 bytes |
 | a content filter | such as `/qty > 50` ([filters](../filters.md)) |
@@ -44,9 +44,11 @@ given by its name: `quire publish --topic orders`. Arguments in square brackets 
 | exit code | meaning |
 | --- | --- |
 | 0 | The command has done its work. |
-| 1 | The command failed: no server, a full disk, a damaged journal. Or `quire journal grep` or `find` found nothing. |
+| 1 | The command failed: no server, a full disk, a damaged journal, an unknown queue, topic, link or message. |
 | 2 | There is a mistake in the arguments or in the configuration. |
 | 130, 143 | Ctrl-C or SIGTERM ended the command. `quire serve` then ends with 0. |
+
+An empty value, as of `--url "$UNSET"`, is a mistake. Only `--data` can be empty.
 
 Results go to the standard output. Errors and notes go to the standard error.
 

@@ -106,7 +106,7 @@ def topic_stats(name: str, *, url: Url = None, json: Json = False) -> int:
     with quire.Client(url or default_url()) as client:
         described = client._described_of([name])
     if not described:
-        raise quire.BadTopicError(f"the server has no topic {name!r}")
+        raise quire.QuireError(f"the server has no topic {name!r}; `quire topic ls` lists the topics")
     (topic,) = described
     if json:
         print_json(**topic)

@@ -25,6 +25,9 @@ _SERVER: Final = re.compile(r"(quires?|tcp):/+")
 #: Options of other commands, and what a command that lacks them may have instead.
 _RELATED: Final = {"--from": "--bookmark", "--host": "--url", "--port": "--address", "--server": "--url"}
 
+#: The argument that is a message.
+_MAY_BE_EMPTY: Final = frozenset({"data"})
+
 #: The kinds of values, in the words of the errors of the library.
 _KINDS: Final[dict[object, str]] = {int: "a whole number", float: "a number"}
 
@@ -67,9 +70,13 @@ def _text(error: CycloptsError) -> str | None:
 
 
 def check_arguments(command: Callable[..., Any], bound: inspect.BoundArguments) -> None:
-    """Raises `ConfigError` for the URL of a server in the place of a topic, a name, a file or a directory."""
+    """Raises `ConfigError` for an empty value, and for the URL of a server in the place of a topic, a name, a file or a directory."""
     for name, value in bound.arguments.items():
         is_option = _is_option(bound, name)
+        if value == "" and name not in _MAY_BE_EMPTY:
+            # Mostly a variable of the shell without a value. It must not stand for another server, or for every message.
+            key = f"--{name.strip('_').replace('_', '-')}" if is_option else name.upper()
+            raise ConfigError("the value is empty", key=key)
         if is_option or name == "source" or not isinstance(value, (str, Path)):
             continue
         if (advice := _server_advice(str(value), command)) is not None:

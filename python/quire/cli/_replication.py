@@ -72,7 +72,9 @@ def stats(name: str, *, url: Url = None, json: Json = False) -> int:
         if link["name"] == name
     ]
     if not found:
-        raise quire.ConfigError(f"the server has no link to or from {name!r}", key="name")
+        raise quire.QuireError(
+            f"the server has no link to or from {name!r}; `quire replication ls` lists the links"
+        )
     for link in found:
         if json:
             print_json(**link)
@@ -154,7 +156,11 @@ def resume(destination: str, *, url: Url = None) -> int:
 def _act(destination: str, url: str | None, action: LinkAction) -> dict[str, Any]:
     """Changes the link to a destination, and returns its figures."""
     with quire.Client(url or default_url()) as client:
-        links = client._replicate(destination, action)
+        try:
+            links = client._replicate(destination, action)
+        except quire.ConfigError as error:
+            # The command is right. The server has no such destination, or its link is in another state.
+            raise quire.QuireError(str(error)) from None
     (link,) = (link for link in links["destinations"] if link["name"] == destination)
     return dict(link)
 
