@@ -114,15 +114,15 @@ def test_machines_may_ask_for_json_where_it_is_the_rule_anyway(tmp_path: Path) -
 
 
 def test_csv_rows_become_json_objects(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("symbol,qty,price\nIBM,100,1.5\nHPQ,,x\n")
+    (tmp_path / "rows.csv").write_text("symbol,qty,price,note\nIBM,100,1.5,7\nHPQ,,1.50,x\n")
     with serving(tmp_path) as (_, line):
         url = url_of(line)
         assert quire("publish", "rows", str(tmp_path / "rows.csv"), "--csv", url=url).returncode == 0
         read = quire("subscribe", "rows", "--bookmark", "epoch", "--count", "2", url=url)
         data = [json.loads(text)["data"] for text in read.stdout.splitlines()]
         assert data == [
-            {"symbol": "IBM", "qty": 100, "price": 1.5},
-            {"symbol": "HPQ", "qty": None, "price": "x"},
+            {"symbol": "IBM", "qty": 100, "price": 1.5, "note": "7"},
+            {"symbol": "HPQ", "qty": None, "price": 1.5, "note": "x"},
         ]
 
 

@@ -75,6 +75,35 @@ def test_a_table_that_fits_in_no_way_keeps_its_rows(
     assert len(printed([], 200, capsys, monkeypatch)) == 1
 
 
+ODD = "a\tb\n\x1b[31m\x9b2J\u202e\u2028é"
+VISIBLE = r"a\tb\n\x1b[31m\x9b2J\u202e\u2028é"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_control_characters_in_rows_are_escapes(
+    is_terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
+    with quire.Journal(tmp_path) as journal:
+        journal.append("t", ODD, publisher=1, sequence=1)
+    commands = [
+        ["journal", "dump", str(tmp_path)],
+        ["subscribe", "t", "--bookmark", "[epoch:now]", "--format", "table", "--url", f"file:{tmp_path}"],
+    ]
+    for command in commands:
+        assert run(command) == 0
+        head, *rows = capsys.readouterr().out.split("\n")[:-1]
+        cells = [re.split(r"  +" if is_terminal else "\t", row) for row in (head, *rows)]
+        assert cells[0][-3:] == ["topic", "bookmark", "data"]
+        assert [row[-3:] for row in cells[1:]] == [["t", "1|1|", VISIBLE]]
+    assert printed([["x", ODD]], 200 if is_terminal else None, capsys, monkeypatch)[-1] == ["x", VISIBLE]
+
+
+def test_an_error_does_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["subscribe", "t", "--bookmark", "\x1b[2J", "--url", "memory:"]) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
 def test_what_the_encoding_of_the_output_does_not_have_is_shown_by_its_number(tmp_path: Path) -> None:
     with quire.Journal(tmp_path) as journal:
         journal.append("übung", "日", publisher="p", sequence=1)

@@ -225,6 +225,57 @@ def test_redrive_leaves_the_letter_of_an_unreadable_message_and_continues(url: s
     assert [data for data, _ in deliveries(url, "DEAD")] == [letter]
 
 
+def test_redrive_puts_back_the_text_of_every_message(url: str) -> None:
+    # What a reader in Python would change, or would not read at all.
+    odd = [
+        b'{"n":9,"price":1.10,"zero":-0,"n":10,"big":1e400}',
+        b'{"n":%s}' % (b"9" * 5000),
+        b"[" * 1000 + b"]" * 1000,
+        b' {"message" : "x"} ',
+        b'{"a":"\xff"}',
+        b"not json",
+    ]
+    with quire.Client(url) as client:
+        client.ack("JOBS", filter="")
+        for data in odd:
+            client.publish("tasks", data)
+        client.flush(PATIENCE)
+        jobs = client.subscribe("JOBS", max_backlog=10)
+        for _ in odd:
+            jobs.get(PATIENCE).cancel()
+        client.flush(PATIENCE)
+    wait_until(lambda: depth(url, "DEAD") == len(odd))
+    done = run("queue", "redrive", "DEAD", url=url)
+    assert (done.returncode, done.stdout) == (0, "6 dead letters put back from DEAD\n"), done.stderr
+    with quire.Client(url) as client:
+        jobs = client.subscribe("JOBS", max_backlog=10)
+        assert [jobs.get(PATIENCE).data.strip() for _ in odd] == [data.strip() for data in odd]
+
+
+def test_redrive_continues_after_a_letter_that_the_server_refuses(url: str) -> None:
+    letters = [{"source_topic": topic, "reason": ["max_cancels"], "message": 1} for topic in ("", "tasks")]
+    with quire.Client(url) as client:
+        for letter in letters:
+            client.publish("dead", letter)
+        client.flush(PATIENCE)
+    done = run("queue", "redrive", "DEAD", url=url)
+    assert (done.returncode, done.stdout) == (1, "1 dead letter put back from DEAD, 1 was refused\n")
+    assert "was not put back: " in done.stderr
+    assert (depth(url, "JOBS"), depth(url, "DEAD")) == (6, 1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("queue", "stats"), ("queue", "peek"), ("topic", "stats"), ("replication", "stats"), ("sow",)],
+)
+def test_the_exit_code_is_1_for_a_name_that_the_server_does_not_have(
+    url: str, command: tuple[str, ...]
+) -> None:
+    done = run(*command, "unknown", url=url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "unknown" in done.stderr
+
+
 class Silence:
     """A subscription and its client as `redrive` sees them: what comes, `None` for nothing in time, and whether the filter has
     yet to look at some messages then."""

@@ -86,8 +86,10 @@ def _terminated(number: int, _: object) -> None:
 
 
 def _complain(text: str) -> None:
+    from quire.cli._output import visible
+
     for line in text.splitlines() or [""]:
-        print(f"quire: {line}", file=sys.stderr)
+        print(f"quire: {visible(line)}", file=sys.stderr)
 
 
 def default_url() -> str:

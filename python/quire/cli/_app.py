@@ -49,7 +49,7 @@ app.command("quire.cli._inspect:client_app", name="client", help="Show the clien
 app.command(
     "quire.cli._generate:app",
     name="generate",
-    help="Print a Dockerfile or a systemd unit for a server.",
+    help="Print a Dockerfile or a systemd unit for a server, or the completion of a shell.",
 )
 
 Url = Annotated[
@@ -184,10 +184,21 @@ def publish(
             help="Each message has only the fields that change. The server merges it into the record with its key.",
         ),
     ] = False,
+    data: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     csv: Annotated[
         bool,
         Parameter(
             negative="", help="The file is CSV with a header line. Each row is published as a JSON object."
+        ),
+    ] = False,
+    csv_types: Literal["infer", "text"] | None = None,
+    delimiter: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    records: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Each line is an object that --json of journal dump, subscribe or sow printed. "
+            "Its message is published, with its headers, correlation id and lifetime.",
         ),
     ] = False,
     json: Json = False,
@@ -198,17 +209,27 @@ def publish(
       quire publish orders orders.jsonl
       quire publish orders orders.jsonl --name orders.jsonl
       quire publish orders orders.jsonl --header source=import --header run=7
+      quire publish orders --data '{"qty": 1}'
       quire publish flights flights.csv --csv --rate 1000
-      echo '{"qty": 1}' | quire publish orders
-      echo '{"price": 9.5}' | quire publish prices --key IBM
-      echo '{"id": 1, "qty": 2}' | quire publish orders --delta
+      quire publish orders saved.jsonl --records
+      quire publish prices --data '{"price": 9.5}' --key IBM
+      quire publish orders --data '{"id": 1, "qty": 2}' --delta
 
     Parameters
     ----------
     topic
         Topic of the messages.
     file
-        File with one message per line. Empty lines are skipped. - is the standard input.
+        File with one message per line, in UTF-8. Empty lines are skipped. - is the standard input.
+    data
+        Message to publish, instead of a file.
+    csv_types
+        Types of the cells. Requires --csv.
+        infer (default): a column has numbers if each of its cells is a JSON number or empty. Otherwise it has text.
+        An empty cell is null then, and the file is read to its end before the first message is published.
+        text: each cell is text.
+    delimiter
+        Character between the cells, or tab. Requires --csv. Default: a comma.
     name
         Client name, used for this file only. The number of a line is its sequence.
         When the command runs again with this name, it publishes only the lines that the server does not have.
@@ -235,9 +256,13 @@ def publish(
         url=url or default_url(),
         name=name,
         rate=rate,
+        data=data,
         as_csv=csv,
+        csv_types=csv_types,
+        delimiter=delimiter,
+        as_records=records,
         as_json=json,
-        headers=header or [],
+        header=header or [],
         delay=delay,
         deliver_at=deliver_at,
         key=key,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -20,12 +20,13 @@ from quire.cli import FAILURE
 from quire.cli._output import (
     Format,
     check_count,
-    data_of,
     headers_of,
     print_json,
     print_raw,
+    print_row,
     print_table,
     show_filter_mistake,
+    time_text,
 )
 from quire.server._maintenance import give_up_missing, maintain_directory, maintain_server
 
@@ -35,6 +36,9 @@ app = App(
     "All commands are safe while the server runs. The journal is in the data directory of the server.",
     help_format="plaintext",
 )
+
+#: Of the columns of a record on a terminal: position, time, kind, topic, bookmark.
+_WIDTHS = (10, 29, 11, 24, 30)
 
 Directory = Annotated[Path, Parameter(name="DIR", help="Directory with the .journal files.")]
 Archive = Annotated[
@@ -90,14 +94,28 @@ def ls(directory: Directory, /, *, archive_directory: Archive = None, json: Json
         segments = journal.segments()
     if json:
         for segment in segments:
-            print_json(**asdict(segment))
+            print_json(**_shown(segment))
         return 0
     columns = ("file", "state", "records", "bytes", "from", "to")
-    print_table(
-        columns,
-        [(s.path.name, s.state, s.count, s.size, s.first_timestamp, s.last_timestamp) for s in segments],
-    )
+    rows = [
+        (s.path.name, s.state, s.count, s.size, _time(s.first_timestamp_ns), _time(s.last_timestamp_ns))
+        for s in segments
+    ]
+    print_table(columns, rows)
     return 0
+
+
+def _shown(segment: quire.Segment) -> dict[str, Any]:
+    """The members of a segment for JSON. Its times have nanoseconds."""
+    members = asdict(segment)
+    for name in ("first_timestamp", "last_timestamp"):
+        ns = members.pop(f"{name}_ns")
+        members[name] = None if ns is None else time_text(ns)
+    return members
+
+
+def _time(timestamp_ns: int | None) -> str | None:
+    return None if timestamp_ns is None else time_text(timestamp_ns, " ")
 
 
 @app.command
@@ -315,7 +333,7 @@ def _maintain(
     for segment in taken:
         count, total = count + 1, total + segment.size
         if json:
-            print_json(**asdict(segment))
+            print_json(**_shown(segment))
         else:
             print(segment.path)
     if not json:
@@ -376,12 +394,13 @@ def _print(record: quire.Record, style: Format, *, is_first: bool) -> None:
         keys = [key.decode(errors="replace") for key in record.deleted_keys]
         path = [{"instance": instance, "group": group} for instance, group in record.path]
         print_json(
+            record.data,
             position=record.position,
             kind=record.kind,
             topic=record.topic,
             message_type=record.message_type,
             bookmark=record.bookmark,
-            timestamp=record.timestamp,
+            timestamp=time_text(record.timestamp_ns),
             correlation_id=record.correlation_id,
             headers=headers_of(record),
             expiration_s=record.expiration_s,
@@ -391,18 +410,15 @@ def _print(record: quire.Record, style: Format, *, is_first: bool) -> None:
             source_position=record.source_position,
             segment=record.segment.name,
             offset=record.offset,
-            **data_of(record),
         )
         return
     if is_first:
-        print(f"{'position':>10}  {'time (UTC)':<26}  {'kind':<11}  {'topic':<24}  {'bookmark':<30}  data")
+        print_row(("position", "time (UTC)", "kind", "topic", "bookmark", "data"), _WIDTHS)
     # Only queues read their own records. `quire pipeline queue-audit` shows them.
     kind, size = record.kind, len(record.data)
     text = record.data.decode(errors="replace") if kind == "publish" else f"({size:,} bytes)"
-    print(
-        f"{record.position:>10}  {record.timestamp:%Y-%m-%d %H:%M:%S.%f}  {kind:<11}  {record.topic:<24}"
-        f"  {record.bookmark:<30}  {text}"
-    )
+    time = time_text(record.timestamp_ns, " ")
+    print_row((str(record.position), time, kind, record.topic, record.bookmark, text), _WIDTHS)
 
 
 __all__ = ["app"]

@@ -11,22 +11,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from operator import itemgetter
-from typing import Any, BinaryIO, cast
+from typing import Any, Self
 
 import quire
 from quire._bookmarks import moment_of, point_to_core, range_to_core
 from quire._units import counted, seconds
-from quire.cli._csv import json_rows
+from quire.cli._csv import CsvTypes, delimiter_of
 from quire.cli._output import (
     Format,
     check_count,
-    data_of,
     headers_of,
     print_json,
     print_published,
     print_raw,
+    print_row,
     show_filter_mistake,
+    stopped,
+    time_text,
 )
+from quire.cli._source import Form, opened
 from quire.client._links import Place, parse_url
 from quire.client._spec import BookmarkNotFound
 from quire.client._worker import refusal_of
@@ -35,6 +38,8 @@ from quire.client._worker import refusal_of
 CONNECT_TIMEOUT = 10.0
 #: Seconds without a message, after which `subscribe` tells a person what it waits for.
 _PATIENCE = 2.0
+#: Of the columns of a message on a terminal: time, topic, bookmark or key.
+_WIDTHS = (29, 24, 30)
 
 
 def publish(
@@ -44,9 +49,13 @@ def publish(
     url: str,
     name: str | None,
     rate: float | None,
+    data: str | None,
     as_csv: bool,
+    csv_types: CsvTypes | None,
+    delimiter: str | None,
+    as_records: bool,
     as_json: bool,
-    headers: list[str],
+    header: list[str],
     delay: str | None,
     deliver_at: str | None,
     key: str | None,
@@ -59,51 +68,65 @@ def publish(
         raise quire.ConfigError("it does not go together with --delta", key=option)
     if rate is not None and rate <= 0:
         raise quire.ConfigError(f"{rate:g} is not above 0", key="--rate")
-    given = _headers(headers)
+    given = _headers(header)
     wait, moment = _delay(delay, deliver_at)
     lifetime = None if expiration is None else seconds(expiration, "--expiration")
+    if data is not None and (file != "-" or as_csv or as_records):
+        other = "FILE" if file != "-" else "--csv" if as_csv else "--records"
+        raise quire.ConfigError(f"it does not go together with {other}", key="--data")
+    if as_csv and as_records:
+        raise quire.ConfigError("it does not go together with --csv", key="--records")
+    for_csv = {"--csv-types": csv_types, "--delimiter": delimiter}
+    if not as_csv and (lonely := [option for option, value in for_csv.items() if value is not None]):
+        raise quire.ConfigError("it requires --csv", key=lonely[0])
+    form = Form(
+        as_csv=as_csv,
+        csv_types=csv_types or "infer",
+        delimiter=delimiter_of(delimiter),
+        as_records=as_records,
+    )
+    # The options of the command come before those that a record has.
+    said = {
+        "expiration": lifetime,
+        "correlation_id": correlation_id,
+        "sow_key": key,
+        "headers": given or None,
+    }
+    common: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    if not delta:
+        common |= {"delay": wait, "deliver_at": moment}
     started = time.perf_counter()
     count = size = skipped = 0
-    places = _Places(file)
-    with _opened(file) as (source, total), quire.Client(url, name=name) as client, places:
+    with (
+        opened(file, data, form) as source,
+        quire.Client(url, name=name) as client,
+        _Places(source.name, client) as places,
+    ):
+        send = client.delta_publish if delta else client.publish
         # With a client name, the number of a line is its sequence. The server has the lines up to this one.
         known = 0 if name is None else client.persisted
-        with _progress(total) as advance:
-            for number, (data, line, position) in enumerate(_lines(source, file, as_csv), start=1):
+        takes_keys = as_records and _takes_keys(client, topic)
+        with _progress(source.size) as advance:
+            for number, item in enumerate(source.items(), start=1):
                 if number % 1000 == 0:
-                    advance(position)
+                    advance(item.position)
                 if number <= known:
                     skipped += 1
                     continue
                 if rate is not None:
                     _wait_until(started + count / rate)
-                sequence = quire.AUTO if name is None else number
-                places.line = line
-                if delta:
-                    taken = client.delta_publish(
-                        topic,
-                        data,
-                        sequence=sequence,
-                        expiration=lifetime,
-                        correlation_id=correlation_id,
-                        headers=given,
-                        sow_key=key,
-                    )
-                else:
-                    taken = client.publish(
-                        topic,
-                        data,
-                        sequence=sequence,
-                        expiration=lifetime,
-                        correlation_id=correlation_id,
-                        headers=given,
-                        delay=wait,
-                        deliver_at=moment,
-                        sow_key=key,
-                    )
-                places.note(taken)
+                options = common
+                if item.options:
+                    headers = {**item.options.get("headers", {}), **given}
+                    options = {**item.options, **common, "headers": headers}
+                    if not takes_keys:
+                        options.pop("sow_key", None)
+                places.line = item.line
+                places.note(
+                    send(topic, item.data, sequence=quire.AUTO if name is None else number, **options)
+                )
                 count += 1
-                size += len(data)
+                size += len(item.data)
         client.flush()
         duration = time.perf_counter() - started
         unrecorded = client._unrecorded_of([topic]) if count else []
@@ -114,7 +137,16 @@ def publish(
     print_published(count, size, duration, unrecorded)
     if skipped:
         print(f"{counted(skipped, 'was', 'were')} there already under the name {name}")
+    if source.left_out:
+        print(f"{counted(source.left_out, 'record')} left out that are no messages")
     return 0
+
+
+def _takes_keys(client: quire.Client, topic: str) -> bool:
+    """Whether the publishers of the topic supply the keys of its records."""
+    described = client._described_of([topic])
+    values = described[0].get("last_values") if described else None
+    return values is not None and not values["key"]
 
 
 def _delay(delay: str | None, deliver_at: str | None) -> tuple[float | None, datetime | None]:
@@ -130,8 +162,8 @@ def _delay(delay: str | None, deliver_at: str | None) -> tuple[float | None, dat
     return None if delay is None else seconds(delay, "--delay"), moment
 
 
-def _headers(options: list[str]) -> dict[str, str] | None:
-    """The headers of options such as `trace=abc`; `None` without options, so that a message without headers costs nothing."""
+def _headers(options: list[str]) -> dict[str, str]:
+    """The headers of options such as `trace=abc`."""
     headers: dict[str, str] = {}
     for option in options:
         name, separator, value = option.partition("=")
@@ -140,7 +172,7 @@ def _headers(options: list[str]) -> dict[str, str] | None:
         if name in headers:
             raise quire.ConfigError(f"the name {name!r} is given twice", key="--header")
         headers[name] = value
-    return headers or None
+    return headers
 
 
 def subscribe(
@@ -445,30 +477,27 @@ def print_message(message: quire.Message, style: Format, *, is_first: bool) -> N
         correlated = {} if message.correlation_id is None else {"correlation_id": message.correlation_id}
         delivered = {} if message.queue is None else {"delivery_count": message.delivery_count}
         print_json(
+            message.data,
             topic=message.topic,
             **source,
             **record,
             bookmark=message.bookmark,
-            timestamp=message.timestamp,
+            timestamp=time_text(message.timestamp_ns),
             **correlated,
             **delivered,
             **headers,
-            **data_of(message),
         )
         return
     # A record is known by its key.
     name = message.bookmark or "" if message.sow_key is None else message.sow_key
     if is_first:
         title = "bookmark" if message.sow_key is None else "key"
-        print(f"{'time (UTC)':<26} {'topic':<24} {title:<30} data")
-    text = message.data.decode(errors="replace")
+        print_row(("time (UTC)", "topic", title, "data"), _WIDTHS)
     left = "(delta) " if message.is_delta else ""
     if message.reason is not None:
         left = f"({message.command}: {message.reason}) "
-    print(
-        f"{message.timestamp:%Y-%m-%d %H:%M:%S.%f} {message.topic:<24} {name:<30} {left}{text}",
-        flush=True,
-    )
+    text = message.data.decode(errors="replace")
+    print_row((time_text(message.timestamp_ns, " "), message.topic, name, left + text), _WIDTHS)
 
 
 def _record_of(message: quire.Message) -> dict[str, str | bool | None]:
@@ -478,61 +507,32 @@ def _record_of(message: quire.Message) -> dict[str, str | bool | None]:
     return {"command": message.command, **delta, **reason, "sow_key": message.sow_key}
 
 
-@contextmanager
-def _opened(file: str) -> Iterator[tuple[BinaryIO, int | None]]:
-    """The source and its size; that of the standard input is not known."""
-    if file == "-":
-        # Python leaves out what is closed when it starts.
-        if cast("object", sys.stdin) is None:
-            raise quire.ConfigError("the standard input is closed", key="FILE")
-        yield sys.stdin.buffer, None
-        return
-    with open(file, "rb") as source:
-        source.seek(0, 2)
-        total = source.tell()
-        source.seek(0)
-        yield source, total
-
-
-def _lines(source: BinaryIO, file: str, as_csv: bool) -> Iterator[tuple[bytes, int, int]]:
-    """Messages, the lines at which they end, and how far into the source they reach. Empty lines are skipped."""
-    number = position = 0
-
-    def read() -> Iterator[bytes]:
-        nonlocal number, position
-        for line in source:
-            number += 1
-            position += len(line)
-            yield line
-
-    if as_csv:
-        for row in json_rows(read(), file=file):
-            yield row, number, position
-        return
-    for line in read():
-        if data := line.rstrip(b"\r\n"):
-            yield data, number, position
-
-
 class _Places:
-    """The lines of published messages. Around the publishes, it names the line of the message that an error is about."""
+    """The lines of published messages. Around the publishes, it names the line of the message that an error is about, and the line
+    at which the command stopped."""
 
-    def __init__(self, file: str) -> None:
-        self._file = "the standard input" if file == "-" else file
+    def __init__(self, source: str, client: quire.Client) -> None:
+        self._source = source
+        self._client = client
         #: The line of the message that is published now; 0 = there is none.
         self.line = 0
+        #: The line of the last message that was published, and how many there are.
+        self._last = 0
+        self._count = 0
         #: A sequence and its line. Those after it have the next lines, up to the next entry.
         self._first: list[tuple[int, int]] = []
 
     def note(self, sequence: int | None) -> None:
         """The message of the current line has this sequence."""
         line, self.line = self.line, 0
+        self._last = line
+        self._count += 1
         if sequence is None or (self._first and sequence - self._first[-1][0] == line - self._first[-1][1]):
             return
         self._first.append((sequence, line))
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         is_refusal = isinstance(error, quire.QuireError) and not isinstance(error, quire.NameInUseError)
@@ -541,10 +541,12 @@ class _Places:
             first, line = self._first[place - 1]
             # The client has flushed the others before it raised the error.
             note = "was refused; the lines that were not refused are published"
-            print(f"quire: line {line + sequence - first} of {self._file} {note}", file=sys.stderr)
+            print(f"quire: line {line + sequence - first} of {self._source} {note}", file=sys.stderr)
         elif is_refusal and self.line:
             note = "was not published, nor were the lines after it"
-            print(f"quire: line {self.line} of {self._file} {note}", file=sys.stderr)
+            print(f"quire: line {self.line} of {self._source} {note}", file=sys.stderr)
+        elif self._count and isinstance(error, (KeyboardInterrupt, SystemExit, quire.ConfigError)):
+            stopped(self._client, f"after line {self._last} of {self._source}", self._count)
 
 
 def _wait_until(instant: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import quire
 from quire import _quire
+from quire._message import datetime_from_ns
 from quire._units import counted, number_text
 
 if TYPE_CHECKING:
@@ -20,20 +22,17 @@ if TYPE_CHECKING:
 #: No terminal is as wide.
 _WIDTH_MAX = 10_000
 
+#: Seconds that an interrupted command waits for its last publishes.
+_STOP_TIMEOUT = 5.0
+
+#: Characters with an effect on a terminal: controls, line separators, and those that change the direction of text.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+#: Those that JSON allows inside a text.
+_INSIDE_JSON_TEXT = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_WITHOUT_LINE_BREAKS = str.maketrans("", "", "\r\n")
+
 #: How messages are printed: an object per line, the data alone, or columns for people.
 Format = Literal["json", "raw", "table"]
-
-
-def data_of(message: quire.Message | quire.Record) -> dict[str, Any]:
-    """The field `data`: JSON where it is, else text. Other bytes are the field `base64`, as in a dead letter."""
-    try:
-        text = message.data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(message.data).decode()}
-    try:
-        return {"data": json.loads(text)}
-    except ValueError:
-        return {"data": text}
 
 
 def headers_of(message: quire.Message | quire.Record) -> dict[str, Any]:
@@ -44,15 +43,61 @@ def headers_of(message: quire.Message | quire.Record) -> dict[str, Any]:
     }
 
 
-def print_json(**fields: Any) -> None:
-    """Prints one object as one line, and flushes: a reader of a pipe gets it at once."""
-    print(json.dumps(fields, default=_plain), flush=True)
+def print_json(data: bytes | None = None, /, **fields: Any) -> None:
+    """Prints one object as one line, and flushes: a reader of a pipe gets it at once. The members of `data` come last."""
+    line = json.dumps(fields, default=_plain)
+    if data is not None:
+        line = f"{line[:-1]}, {_members_of(data)}}}"
+    if sys.stdout.isatty():
+        line = _INSIDE_JSON_TEXT.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+    # JSON is UTF-8. The encoding of the terminal does not matter.
+    print_raw(line.encode())
+
+
+def _members_of(data: bytes) -> str:
+    """The data of a message as members of an object: the text that was published, so that no number and no name changes.
+
+    docs/how-to/files.md has the forms.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return f'"base64": "{base64.b64encode(data).decode()}"'
+    if not _quire.is_json(text):
+        return f'"data": {json.dumps(text)}, "is_json": false'
+    # JSON has line breaks between values only. Inside a text they are escapes.
+    return f'"data": {text.translate(_WITHOUT_LINE_BREAKS)}'
 
 
 def print_raw(data: bytes) -> None:
     """The data and nothing else."""
     sys.stdout.buffer.write(data + b"\n")
     sys.stdout.buffer.flush()
+
+
+def print_row(cells: Sequence[str], widths: Sequence[int]) -> None:
+    """Prints one row as one line: columns of these widths on a terminal, separated by tabs in a pipe. The last column has no width."""
+    shown = [visible(cell) for cell in cells]
+    if sys.stdout.isatty():
+        *first, last = shown
+        padded = (cell.ljust(width) for cell, width in zip(first, widths, strict=True))
+        print(*padded, last, sep="  ", flush=True)
+    else:
+        print(*shown, sep="\t", flush=True)
+
+
+def visible(text: str) -> str:
+    """The text with its control characters as escapes such as `\\n` and `\\x1b`.
+
+    Data could otherwise end the row of a table, or give commands to the terminal.
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def time_text(timestamp_ns: int, separator: str = "T") -> str:
+    """A time with its nanoseconds, so that a range that ends there has the message of this time. For tables: without its zone."""
+    zone = "+00:00" if separator == "T" else ""
+    return f"{datetime_from_ns(timestamp_ns):%Y-%m-%d{separator}%H:%M:%S}.{timestamp_ns % 10**9:09}{zone}"
 
 
 def print_published(count: int, size: int, seconds: float, unrecorded: Sequence[str]) -> None:
@@ -65,17 +110,27 @@ def print_published(count: int, size: int, seconds: float, unrecorded: Sequence[
         print(f"not persisted, because the server does not record it: {', '.join(unrecorded)}")
 
 
+def stopped(client: quire.Client, place: str, count: int) -> None:
+    """Waits a moment for the last publishes of a command that ends early, and says how far it came."""
+    try:
+        client.flush(_STOP_TIMEOUT)
+        done = f"{counted(count, 'message is', 'messages are')} published"
+    except (quire.QuireError, TimeoutError):
+        done = f"of {counted(count, 'message')}, the last ones may not be published"
+    print(f"quire: stopped {place}; {done}", file=sys.stderr)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on a terminal, on its side where it only fits so; in a pipe a line of names and a line per row, separated by tabs."""
     if not sys.stdout.isatty():
         for row in (columns, *rows):
-            print(*("" if cell is None else _plain(cell) for cell in row), sep="\t")
+            print(*("" if cell is None else visible(_plain(cell)) for cell in row), sep="\t")
         return
     from rich.console import Console
 
     # Names and data are printed as they are: rich would read "[red]" as markup, and ":smile:" as a picture.
     console = Console(markup=False, emoji=False)
-    cells = [["" if cell is None else _pretty(cell) for cell in row] for row in rows]
+    cells = [["" if cell is None else visible(_pretty(cell)) for cell in row] for row in rows]
     table = _table(columns, cells)
     if cells and _width(console, table) > console.width:
         names, *rest = zip(columns, *cells, strict=True)
@@ -133,11 +188,14 @@ def _pretty(value: object) -> str:
 __all__ = [
     "Format",
     "check_count",
-    "data_of",
     "headers_of",
     "print_json",
     "print_published",
     "print_raw",
+    "print_row",
     "print_table",
     "show_filter_mistake",
+    "stopped",
+    "time_text",
+    "visible",
 ]

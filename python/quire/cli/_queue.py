@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from typing import Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
 import quire
+from quire import _quire
 from quire._units import counted
 from quire.cli import default_url
 from quire.cli._app import Json, JsonFormat, Url
@@ -25,6 +27,9 @@ app = App(
 #: The backlog of `redrive`, in dead letters. `redrive` holds letters without a message until it ends, and
 #: stops when it holds this number of them.
 REDRIVE_BACKLOG = 100
+
+#: Refusals that are about one message.
+_REFUSALS = (quire.BadMessageError, quire.BadTopicError, quire.MessageTooLargeError)
 
 #: The columns of `ls`: figure, heading.
 COLUMNS = (
@@ -211,7 +216,7 @@ def redrive(
     """
     check_count(count)
     place = url or default_url()
-    done, left = 0, 0
+    done = left = refused = 0
     with quire.Client(place) as client:
         # Limited to the letters in the queue now: a message that fails again would otherwise be published endlessly.
         try:
@@ -232,7 +237,7 @@ def redrive(
         for waiting in client.sow(queue, filter=filter, top_n=min(most, REDRIVE_BACKLOG)):
             _content(waiting)
         with client.subscribe(queue, filter=filter, max_backlog=REDRIVE_BACKLOG) as letters:
-            while done < most and left < REDRIVE_BACKLOG:
+            while done < most and left + refused < REDRIVE_BACKLOG:
                 letter = _next(client, letters, queue)
                 if letter is None:
                     break
@@ -241,24 +246,31 @@ def redrive(
                     left += 1  # It goes back when the subscription ends.
                     continue
                 topic, data = found
-                with quire.Client(place, name=f"redrive {queue} {letter.bookmark}") as publisher:
-                    publisher.publish(
-                        to or topic,
-                        data,
-                        sequence=1,
-                        correlation_id=letter.correlation_id,
-                        headers=letter.headers,
-                    )
-                    publisher.flush()
+                try:
+                    with quire.Client(place, name=f"redrive {queue} {letter.bookmark}") as publisher:
+                        publisher.publish(
+                            topic if to is None else to,
+                            data,
+                            sequence=1,
+                            correlation_id=letter.correlation_id,
+                            headers=letter.headers,
+                        )
+                        publisher.flush()
+                except _REFUSALS as error:
+                    # The others do not wait for a letter whose message the server does not take.
+                    print(f"quire: letter {letter.bookmark} was not put back: {error}", file=sys.stderr)
+                    refused += 1
+                    continue
                 letter.ack()
                 done += 1
             client.flush()
     if json:
-        print_json(queue=queue, redriven=done, left=left)
+        print_json(queue=queue, redriven=done, left=left + refused)
     else:
         unusable = f", {counted(left, 'holds', 'hold')} no message" if left else ""
-        print(f"{counted(done, 'dead letter')} put back from {queue}{unusable}")
-    return 0 if not left else 1
+        unwanted = f", {counted(refused, 'was', 'were')} refused" if refused else ""
+        print(f"{counted(done, 'dead letter')} put back from {queue}{unusable}{unwanted}")
+    return 1 if left or refused else 0
 
 
 def _next(client: quire.Client, letters: quire.Subscription, queue: str) -> quire.Message | None:
@@ -287,33 +299,39 @@ def _content(letter: quire.Message) -> tuple[str, bytes] | None:
 
     Raises `QuireError` for a message that is not a dead letter."""
     try:
-        envelope: Any = letter.json()
-    except ValueError:
-        envelope = None
-    if isinstance(envelope, dict) and envelope.keys() == UNREADABLE:
+        members = dict(_quire.json_members(letter.data.decode()) or ())
+    except UnicodeDecodeError:
+        members = {}
+    if members.keys() == UNREADABLE:
         return None
     # Letters in older journals name it `topic`.
-    topic = envelope.get("source_topic", envelope.get("topic")) if isinstance(envelope, dict) else None
-    if not isinstance(topic, str) or "reason" not in envelope:
-        raise quire.QuireError(
-            f"message {letter.bookmark} of {letter.topic} is no dead letter; redrive stops here. Use --filter to leave it out"
-        )
-    if "message" in envelope:
-        return topic, _member(letter.data, envelope["message"])
-    if "text" in envelope:
-        return topic, envelope["text"].encode()
-    if "base64" in envelope:
-        return topic, base64.b64decode(envelope["base64"])
+    topic = _text_of(members.get("source_topic", members.get("topic")))
+    try:
+        if topic is not None and "reason" in members:
+            data = _data_of(members)
+            return None if data is None else (topic, data)
+    except ValueError:  # no base64, or text that is not Unicode
+        pass
+    raise quire.QuireError(
+        f"message {letter.bookmark} of {letter.topic} is no dead letter; redrive stops here. Use --filter to leave it out"
+    )
+
+
+def _data_of(letter: dict[str, str]) -> bytes | None:
+    """The message in the members of a letter. Raises `ValueError` for members that no letter has."""
+    if "message" in letter:
+        # Cut out as it was published: decoded and encoded again, a number could be another one.
+        return letter["message"].encode()
+    if (text := _text_of(letter.get("text"))) is not None:
+        return text.encode()
+    if (text := _text_of(letter.get("base64"))) is not None:
+        return base64.b64decode(text, validate=True)
     return None
 
 
-def _member(letter: bytes, message: Any) -> bytes:
-    """The message as it was published where the letter holds it letter by letter at its end, else as equal JSON."""
-    head, found, tail = letter.partition(b'"message":')
-    data = tail.rstrip().removesuffix(b"}")
-    try:
-        if found and head and json.loads(data) == message:
-            return data
-    except ValueError:
-        pass
-    return json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode()
+def _text_of(member: str | None) -> str | None:
+    """The text that a member of an object is; `None` for any other value."""
+    if member is None or not member.startswith('"'):
+        return None
+    text: str = json.loads(member)
+    return text

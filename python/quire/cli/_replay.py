@@ -17,7 +17,7 @@ from quire._arguments import delta_to_core
 from quire._bookmarks import bookmark_to_core, point_to_core
 from quire._units import counted
 from quire.cli import default_url
-from quire.cli._output import print_published, show_filter_mistake
+from quire.cli._output import print_published, show_filter_mistake, stopped
 from quire.client._again import check_not_again
 from quire.client._spec import BookmarkNotFound
 
@@ -118,6 +118,10 @@ def replay(
                 advance(total, total)
         except quire.BadFilterError as error:
             show_filter_mistake(filter, error)
+            raise
+        except (KeyboardInterrupt, SystemExit):
+            if last is not None:
+                stopped(client, f"after {last}; --from '{last}' continues there", count)
             raise
         client.flush()
         seconds = time.perf_counter() - started
