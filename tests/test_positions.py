@@ -239,6 +239,32 @@ def test_a_subscription_ends_at_a_message_or_its_time() -> None:
             client.subscribe("orders", bookmark="epoch", until=["now"])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("({1}:{1})", []),
+        ("[{1}:{1})", []),
+        ("({1}:{1}]", []),
+        ("[{1}:{1}]", [b"2"]),
+        ("({0}:{1})", []),
+        ("({0}:{2})", [b"2"]),
+        ("[{0}:{1})", [b"1"]),
+    ],
+)
+def test_a_range_may_be_empty(text: str, expected: list[bytes]) -> None:
+    with quire.Client("memory:positions-4", name="loader") as client:
+        for number in range(1, 4):
+            client.publish("orders", b"%d" % number)
+        client.flush(PATIENCE)
+        bookmarks = [message.bookmark for message in client.subscribe("orders", bookmark="[epoch:now]")]
+        subscription = client.subscribe("orders", bookmark=text.format(*bookmarks), completed=True)
+        assert [message.data for message in subscription] == expected
+        assert subscription.completed.wait(PATIENCE)
+        for wrong in ("({1}:{0})", "({2}:{0}]", "[{2}:{0}]"):
+            with pytest.raises(quire.BadBookmarkError, match="the end of the range is before its start"):
+                client.subscribe("orders", bookmark=wrong.format(*bookmarks))
+
+
 def test_a_range_that_ends_with_a_printed_time_has_its_message(
     journal: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

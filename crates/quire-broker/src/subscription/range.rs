@@ -109,6 +109,11 @@ impl End {
         Position(position.0 - u64::from(!self.is_included))
     }
 
+    /// The position of the end, when the last position that is wanted is `last`.
+    pub(crate) fn named(&self, last: Position) -> Position {
+        Position(last.0 + u64::from(!self.is_included && self.bookmark().is_some()))
+    }
+
     /// The message that it names.
     pub(crate) fn bookmark(&self) -> Option<Bookmark> {
         match self.point {

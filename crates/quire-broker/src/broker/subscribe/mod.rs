@@ -176,11 +176,16 @@ impl Broker {
                 return self.cx.refuse_command(id, plan.command, plan.number, &refused);
             }
         };
-        if matches!(until, EndPosition::At(until) if until < after) {
-            let refused =
-                Refused::new(Code::BadBookmark, "the end of the range lies before its start".to_owned());
-            return self.cx.refuse_command(id, plan.command, plan.number, &refused);
-        }
+        let until = match until {
+            // `(A:A)` is empty, as `(A:A]` is: its last position is before A, and A is not before itself.
+            EndPosition::At(last) if last < after && end.named(last) < after => {
+                let reason = "the end of the range is before its start".to_owned();
+                let refused = Refused::new(Code::BadBookmark, reason);
+                return self.cx.refuse_command(id, plan.command, plan.number, &refused);
+            }
+            EndPosition::At(last) => EndPosition::At(last.max(after)),
+            EndPosition::Awaited(_) => until,
+        };
         self.enter_subscription(id, plan, Some((after, Some(until))));
     }
 
