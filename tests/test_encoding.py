@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
+import json
 import re
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -17,6 +18,7 @@ import pydantic
 import pytest
 import quire
 import quire.testing
+from quire._message import to_bytes
 from support.waiting import PATIENCE
 from support.ways_in import configured
 
@@ -40,6 +42,47 @@ class Model(pydantic.BaseModel):
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ORDER = Order("IBM", Decimal("10.50"), Side.BUY)
 ORDER_JSON = {"symbol": "IBM", "qty": "10.50", "side": "B"}
+
+
+class Instant(datetime):
+    """A datetime with nanoseconds, as pandas has."""
+
+    nanosecond = 789
+
+    def isoformat(self, *_: Any) -> str:
+        return f"{super().isoformat()[:26]}{self.nanosecond}+00:00"
+
+
+PARIS_1900 = timezone(timedelta(minutes=9, seconds=21))
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (datetime(1900, 1, 1, tzinfo=PARIS_1900), "1899-12-31T23:50:39Z"),
+        (Instant(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC), "2026-01-02T03:04:05.000006789+00:00"),
+        (timedelta(days=364, seconds=1), "P364DT1S"),
+        (timedelta(days=400), "P400D"),
+        (-timedelta(days=400, hours=1, microseconds=5), "-P400DT1H0.000005S"),
+    ],
+)
+def test_a_time_is_published_without_a_change(data: object, expected: str) -> None:
+    assert json.loads(to_bytes([data])) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("data", "place"),
+    [
+        ({1: "a", "1": "b"}, "its root: the keys 1 and '1' are"),
+        ({"x": [({"null": 1, None: 2},)]}, "/x[0][0]: the keys 'null' and None are"),
+        ({True: 1, "true": 2}, "its root: the keys True and 'true' are"),
+        (defaultdict(int, {1.5: 1, "1.5": 2}), "its root: the keys 1.5 and '1.5' are"),
+    ],
+)
+def test_two_keys_that_are_one_name_in_json_are_refused(data: Any, place: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"data: cannot become JSON, at {place} the same name")):
+        to_bytes(data)
+    assert to_bytes({1: "a", None: {"b": (1, 2)}}) == b'{"1":"a","null":{"b":[1,2]}}'
 
 
 @pytest.mark.parametrize(

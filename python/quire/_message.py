@@ -75,13 +75,44 @@ def _surrogate(error: UnicodeEncodeError) -> str:
 def _json(data: Any, encoder: Encoder | None) -> bytes:
     default = encoder if encoder is not None else plain
     text = json.dumps(data, default=default, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    if isinstance(data, (dict, list, tuple)) and _quire.has_other_keys(data):
+        _check_names(data)
     return text.encode()
+
+
+def _check_names(data: object) -> None:
+    """Raises `ValueError` for a dictionary of which two keys become the same name."""
+    inner: Iterable[object] = ()
+    if isinstance(data, dict):
+        names: dict[str, object] = {}
+        for key in data:
+            name = key if isinstance(key, str) else json.dumps({key: 0})[2:-5]
+            if name in names:
+                raise ValueError(f"the keys {names[name]!r} and {key!r} are the same name in JSON")
+            names[name] = key
+        inner = data.values()
+    elif isinstance(data, (list, tuple)):
+        inner = data
+    for value in inner:
+        _check_names(value)
 
 
 def plain(value: object) -> Any:
     """A value that JSON does not have, in values that it has."""
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+    match value:
+        # A datetime of pandas. pydantic cuts it to the microsecond.
+        case datetime() if getattr(value, "nanosecond", 0):
+            return value.isoformat()
+        # pydantic leaves out the seconds of an offset, which is another instant.
+        case datetime() if (offset := value.utcoffset()) and offset % timedelta(minutes=1):
+            value = value.astimezone(UTC)
+        # pydantic counts years of 365 days. ISO 8601 does not say how long a year is.
+        case timedelta() if abs(value) >= timedelta(days=365):
+            days, rest = divmod(abs(value), timedelta(days=1))
+            sign = "-" if value < timedelta(0) else ""
+            return f"{sign}P{days}D{to_jsonable_python(rest).removeprefix('P') if rest else ''}"
     try:
         return to_jsonable_python(value)
     except PydanticSerializationError as error:

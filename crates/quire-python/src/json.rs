@@ -1,6 +1,7 @@
 //! JSON as text: for commands that print or cut out a message without changing its numbers and names.
 
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use serde::de::IgnoredAny;
 
 /// Whether the text is one JSON value, as RFC 8259 defines it, nested to any depth.
@@ -24,6 +25,35 @@ pub fn json_members(text: &str) -> Option<Vec<(String, &str)>> {
         rest = after.strip_prefix(',').unwrap_or(after).trim_start();
     }
     Some(members)
+}
+
+/// Whether a dictionary of the value has a key that is not text. JSON makes text of `1` and `None`, which another key may be already.
+///
+/// The value became JSON before: nothing in it contains itself.
+#[pyfunction]
+pub fn has_other_keys(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let mut left = vec![value.clone()];
+    while let Some(value) = left.pop() {
+        if let Ok(members) = value.cast::<PyDict>() {
+            for (name, value) in members.iter() {
+                if !name.is_instance_of::<PyString>() {
+                    return Ok(true);
+                }
+                if is_nested(&value) {
+                    left.push(value);
+                }
+            }
+        } else if is_nested(&value) {
+            for value in value.try_iter()? {
+                left.extend(Some(value?).filter(is_nested));
+            }
+        }
+    }
+    Ok(false)
+}
+
+fn is_nested(value: &Bound<'_, PyAny>) -> bool {
+    value.is_instance_of::<PyDict>() || value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>()
 }
 
 /// The value at the beginning of the text, and the text after it.

@@ -67,6 +67,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(engine::check_config, module)?)?;
     module.add_function(wrap_pyfunction!(filter::caret, module)?)?;
     module.add_function(wrap_pyfunction!(headers::check_headers, module)?)?;
+    module.add_function(wrap_pyfunction!(json::has_other_keys, module)?)?;
     module.add_function(wrap_pyfunction!(json::is_json, module)?)?;
     module.add_function(wrap_pyfunction!(json::json_members, module)?)?;
     module.add_function(wrap_pyfunction!(message::copy_message, module)?)?;
