@@ -37,6 +37,12 @@ def test_any_number_is_equal_to_itself(number: float) -> None:
     assert quire.Filter(("/n = ? AND /n+? = /n+?", number, number, number)).matches({"n": number})
 
 
+@pytest.mark.parametrize("value", [None, "", ["IBM", ""]])
+def test_a_parameter_that_is_null_is_refused_because_nothing_is_equal_to_it(value: Any) -> None:
+    with pytest.raises(quire.ConfigError, match="write /field IS NULL, or /field IS NOT NULL"):
+        quire.Filter(("/v IN ?" if isinstance(value, list) else "/v = ?", value))
+
+
 @pytest.mark.parametrize(
     ("filter", "data"),
     [

@@ -73,7 +73,7 @@ def quote(value: object) -> str:
 
     Accepts texts, numbers, booleans, and lists of them for `IN`. A `datetime`, `date`, `time`, `Decimal`,
     `UUID` and `Enum` is written as `publish` writes it in JSON. Raises `ConfigError` for anything else,
-    including `None`: no value is equal to NULL, so use `/field IS NULL`.
+    including `None` and the empty text, which is NULL. No value is equal to NULL, so use `/field IS NULL`.
     """
     match value:
         case Enum():
@@ -85,12 +85,14 @@ def quote(value: object) -> str:
             return str(value) if value >= 0 else f"({value})"
         case float() if math.isfinite(value):
             return repr(value) if math.copysign(1, value) > 0 else f"({value!r})"
-        case str():
+        case str() if value:
             return "'{}'".format(value.replace("'", "''"))
         case datetime() | date() | time() | Decimal() | UUID():
             return quote(plain(value))
         case list() | tuple() | set() | frozenset() if value:
             return f"({', '.join(quote(each) for each in value)})"
+        case "":
+            reason = "an empty text is NULL, to which nothing is equal: write /field IS NULL, or /field IS NOT NULL"
         case None:
             reason = "None cannot be compared: write /field IS NULL, or /field IS NOT NULL"
         case _:
