@@ -25,6 +25,20 @@ def load(directory: Path, text: str) -> Config:
     return Config.load(path)
 
 
+@pytest.mark.parametrize("directory", ["~/data", "${HOME}/data", "$HOME/data", "/srv/${NAME}"])
+def test_a_directory_that_a_shell_would_replace_is_refused(tmp_path: Path, directory: str) -> None:
+    file = tmp_path / "quire.toml"
+    for text, key in (
+        (f'data_directory = "{directory}"', "data_directory"),
+        (f'[transaction_log]\njournal_directory = "{directory}"', "transaction_log.journal_directory"),
+    ):
+        file.write_text(text)
+        with pytest.raises(quire.ConfigError, match=r"(is|are) not replaced") as caught:
+            quire.Config.load(file)
+        assert caught.value.key == key
+    assert quire.Config(data_directory="a$b~").data_directory == Path("a$b~")
+
+
 def test_without_settings_everything_is_recorded_as_json_below_the_working_directory() -> None:
     core = json.loads(Config().to_core())
     assert core["transaction_log"]["journal_directory"] == "quire-data/journal"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -40,6 +41,20 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 #: The words for the ends of the log.
 _POINTS = ("epoch", "now")
+
+
+def _as_written(path: Path) -> Path:
+    """Refuses a path that a shell would replace: here it would be a directory of that name."""
+    if path.parts[:1] and path.parts[0].startswith("~"):
+        raise ValueError(f"{got(str(path))} begins with ~, which is not replaced: write the whole path")
+    if any(part.startswith("$") or "${" in part for part in path.parts):
+        raise ValueError(
+            f"{got(str(path))} has a variable, and variables are not replaced: write the whole path"
+        )
+    return path
+
+
+Directory = Annotated[Path, AfterValidator(_as_written)]
 
 
 def _delays(value: Any) -> Any:
@@ -154,8 +169,8 @@ class Maintenance(_Model):
 class TransactionLog(_Model):
     """The recorded topics, and the directory, size, durability and maintenance of the journal."""
 
-    journal_directory: Path = Path("journal")
-    journal_archive_directory: Path | None = None
+    journal_directory: Directory = Path("journal")
+    journal_archive_directory: Directory | None = None
     journal_size: Annotated[int, size_between("64KB")] = 64 << 20
     preallocated_journal_files: Annotated[int, Field(ge=1, le=1024)] = 2
     flush_interval: Annotated[float, duration_between("30us", "100ms")] = 0.1
@@ -285,7 +300,7 @@ class Config(_Model):
     #: The group of the instance, for replication. Default: its name.
     group: str | None = None
     #: Relative directories are below it; itself it is below the file that names it, or the working directory.
-    data_directory: Path = Path("quire-data")
+    data_directory: Directory = Path("quire-data")
     #: The addresses for clients, each with separate limits.
     transport: Annotated[tuple[Transport, ...], Field(min_length=1, max_length=64)] = (Transport(),)
     limits: Limits = Limits()
