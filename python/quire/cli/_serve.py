@@ -6,11 +6,13 @@ import json
 import logging
 import signal
 import sys
+from datetime import datetime
 from pathlib import Path
 
 from quire._errors import ConfigError
 from quire._process import StopSignals, raise_open_files
 from quire.cli._config import load
+from quire.cli._output import visible
 from quire.config import Address, Config
 from quire.server._server import Progress, Server
 
@@ -26,7 +28,9 @@ def serve(
             raise ConfigError(str(error), key="--address") from None
     config = config.replace(address=address, data_directory=data_directory)
     raise_open_files()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_LogFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     stopping = StopSignals(signal.SIGTERM, signal.SIGINT)
     server = Server(config, on_progress=_progress() if sys.stderr.isatty() else None)
     server.start()
@@ -44,6 +48,16 @@ def serve(
     finally:
         server.close()
     return 0
+
+
+class _LogFormatter(logging.Formatter):
+    """A line for each record: its time with the zone, its level, and its text, in which control characters are escapes."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return visible(super().formatMessage(record))
 
 
 def _progress() -> Progress:
