@@ -104,7 +104,9 @@ class ReceiptBase(ABC, Generic[R]):
         return f"the batch of {len(self._messages)} publishes from {sequence} to {self._messages[-1][0]}"
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self}>"
+        outcome = self._core.outcome(0)
+        state = "waiting" if isinstance(outcome, bool) else "failed" if any(outcome) else "persisted"
+        return f"<{type(self).__name__} of {self}: {state}>"
 
 
 class OneBase(ReceiptBase[int]):

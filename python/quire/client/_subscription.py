@@ -129,6 +129,9 @@ class CompletedBase:
         """Returns whether the event has happened."""
         return self._core.is_completed()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'set' if self.is_set() else 'not set'}>"
+
 
 class SnapshotBase:
     """An event: the last record of the query has arrived. It stays set.
@@ -143,6 +146,9 @@ class SnapshotBase:
     def is_set(self) -> bool:
         """Returns whether the event has happened."""
         return self._failure is None and self._core.is_snapshot()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'set' if self.is_set() else 'not set'}>"
 
     def _fail(self, failure: QuireError) -> None:
         """The event cannot happen any more. Nothing changes when it has happened."""

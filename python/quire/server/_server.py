@@ -107,6 +107,10 @@ class Server:
         self._broken: QuireError | None = None
         self._stop_requested = False
 
+    def __repr__(self) -> str:
+        state = ", ".join(self._urls.values()) or "not running"
+        return f"<{type(self).__name__} {self.config.name!r}: {state}, journal in {self.config.journal_directory}>"
+
     @property
     def url(self) -> str:
         """The URL for clients, `quire://host:port`, of the first transport."""

@@ -69,6 +69,10 @@ class ServerProcess:
         self._port = reserve_port(self) if sys.platform == "linux" else 0
         self._process: subprocess.Popen[str] | None = None
 
+    def __repr__(self) -> str:
+        state = f"process {self.pid}" if self.is_running else "not running"
+        return f"<ServerProcess {self.url}: {state}, data in {self._directory}>"
+
     @property
     def url(self) -> str:
         """The URL for clients."""
