@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import quire
@@ -240,3 +243,25 @@ def test_what_is_published_to_a_topic_that_is_not_recorded_is_accepted_not_persi
         )
         again = command("replay", url, "--topic", "ticks", "--into", "prices", "--url", url)
         assert again.stdout.splitlines()[1] == "not persisted, because the server does not record it: prices"
+
+
+def test_an_interrupted_replay_says_after_which_message_it_stopped(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, line):
+        url = url_of(line)
+        filled(url, 3)
+        for source in (url, str(tmp_path / "journal")):
+            into = f"copy of {source[0]}"
+            options = ["--topic", "ticks", "--into", into, "--rate", "0.001", "--url", url]
+            process = subprocess.Popen(
+                [sys.executable, "-m", "quire", "replay", source, *options], stderr=subprocess.PIPE, text=True
+            )
+            with process, quire.Client(url) as client:
+                # The first message is published at once, and the next one after a thousand seconds.
+                first = client.subscribe("ticks", bookmark="epoch").get(PATIENCE).bookmark
+                client.subscribe(into, bookmark="epoch").get(PATIENCE)
+                process.send_signal(signal.SIGTERM)
+                assert process.stderr is not None
+                said = process.stderr.read()
+                assert process.wait(PATIENCE) == 143
+            place = f"after {first}; --from '{first}' continues there"
+            assert said == f"quire: stopped {place}; 1 message is published\n"

@@ -384,7 +384,7 @@ def subscribe(
     timeout
         Stop after this time without a message, or without an answer of a server: seconds, or a duration such as 500ms.
     format
-        json: one object per line. raw: only the data. table: columns.
+        json: one object per line. raw: the data and a line end. table: columns.
     """
     from quire.cli._messages import subscribe as run
 
@@ -462,7 +462,7 @@ def sow(
     select
         Fields to print of each record, as in -/,+/symbol,+/price.
     format
-        json: one object per line. raw: only the data. table: columns.
+        json: one object per line. raw: the data and a line end. table: columns.
     """
     from quire.cli._messages import sow as run
 

@@ -79,7 +79,9 @@ Until = Annotated[
     str | None, Parameter(help="Last place to include: a bookmark or a time (UTC). Default: the end.")
 ]
 Count = Annotated[int | None, Parameter(help="Stop after this number of records.")]
-Style = Annotated[Format, Parameter(help="table: columns. json: one object per line. raw: only the data.")]
+Style = Annotated[
+    Format, Parameter(help="table: columns. json: one object per line. raw: the data and a line end.")
+]
 
 
 @app.command
@@ -137,7 +139,7 @@ def dump(
     For example:
       quire journal dump quire-data/journal --count 10
       quire journal dump quire-data/journal --topic orders --from 2026-01-01 --until 2026-01-02T12:00
-      quire journal dump quire-data/journal --topic orders --format raw > orders.jsonl
+      quire journal dump quire-data/journal --topic orders --json > orders.saved
     """
     _dump(_open(directory, archive_directory), topic, filter, from_, until, count, "json" if json else format)
     return 0

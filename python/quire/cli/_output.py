@@ -131,22 +131,25 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     # Names and data are printed as they are: rich would read "[red]" as markup, and ":smile:" as a picture.
     console = Console(markup=False, emoji=False)
     cells = [["" if cell is None else visible(_pretty(cell)) for cell in row] for row in rows]
-    table = _table(columns, cells)
+    table = _table(columns, cells, console.width)
     if cells and _width(console, table) > console.width:
         names, *rest = zip(columns, *cells, strict=True)
-        sideways = _table(names, rest)
+        sideways = _table(names, rest, console.width)
         if _width(console, sideways) <= console.width:
             table = sideways
     console.print(table)
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Table:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    # A person copies names of the first column: other columns are broken into lines before it. A time can be broken at its blank.
+    names = [columns[0], *(row[0] for row in rows)]
+    is_whole = max(map(len, names)) <= width // 2 and not any(" " in name for name in names[1:])
+    for number, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=number == 0 and is_whole)
     for row in rows:
         table.add_row(*row)
     return table

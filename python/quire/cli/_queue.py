@@ -126,7 +126,7 @@ def peek(
     count
         Limit of printed messages.
     format
-        json: one object per line. raw: only the data. table: columns.
+        json: one object per line. raw: the data and a line end. table: columns.
     """
     check_count(count)
     style = "json" if json else format
