@@ -36,7 +36,7 @@ given by its name: `quire publish --topic orders`. Arguments in square brackets 
 | a `file:` URL | `file:DIRECTORY`: a log with its files in this directory, without a server. No other process may write to it |
 | a `local:` URL | `local:DIRECTORY`: the server on this machine that runs on the journal in this directory, as administrator |
 | a bookmark | names one message of the log, such as <code>4711&#124;17&#124;</code> ([replay](../replay.md)) |
-| a time | in UTC: `2026-01-05`, `20260105`, `2026-01-05T08:00` or `2026-01-05T08:00:00Z`. Up to nine decimals |
+| a time | in UTC: `2026-01-05`, `20260105`, `2026-01-05T08:00` or `2026-01-05T08:00:00Z`. `-1h` is one hour ago |
 | a duration | a number with a unit: `500ms`, `5s`, `15m`, `4h`, `7d` |
 | a size | a number with a unit: `500KB`, `50GB`. 1 KB is 1,024 bytes |
 | a content filter | such as `/qty > 50` ([filters](../filters.md)) |

@@ -47,6 +47,11 @@ def test_health_says_when_the_server_and_each_subscription_last_said_something(c
     assert [subscription.sub_id for subscription in client.health().subscriptions] == ["busy"]
 
 
+def test_an_error_has_the_brackets_of_an_ipv6_address() -> None:
+    with pytest.raises(quire.DisconnectedError, match=r"no connection: quire://\[::1\]:1: "):
+        quire.Client("quire://[::1]:1", connect_timeout=1)
+
+
 def test_a_listener_is_told_every_state_in_order_and_may_use_the_client(server: ScriptedServer) -> None:
     states: queue.SimpleQueue[str] = queue.SimpleQueue()
     client = quire.Client(server.url, name="client", reconnect=FAST)

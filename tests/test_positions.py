@@ -138,6 +138,29 @@ def test_a_datetime_is_its_whole_microsecond_unless_it_has_nanoseconds() -> None
         assert bookmark_to_core(exact, "until", is_end=is_end) == "20150102T123500.000005007Z"
 
 
+def test_a_duration_before_now_is_a_time(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire._bookmarks.time.time_ns", lambda: time_ns("2026-01-02T03:04:05.000000006Z"))
+    for text, expected in {
+        "-1h": "20260102T020405.000000006Z",
+        "-1.5 d": "20251231T150405.000000006Z",
+        "-5ns": "20260102T030405.000000001Z",
+        "-0": "20260102T030405.000000006Z",
+    }.items():
+        assert bookmark_to_core(text, "bookmark") == expected
+        assert range_to_core(f"[{text}:now]", "bookmark") == f"[{expected}:0|1|]"
+    for text in ("-", "-1", "-1x", "--1h", "-100d -1h", "-400000d"):
+        with pytest.raises(quire.BadBookmarkError):
+            bookmark_to_core(text, "bookmark")
+
+
+@pytest.mark.parametrize("options", [["--from", "-1h"], ["--from=-1h"], ["--until", "-0s"]])
+def test_the_command_line_takes_a_duration_before_now(
+    journal: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["journal", "dump", str(journal), "--json", *options]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
 @given(st.integers(0, (1 << 63) - 1))
 def test_an_instant_reads_back_to_the_microsecond(ns: int) -> None:
     assert time_ns(instant_to_core(ns)) == ns // 1000 * 1000
@@ -339,6 +362,9 @@ def test_a_recovery_point_takes_the_same_forms_and_keeps_the_text_that_the_serve
     assert recovery_point(datetime(2015, 1, 2, tzinfo=UTC)) == "20150102T000000Z"
     with pytest.raises(quire.ConfigError, match=r"recovery_point: .*'yesterday' is not a bookmark or a time"):
         recovery_point("yesterday")
+    # It would be another time at every start.
+    with pytest.raises(quire.ConfigError, match=r"recovery_point: .*the same at every start"):
+        recovery_point("-1h")
 
 
 def test_spark_takes_the_same_forms_and_its_own_words() -> None:

@@ -6,13 +6,15 @@ docs/replay.md lists the forms.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
-from quire._errors import BadBookmarkError
+from quire._errors import BadBookmarkError, ConfigError
 from quire._message import Message
 from quire._quire import Record
+from quire._units import seconds
 
 #: The beginning of the log.
 EPOCH: Final = "0"
@@ -206,6 +208,12 @@ def _text_to_core(text: str, key: str) -> str:
             return text
     elif found := _read_time(text):
         return _time_to_core(*found, key)
+    elif text.startswith("-"):
+        try:
+            ns = time.time_ns() - round(seconds(text[1:], key) * 1e9)
+        except ConfigError:
+            raise _not_a_bookmark(text, key) from None
+        return _time_to_core(_UNIX_EPOCH + timedelta(microseconds=ns // 1000), f"{ns % 1000:03}", key)
     raise _not_a_bookmark(text, key)
 
 

@@ -278,7 +278,7 @@ def subscribe(
     *,
     url: Url = None,
     filter: str | None = None,
-    bookmark: str | None = None,
+    bookmark: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     bookmark_not_found: Literal["epoch", "now", "fail"] | None = None,
     live: Annotated[bool, Parameter(negative="")] = False,
     max_backlog: int | None = None,
@@ -350,6 +350,7 @@ def subscribe(
         Content filter. Only messages that match it are printed.
     bookmark
         Where to begin: epoch, now, a bookmark, a comma-separated list of bookmarks, a time, or a range [A:B].
+        -1h is the time one hour ago.
         After the end of a range the command ends.
         Without this option, only messages that are published from now on are printed.
         With --sow: a bookmark or a time. The records of that state are printed first.
@@ -425,7 +426,7 @@ def sow(
     top_n: int | None = None,
     skip_n: int | None = None,
     keys: str | None = None,
-    bookmark: str | None = None,
+    bookmark: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     select: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     format: Literal["json", "raw", "table"] = "json",
     json: JsonFormat = False,
@@ -533,13 +534,15 @@ def replay(
         str,
         Parameter(
             name="--from",
+            allow_leading_hyphen=True,
             help="Begin after this place: epoch, a bookmark, a list of bookmarks, or a time (UTC).",
         ),
     ] = "epoch",
     until: Annotated[
         str,
         Parameter(
-            help="Last place to include: now (the end of the log at the start), a bookmark, or a time."
+            allow_leading_hyphen=True,
+            help="Last place to include: now (the end of the log at the start), a bookmark, or a time.",
         ),
     ] = "now",
     bookmark_not_found: Literal["epoch", "now", "fail"] = "fail",

@@ -72,11 +72,16 @@ From = Annotated[
     str,
     Parameter(
         name="--from",
+        allow_leading_hyphen=True,
         help="Begin after this place: epoch, a bookmark, a list of bookmarks, or a time (UTC).",
     ),
 ]
 Until = Annotated[
-    str | None, Parameter(help="Last place to include: a bookmark or a time (UTC). Default: the end.")
+    str | None,
+    Parameter(
+        allow_leading_hyphen=True,
+        help="Last place to include: a bookmark or a time (UTC). Default: the end.",
+    ),
 ]
 Count = Annotated[int | None, Parameter(help="Stop after this number of records.")]
 Style = Annotated[

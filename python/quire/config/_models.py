@@ -252,6 +252,8 @@ class Queue(_Model):
             return point
         # The server stores this text, and a queue starts again when it changes. So the text never changes.
         word = value.strip().lower()
+        if any(part.strip().startswith("-") for part in word.split(",")):
+            raise expected("a bookmark or a time that is the same at every start", value)
         return word if word in _POINTS else value if is_as_in_core(value) else point
 
     @model_validator(mode="before")

@@ -123,7 +123,7 @@ impl Link {
 impl std::fmt::Display for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            // The colons of an IPv6 address are told apart from that of the port by brackets, as in the URL.
+            // Brackets, as in the URL: without them, the end of an IPv6 address is not clear.
             Link::Tcp { host, port } if host.contains(':') => write!(f, "quire://[{host}]:{port}"),
             Link::Tcp { host, port } => write!(f, "quire://{host}:{port}"),
             Link::Local(directory) => write!(f, "local:{}", directory.display()),
