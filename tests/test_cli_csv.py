@@ -132,6 +132,14 @@ def test_another_delimiter_can_be_given(tmp_path: Path, content: bytes, delimite
     assert published(tmp_path / "data") == ['{"a": 1, "b": "x,y"}']
 
 
+def test_a_delimiter_that_the_header_does_not_have_is_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert publish(tmp_path, b"a,b\n1,2\n", "--delimiter", "tab") == 2
+    assert "1: the header has no tab: give --delimiter ','" in capsys.readouterr().err
+    assert published(tmp_path / "data") == []
+
+
 def test_one_column_may_have_another_delimiter_in_its_name(tmp_path: Path) -> None:
     assert publish(tmp_path, b"a;b\n1;2\n", "--delimiter", ",") == 0
     assert published(tmp_path / "data") == ['{"a;b": "1;2"}']

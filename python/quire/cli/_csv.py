@@ -20,8 +20,8 @@ CELL_SIZE_MAX: Final = 16 * 1024**2
 #: A number of JSON, with blanks around it. Not `007`, `+49` and `.5`, which are codes as often as numbers.
 _NUMBER: Final = re.compile(r" *(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?) *")
 _QUOTED: Final = re.compile(r'"[^"]*(?:""[^"]*)*"')
-#: Characters of a header that is cut by another delimiter.
-_OTHER_DELIMITERS: Final = ";\t|"
+#: Those that are looked for in a header of one column.
+_DELIMITERS: Final = ";\t|,"
 
 _text = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -130,11 +130,13 @@ def _rows(lines: Iterable[bytes], file: str, delimiter: str | None) -> Iterator[
 def _mistake_of_header(header: list[str], delimiter: str | None) -> str | None:
     if twice := [name for name in header if header.count(name) > 1]:
         return f"the header names column {twice[0]!r} twice"
-    if delimiter is None and len(header) == 1:
-        for other in _OTHER_DELIMITERS:
+    # A comma that is given says that there is one column.
+    if len(header) == 1 and delimiter != ",":
+        for other in _DELIMITERS:
             if other in header[0]:
+                used = "comma" if delimiter is None else "tab" if delimiter == "\t" else f"'{delimiter}'"
                 option = "tab" if other == "\t" else f"'{other}'"
-                return f"the header has no comma: give --delimiter {option}, or --delimiter , for one column"
+                return f"the header has no {used}: give --delimiter {option}, or --delimiter , for one column"
     return None
 
 
