@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 
@@ -13,7 +14,7 @@ import quire
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from quire._bookmarks import bookmark_to_core, range_to_core, time_ns
-from quire.cli._csv import json_rows
+from quire.cli._csv import json_rows, number_columns
 
 _CASES = os.environ.get("QUIRE_FUZZ_CASES")
 many = settings(
@@ -35,16 +36,19 @@ _CELLS = st.one_of(
 _TABLES = st.lists(st.lists(_CELLS, max_size=4).map(",".join), max_size=5).map("\n".join).map(str.encode)
 
 
-@given(st.one_of(st.binary(max_size=100), _TABLES))
-@example(b"a,a\n1,2\n")
+@given(st.one_of(st.binary(max_size=100), _TABLES), st.booleans())
+@example(b"a,a\n1,2\n", False)
 @many
-def test_any_bytes_are_rows_with_every_column_or_a_mistake_with_its_line(content: bytes) -> None:
-    lines = content.splitlines(keepends=True)
+def test_any_bytes_are_rows_with_every_column_or_a_mistake_with_its_line(
+    content: bytes, is_inferred: bool
+) -> None:
+    lines = io.BytesIO(content).readlines()
     count = 0
     try:
-        for row in json_rows(lines, file="rows.csv"):
-            values = json.loads(row, parse_constant=no_constant)
-            header = next(row for row in csv.reader(line.decode("utf-8-sig") for line in lines) if row)
+        numbers = number_columns(lines, file="rows.csv") if is_inferred else None
+        for row in json_rows(lines, file="rows.csv", numbers=numbers):
+            values = json.loads(row, parse_constant=no_constant, parse_int=float)
+            header = next(row for row in csv.reader(line.decode() for line in lines) if row)
             assert list(values) == header
             assert all(value is None or type(value) in (str, int, float) for value in values.values())
             count += 1
