@@ -62,7 +62,10 @@ class Message:
         """The bookmark of the message, or `None` when the log does not record its topic."""
     @property
     def timestamp(self) -> datetime:
-        """The time at which the server received the message (UTC)."""
+        """The time at which the server received the message (UTC), cut to the microsecond.
+
+        A replay from this time delivers the message again: use the message itself as the bookmark.
+        """
     @property
     def timestamp_ns(self) -> int:
         """The time at which the server received the message, in nanoseconds since 1970 (UTC)."""

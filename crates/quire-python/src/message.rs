@@ -286,7 +286,9 @@ impl Message {
         self.received.bookmark().map(|bookmark| bookmark.to_string())
     }
 
-    /// The time at which the server received the message (UTC).
+    /// The time at which the server received the message (UTC), cut to the microsecond.
+    ///
+    /// A replay from this time delivers the message again: use the message itself as the bookmark.
     #[getter]
     fn timestamp<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         datetime_from_ns(py, self.timestamp_ns())
