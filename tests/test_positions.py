@@ -378,6 +378,9 @@ def test_spark_takes_the_same_forms_and_its_own_words() -> None:
     for text in ("2026-01-31t11:00:00z", "20260131t110000z"):
         assert starting(text) == {"time_ns": time_ns("20260131T110000Z")}
     assert starting("20260131") == {"time_ns": time_ns("20260131T000000Z")}
+    for text in ("20260131", "1769817600000"):
+        options = read_options({"path": "/tmp", "startingTimestamp": text})
+        assert options.starting_ns == time_ns("20260131T000000Z")
     assert starting("2026-01-31T12:00:00+01:00") == {"time_ns": time_ns("20260131T110000Z")}
     assert [starting(text) for text in ("7|1|", "-1000", "-10 minutes")] == [
         {"bookmark": "7|1|"},

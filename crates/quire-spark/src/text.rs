@@ -176,6 +176,14 @@ pub(crate) fn time_ns(text: &str) -> Option<i128> {
     rest.0.is_empty().then_some(day_us * 1000 + of_day_ns - offset_ns)
 }
 
+/// Nanoseconds since 1970 of a date such as `20260131`; `None` when the text is not one. As milliseconds since 1970, it would be a time of
+/// the first of January.
+pub(crate) fn date_ns(text: &str) -> Option<i128> {
+    let text = text.trim();
+    let is_date = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_date.then(|| time_ns(&format!("{text}T00"))).flatten()
+}
+
 /// The rest of a time.
 struct Rest<'a>(&'a [u8]);
 
