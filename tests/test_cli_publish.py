@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import signal
 import subprocess
@@ -41,6 +43,7 @@ def publish(directory: Path, content: bytes, *options: str) -> int:
         (b"one\r\r\n two \t\n", [b"one\r", b" two \t"]),
         (b"one\n\xef\xbb\xbftwo\n", [b"one", b"\xef\xbb\xbftwo"]),
         (b"a\x00b\n", [b"a\x00b"]),
+        (b"BZhang\nPK\n", [b"BZhang", b"PK"]),
         (b"\x16\x00\x00\x00\x02a\x00", [b"\x16\x00\x00\x00\x02a\x00"]),
         ("{\u2028\x85}\n".encode(), ["{\u2028\x85}".encode()]),
     ],
@@ -60,6 +63,8 @@ def test_a_line_is_published_without_its_line_end_and_nothing_else_changes(
             gzip.compress(LINES.encode(), mtime=0),
             "the file is compressed (gzip): use gunzip -c FILE | quire publish",
         ),
+        (bz2.compress(LINES.encode()), "the file is compressed (bzip2): use bunzip2 -c FILE"),
+        (lzma.compress(LINES.encode()), "the file is compressed (xz): use xz -dc FILE"),
         (b"\x28\xb5\x2f\xfd\x24", "the file is compressed (zstd): use zstd -dc FILE"),
         (LINES.encode("utf-16"), "the file is UTF-16: use iconv -f UTF-16 -t UTF-8 FILE"),
         (LINES.encode("utf-16-le"), "the file is UTF-16"),

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -23,11 +24,11 @@ _SPOOL_SIZE: Final = 16 * 1024**2
 
 #: How compressed files begin, and the command that makes text of them.
 _COMPRESSED: Final = {
-    b"\x1f\x8b": ("gzip", "gunzip -c"),
-    b"BZh": ("bzip2", "bunzip2 -c"),
-    b"\xfd7zXZ\0": ("xz", "xz -dc"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -dc"),
-    b"PK\x03\x04": ("zip", "unzip -p"),
+    re.compile(rb"\x1f\x8b"): ("gzip", "gunzip -c"),
+    re.compile(rb"BZh[1-9]1AY&SY"): ("bzip2", "bunzip2 -c"),
+    re.compile(rb"\xfd7zXZ\0"): ("xz", "xz -dc"),
+    re.compile(rb"\x28\xb5\x2f\xfd"): ("zstd", "zstd -dc"),
+    re.compile(rb"PK\x03\x04"): ("zip", "unzip -p"),
 }
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
@@ -149,7 +150,7 @@ def _stream(file: str) -> AbstractContextManager[BinaryIO]:
 def _first(line: bytes, file: str) -> bytes:
     """The first line without the mark of its encoding, which belongs to the file. Raises `ConfigError` for other files than text."""
     for mark, (name, command) in _COMPRESSED.items():
-        if line.startswith(mark):
+        if mark.match(line):
             raise ConfigError(
                 f"the file is compressed ({name}): use {command} FILE | quire publish", file=file
             )
