@@ -523,9 +523,9 @@ def test_the_signatures_show_every_argument() -> None:
         quire.Client: "url config name user password publish_store bookmark_store heartbeat connect wait"
         " connect_timeout command_timeout auto_ack ack_batch_size ack_timeout reconnect"
         " server_chooser receive_size_max encoder",
-        quire.Client.subscribe: "self topic filter bookmark bookmark_not_found max_backlog live fully_durable paused completed"
+        quire.Client.subscribe: "self topic filter bookmark until bookmark_not_found max_backlog live fully_durable paused completed"
         " deletions rate rate_max_gap conflation conflation_key select on_message sub_id timeout",
-        quire.Subscription.replace: "self filter topic bookmark live fully_durable max_backlog rate rate_max_gap"
+        quire.Subscription.replace: "self filter topic bookmark until live fully_durable max_backlog rate rate_max_gap"
         " conflation conflation_key select keys order_by top_n skip_n timeout",
     }
     for call, expected in names.items():

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import quire
 from quire.cli import run
+from quire.cli._output import time_text
 from quire.testing import ServerProcess
 from support.proxy import Proxy, Step, Strike
 from support.scripted_server import ERROR, Connection, ScriptedServer
@@ -98,7 +99,8 @@ def test_the_server_archives_compresses_and_removes_one_file_after_the_other(
                     segment.last,
                     segment.count,
                 )
-                assert file["last_timestamp"] == str(segment.last_timestamp).replace(" ", "T")
+                assert segment.last_timestamp_ns is not None
+                assert file["last_timestamp"] == time_text(segment.last_timestamp_ns)
         with quire.Client(process.url) as client, client.subscribe("orders", bookmark=quire.EPOCH) as replay:
             assert [message.json()["n"] for message in islice(replay, 500)] == list(range(500))
         assert take("remove", process.url, "--age", "1h") == []
