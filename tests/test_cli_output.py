@@ -154,6 +154,8 @@ def test_a_standard_input_that_is_closed_is_said_to_be(
         (["sow", "q", "--top-n", "-1"], "--top-n: -1 is not between 0 and 2**32 - 1"),
         (["subscribe", "t", "--count", "-1"], "--count: -1 is below 0"),
         (["subscribe", "t", "--timeout", "-1"], "--timeout: -1 is below 0"),
+        (["publish", "t", "--data", "1", "--rate", "0"], "--rate: 0 is not above 0"),
+        (["publish", "t", "--data", "1", "--rate", "nan"], "--rate: nan is not above 0"),
     ],
 )
 def test_less_than_nothing_is_a_mistake(

@@ -190,7 +190,7 @@ def latency(
       quire bench latency --rate 5000 --seconds 10
       quire bench latency --disk /var/lib/quire
     """
-    if seconds <= 0 or rate <= 0:
+    if not (seconds > 0 and rate > 0):
         raise quire.ConfigError("both must be above 0", key="--seconds, --rate")
     count = max(1, round(seconds * rate))
     _check(count, size)

@@ -66,7 +66,7 @@ def publish(
     if delta and (delay is not None or deliver_at is not None):
         option = "--delay" if delay is not None else "--deliver-at"
         raise quire.ConfigError("it does not go together with --delta", key=option)
-    if rate is not None and rate <= 0:
+    if rate is not None and not rate > 0:
         raise quire.ConfigError(f"{rate:g} is not above 0", key="--rate")
     given = _headers(header)
     wait, moment = _delay(delay, deliver_at)
