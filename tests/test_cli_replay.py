@@ -245,6 +245,33 @@ def test_what_is_published_to_a_topic_that_is_not_recorded_is_accepted_not_persi
         assert again.stdout.splitlines()[1] == "not persisted, because the server does not record it: prices"
 
 
+def test_a_replay_keeps_the_keys_that_publishers_supplied_and_counts_the_deletions(tmp_path: Path) -> None:
+    topics = [
+        {"name": "supplied", "message_type": "json"},
+        {"name": "computed", "message_type": "json", "key": "/id"},
+    ]
+    with server(tmp_path / "source", sow_topic=topics) as source, server(sow_topic=topics) as target:
+        with quire.Client(source.url, name="loader") as client:
+            for key in ("a", "b", "c"):
+                client.publish("supplied", {"v": key}, sow_key=key)
+            client.publish("computed", {"id": 1})
+            client.sow_delete("supplied", keys=["c"])
+            client.flush(PATIENCE)
+        options = ("--topic", "^(supplied|computed)$", "--until", "now", "--json", "--url", target.url)
+        for place, count, again in (
+            (source.url, 0, ()),
+            (str(tmp_path / "source" / "journal"), 1, ("--again",)),
+        ):
+            done = command("replay", place, *options, *again)
+            assert done.returncode == 0, done.stderr
+            report = json.loads(done.stdout)
+            assert (report["published"], report["deletions"]) == (4, count)
+            with quire.Client(target.url) as client:
+                records = {record.sow_key: record.json() for record in client.sow("supplied")}
+                assert records == {key: {"v": key} for key in ("a", "b", "c")}
+                assert len(list(client.sow("computed"))) == 1
+
+
 def test_an_interrupted_replay_says_after_which_message_it_stopped(tmp_path: Path) -> None:
     with serving(tmp_path) as (_, line):
         url = url_of(line)

@@ -105,7 +105,7 @@ def publish(
         send = client.delta_publish if delta else client.publish
         # With a client name, the number of a line is its sequence. The server has the lines up to this one.
         known = 0 if name is None else client.persisted
-        takes_keys = as_records and _takes_keys(client, topic)
+        has_keys = as_records and takes_keys(client, topic)
         with _progress(source.size) as advance:
             for number, item in enumerate(source.items(), start=1):
                 if number % 1000 == 0:
@@ -119,7 +119,7 @@ def publish(
                 if item.options:
                     headers = {**item.options.get("headers", {}), **given}
                     options = {**item.options, **common, "headers": headers}
-                    if not takes_keys:
+                    if not has_keys:
                         options.pop("sow_key", None)
                 places.line = item.line
                 places.note(
@@ -142,7 +142,7 @@ def publish(
     return 0
 
 
-def _takes_keys(client: quire.Client, topic: str) -> bool:
+def takes_keys(client: quire.Client, topic: str) -> bool:
     """Whether the publishers of the topic supply the keys of its records."""
     described = client._described_of([topic])
     values = described[0].get("last_values") if described else None

@@ -17,6 +17,7 @@ from quire._arguments import delta_to_core
 from quire._bookmarks import bookmark_to_core, point_to_core
 from quire._units import counted
 from quire.cli import default_url
+from quire.cli._messages import takes_keys
 from quire.cli._output import print_published, show_filter_mistake, stopped
 from quire.client._again import check_not_again
 from quire.client._spec import BookmarkNotFound
@@ -54,6 +55,12 @@ class Replayed(Protocol):
     def headers(self) -> dict[str, str | bytes]: ...
 
 
+class Deletions:
+    """The deletions of last-value records in the range. They are not published."""
+
+    count = 0
+
+
 def replay(
     source: str,
     *,
@@ -88,27 +95,32 @@ def replay(
     started = time.perf_counter()
     count = size = skipped = 0
     last: str | None = None
-    topics: set[str] = set()
+    #: The topics of the destination, and whether their publishers supply keys.
+    topics: dict[str, bool] = {}
+    deletions = Deletions()
     total: int | None = None
     with quire.Client(destination, name=name) as client:
         messages = _from_server if is_server else _from_directory
         try:
             with _progress() as advance:
-                for message, position, total in messages(source, range, client.persisted):
+                for message, position, total in messages(source, range, client.persisted, deletions):
                     if message is None:
                         skipped += 1
                     else:
                         if not count and not again and message.bookmark is not None:
                             bookmark, at = message.bookmark, message.timestamp_ns
                             check_not_again(client, message.topic, bookmark, at, into)
-                        topics.add(message.topic if into is None else into)
+                        target = message.topic if into is None else into
+                        if target not in topics:
+                            topics[target] = takes_keys(client, target)
                         client.publish(
-                            message.topic if into is None else into,
+                            target,
                             message.data,
                             sequence=quire.AUTO if position is None else position,
                             expiration=getattr(message, "expiration_s", None),
                             correlation_id=message.correlation_id,
                             headers=message.headers,
+                            sow_key=_key_of(message) if topics[target] else None,
                         )
                         count += 1
                         size += len(message.data)
@@ -130,14 +142,24 @@ def replay(
         print(f"quire: no message with {_sought(topic, filter, begin, until)}", file=sys.stderr)
     if as_json:
         report = {"published": count, "skipped": skipped, "bytes": size, "seconds": round(seconds, 3)}
-        print(json.dumps({**report, "last": last, "unrecorded": unrecorded}))
+        left_out = {"deletions": deletions.count}
+        print(json.dumps({**report, **left_out, "last": last, "unrecorded": unrecorded}))
         return 0
     print_published(count, size, seconds, unrecorded)
     if skipped:
         print(f"{counted(skipped, 'was', 'were')} there already")
+    if deletions.count:
+        print(f"{counted(deletions.count, 'deletion')} of last-value records left out")
     if last is not None:
         print(f"last: {last}")
     return 0
+
+
+def _key_of(message: Replayed) -> str | None:
+    """The key of the record that the message is in a last-value topic."""
+    if isinstance(message, quire.Record):
+        return None if message.key is None else message.key.decode()
+    return message.sow_key if isinstance(message, quire.Message) else None
 
 
 def destination_of(url: str | None, into: str | None) -> str:
@@ -160,7 +182,7 @@ def _sought(topic: str | None, filter: str | None, begin: str, until: str) -> st
 Step = tuple[Replayed | None, int | None, int | None]
 
 
-def _from_directory(source: str, range: LogRange, persisted: int) -> Iterator[Step]:
+def _from_directory(source: str, range: LogRange, persisted: int, deletions: Deletions) -> Iterator[Step]:
     """Publishes with positions as sequences. Messages that the destination has under this name are skipped without waiting."""
     gap = delta_to_core(range.rate_max_gap, "rate_max_gap")
     if range.rate is None and gap is not None:
@@ -172,6 +194,7 @@ def _from_directory(source: str, range: LogRange, persisted: int) -> Iterator[St
         records = journal.records(begin, until=range.until, topic=range.topic, filter=range.filter)
         for record in records:
             if record.kind != "publish":
+                deletions.count += record.kind == "delete"
                 continue
             if record.position <= persisted:
                 yield None, record.position, total
@@ -194,8 +217,8 @@ def _begin_in(journal: quire.Journal, range: LogRange) -> str:
     return range.begin
 
 
-def _from_server(source: str, range: LogRange, _persisted: int) -> Iterator[Step]:
-    """The server keeps the pace. Messages do not tell their positions, so that they are counted."""
+def _from_server(source: str, range: LogRange, _persisted: int, _deletions: Deletions) -> Iterator[Step]:
+    """The server keeps the pace. Messages do not tell their positions, so that they are counted. A server delivers no deletions."""
     place = f"({range.begin}:{range.until}]"
     with quire.Client(source) as client:
         subscription = client.subscribe(
