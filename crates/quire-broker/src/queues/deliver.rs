@@ -251,8 +251,12 @@ impl QueueService {
         }
     }
 
-    /// From here on the records of this turn's changes are in the log. Taken messages may leave when these records are persisted.
+    /// From here on the records of this turn's changes are in the log. Taken messages may leave when these records are persisted. After
+    /// any failure the records are not in the log, so the messages stay. The journal may have persisted all other records.
     pub(super) fn note_logged(&mut self, cx: &mut Context) {
+        if cx.has_failed() {
+            return;
+        }
         let appended = cx.log.journal.appended();
         for id in self.waiting.clone() {
             let Some(queued) = cx.queue_subscription(id) else { continue };

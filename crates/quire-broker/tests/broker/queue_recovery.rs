@@ -566,6 +566,38 @@ fn messages_that_could_not_be_read_enter_the_queue_at_the_next_start() {
         assert_eq!(data(&pair.take_queued(2)), ["first", "second"], "closes: {closes}");
     }
 }
+#[test]
+fn an_at_most_once_queue_sends_nothing_after_a_failure_that_is_not_of_a_write() {
+    let settings = QueueSettings { semantics: Semantics::AtMostOnce, ..queue("jobs") };
+    let mut pair = working(&settings, 2);
+    publish_all(&mut pair, 1..=5);
+    let sent = pair.take_queued(2);
+    assert_eq!(data(&sent), ["1", "2"]);
+    pair.publish(1, 6, "jobs", "damaged");
+    pair.one_turn();
+    pair.broker.write_journal();
+    let files = pair.disk.list(Path::new("journal")).unwrap();
+    let file = files.iter().find(|name| name.ends_with("0000000000.journal")).unwrap();
+    let path = &Path::new("journal").join(file);
+    let bytes = pair.disk.read(path).unwrap();
+    let at = bytes.windows(7).position(|window| window == b"damaged").unwrap();
+    pair.disk.open(path).unwrap().write_at(b"D", at as u64).unwrap();
+    pair.one_turn();
+    assert!(pair.broker.stats().journal_failed && pair.broker.journal().failure().is_none());
+    // Each acknowledgement frees a place in the backlog.
+    pair.settle_as(2, "jobs", Verdict::Acknowledge, &sent, 0, Acks::default());
+    for _ in 0..5 {
+        pair.now_ns += 61_000_000_000;
+        pair.one_turn();
+        pair.broker.write_journal();
+        pair.run_reads();
+        let sent = pair.take_queued(2);
+        assert_eq!(data(&sent), [""; 0], "their removal is not on stable storage");
+    }
+    pair.disk.open(path).unwrap().write_at(b"d", at as u64).unwrap();
+    assert_eq!(data(&again(pair, &settings, 100).take_queued(2)), ["3", "4", "5", "damaged"]);
+}
+
 
 /// As [`again`], and the instance has another name than before.
 fn renamed(pair: Pair, settings: &QueueSettings, name: &str) -> Pair {
