@@ -168,7 +168,7 @@ def test_the_systemd_unit_keeps_the_directories_of_the_configuration(
     assert service["User"] == "quire"
     assert "DynamicUser" not in service
     assert (
-        "#   install --directory --owner quire --group quire --mode 0750 /srv/orders /archive/orders" in text
+        "#   install --directory --owner quire --group quire --mode 0700 /srv/orders /archive/orders" in text
     )
 
 

@@ -99,7 +99,7 @@ FROM python:{_word(python, "--python")}
 COPY {_word(wheel, "--wheel")} /tmp/wheels/
 RUN pip install --no-cache-dir /tmp/wheels/*.whl && rm -r /tmp/wheels \\
     && useradd --system --uid 10001 --home-dir {directories[0]} quire \\
-    && mkdir -p {made} && chown quire: {made}
+    && mkdir -p {made} && chown quire: {made} && chmod 700 {made}
 {copied}USER quire
 WORKDIR {directories[0]}
 VOLUME {_json(directories)}
@@ -164,6 +164,8 @@ KillSignal=SIGTERM
 TimeoutStopSec=60s
 # One for each connection, and some for journal files.
 LimitNOFILE=65536
+# Only the user of the service reads the messages.
+UMask=0077
 NoNewPrivileges=yes
 ProtectSystem=strict
 ProtectKernelTunables=yes
@@ -212,13 +214,13 @@ def _user(directories: list[Path]) -> str:
 # systemd makes the user and {DATA_DIRECTORY}.
 DynamicUser=yes
 StateDirectory=quire
-StateDirectoryMode=0750"""
+StateDirectoryMode=0700"""
     made = " ".join(shlex.quote(_one_line(directory, "--config")) for directory in directories)
     paths = " ".join(_quoted(directory, "--config", is_command=False) for directory in directories)
     return f"""\
 # Create the user and the directories before the first start:
 #   useradd --system --shell /usr/sbin/nologin quire
-#   install --directory --owner quire --group quire --mode 0750 {made}
+#   install --directory --owner quire --group quire --mode 0700 {made}
 User=quire
 Group=quire
 ReadWritePaths={paths}"""

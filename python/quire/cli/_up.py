@@ -77,7 +77,7 @@ def _locked(directory: Path) -> Iterator[None]:
         raise ConfigError(f"{directory} is a file: name a directory", key="directory")
     if directory.is_dir() and any(directory.iterdir()) and not any(directory.glob("instance-*.toml")):
         raise ConfigError(f"{directory} has other files, and no instances: name another one", key="directory")
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(directory / "up.lock", "w") as lock:
         try:
             import fcntl

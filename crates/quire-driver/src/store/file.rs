@@ -2,7 +2,7 @@
 //! "Format of store files").
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use quire_journal::{Disk, RealDisk};
@@ -70,7 +70,9 @@ impl StoreFile {
         }
         loop {
             let mut options = OpenOptions::new();
-            let file = options.read(true).write(true).create(true).truncate(false).open(path);
+            // The messages that it keeps are for the user of the client only.
+            options.read(true).write(true).create(true).truncate(false).mode(0o600);
+            let file = options.open(path);
             let file = file.map_err(StoreError::io(path))?;
             match file.try_lock() {
                 Ok(()) => (),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::{Disk, File};
@@ -14,6 +14,12 @@ use crate::paged::PageFile;
 pub struct RealDisk;
 
 const LOCK_NAME: &str = "journal.lock";
+
+/// Only the user of the server reads its directories, unless the operator widens them.
+const DIRECTORY_MODE: u32 = 0o700;
+/// A file is for the user of the server, and for those others who may list its directory.
+const FILE_MODE: u32 = 0o600;
+const READ_BY_OTHERS: u32 = 0o044;
 
 /// The most that can be paged out: the states of thousands of millions of messages. Until it is used it costs addresses only.
 const PAGE_FILE_SIZE_MAX: usize = 64 * 1024 * 1024 * 1024;
@@ -31,7 +37,16 @@ impl Disk for RealDisk {
     }
 
     fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>> {
-        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(mode_in(path));
+        let file = match options.open(path) {
+            // A leftover, or a link that another program made: it is replaced, and not followed.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                fs::remove_file(path)?;
+                options.open(path)?
+            }
+            opened => opened?,
+        };
         match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size) {
             Ok(()) => (),
             // A file system without preallocation: the space is not reserved, and running out shows at the write.
@@ -57,7 +72,7 @@ impl Disk for RealDisk {
 
     fn create_directory(&self, directory: &Path) -> io::Result<()> {
         let missing: Vec<&Path> = directory.ancestors().take_while(|above| !above.exists()).collect();
-        fs::create_dir_all(directory)?;
+        fs::DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory)?;
         for made in missing {
             let above = made.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
             self.sync_directory(above)?;
@@ -79,7 +94,9 @@ impl Disk for RealDisk {
 
     fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
         let path = directory.join(LOCK_NAME);
-        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(mode_in(&path));
+        let file = options.open(path)?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Box::new(file))),
             Err(fs::TryLockError::WouldBlock) => Ok(None),
@@ -105,6 +122,13 @@ impl Disk for RealDisk {
         let one = identity(one)?;
         Ok(one.is_some() && one == identity(other)?)
     }
+}
+
+/// The mode of a new file: as far as its directory is open to others, so is the file.
+fn mode_in(path: &Path) -> u32 {
+    let directory = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let open = fs::metadata(directory).map_or(0, |found| found.mode());
+    FILE_MODE | (open & READ_BY_OTHERS)
 }
 
 impl File for fs::File {

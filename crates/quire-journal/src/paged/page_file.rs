@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::NonNull;
 
@@ -33,7 +34,7 @@ impl PageFile {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => (),
         }
-        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
         fs::remove_file(&path)?;
         let map = MmapOptions::new().len(size_max).map_raw(&file)?;
         // A child of this process must not write into the state of its parent.
