@@ -29,7 +29,7 @@ use quire_types::{Action, Timestamp};
 /// Selects sealed segments, always the oldest. A segment that is not selected, or must stay, keeps all later segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Those to which nothing was written after the instant.
+    /// Those to which nothing was written after the instant. A segment without records counts as written until the next record.
     Until(Timestamp),
     /// As many as it takes for the rest to be this large at most, in bytes: of the files in the journal directory when archiving, of
     /// those not compressed when compressing, of all when removing.
@@ -229,7 +229,9 @@ impl FileMaintenance {
                 continue;
             }
             let is_meant = match which {
-                Which::Until(instant) => summary.last_timestamp <= instant,
+                Which::Until(instant) => {
+                    written_until(segment, &segments).is_some_and(|last| last <= instant)
+                }
                 Which::Beyond { size_max } => size > size_max,
                 Which::All => true,
             };
@@ -355,6 +357,17 @@ impl FileMaintenance {
             .and_then(|()| disk.sync_directory(directory))
             .map_err(|error| JournalError::io(path, "removing a segment", &error))
     }
+}
+
+/// Until when a segment was written to, at the latest. One without records was the last one until the next record came; `None`: there is
+/// none yet.
+fn written_until(segment: &Segment, segments: &[Arc<Segment>]) -> Option<Timestamp> {
+    let summary = segment.summary();
+    if summary.count > 0 {
+        return Some(summary.last_timestamp);
+    }
+    let later = segments.iter().filter(|other| other.number > segment.number).map(|other| other.summary());
+    later.filter(|summary| summary.count > 0).map(|summary| summary.first_timestamp).next()
 }
 
 /// Copied at a time, so that a copy does not fill the memory with dirty pages.

@@ -487,3 +487,21 @@ fn a_reader_elsewhere_finds_the_files_that_were_moved_or_compressed_before_it_op
     let error = reader.cursor(Position(0)).next(reader.persisted(), &AllTopics).err().unwrap();
     assert!(matches!(error, JournalError::Removed { after: Position(0), .. }), "{error}");
 }
+
+#[test]
+fn a_sealed_segment_without_records_is_as_old_as_the_next_record() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
+    // Larger than the first segment, which is sealed without a record.
+    let data = vec![b'x'; 2 * small().segment_size as usize];
+    journal.append(&NewRecord { timestamp: Timestamp(5_000), ..record(1, "orders", &data) }).unwrap();
+    journal.submit();
+    journal.flush(SOON).unwrap();
+    journal.append(&NewRecord { timestamp: Timestamp(9_000), ..record(2, "orders", &data) }).unwrap();
+    journal.submit();
+    journal.flush(SOON).unwrap();
+    let maintenance = journal.maintenance();
+    let removed = |until| maintenance.plan(Action::Remove, Which::Until(Timestamp(until)), None).len();
+    assert_eq!(journal.reader().segments()[0].positions, None);
+    assert_eq!((removed(1), removed(4_999), removed(5_000)), (0, 0, 2));
+}
