@@ -6,8 +6,9 @@
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const MESSAGE: &str = "quire: the disk cannot read the states of queues that were paged out (the file queues.paging of \
-file_backed_metadata), and the process ends. Nothing is lost: the next start makes the queues again from the journal\n";
+const MESSAGE: &str = "quire: the disk cannot read memory that was paged out to a file in the journal directory \
+(file_backed_metadata of queues, file_backed of last-value topics), and the process ends. Nothing is lost: the next start makes \
+the queues and records again from the journal\n";
 
 /// Mappings that are watched: one for each journal of the process that has such queues. Further mappings are not reported.
 const RANGES_MAX: usize = 16;
