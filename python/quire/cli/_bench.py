@@ -14,6 +14,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 import quire
+from quire._process import start_thread
 from quire._units import counted
 from quire.cli import default_url
 from quire.cli._output import print_json
@@ -79,7 +80,7 @@ def subscribe(
         subscription = receiver.subscribe(topic)
         begun = time.perf_counter()
         thread = threading.Thread(target=_publish, args=(publisher, topic, messages, size))
-        thread.start()
+        start_thread(thread)
         _take(subscription, messages)
         seconds = time.perf_counter() - begun
         thread.join()
@@ -155,7 +156,7 @@ def queue(
         subscription = worker.subscribe(queue, max_backlog=max_backlog)
         begun = time.perf_counter()
         thread = threading.Thread(target=_publish, args=(publisher, topic, messages, size))
-        thread.start()
+        start_thread(thread)
         _take(subscription, messages, quire.Message.ack)
         worker.flush(timeout=_PATIENCE)
         seconds = time.perf_counter() - begun

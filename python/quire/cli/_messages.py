@@ -15,6 +15,8 @@ from typing import Any, Self
 
 import quire
 from quire._bookmarks import moment_of, point_to_core, range_to_core
+from quire._process import start_thread
+from quire._topics import is_pattern
 from quire._units import counted, seconds
 from quire.cli._csv import CsvTypes, delimiter_of
 from quire.cli._output import (
@@ -361,7 +363,7 @@ def _reminder(topic: str) -> threading.Timer:
     reminder = threading.Timer(_PATIENCE, print, [note], {"file": sys.stderr})
     reminder.daemon = True
     if sys.stderr.isatty():
-        reminder.start()
+        start_thread(reminder)
     return reminder
 
 

@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final, Unpack, cast
 
@@ -266,14 +267,18 @@ class Server:
         """Opens the journal and recovers it, on another thread."""
         assert self._loop is not None
         loop = self._loop
+        # The executor of the loop would start one more thread at the end, and hide the error when there is none.
+        executor = ThreadPoolExecutor(1, thread_name_prefix="quire-open")
         try:
             config = self.config.to_core(max_connections=connections_max)
             return await with_threads(
                 "opening the journal",
-                lambda: loop.run_in_executor(None, _quire.Engine, config, self._on_progress),
+                lambda: loop.run_in_executor(executor, _quire.Engine, config, self._on_progress),
             )
         except ConfigError as error:
             raise self.config.placed(error) from None
+        finally:
+            executor.shutdown(wait=False)
 
     async def _listen(self, transport: int, address: Address) -> asyncio.Server:
         """Binds the address of a transport; accepts nothing yet."""
