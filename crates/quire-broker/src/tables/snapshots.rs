@@ -7,10 +7,10 @@
 //! container are scanned one after another, each at its own position of the log. They do not depend on each other, so a start applies to each
 //! the records after its own position.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use quire_journal::{Journal, JournalError, Position, Sidecars};
+use quire_journal::{FoundSidecar, Journal, JournalError, Position, SidecarHead, Sidecars};
 use quire_table::{SnapshotHead, SnapshotOwner, SnapshotState, SnapshotWriter, snapshot_file};
 
 use super::snapshot_file::{
@@ -33,6 +33,12 @@ const FLUSH_AT_CLOSE_MAX: Duration = Duration::from_secs(60);
 /// Rows of one portion, and bytes of one part of the content.
 const EFFORT: usize = 256;
 const PART_SIZE: usize = 1024 * 1024;
+
+/// The file with the names of the topics and containers that have a snapshot: a start that does not find one of them knows that it is
+/// lost.
+const NAMES_FILE: &str = "snapshot-names.state";
+const NAMES_NAME: &str = "snapshot names";
+const NAMES_VERSION: u32 = 1;
 
 /// The snapshots of one broker.
 pub(super) struct Snapshots {
@@ -346,10 +352,18 @@ impl Tables {
     ) -> Result<(), JournalError> {
         let files = self.snapshots.files.clone();
         let existing = files.files()?;
+        let known = read_names(&files)?;
         for (unit, _) in self.units().collect::<Vec<_>>() {
             let name = self.definition_of(unit).name.to_string();
             let file = snapshot_file(&name);
             if !existing.contains(&file) {
+                if known.contains(&name) && cx.log.reader.first() > Position::new(1) {
+                    let reason = format!(
+                        "the snapshot {file} of the topic {name:?} is missing, and the log has lost older messages. Restore the file \
+                         from a backup. To build the topic from the messages that the log has, remove {NAMES_FILE}"
+                    );
+                    return Err(JournalError::BadOption { option: "sow_topic", reason });
+                }
                 self.write_empty(cx, unit)?;
                 continue;
             }
@@ -369,7 +383,8 @@ impl Tables {
                 Err(Some(reason)) if cx.log.reader.first() > Position::new(1) => {
                     let reason = format!(
                         "the snapshot {file} of the topic {name:?} is damaged, and the log has lost older messages: {reason}. \
-                         Remove the file to build the topic from the messages that the log has"
+                         Restore the file from a backup. To build the topic from the messages that the log has, remove the file and \
+                         {NAMES_FILE}"
                     );
                     return Err(JournalError::BadOption { option: "sow_topic", reason });
                 }
@@ -386,7 +401,11 @@ impl Tables {
             }
             cx.outputs.push_back(Output::Log(Event::SnapshotNotUsed { topic: name, reason }));
         }
-        Ok(())
+        // The snapshot of a topic that left the configuration stays until the user removes it.
+        let kept = known.iter().filter(|name| existing.contains(&snapshot_file(name))).cloned();
+        let own = self.units().map(|(unit, _)| self.definition_of(unit).name.to_string());
+        let names: BTreeSet<String> = kept.chain(own).collect();
+        if names != known { write_names(&files, &names) } else { Ok(()) }
     }
 
     /// Writes a snapshot that includes no part of the log, so that no other process removes journal files while the server is stopped.
@@ -429,4 +448,20 @@ impl Tables {
 /// Whether the log is persisted up to the positions of all sections.
 fn is_persisted(cx: &Context, sections: &[Section]) -> bool {
     sections.iter().all(|section| section.position <= cx.log.journal.persisted())
+}
+
+/// The content of [`NAMES_FILE`]. A file that is missing or damaged has no names.
+fn read_names(files: &Sidecars) -> Result<BTreeSet<String>, JournalError> {
+    Ok(match files.read(NAMES_FILE, NAMES_NAME)? {
+        FoundSidecar::Whole(head, content) if head.version == NAMES_VERSION => {
+            serde_json::from_slice(&content).unwrap_or_default()
+        }
+        _ => BTreeSet::new(),
+    })
+}
+
+fn write_names(files: &Sidecars, names: &BTreeSet<String>) -> Result<(), JournalError> {
+    let content = serde_json::json!(names).to_string();
+    let head = SidecarHead { version: NAMES_VERSION, ..SidecarHead::default() };
+    files.write(NAMES_FILE, NAMES_NAME, head, &[content.as_bytes()])
 }

@@ -259,14 +259,31 @@ fn a_damaged_snapshot_without_the_older_log_is_an_error_that_names_the_file() {
     let (journal, _) = Journal::driven_by_hand(disk.clone(), Path::new("journal"), &options).unwrap();
     let error = Broker::new(config.clone(), journal).err().unwrap().to_string();
     assert!(error.contains(&quire_table::snapshot_file("orders")), "{error}");
-    // Without the file the topic has what the log has.
+    // Without the file, a start still knows that there was one.
     disk.remove(&Path::new("journal").join(quire_table::snapshot_file("orders"))).unwrap();
+    let (journal, _) = Journal::driven_by_hand(disk.clone(), Path::new("journal"), &options).unwrap();
+    let error = Broker::new(config.clone(), journal).err().unwrap().to_string();
+    assert!(error.contains("is missing") && error.contains("snapshot-names.state"), "{error}");
+    // Without both files the topic has what the log has.
+    disk.remove(Path::new("journal/snapshot-names.state")).unwrap();
     let mut pair = Pair::on(disk, config);
     pair.client(2, "reader");
     let is_warning =
         |event: &Event| matches!(event, Event::RecordsMissing { topic, .. } if topic == "orders");
     assert!(pair.log.iter().any(is_warning));
     assert!(pair.records(2, query(5, "orders")).len() <= 3);
+}
+
+#[test]
+fn a_topic_that_is_new_in_the_configuration_needs_no_snapshot_of_removed_files() {
+    let mut pair = with_topics([sow_topic("orders")]);
+    fill_files(&mut pair, 1);
+    let pair = restart(pair, sow_config([sow_topic("orders")]));
+    let maintenance = pair.broker.journal().maintenance();
+    assert!(!maintenance.remove(Which::All, pair.broker.needed_position()).unwrap().is_empty());
+    let both = sow_config([sow_topic("orders"), sow_topic("trades")]);
+    let mut pair = restart(restart(pair, both.clone()), both);
+    assert!(!pair.records(2, query(5, "orders")).is_empty());
 }
 
 #[test]
