@@ -6,11 +6,13 @@ use std::time::Duration;
 use quire_journal::{Action, JournalError};
 use serde::Deserialize;
 
-use super::links::{Definition as LinkDefinition, ReplicationConfig};
+use super::links::{Definition as LinkDefinition, ReplicatedTopic, ReplicationConfig};
 use super::queues::{Definition, QueueSettings};
 use super::tables::{SowTopicSettings, TableDefinition};
 use super::topic::RecordingRule;
 use quire_expression::filter::{ClientFacts, FilterOptions, InstanceFacts, similar};
+use quire_expression::message_type::MessageType;
+use quire_expression::topic::TopicSelector;
 use quire_queue::QUEUES_MAX;
 
 /// Everything that a broker needs to know before it starts.
@@ -442,7 +444,16 @@ impl BrokerConfig {
         let tables = TableDefinition::compile(&self.sow_topics, &rules, &names, &options);
         let links = self.replication.compile(&self.name, &options);
         match (queues, tables, links) {
-            (Ok(queues), Ok(tables), Ok(links)) => Ok(Compiled { rules, queues, tables, links }),
+            (Ok(queues), Ok(tables), Ok(links)) => {
+                let mut errors = ConfigErrors::default();
+                let shared = queues.iter().enumerate().filter(|(_, queue)| !self.is_local_queue(&queue.name));
+                for (index, queue) in shared {
+                    if let Some(refused) = self.replication.refuses(queue, true) {
+                        errors.push(ConfigError::new(format!("queues[{index}].name"), refused));
+                    }
+                }
+                errors.none_or(Compiled { rules, queues, tables, links })
+            }
             (queues, tables, links) => {
                 let mut errors = queues.err().unwrap_or_default();
                 errors.0.extend(tables.err().unwrap_or_default().0);
@@ -487,8 +498,41 @@ impl BrokerConfig {
                     queue.name
                 ));
             }
-            // Dead letters on a topic without a queue are for subscribers, unless the name looks misspelled.
+            let named = rules.iter().filter_map(RecordingRule::name);
+            for topic in named.filter(|topic| queue.selector.matches(topic)) {
+                let recorded = RecordingRule::message_type_of(rules, topic);
+                if let Some(other) = recorded.filter(|recorded| *recorded != queue.message_type) {
+                    warnings.push(format!(
+                        "queue {:?}: the transaction log records its underlying topic {topic:?} as {}, and the queue has the \
+                         message_type {}, so messages on it do not enter the queue",
+                        queue.name,
+                        other.name(),
+                        queue.message_type.name()
+                    ));
+                }
+            }
+            let is_local = self.is_local_queue(&queue.name);
+            if let Some(reason) = self.replication.refuses(queue, false).filter(|_| !is_local) {
+                warnings.push(format!("queue {:?}: {reason}", queue.name));
+            }
             let topic = queue.dead_letter_topic.as_deref().unwrap_or_default();
+            if let Some(to) = self.replication.sends(topic, MessageType::Json).filter(|_| is_local) {
+                warnings.push(format!(
+                    "local_queue {:?}: its dead_letter_topic {topic:?} is sent to {to:?}. If both instances have the queue, each \
+                     has the dead letters of both, and a redrive on each publishes every message twice. Use a \
+                     dead_letter_topic that is not replicated, or redrive on one instance only",
+                    queue.name
+                ));
+            }
+            if self.sow_topics.iter().any(|table| table.key.is_empty() && table.includes(topic)) {
+                warnings.push(format!(
+                    "queue {:?}: its dead_letter_topic {topic:?} is a last-value topic whose keys publishers supply. A dead \
+                     letter has no key, so it never becomes a record; name another topic, or give the topic a key such as \
+                     [\"/queue\", \"/position\"]",
+                    queue.name
+                ));
+            }
+            // Dead letters on a topic without a queue are for subscribers, unless the name looks misspelled.
             let is_taken = queues.iter().any(|other| other.selector.matches(topic));
             let others = queues.iter().map(|other| other.selector.text());
             if let Some(similar) = similar(topic, others).filter(|_| !is_taken) {
@@ -499,6 +543,49 @@ impl BrokerConfig {
             }
         }
         warnings
+    }
+}
+
+impl ReplicationConfig {
+    /// A destination to which messages of a topic are sent.
+    fn sends(&self, topic: &str, message_type: MessageType) -> Option<&str> {
+        let sends = |sent: &ReplicatedTopic| {
+            sent.message_type == message_type.name()
+                && TopicSelector::new(&sent.name).is_ok_and(|selector| selector.matches(topic))
+        };
+        let found = self.destinations.iter().find(|destination| destination.topics.iter().any(sends));
+        found.map(|destination| destination.name.as_str())
+    }
+
+    /// Why a queue that is not a local one cannot be here: messages of its topics come from another instance, too. With `is_certain`: the
+    /// destination of a sync link has to send them here, or it refuses the link. Otherwise: it may.
+    pub(crate) fn refuses(&self, queue: &Definition, is_certain: bool) -> Option<String> {
+        if !self.accepts {
+            return None;
+        }
+        let shares = |sent: &ReplicatedTopic| {
+            let Ok(selector) = TopicSelector::new(&sent.name) else { return false };
+            let names_one = matches!(&selector, TopicSelector::Name(name) if queue.selector.matches(name));
+            sent.message_type == queue.message_type.name()
+                && (names_one || selector.matches(&queue.publish_target))
+        };
+        let sharing = self.destinations.iter().filter(|destination| destination.topics.iter().any(shares));
+        let mut sharing = sharing.filter(|destination| destination.is_mutual() == is_certain);
+        let name = &sharing.next()?.name;
+        let (topics, advice) = (
+            queue.selector.text(),
+            "define it as [[local_queue]]: then each instance delivers every message to its own consumers",
+        );
+        Some(match is_certain {
+            true => format!(
+                "the queue takes messages of {topics:?}, which {name:?} and this instance send to each other, and the link would be \
+                 refused; {advice}"
+            ),
+            false => format!(
+                "it takes messages of {topics:?}, which are sent to {name:?}. If {name:?} sends them to this instance, too, the link \
+                 is refused: then {advice}"
+            ),
+        })
     }
 }
 

@@ -369,6 +369,7 @@ impl Broker {
         self.tables
             .admit_topic(&mut self.cx, topic, usize::MAX)
             .map_err(|refused| format!("the topic {name:?}: {}", refused.reason))?;
+        self.cx.topics.note_incoming(topic);
         let known = self.cx.topics.topic(topic);
         let recording = &known.recording;
         if !recording.is_configured() || !recording.records_any() {

@@ -75,6 +75,10 @@ pub(super) fn check(
         }
     }
     if mistakes.is_empty() {
+        for offer in &hello.topics {
+            let topic = cx.topics.intern(offer.topic);
+            cx.topics.note_incoming(topic);
+        }
         return Ok(());
     }
     Err(mistakes.join("; "))

@@ -135,6 +135,13 @@ impl Definition {
     }
 }
 
+impl DestinationSettings {
+    /// Whether the destination has to send the same topics to this instance: clients fail over between both.
+    pub(crate) fn is_mutual(&self) -> bool {
+        self.sync_type == SyncType::Sync && !self.exclude_validation.iter().any(|check| check == REPLICATE)
+    }
+}
+
 impl ReplicationConfig {
     /// The destinations with their patterns and filters compiled.
     pub(crate) fn compile(

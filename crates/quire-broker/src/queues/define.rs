@@ -330,6 +330,7 @@ impl QueueService {
         Ok(Begun::Step(queue, Step::Ready(Position::ZERO, Change::Drop { warnings })))
     }
 
+        check_not_replicated(cx, &definition)?;
     /// One step of a command; `None`: it is answered.
     fn take_step(&mut self, cx: &mut Context, current: Current) -> Option<Current> {
         let Current { by, queue, step } = current;
@@ -510,5 +511,20 @@ fn check_unused(cx: &Context, name: &str) -> Result<(), Refused> {
             );
             Err(Refused::new(Code::BadOption, reason))
         }
+/// A link with the topics of a queue that is not a local one is refused, and a queue that is created at run time cannot be a local one.
+fn check_not_replicated(cx: &Context, definition: &Definition) -> Result<(), Refused> {
+    let refused = match cx.topics.incoming(&definition.selector) {
+        Some(topic) => Some(format!(
+            "messages of the topic {topic:?} come from another instance, and the next link would be refused; define the queue \
+             as [[local_queue]] in the configuration"
+        )),
+        None => cx.config.replication.refuses(definition, true),
+    };
+    match refused {
+        Some(reason) => Err(Refused::new(Code::BadOption, format!("underlying_topic: {reason}"))),
+        None => Ok(()),
+    }
+}
+
     }
 }

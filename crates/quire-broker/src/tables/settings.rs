@@ -254,6 +254,14 @@ impl TableDefinition {
 }
 
 impl SowTopicSettings {
+    /// Whether a topic is this one, or belongs to it. A pattern that cannot be compiled includes none.
+    pub(crate) fn includes(&self, topic: &str) -> bool {
+        match &self.pattern {
+            Some(pattern) => whole_names(pattern).is_ok_and(|pattern| pattern.matches(topic)),
+            None => self.name == topic,
+        }
+    }
+
     /// The topic; `None` after a mistake, which is among the errors then.
     fn compile(
         &self,

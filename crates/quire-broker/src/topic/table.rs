@@ -93,6 +93,8 @@ pub(crate) struct Topic {
     pub(crate) table: Option<TableId>,
     /// Messages that ask for nothing special are not checked: the topic is configured, validates nothing and keeps no last values.
     pub(crate) takes_plain: bool,
+    /// Messages of it come from other instances.
+    is_incoming: bool,
     /// A queue has the name. A subscription without a bookmark then never subscribes to the topic itself.
     pub(crate) is_queue: bool,
     /// Subscriptions that name this topic.
@@ -152,6 +154,18 @@ impl TopicTable {
             generation: 0,
             arena: Arena::default(),
         }
+    }
+
+    /// Messages of the topic come from other instances.
+    pub(crate) fn note_incoming(&mut self, topic: TopicId) {
+        self.topics[topic.0 as usize].is_incoming = true;
+    }
+
+    /// A topic of which messages come from other instances, among those that are selected.
+    pub(crate) fn incoming(&self, selector: &TopicSelector) -> Option<Arc<str>> {
+        let all = self.topics.iter().map(|(_, topic)| topic);
+        let mut incoming = all.filter(|topic| topic.is_incoming && selector.matches(&topic.name));
+        incoming.next().map(|topic| topic.name.clone())
     }
 
     /// The last-value topic with this name.
@@ -314,6 +328,7 @@ impl TopicTable {
             table,
             name: name.clone(),
             is_admitted: false,
+            is_incoming: false,
             queues: queues_of(&self.routes, &name, &recording),
             is_queue: self.routes.iter().flatten().any(|route| route.name == name),
             recording,

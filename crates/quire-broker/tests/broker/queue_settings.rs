@@ -197,3 +197,90 @@ fn a_dead_letter_topic_that_looks_misspelled_is_a_warning() {
         assert_eq!(warnings.len(), expected, "{topic}: {warnings:?}");
     }
 }
+
+/// What a diagnosis says about a queue over `orders`, with these further settings.
+fn diagnosis(further: serde_json::Value) -> (Vec<ConfigError>, Vec<String>) {
+    let mut text = serde_json::json!({
+        "transaction_log": {"topics": [
+            {"name": "orders/fix", "message_type": "fix"},
+            {"name": "^orders", "message_type": "json"},
+            {"name": "dead", "message_type": "json"},
+        ]},
+        "queues": [{
+            "name": "jobs", "message_type": "json", "underlying_topic": "orders", "dead_letter_topic": "dead",
+        }],
+    });
+    let serde_json::Value::Object(further) = further else { panic!("{further}") };
+    further.into_iter().for_each(|(key, value)| text[key] = value);
+    BrokerConfig::diagnose(&text.to_string())
+}
+
+fn destination(topic: &str, sync_type: &str, excluded: &[&str]) -> serde_json::Value {
+    serde_json::json!({
+        "name": "east-2", "addresses": ["h:1"], "sync_type": sync_type, "exclude_validation": excluded,
+        "topics": [{"name": topic, "message_type": "json"}],
+    })
+}
+
+#[test]
+fn a_queue_over_topics_of_a_mutual_link_is_refused_unless_it_is_local() {
+    let replication = |topic: &str, sync_type: &str, excluded: &[&str], local: &[&str], accepts: bool| {
+        serde_json::json!({"replication": {
+            "accepts": accepts, "destinations": [destination(topic, sync_type, excluded)], "local_queues": local,
+        }})
+    };
+    for topic in ["^", "^ord", "orders"] {
+        let (errors, _) = diagnosis(replication(topic, "sync", &[], &[], true));
+        assert_eq!(errors.len(), 1, "{topic}: {errors:?}");
+        assert_eq!(errors[0].key, "queues[0].name");
+        assert!(errors[0].reason.contains("east-2") && errors[0].reason.contains("[[local_queue]]"));
+        assert!(diagnosis(replication(topic, "sync", &[], &["jobs"], true)).0.is_empty());
+    }
+    // Another topic, or an instance that takes no links.
+    assert!(diagnosis(replication("trades", "sync", &[], &[], true)).0.is_empty());
+    assert!(diagnosis(replication("^", "sync", &[], &[], false)).0.is_empty());
+    // Whether the destination sends the topics back is not known.
+    for (sync_type, excluded) in [("async", &[][..]), ("sync", &["replicate"][..])] {
+        let (errors, warnings) = diagnosis(replication("orders", sync_type, excluded, &[], true));
+        assert_eq!((errors.len(), warnings.len()), (0, 1), "{errors:?} {warnings:?}");
+        assert!(warnings[0].contains("[[local_queue]]"), "{warnings:?}");
+    }
+}
+
+#[test]
+fn dead_letters_of_a_local_queue_on_a_replicated_topic_are_a_warning() {
+    for (topic, local, expected) in [("dead", "jobs", 1), ("^other", "jobs", 0), ("dead", "none", 0)] {
+        let (errors, warnings) = diagnosis(serde_json::json!({"replication": {
+            "accepts": true, "destinations": [destination(topic, "sync", &[])], "local_queues": [local],
+        }}));
+        assert!(errors.is_empty(), "{errors:?}");
+        assert_eq!(warnings.len(), expected, "{topic} {local}: {warnings:?}");
+    }
+}
+
+#[test]
+fn dead_letters_on_a_last_value_topic_without_a_key_are_a_warning() {
+    for (topic, expected) in [
+        (serde_json::json!({"name": "dead", "message_type": "json"}), 1),
+        (serde_json::json!({"name": "all", "message_type": "json", "pattern": "d.*"}), 1),
+        (serde_json::json!({"name": "dead", "message_type": "json", "key": ["/queue", "/position"]}), 0),
+    ] {
+        let (errors, warnings) = diagnosis(serde_json::json!({"sow_topics": [topic]}));
+        assert!(errors.is_empty(), "{errors:?}");
+        assert_eq!(warnings.len(), expected, "{warnings:?}");
+    }
+}
+
+#[test]
+fn a_topic_of_another_message_type_under_the_pattern_of_a_queue_is_a_warning() {
+    let queue = |pattern: &str| {
+        serde_json::json!({"queues": [{
+            "name": "jobs", "message_type": "json", "underlying_topic": pattern, "default_publish_target": "orders",
+        }]})
+    };
+    let (errors, warnings) = diagnosis(queue("^orders"));
+    assert!(errors.is_empty(), "{errors:?}");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("orders/fix") && warnings[0].contains("fix"), "{warnings:?}");
+    assert!(diagnosis(queue("^orders$")).1.is_empty());
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quire_broker::{AdminCommand, AdminReply, Compression, ReplicatedTopic, SyncType};
+use quire_broker::{AdminCommand, AdminReply, Compression, QueueSettings, ReplicatedTopic, SyncType};
 use quire_command::*;
 use quire_types::Timestamp;
 
@@ -568,4 +568,36 @@ fn a_fully_durable_subscription_gets_a_message_when_the_sync_destinations_have_i
     cluster.admin(0, AdminCommand::Link { destination: "b".into(), action: LinkAction::Downgrade });
     cluster.settle();
     assert_eq!(cluster.at(0).take_data(3).len(), 2);
+}
+
+#[test]
+fn a_queue_over_topics_of_other_instances_cannot_be_created_at_run_time() {
+    let create = |cluster: &mut Cluster, number: usize, topic: &str| {
+        let settings = QueueSettings {
+            name: "work".into(),
+            underlying_topic: Some(topic.into()),
+            default_publish_target: topic.starts_with('^').then(|| "orders/1".into()),
+            ..QueueSettings::default()
+        };
+        match cluster.admin(number, AdminCommand::CreateQueue(Box::new(settings))) {
+            AdminReply::Refused { reason, .. } => Err(reason),
+            AdminReply::QueueCreated { .. } => Ok(()),
+            reply => panic!("{reply:?}"),
+        }
+    };
+    // A link in both directions refuses the queue, also without any message.
+    for topic in ["orders/1", "^orders"] {
+        let reason = create(&mut Cluster::new(pair_of(SyncType::Sync)), 0, topic).unwrap_err();
+        assert!(reason.contains("[[local_queue]]"), "{reason}");
+    }
+    // The destination of a link in one direction learns with the first message what comes in.
+    let mut cluster =
+        Cluster::new(vec![instance("a", vec![destination("b", SyncType::Sync)]), instance("b", vec![])]);
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 1);
+    let topic = cluster.at(1).broker.journal().topics_after("", 1).remove(0);
+    let reason = create(&mut cluster, 1, &topic).unwrap_err();
+    assert!(reason.contains("come from another instance"), "{reason}");
+    // The source has the queue: nothing comes in.
+    create(&mut cluster, 0, "orders/1").unwrap();
 }
