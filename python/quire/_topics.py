@@ -19,3 +19,8 @@ def exact(topic: str) -> str:
     """
     check_type(topic, str, "topic")
     return f"^{re.escape(topic)}$" if _PATTERN.search(topic) else topic
+
+
+def is_pattern(topic: str) -> bool:
+    """Whether a subscription takes the text for a pattern."""
+    return _PATTERN.search(topic) is not None

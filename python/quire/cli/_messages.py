@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from operator import itemgetter
 from typing import Any, Self
@@ -322,6 +323,12 @@ def subscribe(
             raise
         if ack and (refusal := refusal_of(topic, subscription._core)):
             raise refusal
+        if browses and (queues := _queues_among(client, topic)):
+            names = ", ".join(queues[:3]) + (f" and {len(queues) - 3} more" if len(queues) > 3 else "")
+            note = f"quire: {topic} also matches {counted(len(queues), 'queue')}: {names}. Messages of topics with these names are not"
+            print(
+                f"{note} shown: consumers take them. quire subscribe {queues[0]} shows them", file=sys.stderr
+            )
         shown = 0
         reminder = _reminder(topic)
         while count is None or shown < count:
@@ -459,6 +466,16 @@ def _show_all(
         # The column may be one of the order.
         show_filter_mistake(order_by if error.reason.startswith("order_by") else filter, error)
         raise
+
+
+def _queues_among(client: quire.Client, pattern: str) -> list[str]:
+    """The queues whose names a pattern matches; none when the topic is no pattern, or one that only the server understands."""
+    if not is_pattern(pattern):
+        return []
+    with suppress(re.error):
+        found = re.compile(pattern)
+        return [name for name in client.queue_stats() if found.search(name)]
+    return []
 
 
 def _is_queue(client: quire.Client, topic: str) -> bool:
