@@ -199,3 +199,34 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     refused = command_line.quire("up", str(tmp_path / "trial"))
     assert refused.returncode == 2
     assert "trial is a file: name a directory" in refused.stderr
+
+
+def test_up_says_which_links_are_not_live(tmp_path: Path) -> None:
+    directory = tmp_path / "trial"
+    with running(str(directory), "--port", "0", "--sync-type", "async") as (process, said):
+        assert {link["state"] for link in said["links"]} == {"live"}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    # A queue over the topics of an async pair: only the link finds out.
+    for file in directory.glob("*.toml"):
+        file.write_text(file.read_text() + '\n[[queue]]\nname = "jobs"\nmessage_type = "json"\n')
+    with running(str(directory)) as (process, said):
+        assert "live" not in {link["state"] for link in said["links"]}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+        assert process.stderr is not None
+        told = process.stderr.read()
+    assert "the link from instance-1 to instance-2 is not live" in told
+    assert "[[local_queue]]" in told
+
+
+def test_up_refuses_a_queue_in_a_sync_pair_before_anything_starts(tmp_path: Path) -> None:
+    directory = tmp_path / "trial"
+    with running(str(directory), "--port", "0") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    for file in directory.glob("*.toml"):
+        file.write_text(file.read_text() + '\n[[queue]]\nname = "jobs"\nmessage_type = "json"\n')
+    said = command_line.quire("up", str(directory))
+    assert said.returncode == 2
+    assert "queue[0].name" in said.stderr

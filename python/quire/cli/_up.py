@@ -15,13 +15,15 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
 from quire._errors import ConfigError, QuireError
 from quire._process import StopSignals
+from quire.client._blocking import Client
 from quire.config import Address, Config
 
 #: More instances than a trial needs. Each one has its ports among these.
@@ -31,6 +33,8 @@ PORT: Final = 9007
 LINKS_ABOVE: Final = 100
 #: Seconds that the instances have to stop.
 STOP_TIMEOUT: Final = 30.0
+#: Seconds that the links have to come up.
+LINKS_TIMEOUT: Final = 10.0
 
 SyncType = Literal["sync", "async"]
 
@@ -63,6 +67,9 @@ def up(
         if is_new:
             files = _write(directory, instances or 2, PORT if port is None else port, sync_type or "sync")
         found = [_Instance(file, Config.load(file)) for file in files]
+        for instance in found:
+            # Before anything starts, and with the line of the mistake.
+            instance.config.check()
         if not is_new:
             _check_same(directory, found, instances, port, sync_type)
         for instance in found:
@@ -200,7 +207,8 @@ def _run(directory: Path, instances: list[_Instance], *, as_json: bool) -> int:
             instance.process = _launch(instance.file, log)
         for instance in instances:
             instance.url = _url_of(instance)
-        _introduce(directory, instances, as_json=as_json)
+        links = _await_links(instances, stopping)
+        _introduce(directory, instances, links, as_json=as_json)
         while not stopping.wait(0.2):
             for instance in instances:
                 _look_at(instance)
@@ -228,21 +236,64 @@ def _url_of(instance: _Instance) -> str:
     return url
 
 
-def _introduce(directory: Path, instances: list[_Instance], *, as_json: bool) -> None:
-    """Says where the instances are, and how to connect."""
+@dataclass(frozen=True)
+class _Link:
+    source: str
+    destination: str
+    state: str
+    last_error: str | None
+
+
+def _await_links(instances: list[_Instance], stopping: StopSignals) -> list[_Link]:
+    """Waits until every link is live, for at most `LINKS_TIMEOUT`; gives the links."""
+    deadline = time.monotonic() + LINKS_TIMEOUT
+    while True:
+        links = [link for instance in instances for link in _links_of(instance)]
+        is_up = all(link.state == "live" for link in links)
+        if is_up or time.monotonic() > deadline or stopping.wait(0.1):
+            return links
+
+
+def _links_of(instance: _Instance) -> list[_Link]:
+    """The links of an instance to others."""
+    if not instance.config.replication.destination:
+        return []
+    try:
+        with Client(instance.url) as client:
+            found = client._replication()["destinations"]
+    except QuireError as error:
+        return [
+            _Link(instance.file.stem, destination.name, "unknown", str(error))
+            for destination in instance.config.replication.destination
+        ]
+    return [_Link(instance.file.stem, link["name"], link["state"], link["last_error"]) for link in found]
+
+
+def _introduce(directory: Path, instances: list[_Instance], links: list[_Link], *, as_json: bool) -> None:
+    """Prints where the instances are, the state of their links, and how to connect."""
+    for link in links:
+        if link.state != "live":
+            reason = f": {link.last_error}" if link.last_error else ""
+            print(
+                f"quire: the link from {link.source} to {link.destination} is not live ({link.state}{reason})",
+                file=sys.stderr,
+                flush=True,
+            )
     urls = [instance.url for instance in instances]
     if as_json:
         said: dict[str, Any] = {
             "urls": {instance.file.stem: instance.url for instance in instances},
             "pids": {instance.file.stem: _pid(instance) for instance in instances},
             "directory": str(directory),
+            "links": [asdict(link) for link in links],
         }
         print(json.dumps(said), flush=True)
         return
     for instance in instances:
         print(f"{instance.file.stem}: {instance.url}, process {_pid(instance)}, log in {instance.log}")
     print(f'connect: quire.Client({json.dumps(urls)}, name="my-program")')
-    print(f"links: quire replication ls --url {urls[0]}")
+    live = sum(link.state == "live" for link in links)
+    print(f"links: {live} of {len(links)} live; quire replication ls --url {urls[0]}")
     print(f"an instance that was killed: quire serve {instances[0].file}")
     print("stop: Ctrl-C", flush=True)
 
