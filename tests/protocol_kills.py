@@ -47,7 +47,13 @@ _SETTINGS: dict[str, Any] = {
     "transaction_log": {"topic": [{"name": f"^{_TOPIC}$", "message_type": "json"}]},
     "queue": [
         # A lease ends with its connection only: then nobody is given what another has acknowledged.
-        {"name": _QUEUE, "message_type": "json", "underlying_topic": _TOPIC}
+        {
+            "name": _QUEUE,
+            "message_type": "json",
+            "underlying_topic": _TOPIC,
+            "lease_period": "disabled",
+            "retry_delay": [],
+        }
     ],
 }
 

@@ -159,7 +159,7 @@ def test_sizes_intervals_and_directories_are_read(tmp_path: Path) -> None:
             [
                 "1: queue[0].message_type: this key is required",
                 "4: queue[1].message_type: this key is required",
-                '6: queue[1].lease_period: expected a duration above 0 such as "30s", got "soon"',
+                '6: queue[1].lease_period: expected a duration above 0 such as "30s", or "disabled", got "soon"',
             ],
         ),
         (

@@ -22,7 +22,7 @@ import quire.client._worker
 from quire.testing import ServerProcess, server
 from support.waiting import PATIENCE, stop, wait_until
 
-QUEUES = (
+QUEUES: tuple[dict[str, object], ...] = (
     # So long that no lease ends by itself in a test.
     {"name": "JOBS", "message_type": "json", "underlying_topic": "tasks", "lease_period": "1h"},
     {"name": "SHORT", "message_type": "json", "underlying_topic": "brief", "lease_period": "1s"},
@@ -38,6 +38,8 @@ QUEUES = (
     },
     {"name": "PATIENT", "message_type": "json", "underlying_topic": "slow", "retry_delay": ["1h", "2h"]},
 )
+# A cancelled message returns at once, unless the queue says otherwise.
+QUEUES = tuple({"retry_delay": [], **queue} for queue in QUEUES)
 #: Memory is a place of one name for each test.
 PLACES = itertools.count()
 

@@ -15,14 +15,21 @@ import quire
 from support.waiting import PATIENCE, wait_until
 
 QUEUES = (
-    # Without a lease period, no lease ends by itself.
-    {"name": "JOBS", "message_type": "json", "underlying_topic": "tasks"},
+    # No lease ends by itself, and a cancelled message returns at once.
+    {
+        "name": "JOBS",
+        "message_type": "json",
+        "underlying_topic": "tasks",
+        "lease_period": "disabled",
+        "retry_delay": [],
+    },
     {"name": "ONCE", "message_type": "json", "underlying_topic": "single", "semantics": "at-most-once"},
     {
         "name": "TRIED",
         "message_type": "json",
         "underlying_topic": "tries",
         "max_cancels": 2,
+        "retry_delay": [],
         "dead_letter_topic": "dead",
     },
 )

@@ -187,7 +187,7 @@ class Queue:
 
         Returns `False` when the connection does not have the message.
         """
-        length = self._config.lease_period if period is None else seconds(period, "period")
+        length = self._config.lease_seconds if period is None else seconds(period, "period")
         if length is None:
             raise ConfigError("period: the queue has no lease period of its own to extend by")
         return self._core.extend(connection, position, self._now + round(length * 1e9), self._now)

@@ -249,6 +249,42 @@ pub enum Event {
         /// How many messages.
         count: u64,
     },
+    /// A message expired at a limit of its queue, and no topic gets it. At most one of these and of the next for each queue and minute.
+    MessageExpired {
+        /// The queue.
+        queue: String,
+        /// As in [`Event::DeadLetter`].
+        message: String,
+        /// Why it expired.
+        reasons: Reasons,
+        /// How often it was delivered.
+        deliveries: u32,
+        /// How often it was cancelled.
+        cancels: u32,
+    },
+    /// Further messages expired at a limit of their queue since the last line, and no topic gets them.
+    MessagesExpired {
+        /// The queue.
+        queue: String,
+        /// How many messages.
+        count: u64,
+    },
+    /// A message was cancelled again and again. At most one of these and of the next for each queue and minute.
+    MessageCancelled {
+        /// The queue.
+        queue: String,
+        /// As in [`Event::DeadLetter`].
+        message: String,
+        /// How often it was cancelled.
+        cancels: u32,
+    },
+    /// Messages were cancelled again and again since the last line.
+    MessagesCancelled {
+        /// The queue.
+        queue: String,
+        /// How many times.
+        count: u64,
+    },
     /// The file with the settled positions of queues could not be written. The next start takes longer.
     QueuePointsNotSaved {
         /// The error of the disk.
@@ -501,6 +537,10 @@ impl Event {
     }
 }
 
+            | Event::MessageExpired { .. }
+            | Event::MessagesExpired { .. }
+            | Event::MessageCancelled { .. }
+            | Event::MessagesCancelled { .. }
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -570,6 +610,30 @@ impl fmt::Display for Event {
                 write!(f, "{path}: cut {size} bytes of an unfinished write at byte {offset}; nothing in them was acknowledged")
             }
             Event::SequencesLost => f.write_str(
+            Event::MessageExpired { queue, message, reasons, deliveries, cancels } => {
+                write!(
+                    f,
+                    "queue {queue:?}: message {message} expired ({reasons}, deliveries: {deliveries}, cancels: {cancels}) and left the \
+                     queue, which has no dead_letter_topic. The log still has it"
+                )
+            }
+            Event::MessagesExpired { queue, count: 1 } => {
+                write!(f, "queue {queue:?}: 1 more message expired at a limit and left the queue")
+            }
+            Event::MessagesExpired { queue, count } => {
+                write!(f, "queue {queue:?}: {count} more messages expired at a limit and left the queue")
+            }
+            Event::MessageCancelled { queue, message, cancels } => {
+                write!(
+                    f,
+                    "queue {queue:?}: message {message} was cancelled {cancels} times. max_cancels or max_deliveries ends the attempts, and \
+                     dead_letter_topic keeps the message"
+                )
+            }
+            Event::MessagesCancelled { queue, count } => {
+                let times = if *count == 1 { "time" } else { "times" };
+                write!(f, "queue {queue:?}: messages with many cancels were cancelled {count} more {times}")
+            }
                 "clients.ack was missing or damaged and older journal files were removed: publishers that wrote only to those files \
                  are not recognized, and messages that they send again are recorded again",
             ),

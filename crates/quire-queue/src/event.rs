@@ -148,6 +148,11 @@ impl Reasons {
         self.0 & reason.0 == reason.0
     }
 
+    /// Whether a limit of the attempts is among them: no consumer could handle the message.
+    pub fn is_limit(self) -> bool {
+        self.contains(Reasons::MAX_CANCELS) || self.contains(Reasons::MAX_DELIVERIES)
+    }
+
     /// The stable names.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(reason, _)| self.contains(*reason)).map(|(_, name)| name)

@@ -157,6 +157,8 @@ def purge(
 ) -> int:
     """Remove messages from a queue. The log keeps them, and the dead letter topic of the queue gets them.
 
+    Messages of a queue with leasing = "strict" can be removed by their holder only, so purge fails there.
+
     For example:
       quire queue purge ORDERS_RISK --filter "/qty < 1"
       quire queue purge ORDERS_RISK --all
@@ -171,7 +173,13 @@ def purge(
     if (filter is None) != all:
         raise quire.ConfigError("purge: say which messages, by --filter or --all")
     with quire.Client(url or default_url()) as client:
-        before = client.queue_stats(queue)[queue]["expired"]
+        figures = client.queue_stats(queue)[queue]
+        if figures.get("strict"):
+            raise quire.QuireError(
+                f'purge: queue {queue} has leasing = "strict", so only the consumer that holds a message can remove it; nothing '
+                f"was removed. Take the messages instead: quire subscribe {queue} --ack"
+            )
+        before = figures["expired"]
         client.ack(queue, filter=filter or "", expire=True)
         client.flush()
         count = client.queue_stats(queue)[queue]["expired"] - before

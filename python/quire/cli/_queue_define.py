@@ -66,7 +66,7 @@ def create(
     fairness_model
         Rule that chooses the consumer of a message: fast, round-robin or proportional.
     lease_period
-        Time for which a consumer may hold a message, such as 30s. Default: without end.
+        Time for which a consumer may hold a message, such as 30s, or disabled. Default: 5m.
     leasing
         With strict, only the holder of a message can acknowledge it. With sublease, every consumer can.
     max_backlog
@@ -78,7 +78,7 @@ def create(
     max_cancels
         Limit of cancels of a message. One more, and the message expires.
     retry_delay
-        Times that a message waits after its first cancel, its second, and so on.
+        Times that a message waits after its first cancel, its second, and so on, or 0s. Default: 100ms 1s 10s 1m.
     expiration
         Lifetime of a message in the queue, such as 1h.
     expiration_model
@@ -181,7 +181,7 @@ def alter(
     queue
         Name of the queue.
     lease_period
-        Time for which a consumer may hold a message, such as 30s. It applies to the next deliveries.
+        Time for which a consumer may hold a message, such as 30s, or disabled. It applies to the next deliveries.
     leasing
         With strict, only the holder of a message can acknowledge it. With sublease, every consumer can.
     max_backlog

@@ -20,6 +20,7 @@ class QueueSettings(TypedDict, total=False):
     default_publish_target: str
     semantics: Literal["at-least-once", "at-most-once"]
     fairness_model: Literal["fast", "round-robin", "proportional"]
+    #: `"disabled"`: without end.
     lease_period: Duration
     leasing: Literal["strict", "sublease"]
     max_backlog: int
@@ -93,4 +94,5 @@ def changes_to_core(name: str, changes: QueueChanges) -> str:
     names = {key: key if key in core else f"{key}_ns" for key in given}
     if "max_queue_depth" in names:
         names["max_queue_depth"] = "target_queue_depth"
-    return json.dumps({names[key]: None if given[key] is None else core[names[key]] for key in given})
+    # `core` has the default of a key whose value is `None`.
+    return json.dumps({name: core[name] for name in names.values()})

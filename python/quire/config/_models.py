@@ -31,7 +31,15 @@ from quire.config._last_values import TABLES_LATER, SowTopic, not_in_this_versio
 from quire.config._locate import line_of, path_text, place_of
 from quire.config._mistakes import Mistakes, expected, got, refused, together
 from quire.config._replication import Replication
-from quire.config._values import Address, Duration, Period, Size, duration_between, size_between
+from quire.config._values import (
+    Address,
+    Duration,
+    LeasePeriod,
+    Period,
+    Size,
+    duration_between,
+    size_between,
+)
 
 DEFAULT_ADDRESS = "127.0.0.1:9007"
 
@@ -41,6 +49,14 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 #: The words for the ends of the log.
 _POINTS = ("epoch", "now")
+
+#: The lease period of an at-least-once queue that sets none, in seconds. A consumer that hangs gives its messages back after it. It is
+#: longer than most handlers take, because a message whose lease is over is delivered again.
+LEASE_PERIOD = 300.0
+
+#: The retry delays of an at-least-once queue that sets none, in seconds. Without them, a message that always fails would be delivered
+#: thousands of times a second.
+RETRY_DELAY = (0.1, 1.0, 10.0, 60.0)
 
 
 def _as_written(path: Path) -> Path:
@@ -215,14 +231,19 @@ class Queue(_Model):
     default_publish_target: str | None = None
     semantics: Literal["at-least-once", "at-most-once"] = "at-least-once"
     fairness_model: Literal["fast", "round-robin", "proportional"] | None = None
-    lease_period: Period | None = None
+    #: How long a consumer may hold a message. Without it, and with `semantics = "at-least-once"`: `LEASE_PERIOD`.
+    #: `"disabled"`: until its connection ends.
+    lease_period: LeasePeriod = None
     leasing: Literal["strict", "sublease"] = "sublease"
     max_backlog: Annotated[int, Field(ge=1, le=_U32)] | None = None
     max_per_subscription_backlog: Annotated[int, Field(ge=1, le=_U32)] | None = None
     max_deliveries: Annotated[int, Field(ge=1, le=_U32)] | None = None
     max_cancels: Annotated[int, Field(ge=0, le=_U32)] | None = None
-    #: How long a message waits after its first cancel, its second, and so on; the last one repeats.
-    retry_delay: Annotated[tuple[Duration, ...], BeforeValidator(_delays), Field(max_length=100)] = ()
+    #: How long a message waits after its first cancel, its second, and so on; the last one repeats. Without it, and with
+    #: `semantics = "at-least-once"`: `RETRY_DELAY`. An empty list: it does not wait.
+    retry_delay: Annotated[tuple[Duration, ...] | None, BeforeValidator(_delays), Field(max_length=100)] = (
+        None
+    )
     expiration: Period | None = None
     expiration_model: Literal["message", "queue", "minimum"] = "message"
     #: Only messages that match enter.
@@ -268,15 +289,30 @@ class Queue(_Model):
             for key, value in values.items()
         }
 
+    @property
+    def lease_seconds(self) -> float | None:
+        """The lease period that applies; `None`: a lease has no end, or there are no leases."""
+        if self.lease_period is None:
+            return LEASE_PERIOD if self.semantics == "at-least-once" else None
+        return None if self.lease_period == "disabled" else self.lease_period
+
+    @property
+    def retry_delays(self) -> tuple[float, ...]:
+        """The retry delays that apply; empty: a cancelled message does not wait."""
+        if self.retry_delay is None:
+            return RETRY_DELAY if self.semantics == "at-least-once" else ()
+        return self.retry_delay
+
     def to_core(self) -> dict[str, Any]:
         """Returns the form that the core reads, with durations in nanoseconds."""
         settings = self.model_dump(
             exclude={"lease_period", "expiration", "retry_delay", "file_backed_metadata"}
         )
+        lease = self.lease_seconds
         return settings | {
-            "lease_period_ns": None if self.lease_period is None else round(self.lease_period * 1e9),
+            "lease_period_ns": None if lease is None else round(lease * 1e9),
             "expiration_ns": None if self.expiration is None else round(self.expiration * 1e9),
-            "retry_delay_ns": [round(delay * 1e9) for delay in self.retry_delay],
+            "retry_delay_ns": [round(delay * 1e9) for delay in self.retry_delays],
             "file_backed_metadata": self.file_backed_metadata == "enabled",
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
@@ -59,6 +59,22 @@ Size = Annotated[int, size_between("0")]
 Duration = Annotated[float, duration_between("0")]
 #: A duration above 0.
 Period = Annotated[float, duration_between("0", is_low_excluded=True)]
+
+
+def _lease(value: object) -> object:
+    if value is None or value == "disabled":
+        return value
+    try:
+        result = round(seconds(value, "duration"), 9)  # type: ignore[arg-type]
+    except ConfigError:
+        result = 0.0
+    if not result > 0:
+        raise expected('a duration above 0 such as "30s", or "disabled"', value)
+    return result
+
+
+#: The longest time for which a consumer may hold a message; "disabled": without end; `None`: the default of the queue.
+LeasePeriod = Annotated[Literal["disabled"] | float | None, BeforeValidator(_lease)]
 
 
 @dataclass(frozen=True)

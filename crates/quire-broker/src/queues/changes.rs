@@ -21,11 +21,18 @@ impl QueueService {
             is_any = true;
             let index = change.queue.get() as usize;
             match change.kind {
-                ChangeKind::Acknowledged | ChangeKind::Expired { .. } => {
+                ChangeKind::Acknowledged => self.outstanding[index].remove(change.position),
+                ChangeKind::Expired { reasons, deliveries, cancels } => {
                     self.outstanding[index].remove(change.position);
+                    if self.all[index].dead_letter_topic.is_none() {
+                        let why = (reasons, deliveries, cancels);
+                        self.note_expired(cx, change.queue, change.position, why);
+                    }
                 }
-                ChangeKind::Cancelled { .. }
-                | ChangeKind::Returned { .. }
+                ChangeKind::Cancelled { cancels } => {
+                    self.note_cancelled(cx, change.queue, change.position, cancels);
+                }
+                ChangeKind::Returned { .. }
                 | ChangeKind::Delayed { .. }
                 | ChangeKind::Taken
                 | ChangeKind::Released => (),

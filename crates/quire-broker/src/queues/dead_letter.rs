@@ -3,9 +3,8 @@
 //! The dead letter is itself the record of the expiry: a restart finds either both or neither. Until it is in the log the message counts
 //! as one that the queue still needs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use quire_journal::{HeadersBuffer, Position, PublisherId, Record, RecordKind};
 use serde::Deserialize;
@@ -13,12 +12,12 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use super::QueueService;
+use super::notices::Kind;
 use crate::context::Context;
 use crate::log::Log;
 use crate::{Event, Output};
 use quire_expression::message_type::MessageType;
 use quire_queue::{Change, ChangeKind, QueueId, Reasons};
-use quire_types::time::Instant;
 
 /// Messages that expired and are not published yet.
 pub(super) struct DeadLetters {
@@ -28,20 +27,7 @@ pub(super) struct DeadLetters {
     waiting: VecDeque<Expired>,
     /// How many were published, by the numbers of the queues.
     counts: Vec<u64>,
-    /// Queues about which there was a line in the log less than a minute ago.
-    logged: BTreeMap<QueueId, Logged>,
 }
-
-/// The last line of the log about the dead letters of a queue.
-struct Logged {
-    /// From when on another line may follow.
-    next_at: Instant,
-    /// Dead letters without a line since then.
-    left_out: u64,
-}
-
-/// The shortest time between two lines about one queue.
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A message for the log in place of one that expired.
 pub(crate) struct DeadLetter {
@@ -74,7 +60,6 @@ impl DeadLetters {
             publishers: vec![publisher],
             waiting: VecDeque::new(),
             counts: vec![0; queues],
-            logged: BTreeMap::new(),
         }
     }
 
@@ -105,7 +90,6 @@ impl DeadLetters {
 
     /// Drops the letters of a queue that are not published yet; gives how many they are.
     pub fn forget(&mut self, log: &mut Log, queue: QueueId) -> u64 {
-        self.logged.remove(&queue);
         let before = self.waiting.len();
         self.waiting.retain(|expired| expired.queue != queue);
         self.count_appended(log);
@@ -125,11 +109,6 @@ impl DeadLetters {
     /// How many of a queue were published.
     pub fn count(&self, queue: QueueId) -> u64 {
         self.counts[queue.get() as usize]
-    }
-
-    /// When [`QueueService::log_dead_letters`] has something to do.
-    pub fn log_due(&self) -> Option<Instant> {
-        self.logged.values().map(|logged| logged.next_at).min()
     }
 
     /// Where a dead letter comes from: the name of the queue, and the position.
@@ -176,46 +155,17 @@ impl QueueService {
         let Some(expired) = self.dead_letters.waiting.pop_front() else { return };
         self.dead_letters.count_appended(&mut cx.log);
         self.dead_letters.counts[expired.queue.get() as usize] += 1;
-        if let Some(logged) = self.dead_letters.logged.get_mut(&expired.queue) {
-            logged.left_out += 1;
+        if !self.notices.admits(cx.now.instant, expired.queue, Kind::DeadLetter) {
             return;
         }
-        let logged = Logged { next_at: cx.now.instant + LOG_INTERVAL, left_out: 0 };
-        self.dead_letters.logged.insert(expired.queue, logged);
-        let message = match self.recent.get(expired.position) {
-            Some(record) => record.bookmark().to_string(),
-            None => format!("at position {}", expired.position.get()),
-        };
         let event = Event::DeadLetter {
             queue: self.definition(expired.queue).name.to_string(),
-            message,
+            message: self.name_of(expired.position),
             reasons: expired.reasons,
             deliveries: expired.deliveries,
             topic: expired.topic.to_string(),
         };
         cx.outputs.push_back(Output::Log(event));
-    }
-
-    /// Logs how many dead letters had no line in the last minute, for each queue whose minute is over.
-    pub(super) fn log_dead_letters(&mut self, cx: &mut Context) {
-        let now = cx.now.instant;
-        if self.dead_letters.log_due().is_none_or(|due| due > now) {
-            return;
-        }
-        let mut logged = std::mem::take(&mut self.dead_letters.logged);
-        logged.retain(|queue, Logged { next_at, left_out }| {
-            if *next_at > now {
-                return true;
-            }
-            let count = std::mem::take(left_out);
-            *next_at = now + LOG_INTERVAL;
-            if count > 0 {
-                let queue = self.definition(*queue).name.to_string();
-                cx.outputs.push_back(Output::Log(Event::DeadLetters { queue, count }));
-            }
-            count > 0
-        });
-        self.dead_letters.logged = logged;
     }
 }
 

@@ -81,7 +81,7 @@ impl QueueService {
         self.end_costly_filters(cx);
         self.fetch_missing(cx, missing);
         self.log_changes(cx);
-        self.log_dead_letters(cx);
+        self.log_notices(cx);
     }
 
     fn poll_delivery(

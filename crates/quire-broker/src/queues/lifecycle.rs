@@ -95,6 +95,7 @@ impl QueueService {
         }
         let index = queue.get() as usize;
         self.outstanding[index] = Outstanding::default();
+        self.notices.forget(queue);
         self.refilling.remove(&queue);
         self.removed.insert(queue);
         self.set_point(cx, queue, None);

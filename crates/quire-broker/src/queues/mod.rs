@@ -36,6 +36,7 @@ mod lease_log;
 mod lifecycle;
 mod names;
 mod query;
+mod notices;
 mod recover;
 mod settings;
 mod settle;
@@ -78,6 +79,8 @@ use filters::Filters;
 use lease_log::LeaseLog;
 use query::QueryJob;
 use quire_expression::message_type::{Arena, MessageType};
+use left_out::AllLeftOut;
+use notices::Notices;
 use quire_queue::{self as queue, ChangesWriter, QueueId, Queues, Time};
 use quire_types::time::{Instant, Now};
 use settle::Outstanding;
@@ -123,6 +126,9 @@ pub(super) struct QueueService {
     dead_letters: DeadLetters,
     saving: Saving,
     snapshots: Snapshots,
+    notices: Notices,
+    /// Messages that do not fit the configuration any more.
+    left_out: AllLeftOut,
     /// Where the fetches under way begin.
     fetching: Vec<Position>,
     /// What is to be logged for each queue, and the queues of which something is.
@@ -173,6 +179,8 @@ impl QueueService {
             dead_letters: DeadLetters::new(instance, definitions.len()),
             saving: Saving::new(QueuePointsFile::new(journal.sidecars())),
             snapshots,
+            notices: Notices::default(),
+            left_out: AllLeftOut::default(),
             fetching: Vec::new(),
             writers: definitions.iter().map(|_| ChangesWriter::default()).collect(),
             to_log: Vec::new(),
@@ -267,7 +275,7 @@ impl QueueService {
         let due = self.engine.poll_timeout().zip(self.origin);
         let due = due.map(|(due, origin)| Instant::from_ns(due.get().saturating_sub(origin)));
         let files = [self.saving.due(), self.snapshots.due(), self.lease_log.due()];
-        files.into_iter().chain([due, self.dead_letters.log_due()]).flatten().min()
+        files.into_iter().chain([due, self.notices.due()]).flatten().min()
     }
 
     /// The session may take something again; whether anything waits for that.

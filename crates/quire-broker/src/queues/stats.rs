@@ -23,6 +23,10 @@ pub struct QueueStats {
     pub takes_dead_letters: bool,
     /// The position up to which the queue needs nothing of the log.
     pub settled: u64,
+    /// Messages that are not acknowledged, and that do not fit the configuration any more.
+    pub left_out: u64,
+    /// Only the holder of a message can settle it.
+    pub strict: bool,
     /// It was created at run time, not by the configuration.
     pub created: bool,
 }
@@ -50,6 +54,8 @@ impl QueueService {
             dead_letters: self.dead_letters.count(queue),
             takes_dead_letters: dead_letter_topics.any(|topic| topics.matches(topic)),
             settled: self.settled(queue, cx.log.served).get(),
+            strict: self.definition(queue).config.leasing == quire_queue::Leasing::Strict,
+            left_out: self.left_out.of(queue).map_or(0, |left_out| left_out.count),
             created: self.defining.is_created(queue),
         }
     }

@@ -46,6 +46,7 @@ mod queue_keeping;
 mod queue_leases;
 mod queue_model;
 mod queue_pair;
+mod queue_notices;
 mod queue_query;
 mod queue_recovery;
 mod queue_settings;
