@@ -72,7 +72,15 @@ if TYPE_CHECKING:
     from quire.client._publish import Publish
     from quire.client._query import AsyncQuery, Query
     from quire.client._receipts import AsyncBatchReceipt, AsyncReceipt, BatchReceipt, Receipt
-    from quire.client._reports import DrainReport, Health, ServerInfo, SubscriptionHealth, WorkReport
+    from quire.client._reports import (
+        DrainReport,
+        Health,
+        QueueFigures,
+        QueueStats,
+        ServerInfo,
+        SubscriptionHealth,
+        WorkReport,
+    )
     from quire.client._spec import Rate
     from quire.client._stores import BookmarkStore, PublishStore
     from quire.client._table import AsyncChanges, AsyncTable, Change, Changes, Table
@@ -132,7 +140,9 @@ __all__ = [
     "Queue",
     "QueueChanges",
     "QueueExistsError",
+    "QueueFigures",
     "QueueSettings",
+    "QueueStats",
     "QuireError",
     "Rate",
     "Receipt",
@@ -196,6 +206,8 @@ _LAZY = {
     "Query": "quire.client._query",
     "Queue": "quire._queue",
     "QueueChanges": "quire.client._define",
+    "QueueFigures": "quire.client._reports",
+    "QueueStats": "quire.client._reports",
     "QueueSettings": "quire.client._define",
     "Reconnect": "quire.client._options",
     "Segment": "quire.journal._journal",

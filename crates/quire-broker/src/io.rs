@@ -376,6 +376,15 @@ pub enum Event {
         /// The requester.
         by: String,
     },
+    /// Messages of a queue that are not acknowledged do not fit the configuration any more. At each start, while it is so.
+    QueueMessagesLeftOut {
+        /// The queue.
+        queue: String,
+        /// How many messages.
+        count: u64,
+        /// The change of the configuration.
+        why: LeftOutBecause,
+    },
     /// A setting of a queue has no effect.
     QueueSettingIgnored {
         /// The queue.
@@ -487,6 +496,20 @@ pub enum Event {
     ShuttingDown,
 }
 
+/// The change of the configuration because of which messages do not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeftOutBecause {
+    /// Another filter, other topics, or another message type.
+    Settings,
+    /// The queue is no longer in the configuration.
+    Removed,
+    /// The queue begins later.
+    Begins {
+        /// Its recovery point.
+        recovery_point: String,
+    },
+}
+
 impl Event {
     /// How urgent it is for a reader of the log.
     pub fn level(&self) -> Level {
@@ -511,8 +534,13 @@ impl Event {
             Event::Ended { .. }
             | Event::SequenceJumped { .. }
             | Event::QueueSettingIgnored { .. }
+            | Event::QueueMessagesLeftOut { .. }
             | Event::DeadLetter { .. }
             | Event::DeadLetters { .. }
+            | Event::MessageExpired { .. }
+            | Event::MessagesExpired { .. }
+            | Event::MessageCancelled { .. }
+            | Event::MessagesCancelled { .. }
             | Event::ConfigWarning { .. }
             | Event::SequencesLost
             | Event::InstanceNamesLost { .. }
@@ -537,10 +565,6 @@ impl Event {
     }
 }
 
-            | Event::MessageExpired { .. }
-            | Event::MessagesExpired { .. }
-            | Event::MessageCancelled { .. }
-            | Event::MessagesCancelled { .. }
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -586,30 +610,6 @@ impl fmt::Display for Event {
             Event::DeadLetters { queue, count } => {
                 write!(f, "queue {queue:?}: {count} more messages expired, and each is a dead letter")
             }
-            Event::QueuePointsNotSaved { reason } => {
-                write!(f, "the places of the queues are not saved: {reason}")
-            }
-            Event::QueuesNotPaged { reason } => {
-                write!(f, "the states of the queues stay in memory: they cannot be paged out, {reason}")
-            }
-            Event::TablesNotPaged { reason } => {
-                write!(f, "the records of last-value topics stay in memory: they cannot be paged out, {reason}")
-            }
-            Event::JournalFilesTaken { action, count } => {
-                write!(f, "{count} journal files {}", action.done())
-            }
-            Event::JournalFileTaken { connection, client_name, action, path } => {
-                let (name, done) = (Named(client_name), action.done());
-                write!(f, "connection {connection}{name}: {} {done}, as asked for", path.display())
-            }
-            Event::MaintenanceFailed { action, reason } => {
-                write!(f, "cannot {} journal files: {reason}", action.verb())
-            }
-            Event::TornTailCut { path, offset, size } => {
-                let path = path.display();
-                write!(f, "{path}: cut {size} bytes of an unfinished write at byte {offset}; nothing in them was acknowledged")
-            }
-            Event::SequencesLost => f.write_str(
             Event::MessageExpired { queue, message, reasons, deliveries, cancels } => {
                 write!(
                     f,
@@ -634,6 +634,30 @@ impl fmt::Display for Event {
                 let times = if *count == 1 { "time" } else { "times" };
                 write!(f, "queue {queue:?}: messages with many cancels were cancelled {count} more {times}")
             }
+            Event::QueuePointsNotSaved { reason } => {
+                write!(f, "the places of the queues are not saved: {reason}")
+            }
+            Event::QueuesNotPaged { reason } => {
+                write!(f, "the states of the queues stay in memory: they cannot be paged out, {reason}")
+            }
+            Event::TablesNotPaged { reason } => {
+                write!(f, "the records of last-value topics stay in memory: they cannot be paged out, {reason}")
+            }
+            Event::JournalFilesTaken { action, count } => {
+                write!(f, "{count} journal files {}", action.done())
+            }
+            Event::JournalFileTaken { connection, client_name, action, path } => {
+                let (name, done) = (Named(client_name), action.done());
+                write!(f, "connection {connection}{name}: {} {done}, as asked for", path.display())
+            }
+            Event::MaintenanceFailed { action, reason } => {
+                write!(f, "cannot {} journal files: {reason}", action.verb())
+            }
+            Event::TornTailCut { path, offset, size } => {
+                let path = path.display();
+                write!(f, "{path}: cut {size} bytes of an unfinished write at byte {offset}; nothing in them was acknowledged")
+            }
+            Event::SequencesLost => f.write_str(
                 "clients.ack was missing or damaged and older journal files were removed: publishers that wrote only to those files \
                  are not recognized, and messages that they send again are recorded again",
             ),
@@ -653,6 +677,26 @@ impl fmt::Display for Event {
             }
             Event::QueueDropped { queue, message_count, by } => {
                 write!(f, "{by}: dropped queue {queue:?} with {message_count} messages")
+            }
+            Event::QueueMessagesLeftOut { queue, count, why } => {
+                let (messages, are) = if *count == 1 { ("message", "is") } else { ("messages", "are") };
+                match why {
+                    LeftOutBecause::Settings => write!(
+                        f,
+                        "queue {queue:?}: its filter or topics changed, and {count} {messages} that {are} not acknowledged {are} left \
+                         out. The server keeps their journal files, and delivers them with the earlier settings again"
+                    ),
+                    LeftOutBecause::Removed => write!(
+                        f,
+                        "queue {queue:?} left the configuration, and {count} {messages} of it {are} not acknowledged. The server keeps \
+                         their journal files, and delivers them when the queue is put back. To give them up, drop the queue"
+                    ),
+                    LeftOutBecause::Begins { recovery_point } => write!(
+                        f,
+                        "queue {queue:?}: its recovery_point changed to {recovery_point:?}, and {count} {messages} that {are} not \
+                         acknowledged left the queue. The server does not keep them"
+                    ),
+                }
             }
             Event::QueueSettingIgnored { queue, key } => write!(f, "queue {queue:?}: {key} has no effect"),
             Event::ConfigWarning { text } => write!(f, "configuration: {text}"),

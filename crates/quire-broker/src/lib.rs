@@ -41,7 +41,7 @@ pub use config::{
     TransactionLogConfig, TransportConfig,
 };
 pub use failure::code_of;
-pub use io::{ConnectionId, Event, Input, Level, Output, TransportId};
+pub use io::{ConnectionId, Event, Input, LeftOutBecause, Level, Output, TransportId};
 pub use links::{Compression, DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
 pub use maintenance::{Maintenance, MaintenanceDone, MaintenanceJob};
 pub(crate) use queues::QueueSubscription;

@@ -12,7 +12,7 @@ use super::id::{ConnectionId, QueueId, Time};
 use super::lease::{Lease, Leases};
 use super::messages::{NEVER, NewMessage};
 use super::settle::defer;
-use super::state::QueueState;
+use super::state::{QueueState, Totals};
 use super::subscription::Subscription;
 use quire_journal::Position;
 
@@ -177,6 +177,14 @@ impl Queues {
         }
         state.remove(ordinal);
         self.audit(change.queue.get());
+    }
+
+    /// Begins the figures that count: the messages that the queues have now are those that entered. Called after the last
+    /// [`restore`](Self::restore), so that earlier events of the log are not counted.
+    pub fn begin_figures(&mut self) {
+        for state in &mut self.queues {
+            state.totals = Totals { entered: state.messages.present(), ..Totals::default() };
+        }
     }
 
     /// The position up to which everything of the queue is settled: recovery can start after it, and the log before it is not needed.

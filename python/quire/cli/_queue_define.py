@@ -244,6 +244,8 @@ def drop(
 ) -> int:
     """Drop a queue that was created with create. Its subscriptions end, and its messages stay in the log.
 
+    Also drops the messages of a queue that left the configuration, which the server still keeps.
+
     For example:
       quire queue drop RISK
       quire queue drop RISK --yes
@@ -254,11 +256,17 @@ def drop(
         Name of the queue.
     """
     with quire.Client(url or default_url()) as client:
-        figures = client.queue_stats(queue)[queue]
-        count = figures["depth"] + figures["inactive"]
-        if figures.get("created", True) and count and not yes:
+        # Without figures, the queue left the configuration with messages, or there is no such queue.
+        figures = client.queue_stats().get(queue)
+        count = figures["depth"] + figures["inactive"] if figures else 0
+        if figures and figures.get("created", True) and count and not yes:
             raise quire.ConfigError(
                 f"drop: queue {queue} has {counted(count, 'message')}; add --yes to drop it with its messages"
+            )
+        if not figures and not yes:
+            raise quire.UnknownQueueError(
+                f"drop: no queue has the name {queue!r}. If the server keeps messages of a queue that left the configuration, "
+                "add --yes to give them up"
             )
         report = client.drop_queue(queue)
     if json:

@@ -35,7 +35,7 @@ from quire.client._publish import Publish, batch_to_core, check_not_empty
 from quire.client._query import AsyncQuery
 from quire.client._receipts import AsyncBatchReceipt, AsyncReceipt
 from quire.client._records import DeltaRecordsSpec, DeltaSpec, QuerySpec, RecordsSpec, delete
-from quire.client._reports import DrainReport, ServerInfo, WorkReport
+from quire.client._reports import DrainReport, QueueStats, ServerInfo, WorkReport
 from quire.client._spec import Change, Spec
 from quire.client._subscription import (
     DEFAULT_BATCH_COUNT,
@@ -494,10 +494,11 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         return table
 
     @suggests
-    async def queue_stats(
-        self, queue: str | None = None, *, timeout: Duration | None = None
-    ) -> dict[str, dict[str, Any]]:
-        """Returns the figures of one queue, or of all queues, by name (docs/queues.md section 10)."""
+    async def queue_stats(self, queue: str | None = None, *, timeout: Duration | None = None) -> QueueStats:
+        """Returns the figures of one queue, or of all queues, by name (docs/queues.md section 10).
+
+        `queue_stats("jobs")["jobs"].depth` is a figure of one queue. Raises `UnknownQueueError`.
+        """
         return await self._queue_stats(queue, timeout)
 
     @suggests

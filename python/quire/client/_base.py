@@ -43,6 +43,8 @@ from quire.client._receipts import Following, LoopReceipt, OnPersisted, ReceiptB
 from quire.client._reports import (
     DrainReport,
     Health,
+    QueueFigures,
+    QueueStats,
     ServerInfo,
     WorkReport,
     failure_of_publishes,
@@ -578,7 +580,7 @@ class ClientBase(Generic[S]):
             count += int(await self._told(core, command, timeout, doing))
         return count
 
-    async def _queue_stats(self, queue: str | None, timeout: Duration | None) -> dict[str, dict[str, Any]]:
+    async def _queue_stats(self, queue: str | None, timeout: Duration | None) -> QueueStats:
         check_type(queue, str, "queue", optional=True)
         check_timeout(timeout)
         core = await self._ready()
@@ -588,7 +590,8 @@ class ClientBase(Generic[S]):
             if not await self._driver.wait(partial(core.wait, command), limit):
                 raise self._too_late(core, limit, "asking for the figures of queues")
             told = core.take_json_replies(command)
-            return json.loads(told[0])["queues"] if told else {}
+            queues = json.loads(told[0])["queues"] if told else {}
+            return QueueStats({name: QueueFigures(figures) for name, figures in queues.items()})
         finally:
             core.abandon(command)
 

@@ -40,7 +40,7 @@ from quire.client._records import (
     QuerySpec,
     delete,
 )
-from quire.client._reports import DrainReport, ServerInfo, WorkReport
+from quire.client._reports import DrainReport, QueueStats, ServerInfo, WorkReport
 from quire.client._spec import BlockingSpec, Change, Spec
 from quire.client._subscription import (
     DEFAULT_BATCH_COUNT,
@@ -731,10 +731,11 @@ class Client(ClientBase[Subscription]):
         return Table(self, spec)
 
     @suggests
-    def queue_stats(
-        self, queue: str | None = None, *, timeout: Duration | None = None
-    ) -> dict[str, dict[str, Any]]:
-        """Returns the figures of one queue, or of all queues, by name (docs/queues.md section 10)."""
+    def queue_stats(self, queue: str | None = None, *, timeout: Duration | None = None) -> QueueStats:
+        """Returns the figures of one queue, or of all queues, by name (docs/queues.md section 10).
+
+        `queue_stats("jobs")["jobs"].depth` is a figure of one queue. Raises `UnknownQueueError`.
+        """
         return finish(self._queue_stats(queue, timeout))
 
     @suggests

@@ -1,4 +1,4 @@
-"""The reports of a client: its state, its work, and the state of its server."""
+"""The reports of a client: its state, its work, the figures of queues, and the state of its server."""
 
 from __future__ import annotations
 
@@ -161,3 +161,58 @@ def text_of_failure(sequence: int, error: BaseException) -> str:
     """The failure of a publish for the log."""
     # The text of this error says how many publishes it is about.
     return str(error) if isinstance(error, NameInUseError) else f"publish {sequence} was refused: {error}"
+
+
+class QueueFigures(dict[str, Any]):
+    """The figures of one queue (docs/queues.md section 10): a mapping from names to values, and its attributes.
+
+        figures = client.queue_stats("jobs")["jobs"]
+        assert figures.depth == figures["depth"]
+
+    An attribute that the server does not have, because it is older, raises `AttributeError`.
+    """
+
+    depth: int
+    waiting: int
+    delayed: int
+    backlog: int
+    max_backlog: int | None
+    owned: int
+    subscriptions: int
+    age_of_oldest_lease_s: float | None
+    age_of_oldest_s: float | None
+    expired_leases: int
+    inactive: int
+    target_queue_depth: int | None
+    deferred_acks: int
+    catching_up: int
+    takes_dead_letters: bool
+    settled: int
+    left_out: int
+    strict: bool
+    created: bool
+    entered: int
+    delivered: int
+    acknowledged: int
+    cancelled: int
+    expired: int
+    taken: int
+    released: int
+    dead_letters: int
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the server has no figure {name!r} of queues") from None
+
+
+class QueueStats(dict[str, QueueFigures]):
+    """The figures of queues by the names of the queues. A missing name raises `KeyError` that says so."""
+
+    def __missing__(self, name: str) -> QueueFigures:
+        reason = f"no queue here has the name {name!r}"
+        if name in QueueFigures.__annotations__:
+            queue = next(iter(self), "QUEUE")
+            reason = f"{name!r} is a figure, and the keys are names of queues: queue_stats({queue!r})[{queue!r}].{name}"
+        raise KeyError(reason)

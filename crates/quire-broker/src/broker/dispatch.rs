@@ -6,7 +6,7 @@ use super::Broker;
 use crate::admin::{AdminCommand, AdminReply, Requester};
 use crate::codec::{Codec, CodecError};
 use crate::context::Shutdown;
-use crate::queues::{Define, QueueChanges, QueueFigures, QueueSettings};
+use crate::queues::{Define, QueueChanges, QueueFigures, QueueSettings, check_size};
 use crate::session::{ACK_BACKLOG_MAX, Phase, RestOfBatch, SessionId, Stall};
 use crate::slice::CONTINUATION;
 use crate::tail::LogConsumer;
@@ -140,21 +140,25 @@ impl Broker {
             (_, Command::DefineQueue { command, action }) => {
                 let by = self.cx.requester(id, *command);
                 match action {
-                    DefineQueue::Create { settings } => match QueueSettings::from_json(settings) {
+                    DefineQueue::Create { settings } => match check_size(settings)
+                        .and_then(|()| QueueSettings::from_json(settings))
+                    {
                         Ok(settings) => self.administer(by, AdminCommand::CreateQueue(Box::new(settings))),
                         Err(error) => {
                             self.cx.reply(&by, AdminReply::refused(Code::BadOption, error.to_string()));
                         }
                     },
-                    DefineQueue::Alter { queue, changes } => match QueueChanges::from_json(changes) {
-                        Ok(changes) => {
-                            let queue = (*queue).to_owned();
-                            self.administer(by, AdminCommand::AlterQueue { queue, changes });
+                    DefineQueue::Alter { queue, changes } => {
+                        match check_size(changes).and_then(|()| QueueChanges::from_json(changes)) {
+                            Ok(changes) => {
+                                let queue = (*queue).to_owned();
+                                self.administer(by, AdminCommand::AlterQueue { queue, changes });
+                            }
+                            Err(error) => {
+                                self.cx.reply(&by, AdminReply::refused(Code::BadOption, error.to_string()));
+                            }
                         }
-                        Err(error) => {
-                            self.cx.reply(&by, AdminReply::refused(Code::BadOption, error.to_string()));
-                        }
-                    },
+                    }
                     DefineQueue::Drop { queue } => {
                         self.administer(by, AdminCommand::DropQueue((*queue).to_owned()));
                     }

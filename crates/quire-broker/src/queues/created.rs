@@ -71,18 +71,36 @@ impl CreatedQueuesFile {
         CreatedQueuesFile { files, directory: directory.to_owned() }
     }
 
-    /// The queues that were written last; none when there is no file.
+    /// The queues that were written last; `None` when there is no file.
     ///
     /// # Errors
     /// A file that is damaged or of a later version, and what the system refuses.
-    pub fn read(&self) -> Result<Vec<CreatedQueue>, JournalError> {
+    pub fn read(&self) -> Result<Option<Vec<CreatedQueue>>, JournalError> {
         match self.files.read(FILE, NAME)? {
-            FoundSidecar::Missing => Ok(Vec::new()),
+            FoundSidecar::Missing => Ok(None),
             FoundSidecar::Whole(head, _) if head.version != VERSION => Err(self.unusable(LATER)),
             // The checksum matches, so a later version wrote keys that this one does not know.
-            FoundSidecar::Whole(_, content) => decode(&content).ok_or_else(|| self.unusable(LATER)),
+            FoundSidecar::Whole(_, content) => decode(&content).map(Some).ok_or_else(|| self.unusable(LATER)),
             FoundSidecar::Damaged | FoundSidecar::Older(_) => Err(self.unusable(DAMAGED)),
         }
+    }
+
+    /// Refuses a missing file when there were queues that only it defines.
+    ///
+    /// # Errors
+    /// [`JournalError::BadOption`], which names the queues.
+    pub fn check_lost(&self, queues: &[String]) -> Result<(), JournalError> {
+        if queues.is_empty() {
+            return Ok(());
+        }
+        let path = self.directory.join(FILE);
+        let reason = format!(
+            "{} is missing. It has the definitions of queues that were created at run time: {}. Restore the file from a backup, or \
+             define each of these queues as a [[queue]] with the same settings",
+            path.display(),
+            queues.join(", ")
+        );
+        Err(JournalError::BadOption { option: "queue", reason })
     }
 
     fn unusable(&self, reason: &'static str) -> JournalError {
@@ -235,12 +253,7 @@ impl QueueSettings {
     /// # Errors
     /// [`ConfigError`]: the settings are larger than the file may have them.
     pub(super) fn check_size(&self) -> Result<(), ConfigError> {
-        let size = self.to_json().len();
-        if size <= SETTINGS_SIZE_MAX {
-            return Ok(());
-        }
-        let reason = format!("the settings have {size} bytes, the limit is {SETTINGS_SIZE_MAX}");
-        Err(ConfigError::new("name", reason))
+        check_size(&self.to_json())
     }
 
     /// The settings as [`from_json`](Self::from_json) reads them. Keys that have their defaults are left out, so that an older version
@@ -265,6 +278,19 @@ impl QueueSettings {
             _ => Map::new(),
         }
     }
+}
+
+/// Refuses settings as JSON that are too large.
+///
+/// # Errors
+/// [`ConfigError`] with the limit.
+pub(crate) fn check_size(json: &str) -> Result<(), ConfigError> {
+    let size = json.len();
+    if size <= SETTINGS_SIZE_MAX {
+        return Ok(());
+    }
+    let reason = format!("the settings have {size} bytes as JSON, the limit is {SETTINGS_SIZE_MAX}");
+    Err(ConfigError::new("name", reason))
 }
 
 #[cfg(test)]
@@ -384,7 +410,7 @@ mod tests {
         };
         let of = |begin, settings| CreatedQueue::new(Position::new(begin), settings);
         let queues = vec![of(258, all_keys), of(1 << 40, few)];
-        assert_eq!(file.read().unwrap(), queues);
+        assert_eq!(file.read().unwrap().as_deref(), Some(&queues[..]));
         // Version 1 is also the version that is written.
         file.write(&queues).unwrap();
         assert_eq!(disk.read(&directory.join(FILE)).unwrap(), bytes);
@@ -394,10 +420,10 @@ mod tests {
     fn a_missing_file_defines_no_queue_and_a_damaged_one_is_an_error() {
         let journal = Journal::in_memory(&Options::default()).unwrap();
         let file = CreatedQueuesFile::new(journal.sidecars(), Path::new("journal"));
-        assert_eq!(file.read().unwrap(), []);
+        assert_eq!(file.read().unwrap(), None);
         let queues = vec![queue("orders", 7)];
         file.write(&queues).unwrap();
-        assert_eq!(file.read().unwrap(), queues);
+        assert_eq!(file.read().unwrap().as_deref(), Some(&queues[..]));
         assert_eq!(journal.sidecars().needs(), None);
         let head = SidecarHead { version: VERSION, ..SidecarHead::default() };
         journal.sidecars().write(FILE, NAME, head, &[b"no queue"]).unwrap();

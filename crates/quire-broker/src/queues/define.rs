@@ -104,6 +104,8 @@ pub(super) enum Begun {
     Step(QueueId, Step),
     /// There is nothing to do.
     Done(AdminReply),
+    /// The queue left the configuration, and only `queues.ack` has it.
+    DropAbsent(String),
 }
 
 /// Writes the file with the queues that were created at run time. Of a new queue, the journal learns first what the queue needs.
@@ -183,7 +185,15 @@ impl QueueService {
         let file = CreatedQueuesFile::new(journal.sidecars(), directory);
         let options = config.filter_options();
         let (mut created, mut replaced) = (BTreeMap::new(), Vec::new());
-        for queue in file.read()? {
+        let queues = file.read()?;
+        if queues.is_none() {
+            let points = QueuePointsFile::new(journal.sidecars()).read().unwrap_or_default();
+            let is_configured = |name: &str| config.queues.iter().any(|configured| configured.name == name);
+            let lost =
+                points.points.into_iter().filter(|point| point.is_created && !is_configured(&point.queue));
+            file.check_lost(&lost.map(|point| point.queue).collect::<Vec<_>>())?;
+        }
+        for queue in queues.unwrap_or_default() {
             let name = &queue.settings.name;
             if config.queues.iter().any(|configured| configured.name == *name) {
                 replaced.push(name.clone());
@@ -252,6 +262,7 @@ impl QueueService {
             match begun {
                 Ok(Begun::Step(queue, step)) => self.defining.current = Some(Current { by, queue, step }),
                 Ok(Begun::Done(reply)) => answer(cx, &by, reply),
+                Ok(Begun::DropAbsent(name)) => self.drop_absent(cx, by, &name),
                 Err(refused) => answer(cx, &by, refused.into()),
             }
         }
@@ -299,6 +310,13 @@ impl QueueService {
             );
             return Err(Refused::new(Code::QueueExists, reason));
         }
+        if let Some(count) = self.left_out.absent_count(&name) {
+            let reason = format!(
+                "queue {name:?} left the configuration, and messages of it are not acknowledged: {count}. Put it back, or drop it \
+                 to give them up"
+            );
+            return Err(Refused::new(Code::QueueExists, reason));
+        }
         let limit = cx.config.limits.max_created_queues;
         if self.defining.created.len() >= limit as usize {
             let reason = format!(
@@ -312,6 +330,7 @@ impl QueueService {
         let others: Vec<&Definition> = self.live().map(|(_, definition)| &**definition).collect();
         let definition =
             created.compile(&others, cx.topics.rules(), &cx.config.filter_options()).map_err(bad)?;
+        check_not_replicated(cx, &definition)?;
         let queue = self.add(cx, created, definition)?;
         let begin = self.defining.begin(queue);
         if let Err(error) = self.log_begin(cx, queue, begin) {
@@ -321,7 +340,11 @@ impl QueueService {
     }
 
     fn begin_drop(&mut self, cx: &mut Context, name: &str) -> Result<Begun, Refused> {
-        let queue = self.find(name).ok_or_else(|| unknown(name))?;
+        let Some(queue) = self.find(name) else {
+            check_journal(cx)?;
+            let absent = self.left_out.absent_count(name).map(|_| Begun::DropAbsent(name.to_owned()));
+            return absent.ok_or_else(|| unknown(name));
+        };
         if !self.defining.is_created(queue) {
             return Err(configured(name));
         }
@@ -330,7 +353,6 @@ impl QueueService {
         Ok(Begun::Step(queue, Step::Ready(Position::ZERO, Change::Drop { warnings })))
     }
 
-        check_not_replicated(cx, &definition)?;
     /// One step of a command; `None`: it is answered.
     fn take_step(&mut self, cx: &mut Context, current: Current) -> Option<Current> {
         let Current { by, queue, step } = current;
@@ -409,6 +431,8 @@ impl QueueService {
                 let name = self.definition(queue).name.clone();
                 self.by_name.insert(name.clone(), queue);
                 self.fills.start(queue);
+                // So that a start without the definitions knows that there were some.
+                self.save_now(cx);
                 let queue = name.to_string();
                 cx.outputs
                     .push_back(Output::Log(Event::QueueCreated { queue: queue.clone(), by: by.name() }));
@@ -450,7 +474,7 @@ impl QueueService {
 }
 
 /// Sends the reply, and continues with the further commands of the connection.
-fn answer(cx: &mut Context, by: &Requester, reply: AdminReply) {
+pub(super) fn answer(cx: &mut Context, by: &Requester, reply: AdminReply) {
     cx.reply(by, reply);
     if let Some(session) = by.connection().and_then(|connection| cx.session_of(connection)) {
         cx.resume_commands(session, Stall::Defining);
@@ -487,6 +511,21 @@ pub(super) fn check_journal(cx: &Context) -> Result<(), Refused> {
     }
 }
 
+/// A link with the topics of a queue that is not a local one is refused, and a queue that is created at run time cannot be a local one.
+fn check_not_replicated(cx: &Context, definition: &Definition) -> Result<(), Refused> {
+    let refused = match cx.topics.incoming(&definition.selector) {
+        Some(topic) => Some(format!(
+            "messages of the topic {topic:?} come from another instance, and the next link would be refused; define the queue \
+             as [[local_queue]] in the configuration"
+        )),
+        None => cx.config.replication.refuses(definition, true),
+    };
+    match refused {
+        Some(reason) => Err(Refused::new(Code::BadOption, format!("underlying_topic: {reason}"))),
+        None => Ok(()),
+    }
+}
+
 /// A subscription to the topic of this name would become a consumer of the queue when its client connects again.
 fn check_unused(cx: &Context, name: &str) -> Result<(), Refused> {
     if cx.topics.table(name).is_some() {
@@ -511,20 +550,5 @@ fn check_unused(cx: &Context, name: &str) -> Result<(), Refused> {
             );
             Err(Refused::new(Code::BadOption, reason))
         }
-/// A link with the topics of a queue that is not a local one is refused, and a queue that is created at run time cannot be a local one.
-fn check_not_replicated(cx: &Context, definition: &Definition) -> Result<(), Refused> {
-    let refused = match cx.topics.incoming(&definition.selector) {
-        Some(topic) => Some(format!(
-            "messages of the topic {topic:?} come from another instance, and the next link would be refused; define the queue \
-             as [[local_queue]] in the configuration"
-        )),
-        None => cx.config.replication.refuses(definition, true),
-    };
-    match refused {
-        Some(reason) => Err(Refused::new(Code::BadOption, format!("underlying_topic: {reason}"))),
-        None => Ok(()),
-    }
-}
-
     }
 }

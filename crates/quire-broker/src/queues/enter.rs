@@ -52,8 +52,9 @@ impl LogConsumer for QueueService {
     /// Journal files from this position on are kept. In this process the cursor of the service keeps them, in another process
     /// `queues.ack` does.
     fn needed_from(&self, _: &Context) -> Option<Position> {
-        let saved = self.saving.saved.as_ref()?;
-        saved.iter().flatten().min().map(|settled| settled.next())
+        let saved = self.saving.saved.iter().flatten().flatten();
+        let left_out = self.left_out.absent().iter().map(|point| &point.settled);
+        saved.chain(left_out).min().map(|settled| settled.next())
     }
 }
 

@@ -99,7 +99,7 @@ impl QueueService {
         self.refilling.remove(&queue);
         self.removed.insert(queue);
         self.set_point(cx, queue, None);
-        self.save_without_removed(cx);
+        self.save_now(cx);
         self.remove_state(cx, &definition);
         Some(message_count + self.dead_letters.forget(&mut cx.log, queue))
     }

@@ -33,10 +33,11 @@ mod fill;
 mod filters;
 mod jobs;
 mod lease_log;
+mod left_out;
 mod lifecycle;
 mod names;
-mod query;
 mod notices;
+mod query;
 mod recover;
 mod settings;
 mod settle;
@@ -56,6 +57,7 @@ use quire_journal::{Journal, JournalError, Position, PublisherId};
 use rustc_hash::FxBuildHasher;
 
 pub use alter::QueueChanges;
+pub(crate) use created::check_size;
 pub(crate) use dead_letter::DeadLetter;
 use define::Defining;
 pub(crate) use define::{Define, FoundQueues};
@@ -77,10 +79,10 @@ use fetch::Recent;
 use fill::Fills;
 use filters::Filters;
 use lease_log::LeaseLog;
-use query::QueryJob;
-use quire_expression::message_type::{Arena, MessageType};
 use left_out::AllLeftOut;
 use notices::Notices;
+use query::QueryJob;
+use quire_expression::message_type::{Arena, MessageType};
 use quire_queue::{self as queue, ChangesWriter, QueueId, Queues, Time};
 use quire_types::time::{Instant, Now};
 use settle::Outstanding;
@@ -124,11 +126,11 @@ pub(super) struct QueueService {
     /// Queues that read the log from its first record.
     fills: Fills,
     dead_letters: DeadLetters,
-    saving: Saving,
-    snapshots: Snapshots,
     notices: Notices,
     /// Messages that do not fit the configuration any more.
     left_out: AllLeftOut,
+    saving: Saving,
+    snapshots: Snapshots,
     /// Where the fetches under way begin.
     fetching: Vec<Position>,
     /// What is to be logged for each queue, and the queues of which something is.
@@ -177,10 +179,10 @@ impl QueueService {
             refilling: with_target.map(|(queue, _)| (QueueId::new(queue as u32), Refilling::Idle)).collect(),
             fills: Fills::default(),
             dead_letters: DeadLetters::new(instance, definitions.len()),
-            saving: Saving::new(QueuePointsFile::new(journal.sidecars())),
-            snapshots,
             notices: Notices::default(),
             left_out: AllLeftOut::default(),
+            saving: Saving::new(QueuePointsFile::new(journal.sidecars())),
+            snapshots,
             fetching: Vec::new(),
             writers: definitions.iter().map(|_| ChangesWriter::default()).collect(),
             to_log: Vec::new(),
@@ -216,7 +218,7 @@ impl QueueService {
     /// Saves how far the queues are, in portions, when it is time to.
     pub(super) fn save(&mut self, cx: &mut Context) {
         // When the last queue was removed, the file is to say so.
-        if !self.all.is_empty() {
+        if !self.all.is_empty() || self.saving.has_work() {
             self.save_points(cx);
             self.write_snapshots(cx);
         }

@@ -6,6 +6,7 @@ use quire_journal::{AllTopics, Batch, JournalError, Position, Progress, Record, 
 
 use super::changes::append;
 use super::names::NamesFile;
+use super::sidecars::QueuePoints;
 use super::{Definition, QueueService};
 use crate::context::Context;
 use crate::{Event, Output};
@@ -13,11 +14,11 @@ use quire_queue::{Change, ChangeKind, Logged, QueueId, Reasons, Time};
 
 /// Where a queue begins, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Beginning {
+pub(super) struct Beginning {
     /// Nothing up to here belongs to it, or is needed.
-    after: Position,
+    pub after: Position,
     /// It was given another recovery point.
-    is_changed: bool,
+    pub is_changed: bool,
     /// The log contains this place; it is not new.
     is_known: bool,
     /// Of the log up to here nothing has to be read for it: `after`, or where the state that was kept for it ends.
@@ -36,10 +37,9 @@ impl QueueService {
     ) -> Result<(), JournalError> {
         self.clamp_created(cx)?;
         self.recognize_names(cx)?;
-        if !self.any() {
-            return self.saving.clear(cx.log.journal.persisted());
-        }
-        let mut beginnings = self.beginnings(cx, on_progress)?;
+        let saved = self.saving.read();
+        let mut beginnings = self.beginnings(cx, saved.as_ref(), on_progress)?;
+        let mut counting = self.begin_counting(cx, saved, &beginnings);
         let reader = cx.log.reader.clone();
         for (queue, beginning) in (0..).map(QueueId::new).zip(&mut beginnings) {
             if beginning.is_known {
@@ -49,12 +49,21 @@ impl QueueService {
             self.engine.begin_after(queue, self.defining.begin(queue));
         }
         self.snapshots.tidy(&self.all)?;
-        let oldest = beginnings.iter().map(|beginning| beginning.read_after).min().unwrap_or_default();
-        self.read_log(cx, oldest, on_progress, |service, cx, batch| {
-            for record in batch.records() {
-                service.restore(cx, &record, &beginnings);
-            }
-        })?;
+        let oldest =
+            beginnings.iter().map(|beginning| beginning.read_after).chain(counting.reads_after()).min();
+        if let Some(oldest) = oldest {
+            self.read_log(cx, oldest, on_progress, |service, cx, batch| {
+                for record in batch.records() {
+                    counting.take(service, &record);
+                    service.restore(cx, &record, &beginnings);
+                }
+            })?;
+        }
+        self.engine.begin_figures();
+        self.end_counting(cx, counting);
+        if !self.any() && self.left_out.absent().is_empty() {
+            return self.saving.clear(cx.log.journal.persisted());
+        }
         for (queue, beginning) in (0..).map(QueueId::new).zip(&beginnings) {
             self.log_beginning(cx, queue, *beginning)?;
             let definition = self.definition(queue);
@@ -73,16 +82,19 @@ impl QueueService {
     fn beginnings(
         &mut self,
         cx: &mut Context,
+        saved: Option<&QueuePoints>,
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<Beginning>, JournalError> {
-        let saved = self.saving.read();
+        if !self.any() {
+            return Ok(Vec::new());
+        }
         let mut known: Vec<Option<(Position, String)>> = vec![None; self.all.len()];
         // The log also contains the places, of queues that the file does not name yet, too. The file may be new or lost.
         let mut search_after = Some(Position::ZERO);
         if let Some(points) = saved {
-            for point in points.points {
+            for point in &points.points {
                 if let Some(queue) = self.find(&point.queue) {
-                    known[queue.get() as usize] = Some((point.settled, point.recovery_point));
+                    known[queue.get() as usize] = Some((point.settled, point.recovery_point.clone()));
                 }
             }
             // Where a queue is new in the configuration, or has another recovery point, it may have begun after the file was written.
@@ -217,18 +229,11 @@ impl QueueService {
         Ok(())
     }
 
-    /// The changes in a record of changes. Without a source it is a record of this log's own server, under any name that the server had:
-    /// no client can append a record of this kind.
     fn logged<'a>(
         &self,
         record: &Record<'a>,
     ) -> Option<(QueueId, impl Iterator<Item = Logged<'a>> + use<'a>)> {
-        if record.kind != RecordKind::Acknowledge || record.source().is_some() {
-            return None;
-        }
-        // The checksums held: what is not a list of changes here was written by another version.
-        let logged = Logged::read(record.data, record.position).map_while(Result::ok);
-        Some((self.find(record.topic)?, logged))
+        Some((self.find(record.topic)?, changes_in(record)?))
     }
 
     fn restore_changes(&mut self, record: &Record<'_>) {
@@ -260,4 +265,14 @@ impl QueueService {
             }
         }
     }
+}
+
+/// The changes in a record of changes. Without a source it is a record of this log's own server, under any name that the server had: no
+/// client can append a record of this kind.
+pub(super) fn changes_in<'a>(record: &Record<'a>) -> Option<impl Iterator<Item = Logged<'a>> + use<'a>> {
+    if record.kind != RecordKind::Acknowledge || record.source().is_some() {
+        return None;
+    }
+    // The checksums held: what is not a list of changes here was written by another version.
+    Some(Logged::read(record.data, record.position).map_while(Result::ok))
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::left_out::Selection;
 use crate::ConfigError;
 use crate::config::ConfigErrors;
 use crate::topic::{QueueRoute, Recording, RecordingRule};
@@ -73,6 +74,8 @@ pub(crate) struct Definition {
     pub message_type: MessageType,
     /// The topics whose messages enter.
     pub selector: TopicSelector,
+    /// The settings that decide which messages enter.
+    pub selection: Selection,
     pub publish_target: Arc<str>,
     pub filter: Option<Filter>,
     pub priority: Option<Priority>,
@@ -274,9 +277,15 @@ impl QueueSettings {
         let dead_letter_topic = errors.note(dead_letter_topic.transpose());
         errors.note(config.validate().map_err(|bad| error(key_of(&bad), bad.to_string())))?;
         let (selector, publish_target) = topics?;
+        let selection = Selection {
+            message_type: self.message_type.clone(),
+            underlying_topic: selector.text().to_owned(),
+            filter: self.filter.clone(),
+        };
         Some(Definition {
             message_type: message_type?,
             selector,
+            selection,
             publish_target,
             filter: filter?,
             barrier: barrier?,

@@ -9,8 +9,11 @@ use super::QueueService;
 use super::jobs::{Purpose, QueueJob};
 use super::sidecars::{QueuePoint, QueuePoints, QueuePointsFile};
 use crate::context::Context;
+use crate::failure::code_of;
+use crate::reply::Refused;
 use crate::tail::LogConsumer;
 use crate::{Event, Output};
+use quire_command::Code;
 use quire_queue::QueueId;
 use quire_types::time::Instant;
 
@@ -80,6 +83,11 @@ impl Saving {
         *self.saved.as_ref()?.get(queue.get() as usize)?
     }
 
+    /// Whether something is to be saved, or to be looked at.
+    pub fn has_work(&self) -> bool {
+        self.next.is_some() || self.save_due.is_some() || self.look_due.is_some()
+    }
+
     /// When to look whether something is to be saved. While the log has to be written first, its flush wakes the broker.
     pub fn due(&self) -> Option<Instant> {
         if self.is_under_way || self.next.is_some() {
@@ -94,10 +102,9 @@ impl QueueService {
     pub(super) fn settled(&self, queue: QueueId, served: Position) -> Position {
         let offered = self.fills.read_to(queue).unwrap_or(served);
         let settled = self.engine.settled(queue, offered).unwrap_or_default().max(self.defining.begin(queue));
-        match self.dead_letters.first(queue) {
-            Some(first) => settled.min(Position::new(first.get() - 1)),
-            None => settled,
-        }
+        let left_out = self.left_out.of(queue).map(|left_out| Position::new(left_out.first));
+        let needed = [self.dead_letters.first(queue), left_out].into_iter().flatten().min();
+        needed.map_or(settled, |first| settled.min(Position::new(first.get() - 1)))
     }
 
     fn points(&self, served: Position) -> Points {
@@ -109,13 +116,19 @@ impl QueueService {
     /// The content of the file when the queues are settled up to `points`, and the log is persisted up to `covers`.
     pub(super) fn file_entries(&self, cx: &Context, points: &Points, covers: Position) -> QueuePoints {
         let entry = |(queue, definition): (QueueId, &std::sync::Arc<super::Definition>)| {
+            // Of a queue whose definition is not on stable storage yet, or no longer, a start knows nothing else.
+            let is_defined = self.find(&definition.name) == Some(queue);
             Some(QueuePoint {
                 queue: definition.name.to_string(),
                 recovery_point: definition.recovery_point.0.clone(),
                 settled: (*points.get(queue.get() as usize)?)?,
+                is_created: is_defined && self.defining.is_created(queue),
+                selection: is_defined.then(|| definition.selection.clone()),
+                left_out: self.left_out.of(queue).cloned().unwrap_or_default(),
             })
         };
-        QueuePoints::new(self.live().filter_map(entry).collect(), cx.log.reader.first(), covers)
+        let points = self.live().filter_map(entry).chain(self.left_out.absent().iter().cloned()).collect();
+        QueuePoints::new(points, cx.log.reader.first(), covers)
     }
 
     /// A queue was created and begins after a position, or was removed.
@@ -131,7 +144,7 @@ impl QueueService {
     }
 
     /// A queue was removed: the file is to say so, so that the log need not be kept for the queue.
-    pub(super) fn save_without_removed(&mut self, cx: &Context) {
+    pub(super) fn save_now(&mut self, cx: &Context) {
         self.saving.next = Some((cx.log.journal.appended(), self.points(cx.log.served)));
     }
 }
@@ -150,6 +163,11 @@ impl QueueService {
         // Changes since the failure are not in the log, and the tail may have left out records. The next start reads them again.
         if cx.has_failed() {
             (saving.save_due, saving.look_due, saving.next) = (None, None, None);
+            if !saving.is_under_way {
+                let failure = cx.failure_frame();
+                self.left_out.begin_write();
+                self.answer_dropped(cx, Some(&Refused::new(failure.code, failure.reason)));
+            }
             return;
         }
         // Every settled message is a record of the log. A queue without messages needs nothing up to the tail.
@@ -182,6 +200,7 @@ impl QueueService {
             saving.is_under_way = true;
             let entries = self.file_entries(cx, &points, rests_on);
             self.saving.writing = Some(points);
+            self.left_out.begin_write();
             cx.begin_queue_job(Purpose::Save, QueueJob::WriteSettled { file, points: entries });
         }
     }
@@ -190,6 +209,12 @@ impl QueueService {
         self.saving.is_under_way = false;
         let written = self.saving.writing.take();
         self.saving.has_failed = !matches!(result, Some(Ok(())));
+        let failure = match &result {
+            Some(Ok(())) => None,
+            Some(Err(error)) => Some(Refused::new(code_of(error), error.to_string())),
+            None => Some(Refused::new(Code::Internal, "queues.ack could not be written".to_owned())),
+        };
+        self.answer_dropped(cx, failure.as_ref());
         if let Some(Ok(())) = result {
             if written.is_some() {
                 self.saving.saved = written;
@@ -217,7 +242,7 @@ impl QueueService {
     }
 
     /// Keeps the files that queues need from being removed.
-    fn pin_log(&mut self, cx: &Context) {
+    pub(super) fn pin_log(&mut self, cx: &Context) {
         let needed = self.needed_from(cx).map(|needed| Position::new(needed.get() - 1));
         self.saving.pin = needed.map(|after| cx.log.reader.cursor(after));
     }

@@ -2,16 +2,23 @@
 //! The bytes are in docs/journal-format.md.
 
 use quire_journal::{FoundSidecar, JournalError, Position, SidecarHead, SidecarReader, Sidecars};
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
+
+use super::left_out::{LeftOut, Selection};
 
 const POINTS_FILE: &str = "queues.ack";
 const POINTS_NAME: &str = "queues";
-const POINTS_VERSION: u32 = 3;
-/// Version 2 has the same content. The position in its head is not the end of the log that it covers.
+const POINTS_VERSION: u32 = 4;
+/// Version 3 does not say which messages entered the queues.
+const POINTS_VERSION_WITHOUT_SELECTIONS: u32 = 3;
+/// Version 2 has the content of version 3. The position in its head is not the end of the log that it covers.
 const POINTS_VERSION_WITHOUT_END: u32 = 2;
 /// Version 1, which is older than sidecar files, begins with this.
 const OLDER_POINTS_HEAD: &[u8] = b"QUIREQUE\x01\0\0\0";
-const ENTRY_HEAD_SIZE: usize = 12;
+const ENTRY_HEAD_SIZE: usize = 16;
+/// Up to version 3.
+const OLDER_ENTRY_HEAD_SIZE: usize = 12;
 
 const STATE_PREFIX: &str = "queue-";
 const STATE_SUFFIX: &str = ".state";
@@ -24,8 +31,26 @@ pub(crate) struct QueuePoint {
     pub queue: String,
     /// The recovery point that it was configured with; at most 65,535 bytes.
     pub recovery_point: String,
-    /// Everything up to here is settled: recovery can begin after it.
+    /// Everything up to here is settled: recovery can begin after it. No message that is left out is before it.
     pub settled: Position,
+    /// It was created at run time.
+    pub is_created: bool,
+    /// The settings that decide which messages enter. `None` when the queue left the configuration, and in files of earlier versions.
+    pub selection: Option<Selection>,
+    /// The messages that entered it and do not fit any more.
+    pub left_out: LeftOut,
+}
+
+/// The further members of an entry: a JSON object.
+#[derive(Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+struct Members {
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    created: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    selection: Option<Selection>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<LeftOut>,
 }
 
 /// How far all queues are done.
@@ -52,18 +77,26 @@ impl QueuePoints {
     }
 
     fn encode(&self) -> Result<Vec<u8>, JournalError> {
+        let bad = |reason: String| JournalError::BadOption { option: "queue", reason };
         let size = |text: &str| {
             let reason = || format!("{} bytes, the limit is {}", text.len(), u16::MAX);
-            u16::try_from(text.len())
-                .map_err(|_| JournalError::BadOption { option: "queue", reason: reason() })
+            u16::try_from(text.len()).map_err(|_| bad(reason()))
         };
         let mut bytes = Vec::new();
         for point in &self.points {
+            let members = Members {
+                created: point.is_created,
+                selection: point.selection.clone(),
+                left_out: Some(point.left_out.clone()).filter(|left_out| left_out.count > 0),
+            };
+            let members = serde_json::to_vec(&members).map_err(|error| bad(error.to_string()))?;
             bytes.extend_from_slice(&size(&point.queue)?.to_le_bytes());
             bytes.extend_from_slice(&size(&point.recovery_point)?.to_le_bytes());
+            bytes.extend_from_slice(&(members.len() as u32).to_le_bytes());
             bytes.extend_from_slice(&point.settled.get().to_le_bytes());
             bytes.extend_from_slice(point.queue.as_bytes());
             bytes.extend_from_slice(point.recovery_point.as_bytes());
+            bytes.extend_from_slice(&members);
         }
         Ok(bytes)
     }
@@ -73,19 +106,47 @@ fn decode(mut rest: &[u8]) -> Option<Vec<QueuePoint>> {
     let mut points = Vec::new();
     while !rest.is_empty() {
         let (head, after) = rest.split_first_chunk::<ENTRY_HEAD_SIZE>()?;
-        let (queue_size, recovery_point_size) = ([head[0], head[1]], [head[2], head[3]]);
-        let (queue, after) = after.split_at_checked(usize::from(u16::from_le_bytes(queue_size)))?;
-        let (recovery_point, after) =
-            after.split_at_checked(usize::from(u16::from_le_bytes(recovery_point_size)))?;
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
-        points.push(QueuePoint {
-            queue: text(queue)?,
-            recovery_point: text(recovery_point)?,
-            settled: Position::new(u64::from_le_bytes(head[4..].try_into().ok()?)),
-        });
+        let (sizes, head) = head.split_first_chunk::<4>()?;
+        let (size, settled) = head.split_first_chunk::<4>()?;
+        let (mut point, after) = decode_point(*sizes, settled, after)?;
+        let (members, after) = after.split_at_checked(usize::try_from(u32::from_le_bytes(*size)).ok()?)?;
+        let Members { created, selection, left_out } = serde_json::from_slice(members).ok()?;
+        (point.is_created, point.selection) = (created, selection);
+        point.left_out = left_out.unwrap_or_default();
+        points.push(point);
         rest = after;
     }
     Some(points)
+}
+
+/// The content of versions up to 3.
+fn decode_older(mut rest: &[u8]) -> Option<Vec<QueuePoint>> {
+    let mut points = Vec::new();
+    while !rest.is_empty() {
+        let (head, after) = rest.split_first_chunk::<OLDER_ENTRY_HEAD_SIZE>()?;
+        let (sizes, settled) = head.split_first_chunk::<4>()?;
+        let (point, after) = decode_point(*sizes, settled, after)?;
+        points.push(point);
+        rest = after;
+    }
+    Some(points)
+}
+
+/// The name, the recovery point and the position of an entry, and the bytes after them.
+fn decode_point<'a>(sizes: [u8; 4], settled: &[u8], rest: &'a [u8]) -> Option<(QueuePoint, &'a [u8])> {
+    let [queue, recovery_point] = [[sizes[0], sizes[1]], [sizes[2], sizes[3]]].map(u16::from_le_bytes);
+    let (queue, rest) = rest.split_at_checked(queue.into())?;
+    let (recovery_point, rest) = rest.split_at_checked(recovery_point.into())?;
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+    let point = QueuePoint {
+        queue: text(queue)?,
+        recovery_point: text(recovery_point)?,
+        settled: Position::new(u64::from_le_bytes(settled.try_into().ok()?)),
+        is_created: false,
+        selection: None,
+        left_out: LeftOut::default(),
+    };
+    Some((point, rest))
 }
 
 /// The file with the settled positions of all queues. One thread at a time may write it.
@@ -105,12 +166,16 @@ impl QueuePointsFile {
                 covers: Some(head.position),
                 needs: head.needs,
             }),
+            FoundSidecar::Whole(head, content) if head.version == POINTS_VERSION_WITHOUT_SELECTIONS => {
+                let points = decode_older(&content)?;
+                Some(QueuePoints { points, covers: Some(head.position), needs: head.needs })
+            }
             FoundSidecar::Whole(head, content) if head.version == POINTS_VERSION_WITHOUT_END => {
-                Some(QueuePoints { points: decode(&content)?, covers: None, needs: head.needs })
+                Some(QueuePoints { points: decode_older(&content)?, covers: None, needs: head.needs })
             }
             // It does not say what is needed, so that it is written anew at the start.
             FoundSidecar::Older(bytes) => {
-                let points = decode(bytes.strip_prefix(OLDER_POINTS_HEAD)?)?;
+                let points = decode_older(bytes.strip_prefix(OLDER_POINTS_HEAD)?)?;
                 Some(QueuePoints { points, covers: None, needs: None })
             }
             _ => None,
@@ -203,10 +268,51 @@ mod tests {
 
     use quire_journal::{Disk, Journal, MemoryDisk, Options};
 
+    use super::super::left_out::Earlier;
     use super::*;
 
     fn point(queue: &str, settled: u64) -> QueuePoint {
-        QueuePoint { queue: queue.into(), recovery_point: "epoch".into(), settled: Position::new(settled) }
+        QueuePoint {
+            queue: queue.into(),
+            recovery_point: "epoch".into(),
+            settled: Position::new(settled),
+            is_created: false,
+            selection: None,
+            left_out: LeftOut::default(),
+        }
+    }
+
+    /// The content of versions up to 3.
+    fn encode_older(points: &[QueuePoint]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for point in points {
+            bytes.extend((point.queue.len() as u16).to_le_bytes());
+            bytes.extend((point.recovery_point.len() as u16).to_le_bytes());
+            bytes.extend(point.settled.get().to_le_bytes());
+            bytes.extend(point.queue.as_bytes());
+            bytes.extend(point.recovery_point.as_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn what_entered_a_queue_and_what_is_left_out_come_back() {
+        let selection = |filter: &str| Selection {
+            message_type: "json".into(),
+            underlying_topic: "^orders".into(),
+            filter: Some(filter.into()),
+        };
+        let earlier = vec![Earlier { until: 70, selection: selection("/a = 'ä'") }];
+        let points = [
+            QueuePoint {
+                selection: Some(selection("/b = 1")),
+                left_out: LeftOut { count: 3, first: 8, earlier },
+                ..point("orders", 7)
+            },
+            QueuePoint { is_created: true, ..point("jobs", 9) },
+        ];
+        let points = QueuePoints::new(points.to_vec(), Position::new(1), Position::new(90));
+        assert_eq!(decode(&points.encode().unwrap()), Some(points.points));
     }
 
     #[test]
@@ -219,7 +325,7 @@ mod tests {
         assert_eq!(points.needs, Some(Position::new(8)));
         let bytes = points.encode().unwrap();
         assert_eq!(decode(&bytes).as_ref(), Some(&points.points));
-        for end in (1..bytes.len()).filter(|end| *end != 23) {
+        for end in (1..bytes.len()).filter(|end| *end != 29) {
             assert_eq!(decode(&bytes[..end]), None, "{end} bytes");
         }
         assert!(
@@ -257,9 +363,7 @@ mod tests {
         let (journal, _) =
             Journal::driven_by_hand(Arc::new(disk.clone()), Path::new("journal"), &options).unwrap();
         let mut bytes = OLDER_POINTS_HEAD.to_vec();
-        bytes.extend(
-            QueuePoints::new(vec![point("jobs", 7)], Position::new(1), Position::new(9)).encode().unwrap(),
-        );
+        bytes.extend(encode_older(&[point("jobs", 7)]));
         // CRC-32C of all of it.
         bytes.extend(0xdc90_60fc_u32.to_le_bytes());
         let file = disk.create(Path::new("journal/queues.ack"), bytes.len() as u64).unwrap();
@@ -283,11 +387,21 @@ mod tests {
             Some(Position::new(8)),
         );
         let head = SidecarHead { version: 2, position: Position::new(7), needs };
-        journal.sidecars().write(POINTS_FILE, POINTS_NAME, head, &[&points.encode().unwrap()]).unwrap();
+        let content = encode_older(&points.points);
+        journal.sidecars().write(POINTS_FILE, POINTS_NAME, head, &[&content]).unwrap();
         let found = QueuePointsFile::new(journal.sidecars()).read().unwrap();
         assert_eq!(found, QueuePoints { covers: None, ..points.clone() });
         assert!(!found.is_as_good_as(&points));
         assert!(points.is_as_good_as(&found));
+    }
+
+    #[test]
+    fn a_points_file_of_version_3_is_read() {
+        let journal = Journal::in_memory(&Options::default()).unwrap();
+        let points = QueuePoints::new(vec![point("jobs", 7)], Position::new(1), Position::new(9));
+        let head = SidecarHead { version: 3, position: Position::new(9), needs: points.needs };
+        journal.sidecars().write(POINTS_FILE, POINTS_NAME, head, &[&encode_older(&points.points)]).unwrap();
+        assert_eq!(QueuePointsFile::new(journal.sidecars()).read(), Some(points));
     }
 
     #[test]

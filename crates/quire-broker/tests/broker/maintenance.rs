@@ -483,7 +483,8 @@ fn the_figures_have_the_same_names_for_clients_and_for_the_process() {
     assert_eq!(
         names(&stats["queues"]["jobs"]),
         "acknowledged age_of_oldest_lease_s age_of_oldest_s backlog cancelled catching_up created dead_letters deferred_acks delayed \
-         delivered depth entered expired expired_leases inactive max_backlog owned released settled subscriptions taken takes_dead_letters target_queue_depth waiting"
+         delivered depth entered expired expired_leases inactive left_out max_backlog owned released settled strict subscriptions taken \
+         takes_dead_letters target_queue_depth waiting"
     );
     assert_eq!(
         names(&stats["clients"][0]),

@@ -275,6 +275,10 @@ fn a_bad_setting_is_refused_with_its_key() {
         (over("jobs", "a.*"), "default_publish_target: "),
         (long, "name: the settings have 70"),
     ];
+    // Blanks count, too.
+    let json = format!("{}{}", named("jobs").to_json(), " ".repeat(70_000));
+    assert_eq!(ask(&mut pair, DefineQueue::Create { settings: &json }), Err(Code::BadOption));
+    assert_eq!(ask(&mut pair, DefineQueue::Alter { queue: "jobs", changes: &json }), Err(Code::BadOption));
     for (settings, expected) in cases {
         assert_eq!(create(&mut pair, &settings), Err(Code::BadOption), "{settings:?}");
         let reason = creation_refusal(&mut pair, settings);

@@ -135,7 +135,6 @@ fn recovery_begins_where_everything_before_is_settled() {
     save(&mut pair);
     assert_eq!(pair.broker.needed_position(), Some(Position(401)));
     let mut pair = again(pair, &settings, 1000);
-    assert_eq!(pair.figure("jobs", "entered"), 200, "only what lies behind was read");
     assert_eq!(data(&pair.take_queued(2)), data(&held[400..500]));
     assert_eq!(pair.broker.needed_position(), Some(Position(401)));
 }
@@ -270,10 +269,10 @@ fn a_queue_begins_once_although_the_process_dies_before_the_file_names_it() {
         let mut pair = start(pair.restart(queue_config(queues)), 10);
         assert_eq!(data(&pair.take_queued(2)), ["4", "5"], "{other}");
     }
-    // A queue that was removed and is defined again is new.
-    let mut pair = working(&now("jobs"), 0);
-    publish_all(&mut pair, 1..=3);
+    // A queue without messages that was removed and is defined again is new.
+    let pair = working(&now("jobs"), 0);
     let mut pair = again(pair, &queue("other"), 0);
+    publish_all(&mut pair, 1..=3);
     save(&mut pair);
     let queues = [queue("other"), now("jobs")];
     let mut pair = start(pair.restart(queue_config(queues)), 10);
@@ -566,6 +565,7 @@ fn messages_that_could_not_be_read_enter_the_queue_at_the_next_start() {
         assert_eq!(data(&pair.take_queued(2)), ["first", "second"], "closes: {closes}");
     }
 }
+
 #[test]
 fn an_at_most_once_queue_sends_nothing_after_a_failure_that_is_not_of_a_write() {
     let settings = QueueSettings { semantics: Semantics::AtMostOnce, ..queue("jobs") };
@@ -597,7 +597,6 @@ fn an_at_most_once_queue_sends_nothing_after_a_failure_that_is_not_of_a_write() 
     pair.disk.open(path).unwrap().write_at(b"d", at as u64).unwrap();
     assert_eq!(data(&again(pair, &settings, 100).take_queued(2)), ["3", "4", "5", "damaged"]);
 }
-
 
 /// As [`again`], and the instance has another name than before.
 fn renamed(pair: Pair, settings: &QueueSettings, name: &str) -> Pair {
