@@ -45,9 +45,11 @@ enum Waiting {
         number: u32,
         begun: Option<Vec<u8>>,
     },
+    /// With `reentry` the answer is not reported.
     Pause {
         numbers: Vec<u8>,
         paused: bool,
+        reentry: bool,
     },
     /// Said once: whether it was done is not known when the connection breaks. `query`: the number under which its answers come.
     Once {
@@ -204,8 +206,7 @@ impl Commands {
     }
 
     pub fn pause(&mut self, numbers: &[u32], paused: bool) -> CommandId {
-        let numbers = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        self.add(Waiting::Pause { numbers, paused })
+        self.add(Waiting::Pause { numbers: bytes_of(numbers), paused, reentry: false })
     }
 
     /// A command that is not sent again. `encode` makes its frame with its number.
@@ -259,7 +260,9 @@ impl Commands {
                 true
             }
             Waiting::Barrier | Waiting::Delete { .. } | Waiting::Subscribe { reentry: false, .. } => true,
-            Waiting::Subscribe { reentry: true, .. } | Waiting::Confirm { .. } => false,
+            Waiting::Subscribe { reentry: true, .. }
+            | Waiting::Pause { reentry: true, .. }
+            | Waiting::Confirm { .. } => false,
             Waiting::Unsubscribe { .. } | Waiting::Pause { .. } => {
                 events.push_back(Event::Answered { command: *id, result: Ok(()) });
                 false
@@ -286,12 +289,17 @@ impl Commands {
         }
     }
 
-    /// Adds a command for every subscription that a new connection must enter, before the waiting commands. Returns their number.
-    pub fn reenter(&mut self, subscriptions: &Subscriptions) -> usize {
+    /// Adds a command for every subscription that a new connection must enter, before the waiting commands. After them, subscriptions that
+    /// share a replay are resumed. Returns the number of subscriptions.
+    pub fn reenter(&mut self, subscriptions: &mut Subscriptions) -> usize {
+        let groups = subscriptions.begin_connection();
         let mut count = 0;
         for number in subscriptions.accepted_numbers() {
             self.add(Waiting::Subscribe { number, replace: false, reentry: true });
             count += 1;
+        }
+        for numbers in groups {
+            self.add(Waiting::Pause { numbers: bytes_of(&numbers), paused: false, reentry: true });
         }
         count
     }
@@ -318,7 +326,7 @@ impl Commands {
             Waiting::Unsubscribe { number, begun } => {
                 put_unsubscribe(*number, command, Acks::PROCESSED, begun.as_deref(), &mut out);
             }
-            Waiting::Pause { numbers, paused } => {
+            Waiting::Pause { numbers, paused, .. } => {
                 let subscriptions = SubscriptionNumbers::from_bytes(numbers)?;
                 let acks = Acks::PROCESSED;
                 let frame = if *paused {
@@ -344,6 +352,10 @@ impl Commands {
         events: &mut VecDeque<Event>,
     ) {
         let Some(command) = self.waiting.remove(&id) else { return };
+        // It also fails when a subscription of the list was refused, which was reported.
+        if matches!(command, Waiting::Pause { reentry: true, .. }) {
+            return;
+        }
         if let Waiting::Confirm { said } = command {
             self.lost_count += if result.is_err() { said.saturating_sub(self.confirmed_count) } else { 0 };
             self.is_confirming = false;
@@ -422,7 +434,10 @@ impl Commands {
     /// Nothing will be answered any more.
     pub fn fail_all(&mut self, failure: &Failure, events: &mut VecDeque<Event>) {
         let all = std::mem::take(&mut self.waiting);
-        for (id, _) in all.into_iter().filter(|(_, command)| !matches!(command, Waiting::Confirm { .. })) {
+        let is_ours = |command: &Waiting| {
+            matches!(command, Waiting::Confirm { .. } | Waiting::Pause { reentry: true, .. })
+        };
+        for (id, _) in all.into_iter().filter(|(_, command)| !is_ours(command)) {
             events.push_back(Event::Answered { command: id, result: Err(failure.clone()) });
         }
     }
@@ -442,6 +457,10 @@ impl Commands {
         self.last = (self.last.wrapping_add(1) & !DELETE_BIT).max(1);
         CommandId(self.last)
     }
+}
+
+fn bytes_of(numbers: &[u32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
 fn put_unsubscribe(subscription: u32, command: u32, acks: Acks, begun: Option<&[u8]>, out: &mut Vec<u8>) {

@@ -485,7 +485,8 @@ impl ClientCore {
         self.leases.has_begun(number)
     }
 
-    /// Stops (`paused`) or continues bookmark subscriptions, all with one command.
+    /// Stops (`paused`) or continues bookmark subscriptions, all with one command. Those that continue share a replay, also after a
+    /// reconnect.
     ///
     /// # Errors
     /// [`Code::BadOption`] for an empty list, [`Code::UnknownSubscription`], and when the client is closed.
@@ -737,7 +738,7 @@ impl ClientCore {
         self.backoff.succeeded();
         // Sent before a waiting flush, because the flush also covers them.
         self.send_verdicts();
-        let subscription_count = self.commands.reenter(&self.subscriptions);
+        let subscription_count = self.commands.reenter(&mut self.subscriptions);
         let publish_count = self.store.count();
         self.events.push_back(Event::LoggedOn { publish_count, subscription_count });
         for frame in self.commands.frames(&self.subscriptions) {

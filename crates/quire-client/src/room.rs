@@ -5,13 +5,18 @@ use quire_command::Code;
 use quire_types::time::Instant;
 
 impl ClientCore {
-    /// The driver has no room for the messages of a bookmark subscription. The server is asked to hold them until a call with `is_held`
-    /// false, also over reconnects. Subscriptions that the user paused stay paused. Returns the command that [`super::Event::Answered`]
+    /// The driver has no room for the messages of some bookmark subscriptions. The server is asked to hold them until a call with `is_held`
+    /// false, also over reconnects. Subscriptions that the user paused stay paused. Returns the commands that [`super::Event::Answered`]
     /// will name.
-    pub fn set_held(&mut self, number: u32, is_held: bool) -> Option<CommandId> {
-        self.subscriptions
-            .set_held(number, is_held)
-            .then(|| self.command(|commands| commands.pause(&[number], is_held)))
+    pub fn set_held(&mut self, numbers: &[u32], is_held: bool) -> Vec<CommandId> {
+        let lists = self.subscriptions.set_held(numbers, is_held);
+        lists.iter().map(|numbers| self.command(|commands| commands.pause(numbers, is_held))).collect()
+    }
+
+    /// The subscriptions that share a replay with this one, with itself, in the order of their numbers. Their messages come in the order of
+    /// the log only as long as they are held together.
+    pub fn companions(&self, number: u32) -> Vec<u32> {
+        self.subscriptions.companions(number)
     }
 
     /// Nothing is read for now, for want of room: the silence is not the server's.

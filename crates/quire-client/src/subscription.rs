@@ -68,6 +68,8 @@ pub(super) struct Subscriptions {
     /// Questions whether lost records still exist.
     questions: BTreeMap<u32, Questioned>,
     last_number: u32,
+    /// The last value of [`Entry::together`].
+    last_group: u32,
     /// Name of the instance of the moment.
     instance: Arc<str>,
 }
@@ -108,6 +110,11 @@ struct Entry {
     is_bookmark_missing: bool,
     /// The driver has no room for its messages, and the server keeps them back.
     is_held: bool,
+    /// The same for subscriptions that were resumed with one command: they share a replay. A connection enters them again paused, and then
+    /// resumes them with one command.
+    together: Option<u32>,
+    /// It is resumed with others when the connection has entered all of them.
+    awaits_resume: bool,
     /// The queue that its messages come from, where they do not say so themselves.
     queue: Option<Arc<str>>,
     /// The records that it has, when it begins with a query. One with a bookmark has none any more when it follows the log.
@@ -135,6 +142,8 @@ impl Subscriptions {
             granted: 0,
             is_bookmark_missing: false,
             is_held: false,
+            together: None,
+            awaits_resume: false,
             queue: None,
         };
         self.entries.insert(number, entry);
@@ -184,9 +193,13 @@ impl Subscriptions {
                     entry.catches_up = false;
                     entry.generation = entry.generation.wrapping_add(1);
                     entry.view = None;
+                    entry.together = None;
                 } else {
                     spec.bookmark = entry.spec.bookmark.take();
                 }
+                // It stays paused if it was.
+                let paused = entry.spec.options.0 & SubscribeOptions::PAUSED.0;
+                spec.options = spec.options.and(SubscribeOptions(paused));
                 entry.spec = spec;
                 entry.queue = None;
             }
@@ -217,21 +230,68 @@ impl Subscriptions {
         for number in numbers {
             self.entry(*number)?;
         }
+        self.last_group = self.last_group.wrapping_add(1);
+        let group = self.last_group;
         for number in numbers {
-            let options = &mut self.entry(*number)?.spec.options;
+            let Entry { spec: SubscriptionSpec { options, .. }, together, .. } = self.entry(*number)?;
+            let was_paused = options.has(SubscribeOptions::PAUSED);
             let without = SubscribeOptions(options.0 & !SubscribeOptions::PAUSED.0);
             *options = if paused { without.and(SubscribeOptions::PAUSED) } else { without };
+            match (was_paused, paused) {
+                (_, true) => *together = None,
+                (true, false) => *together = Some(group),
+                (false, false) => (),
+            }
         }
         let is_told = |number: &u32| paused || !self.entries.get(number).is_some_and(|entry| entry.is_held);
         Ok(numbers.iter().copied().filter(is_told).collect())
     }
 
-    /// The driver has no room for a subscription, or has room again. Returns whether a command is sent: not when the user has paused it.
-    pub fn set_held(&mut self, number: u32, is_held: bool) -> bool {
-        self.entries.get_mut(&number).is_some_and(|entry| {
+    /// The driver has no room for some subscriptions, or has room again. Returns those for which commands are sent, for each command a list.
+    /// Subscriptions that share a replay leave it, and continue in it, with one command. The user has paused the others.
+    pub fn set_held(&mut self, numbers: &[u32], is_held: bool) -> Vec<Vec<u32>> {
+        let mut alone = Vec::new();
+        let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for number in numbers {
+            let Some(entry) = self.entries.get_mut(number) else { continue };
             let was_held = std::mem::replace(&mut entry.is_held, is_held);
-            was_held != is_held && !entry.spec.options.has(SubscribeOptions::PAUSED)
-        })
+            if was_held == is_held || entry.spec.options.has(SubscribeOptions::PAUSED) {
+                continue;
+            }
+            match entry.together {
+                Some(group) => groups.entry(group).or_default().push(*number),
+                None => alone.push(vec![*number]),
+            }
+        }
+        alone.into_iter().chain(groups.into_values()).collect()
+    }
+
+    /// The subscriptions that share a replay with this one, with itself, in the order of their numbers.
+    pub fn companions(&self, number: u32) -> Vec<u32> {
+        let together = self.entries.get(&number).and_then(|entry| entry.together);
+        let companions = self
+            .entries
+            .iter()
+            .filter(|(other, entry)| **other == number || (together.is_some() && entry.together == together));
+        companions.map(|(other, _)| *other).collect()
+    }
+
+    /// A new connection enters the subscriptions. Returns the lists of those that it then resumes together.
+    pub fn begin_connection(&mut self) -> Vec<Vec<u32>> {
+        let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (number, entry) in &mut self.entries {
+            entry.awaits_resume = false;
+            if let Some(group) = entry.together.filter(|_| !entry.is_held) {
+                groups.entry(group).or_default().push(*number);
+            }
+        }
+        let groups: Vec<Vec<u32>> = groups.into_values().filter(|numbers| numbers.len() > 1).collect();
+        for number in groups.iter().flatten() {
+            if let Some(entry) = self.entries.get_mut(number) {
+                entry.awaits_resume = true;
+            }
+        }
+        groups
     }
 
     /// The answers to a query will not be taken any more. Gives whether they were still coming.
@@ -435,7 +495,7 @@ impl Subscriptions {
             Some(_) => spec.options,
             None => SubscribeOptions(spec.options.0 & !SubscribeOptions::SOW.0),
         };
-        let options = match (replace, entry.is_held) {
+        let options = match (replace, entry.is_held || entry.awaits_resume) {
             (true, _) => options.and(SubscribeOptions::REPLACE),
             (false, true) => options.and(SubscribeOptions::PAUSED),
             (false, false) => options,

@@ -427,7 +427,12 @@ class AsyncClient(ClientBase[AsyncSubscription]):
     async def resume(
         self, subscriptions: Iterable[AsyncSubscription] | None = None, *, timeout: Duration | None = None
     ) -> None:
-        """Continues paused subscriptions with one command. They may then share one replay."""
+        """Continues paused subscriptions with one command.
+
+        Those with the same rate share one replay, from the lowest of their positions on: their messages
+        arrive in log order across them, and together they do not exceed the rate. They still share it
+        after a lost connection. None misses or repeats a message.
+        """
         await self._set_paused(subscriptions, False, timeout)
 
     async def ack(

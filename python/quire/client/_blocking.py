@@ -536,7 +536,12 @@ class Client(ClientBase[Subscription]):
     def resume(
         self, subscriptions: Iterable[Subscription] | None = None, *, timeout: Duration | None = None
     ) -> None:
-        """Continues paused subscriptions with one command. They may then share one replay."""
+        """Continues paused subscriptions with one command.
+
+        Those with the same rate share one replay, from the lowest of their positions on: their messages
+        arrive in log order across them, and together they do not exceed the rate. They still share it
+        after a lost connection. None misses or repeats a message.
+        """
         finish(self._set_paused(subscriptions, False, timeout))
 
     def ack(

@@ -172,7 +172,7 @@ impl Bookmarks {
             progress.after = after;
         }
         // The tail moves past this record before anything is read, so the replay begins after it.
-        self.begin_replay(cx, session, vec![id], after);
+        self.begin_replay(cx, session, vec![id]);
     }
 
     pub(super) fn fall_back_all(&mut self, cx: &mut Context, limit: Position) {

@@ -1,14 +1,12 @@
 //! Pause and resume of bookmark subscriptions.
 
-use crate::context::Context;
-use quire_journal::Position;
-
 use super::Bookmarks;
 use crate::Timer;
-use crate::replay::Rate;
+use crate::context::Context;
+use crate::replay::{Rate, Replay};
 use crate::reply::{Refused, unknown_subscription};
 use crate::session::SessionId;
-use crate::subscription::SubscriptionId;
+use crate::subscription::{Source, Subscription, SubscriptionId};
 use quire_command::{Acks, Code, SubscriptionNumbers};
 
 impl Bookmarks {
@@ -33,8 +31,8 @@ impl Bookmarks {
         cx.answer(id, command, acks, refused);
     }
 
-    /// The subscriptions continue where they were paused. One replay serves those at one place with one rate. It keeps the order of the log
-    /// across them.
+    /// The subscriptions continue where they were paused. One replay serves those with one rate, and keeps the order of the log across them.
+    /// It begins at the lowest of their places: after a lost connection, a client enters each subscription after its own last message.
     pub(crate) fn resume(
         &mut self,
         cx: &mut Context,
@@ -58,25 +56,67 @@ impl Bookmarks {
             }
         }
         cx.answer(id, command, acks, refused);
-        // Those at one place with one rate, in the order in which the command names them.
-        let mut groups: Vec<(Position, Option<Rate>, Vec<SubscriptionId>)> = Vec::new();
-        resumed.sort_by_key(|id| cx.subscription(*id).progress().map(|progress| progress.after));
+        // Those with one rate, in the order in which the command names them.
+        let mut groups: Vec<(Option<Rate>, Vec<SubscriptionId>)> = Vec::new();
         for subscription in resumed {
-            let Some(progress) = cx.subscription(subscription).progress() else { continue };
-            let (after, rate) = (progress.after, progress.pace.as_ref().map(|pace| pace.rate));
-            let mut groups_here = groups.iter_mut().rev().take_while(|group| group.0 == after);
-            match groups_here.find(|group| group.1 == rate) {
-                Some((_, _, group)) => group.push(subscription),
-                None => groups.push((after, rate, vec![subscription])),
+            let rate = cx.rate(subscription);
+            match groups.iter_mut().find(|group| group.0 == rate) {
+                Some((_, group)) => group.push(subscription),
+                None => groups.push((rate, vec![subscription])),
             }
         }
-        for (after, _, group) in groups {
-            self.start_replay(cx, id, group, after);
+        for (_, group) in groups {
+            self.start_replay(cx, id, group);
+        }
+    }
+
+    /// The subscriptions of the replay that serves one: this one and others, in their order. Empty when it is served alone.
+    pub(crate) fn companions(&self, cx: &Context, id: SubscriptionId) -> Vec<SubscriptionId> {
+        let progress = cx.subscriptions.get(id).and_then(Subscription::progress);
+        match progress.map(|progress| &progress.stage) {
+            Some(Source::Replaying(replay)) if self.replays[*replay].subscriptions.len() > 1 => {
+                self.replays[*replay].subscriptions.clone()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// A subscription was replaced, and continues where it was: with its `companions`, unless its rate is another one now.
+    pub(crate) fn restart(
+        &mut self,
+        cx: &mut Context,
+        id: SubscriptionId,
+        mut companions: Vec<SubscriptionId>,
+    ) {
+        let session = cx.subscription(id).session;
+        let rate = cx.rate(id);
+        companions.retain(|other| {
+            *other == id || matches!(self.replay_of(cx, *other), Some(replay) if replay.rate() == rate)
+        });
+        for other in companions.iter().filter(|other| **other != id) {
+            self.detach_bookmark(cx, *other);
+        }
+        if companions.is_empty() {
+            companions.push(id);
+        }
+        self.start_replay(cx, session, companions);
+    }
+
+    fn replay_of(&self, cx: &Context, id: SubscriptionId) -> Option<&Replay> {
+        match cx.subscriptions.get(id)?.progress()?.stage {
+            Source::Replaying(replay) => self.replays.get(replay),
+            _ => None,
         }
     }
 }
 
 impl Context {
+    /// How fast a subscription that no replay serves may go.
+    fn rate(&self, id: SubscriptionId) -> Option<Rate> {
+        let progress = self.subscriptions.get(id)?.progress()?;
+        progress.pace.as_ref().map(|pace| pace.rate)
+    }
+
     /// The subscriptions that may be paused, and the first reason why one may not.
     pub(super) fn pausable(
         &mut self,

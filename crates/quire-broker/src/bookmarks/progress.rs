@@ -106,6 +106,11 @@ impl ResumePositions {
         (has_news && self.is_exact(self.served)).then_some(self.next_at)
     }
 
+    /// The next resume position is sent even if the log does not grow.
+    pub(super) fn want(&mut self) {
+        self.told = None;
+    }
+
     pub(crate) fn forget(&mut self, session: SessionId) {
         self.sessions.remove(&session);
     }
@@ -127,7 +132,13 @@ impl Bookmarks {
                 let progress = cx.subscriptions.all[*subscription].progress()?;
                 let subscription = &cx.subscriptions.all[*subscription];
                 let holds = subscription.conflation.as_ref().is_some_and(|held| !held.is_empty());
-                let is_served = matches!(progress.stage, Source::Tailing) && !holds;
+                let is_at_tail = match progress.stage {
+                    Source::Tailing => true,
+                    // Subscriptions that share a replay wait in it at the tail.
+                    Source::Replaying(replay) => self.replays[replay].place.after >= cx.log.served,
+                    _ => false,
+                };
+                let is_served = is_at_tail && !holds;
                 progress.wants_resume_positions.then_some((*number, is_served))
             });
             let wanting: Vec<(u32, bool)> = wanting.collect();
@@ -159,7 +170,7 @@ impl Bookmarks {
     /// A subscription has caught up. The next resume position is sent even if the log does not grow.
     pub(crate) fn want_resume_position(&mut self, cx: &mut Context, id: SubscriptionId) {
         if cx.subscription(id).progress().is_some_and(|progress| progress.wants_resume_positions) {
-            self.resume_positions.told = None;
+            self.resume_positions.want();
         }
     }
 }

@@ -86,36 +86,36 @@ impl ReadSlots {
 }
 
 impl Bookmarks {
-    /// Serves these subscriptions of one session, all at one place, from the log.
+    /// Serves these subscriptions of one session from the log: from the lowest of their places on, and each after its own.
     pub(crate) fn start_replay(
         &mut self,
         cx: &mut Context,
         session: SessionId,
         mut subscriptions: Vec<SubscriptionId>,
-        after: Position,
     ) {
         // A range may be empty, or have ended before the subscription was paused.
-        subscriptions.iter().for_each(|subscription| self.reach(cx, *subscription, after));
+        for subscription in &subscriptions {
+            self.reach(cx, *subscription, cx.place(*subscription));
+        }
         subscriptions.retain(|subscription| cx.subscriptions.get(*subscription).is_some());
         match subscriptions[..] {
             [] => (),
-            [subscription] if after >= cx.log.served && !cx.is_durable(subscription) => {
+            [subscription] if cx.place(subscription) >= cx.log.served && !cx.is_durable(subscription) => {
                 self.follow_tail(cx, subscription);
             }
-            _ => self.begin_replay(cx, session, subscriptions, after),
+            _ => self.begin_replay(cx, session, subscriptions),
         }
     }
 
-    /// As [`Broker::start_replay`], also at the tail itself.
+    /// As [`Bookmarks::start_replay`], also at the tail itself.
     pub(crate) fn begin_replay(
         &mut self,
         cx: &mut Context,
         session: SessionId,
         subscriptions: Vec<SubscriptionId>,
-        after: Position,
     ) {
         let members = cx.members(&subscriptions);
-        let place = ReplayPosition { after, served: 0 };
+        let place = ReplayPosition { after: cx.lowest_place(&subscriptions), served: 0 };
         let paces = subscriptions.iter().filter_map(|id| {
             cx.subscriptions.all[*id].progress_mut().and_then(|progress| progress.pace.take())
         });
@@ -186,15 +186,21 @@ impl Bookmarks {
         replay.subscriptions.remove(index);
         if index < replay.place.served as usize {
             replay.place.served -= 1;
-            replay.read_position = replay.place;
         }
         let rest = replay.subscriptions.clone();
+        // The one that leaves may have been the only one that wanted the next messages.
+        let lowest = cx.lowest_place(&rest);
+        if lowest > replay.place.after {
+            replay.place = ReplayPosition { after: lowest, served: 0 };
+        }
+        replay.read_position = replay.place;
         let mut pace = replay.pace.clone();
         if let Some(pace) = &mut pace {
             pace.rest();
         }
         if let Some(progress) = cx.subscription(subscription).progress_mut() {
-            progress.after = after;
+            // The replay may not have come to the place where the subscription joined it.
+            progress.after = progress.after.max(after);
             progress.pace = pace;
         }
         if rest.is_empty() {
@@ -349,7 +355,10 @@ impl Bookmarks {
                 }
                 match replay.subscriptions.len() {
                     1 => self.finish_replay(cx, id),
-                    _ => self.caught_up_groups.push(id),
+                    _ => {
+                        self.caught_up_groups.push(id);
+                        self.resume_positions.want();
+                    }
                 }
                 return;
             }
@@ -576,7 +585,7 @@ impl Bookmarks {
         for subscription in subscriptions {
             if let Some(progress) = cx.subscription(subscription).progress_mut() {
                 progress.pace = pace.take();
-                progress.after = after;
+                progress.after = progress.after.max(after);
                 progress.stage = Source::Detached;
             }
             self.follow_tail(cx, subscription);
@@ -596,6 +605,17 @@ impl Bookmarks {
 }
 
 impl Context {
+    /// The place after which a bookmark subscription that no replay serves wants messages.
+    fn place(&self, id: SubscriptionId) -> Position {
+        let progress = self.subscriptions.get(id).and_then(Subscription::progress);
+        progress.map_or(self.log.served, |progress| progress.after)
+    }
+
+    /// The lowest place of several subscriptions; of those in a replay, the places where they joined it.
+    fn lowest_place(&self, subscriptions: &[SubscriptionId]) -> Position {
+        subscriptions.iter().map(|id| self.place(*id)).min().unwrap_or_default()
+    }
+
     fn is_durable(&self, id: SubscriptionId) -> bool {
         let progress = self.subscriptions.get(id).and_then(Subscription::progress);
         progress.is_some_and(|progress| progress.is_durable)
@@ -606,13 +626,15 @@ impl Context {
             let subscription = &self.subscriptions.all[*id];
             let Subscription { number, selector, filter, conflation, select, .. } = subscription;
             let encoder = self.sessions.all[subscription.session].outbox.encoder();
-            let taken_after = subscription.progress().and_then(|p| p.taken_after);
+            let progress = subscription.progress();
+            let taken_after = progress.and_then(|progress| progress.taken_after);
             let conflation = conflation.as_ref();
             Member {
                 number: *number,
                 encoder,
                 selector: selector.clone(),
                 filter: filter.clone(),
+                after: progress.map_or(Position::default(), |progress| progress.after),
                 taken_after,
                 conflation_key: conflation.map(|conflation| conflation.key.clone()),
                 select: select.clone(),

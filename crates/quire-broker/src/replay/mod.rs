@@ -1,6 +1,6 @@
 //! Replays: reading the log for bookmark subscriptions that have not caught up.
 //!
-//! A replay serves one subscription, or several that were resumed together at one place. It never reads itself: the broker makes a
+//! A replay serves one subscription, or several that were resumed together: from the lowest of their places on, and each after its own. It never reads itself: the broker makes a
 //! [`Reading`] a background job (`broker/work.rs`). A read matches and encodes. It returns frames that are ready to be sent, up to a stated
 //! size, and the place after them.
 
@@ -77,6 +77,11 @@ impl Replay {
         self.ready = None;
         self.error = None;
         self.costly = None;
+    }
+
+    /// How fast it may go.
+    pub(crate) fn rate(&self) -> Option<Rate> {
+        self.pace.as_ref().map(|pace| pace.rate)
     }
 
     /// How far the member at `index` has come.

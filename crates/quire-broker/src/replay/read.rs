@@ -222,8 +222,10 @@ impl<'a> Matcher<'a> {
                 *wanted = member.selector.matches(record.topic);
             }
         }
-        let Member { filter, taken_after, .. } = &self.members[member];
-        if !self.topic_wanted[member] || taken_after.is_some_and(|instant| record.timestamp <= instant) {
+        let Member { filter, after, taken_after, .. } = &self.members[member];
+        let is_before =
+            record.position <= *after || taken_after.is_some_and(|instant| record.timestamp <= instant);
+        if !self.topic_wanted[member] || is_before {
             return false;
         }
         match filter {

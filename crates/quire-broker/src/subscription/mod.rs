@@ -128,8 +128,8 @@ impl SowSubscription {
 /// How far a bookmark subscription has come.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    /// Records up to here are not wanted, or were delivered. Exact except at the live tail, where records that do not match do not advance
-    /// it.
+    /// Records up to here are not wanted, or were delivered. Exact while it is detached. A replay keeps its own place, and the live tail
+    /// does not advance it for records that do not match.
     pub(crate) after: Position,
     /// Only messages taken after this instant are wanted.
     pub(crate) taken_after: Option<Timestamp>,
@@ -250,6 +250,8 @@ pub(crate) struct Member {
     pub(crate) encoder: Encoder,
     pub(crate) selector: TopicSelector,
     pub(crate) filter: Option<Filter>,
+    /// It wants the records after this one.
+    pub(crate) after: Position,
     pub(crate) taken_after: Option<Timestamp>,
     pub(crate) conflation_key: Option<ConflationKey>,
     pub(crate) select: Option<Select>,

@@ -13,3 +13,4 @@ mod queues;
 mod receipts;
 mod records;
 mod rooms;
+mod together;

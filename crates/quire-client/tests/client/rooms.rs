@@ -12,9 +12,9 @@ fn everything(link: &mut Link, client: usize) -> u32 {
 }
 
 fn hold(link: &mut Link, client: usize, number: u32, is_held: bool) -> bool {
-    let command = link.clients[client].core.set_held(number, is_held);
+    let command = link.clients[client].core.set_held(&[number], is_held);
     link.run();
-    command.is_some()
+    !command.is_empty()
 }
 
 #[test]

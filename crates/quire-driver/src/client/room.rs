@@ -3,10 +3,10 @@
 //! The client continues to read, so that messages that are not taken do not delay acknowledgements. docs/clients.md, "Bounds", describes
 //! the effect on each kind of subscription.
 
-use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use quire_client::{ClientCore, CommandId, Failure, Message};
+use quire_client::{ClientCore, Failure, Message};
 use quire_command::{Code, SubscribeOptions};
 
 use super::{Inner, Shared};
@@ -85,10 +85,7 @@ impl Inner {
             return;
         }
         match kind_of(&self.core, number, is_from_queue) {
-            Kind::Replay => {
-                feed.full = Some(Full::Held);
-                hold(&mut self.core, &mut self.abandoned, number, true);
-            }
+            Kind::Replay => return self.hold(number),
             Kind::Ordinary => feed.full = Some(Full::Missing(0)),
             Kind::FromQueue => feed.full = Some(Full::Unread),
             Kind::Live => return self.cut_off(number),
@@ -100,6 +97,7 @@ impl Inner {
     /// Lets subscriptions continue for which there is room again. Returns whether the socket may be read.
     pub(super) fn make_room(&mut self) -> bool {
         let Inner { core, feeds, full, abandoned, .. } = self;
+        let mut continued = Vec::new();
         full.retain(|number| {
             let Some(feed) = feeds.get_mut(number) else { return false };
             if !feed.queue.has_room() {
@@ -107,7 +105,7 @@ impl Inner {
             }
             feed.queue.set_full(false);
             match feed.full.take() {
-                Some(Full::Held) => hold(core, abandoned, *number, false),
+                Some(Full::Held) => continued.push(*number),
                 Some(Full::Missing(count)) if count > 0 => {
                     feed.missed_count += count;
                     log::warn!(
@@ -120,9 +118,29 @@ impl Inner {
             }
             false
         });
+        abandoned.extend(core.set_held(&continued, false));
         !full
             .iter()
             .any(|number| matches!(feeds.get(number).map(|feed| &feed.full), Some(Some(Full::Unread))))
+    }
+
+    /// Asks the server to hold the messages of a subscription, and of those that share its replay and its queue: their messages stay in the
+    /// order of the log. A subscription with a separate queue is not held for another one, because the program may wait for its messages
+    /// first. The answer is not used.
+    fn hold(&mut self, number: u32) {
+        let Some(queue) = self.feeds.get(&number).map(|feed| feed.queue.clone()) else { return };
+        let mut held = self.core.companions(number);
+        held.retain(|other| {
+            let feed = self.feeds.get_mut(other).filter(|feed| Arc::ptr_eq(&feed.queue, &queue));
+            feed.is_some_and(|feed| {
+                let is_new = feed.full.is_none();
+                feed.full.get_or_insert(Full::Held);
+                is_new
+            })
+        });
+        queue.set_full(true);
+        self.abandoned.extend(self.core.set_held(&held, true));
+        self.full.extend(held);
     }
 
     /// Whether [`Inner::make_room`] has something to do.
@@ -181,9 +199,4 @@ fn kind_of(core: &ClientCore, number: u32, is_from_queue: bool) -> Kind {
         Some(spec) if !is_from_queue && spec.records.is_none() => Kind::Ordinary,
         _ => Kind::FromQueue,
     }
-}
-
-/// Asks the server to hold the messages of a subscription, or to send them again. The answer is not used.
-fn hold(core: &mut ClientCore, abandoned: &mut HashSet<CommandId>, number: u32, is_held: bool) {
-    abandoned.extend(core.set_held(number, is_held));
 }

@@ -132,10 +132,10 @@ impl Broker {
         let subscription = self.cx.subscription(id);
         let session = subscription.session;
         let Some(progress) = subscription.progress() else { return };
-        let (after, is_paused) = (progress.after, progress.is_paused);
+        let is_paused = progress.is_paused;
         self.bookmarks.send_first_resume_position(&mut self.cx, id);
         if !is_paused {
-            self.bookmarks.start_replay(&mut self.cx, session, vec![id], after);
+            self.bookmarks.start_replay(&mut self.cx, session, vec![id]);
         }
     }
 
@@ -203,6 +203,11 @@ impl Broker {
         let (range, rate, log_end, conflation) =
             (plan.range, plan.rate, plan.log_end, plan.conflation.map(Box::new));
         let after = place.map(|(after, _)| after);
+        // Subscriptions that share a replay stay in it, unless one of them begins at another bookmark.
+        let companions = match replaced.filter(|_| after.is_none()) {
+            Some(replaced) => self.bookmarks.companions(&self.cx, replaced),
+            None => Vec::new(),
+        };
         let kept_until = replaced.and_then(|id| self.cx.subscription(id).progress()?.until);
         let until = place.map_or(kept_until, |(_, until)| until);
         if let Some(replaced) = replaced {
@@ -336,12 +341,12 @@ impl Broker {
                 }
             }
             Some(progress) => {
-                let (after, is_paused) = (progress.after, progress.is_paused);
+                let is_paused = progress.is_paused;
                 self.bookmarks.send_first_resume_position(&mut self.cx, subscription_id);
                 if is_paused {
                     return;
                 }
-                self.bookmarks.start_replay(&mut self.cx, id, vec![subscription_id], after);
+                self.bookmarks.restart(&mut self.cx, subscription_id, companions);
             }
         }
     }
