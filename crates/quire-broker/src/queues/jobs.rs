@@ -100,7 +100,7 @@ pub(crate) enum QueueOutcome {
     Fetched(Fetched),
     Found(Vec<Position>),
     Page(PageFound),
-    Sorted(Result<Vec<WaitingMessage>, JournalError>),
+    Sorted(Result<(Vec<WaitingMessage>, u64), JournalError>),
     Refilled(Result<Vec<(Position, Entry)>, JournalError>),
     Filled(Result<Portion, JournalError>),
     Saved(Result<(), JournalError>),

@@ -16,7 +16,7 @@ use crate::failure::code_of;
 use crate::replay::CHUNK_SIZE_MAX;
 use crate::reply::{Refused, bad_order, not_last_value};
 use crate::session::{SessionId, Stall};
-use quire_command::{AckKind, Acks, Code, Message, Query, Queued};
+use quire_command::{Ack, AckKind, Acks, Code, Message, Query, Queued, Reply};
 use quire_expression::filter::Filter;
 use quire_expression::message_type::Arena;
 use quire_expression::topic::TopicSelector;
@@ -34,6 +34,8 @@ pub(super) struct QueryJob {
     page: Page,
     /// Still to be sorted.
     order: Option<Order>,
+    /// The messages that match, before `top_n` counts; of a filter without an order those that were looked at.
+    total: u64,
     /// The work under way.
     pub(super) number: Option<u64>,
 }
@@ -56,6 +58,8 @@ pub(crate) struct Page {
 pub(crate) struct PageFound {
     frames: Vec<u8>,
     message_count: usize,
+    /// Messages that match, whether or not they are still wanted.
+    matched_count: u64,
     /// Messages looked at.
     done: usize,
     error: Option<JournalError>,
@@ -117,7 +121,7 @@ impl QueueService {
         let limit = if is_plain { left } else { usize::MAX }.min(QUERY_MESSAGES_MAX + 1);
         let mut waiting = Vec::new();
         let now = self.time(cx.now);
-        if left > 0 {
+        if limit > 0 {
             self.engine.browse(queue, now, |message| {
                 waiting.push(message);
                 waiting.len() < limit
@@ -128,6 +132,7 @@ impl QueueService {
                 format!("more than {QUERY_MESSAGES_MAX} messages; give a top_n, without a filter or order");
             return Err(Refused::new(Code::LimitExceeded, reason));
         }
+        let total = if is_plain { self.engine.stats(queue, now).map_or(0, |stats| stats.waiting) } else { 0 };
         let page = Page {
             subscription: query.subscription,
             encoder: cx.session(id).outbox.encoder(),
@@ -137,7 +142,7 @@ impl QueueService {
             left,
             now: cx.now.wall,
         };
-        Ok(QueryJob { command: query.command, acks: query.acks, page, order, number: None })
+        Ok(QueryJob { command: query.command, acks: query.acks, page, order, total, number: None })
     }
 
     /// Continues with the queries whose connections take more.
@@ -148,7 +153,9 @@ impl QueueService {
         };
         for id in self.querying.iter().filter_map(ready).collect::<Vec<_>>() {
             let Some(job) = self.querying.get_mut(&id) else { continue };
-            if job.page.left == 0 || job.page.done == job.page.waiting.len() {
+            // With a filter or an order, the others are counted.
+            let is_over = job.page.left == 0 && job.page.filter.is_none() && job.order.is_none();
+            if is_over || job.page.done == job.page.waiting.len() {
                 self.end_query(cx, id, None);
                 continue;
             }
@@ -182,6 +189,9 @@ impl QueueService {
         };
         job.page.done += found.done;
         job.page.left -= found.message_count;
+        if job.page.filter.is_some() {
+            job.total += found.matched_count;
+        }
         cx.counters.delivered += found.message_count as u64;
         cx.session(id).outbox.put_replayed(found.frames);
         cx.touch(id);
@@ -196,27 +206,31 @@ impl QueueService {
         cx: &mut Context,
         id: SessionId,
         number: u64,
-        found: Result<Vec<WaitingMessage>, JournalError>,
+        found: Result<(Vec<WaitingMessage>, u64), JournalError>,
     ) {
         let Some(job) = self.querying.get_mut(&id).filter(|job| job.number == Some(number)) else {
             return;
         };
         job.number = None;
         match found {
-            Ok(waiting) => {
+            Ok((waiting, total)) => {
                 job.page.waiting = waiting.into();
                 job.page.filter = None;
+                job.total = total;
             }
             Err(error) => self.end_query(cx, id, Some(Refused::new(code_of(&error), error.to_string()))),
         }
     }
 
     fn end_query(&mut self, cx: &mut Context, id: SessionId, refused: Option<Refused>) {
-        let Some(QueryJob { command, acks, page, .. }) = self.querying.remove(&id) else { return };
+        let Some(QueryJob { command, acks, page, total, .. }) = self.querying.remove(&id) else { return };
         match refused {
             Some(refused) => cx.refuse_command(id, command, page.subscription, &refused),
             None if acks.has(Acks::COMPLETED) => {
-                cx.acknowledge_command(id, AckKind::Completed, command, page.subscription);
+                let detail = u32::try_from(total).unwrap_or(u32::MAX);
+                let (kind, subscription) = (AckKind::Completed, page.subscription);
+                let ack = Ack { kind, code: Code::Ok, command, subscription, detail, reason: "" };
+                cx.put(id, &Reply::Ack(ack));
             }
             None => (),
         }
@@ -235,7 +249,8 @@ impl Page {
         let mut arena = Arena::default();
         let mut found = PageFound::default();
         for waiting in &self.waiting[self.done..] {
-            if found.message_count == self.left || found.frames.len() >= CHUNK_SIZE_MAX {
+            let is_full = found.message_count == self.left;
+            if (is_full && self.filter.is_none()) || found.frames.len() >= CHUNK_SIZE_MAX {
                 break;
             }
             let record = match lookup.get(waiting.position) {
@@ -253,6 +268,10 @@ impl Page {
             if !self.filter.as_ref().is_none_or(matches) {
                 continue;
             }
+            found.matched_count += 1;
+            if is_full {
+                continue;
+            }
             let queued = Queued {
                 position: waiting.position.get(),
                 deliveries: waiting.delivery_count,
@@ -266,8 +285,12 @@ impl Page {
         found
     }
 
-    /// The messages that match, in the order asked for, as many as are wanted.
-    pub(super) fn sort(self, reader: Reader, order: &Order) -> Result<Vec<WaitingMessage>, JournalError> {
+    /// The messages that match, in the order asked for, as many as are wanted; and how many match.
+    pub(super) fn sort(
+        self,
+        reader: Reader,
+        order: &Order,
+    ) -> Result<(Vec<WaitingMessage>, u64), JournalError> {
         let mut lookup = Lookup::new(reader);
         let mut arena = Arena::default();
         let mut keys = Vec::new();
@@ -279,6 +302,7 @@ impl Page {
             }
         }
         keys.sort_by(|(left, _), (right, _)| left.cmp(right));
-        Ok(keys.into_iter().map(|(_, waiting)| waiting).take(self.left).collect())
+        let total = keys.len() as u64;
+        Ok((keys.into_iter().map(|(_, waiting)| waiting).take(self.left).collect(), total))
     }
 }

@@ -41,6 +41,25 @@ fn answer(pair: &mut Pair, query: Query<'_>) -> Vec<u64> {
 }
 
 #[test]
+fn the_total_of_a_query_counts_every_message_that_matches() {
+    let mut pair = with_messages(queue("jobs"), &[5, 1, 4, 2]);
+    let mut total = |query: Query<'_>| {
+        let count = answer(&mut pair, query).len();
+        (count, pair.clients[&2].total)
+    };
+    let (filter, order_by) = (Some("/n > 1"), Some("/n"));
+    assert_eq!(total(query("jobs")), (4, 4));
+    for top_n in [0, 1, 2] {
+        let top = Query { top_n: Some(top_n), ..query("jobs") };
+        let count = top_n as usize;
+        assert_eq!(total(top.clone()), (count, 4));
+        assert_eq!(total(Query { order_by, ..top.clone() }), (count, 4));
+        assert_eq!(total(Query { filter, ..top.clone() }), (count, 3));
+        assert_eq!(total(Query { filter, order_by, ..top }), (count, 3));
+    }
+}
+
+#[test]
 fn a_query_shows_what_waits_and_changes_nothing() {
     let mut pair = with_messages(queue("jobs"), &[5, 1, 4, 2]);
     pair.client(3, "worker");
