@@ -229,7 +229,7 @@ class NotLastValueError(QuireError):
     """The topic keeps no last values, and the call needs them."""
 
     code = "not_last_value"
-    hint = "to keep the last values of the topic, add it to `sow_topic` in the configuration of the server"
+    hint = "the topics of `sow_topic` in the configuration of the server keep last values; queues do not"
 
 
 class MessageTooLargeError(QuireError):
