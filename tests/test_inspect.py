@@ -120,3 +120,39 @@ def test_topics_of_the_log_are_listed_after_a_restart_and_in_several_answers(tmp
     with server(tmp_path) as second, quire.Client(second.url) as client:
         assert [topic["topic"] for topic in client._topics()] == names
         assert len(finish(client._inspect("topics"))["topics"]) < len(names)
+
+
+def test_the_subscriptions_of_a_server_are_listed_with_their_lag(running: quire.Server) -> None:
+    with quire.Client(running.url, name="loader") as client:
+        for number in range(10):
+            client.publish("orders", {"n": number})
+        client.publish("tasks", {"n": 1})
+        client.flush(PATIENCE)
+        late = client.subscribe("orders", bookmark=quire.EPOCH, paused=True, filter="/n > 1")
+        worker = client.subscribe("JOBS", max_backlog=5)
+        worker.get(PATIENCE)
+        [replay, queued] = lines(run("client", "ls", "--subscriptions", "--json", url=running.url).stdout)
+        assert replay.pop("lag_s") > 0
+        assert replay == {
+            "connection": replay["connection"],
+            "client_name": "loader",
+            "subscription": replay["subscription"],
+            "topic": "orders",
+            "filter": "/n > 1",
+            "kind": "replay",
+            "position": 0,
+            "lag": 11,
+            "backlog": None,
+            "max_backlog": None,
+            "paused": True,
+        }
+        assert (queued["kind"], queued["topic"]) == ("queue", "JOBS")
+        assert (queued["backlog"], queued["max_backlog"], queued["lag"]) == (1, 5, None)
+        shown = run("client", "ls", "--subscriptions", url=running.url).stdout.splitlines()
+        assert shown[0].split("\t")[-3:] == ["lag (s)", "backlog", "paused"]
+        assert shown[2].split("\t")[-2:] == ["1 of 5", "no"]
+        assert client.server_info().replay_lag == 0  # a paused replay is meant to wait
+        assert running.stats()["replay_lag"] == 0
+        [orders] = lines(run("topic", "stats", "orders", "--json", url=running.url).stdout)
+        assert orders["subscriptions"] == 1
+        late.unsubscribe()

@@ -327,8 +327,9 @@ class Client:
     def queue_stats(self, queue: str | None) -> int: ...
     def inspect(
         self,
-        subject: Literal["server", "clients", "topics", "replication"],
+        subject: Literal["server", "clients", "subscriptions", "topics", "replication"],
         after_connection: int,
+        after_subscription: int,
         after_topic: str,
     ) -> int: ...
     def replicate(self, destination: str, action: LinkAction) -> int: ...

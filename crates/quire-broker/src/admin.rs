@@ -7,7 +7,9 @@ use super::context::Context;
 use super::maintenance::Maintenance;
 use super::queues::{QueueChanges, QueueFigures, QueueSettings};
 use super::reply::Refused;
-use super::stats::{ConnectionStats, Page, ReplicationStats, ServerStats, Stats, TopicStats};
+use super::stats::{
+    ConnectionStats, Page, ReplicationStats, ServerStats, Stats, SubscriptionStats, TopicStats,
+};
 use super::{Access, ConnectionId, Output};
 use crate::session::{Phase, SessionId};
 use quire_command::{Ack, AckKind, Code, LinkAction, Maintain, Reply, Subject};
@@ -25,6 +27,8 @@ pub enum AdminCommand {
     Server,
     /// The connections with a number above this one. The reply is [`AdminReply::Clients`].
     Clients(u64),
+    /// The subscriptions after the one with this number on this connection. The reply is [`AdminReply::Subscriptions`].
+    Subscriptions(u64, u32),
     /// The topics whose names come after this one. The reply is [`AdminReply::Topics`].
     Topics(String),
     /// Creates a queue at run time. The reply is [`AdminReply::QueueCreated`].
@@ -63,6 +67,8 @@ pub enum AdminReply {
     Server(Box<ServerStats>),
     /// Connections, in the order of their numbers.
     Clients(Page<ConnectionStats>),
+    /// Subscriptions, in the order of their connections and of their numbers.
+    Subscriptions(Page<SubscriptionStats>),
     /// Topics, in the order of their names.
     Topics(Page<TopicStats>),
     /// The queue exists.
@@ -151,6 +157,9 @@ impl From<Subject<'_>> for AdminCommand {
         match subject {
             Subject::Server => AdminCommand::Server,
             Subject::Clients { after } => AdminCommand::Clients(after),
+            Subject::Subscriptions { after_connection, after_subscription } => {
+                AdminCommand::Subscriptions(after_connection, after_subscription)
+            }
             Subject::Topics { after } => AdminCommand::Topics(after.to_owned()),
             Subject::Replication => AdminCommand::Replication,
         }
@@ -212,6 +221,10 @@ impl Context {
             }
             AdminReply::Clients(Page { items, has_more }) => {
                 let json = json!({ "clients": items, "more": has_more }).to_string();
+                self.put(id, &Reply::Stats { command, json: &json });
+            }
+            AdminReply::Subscriptions(Page { items, has_more }) => {
+                let json = json!({ "subscriptions": items, "more": has_more }).to_string();
                 self.put(id, &Reply::Stats { command, json: &json });
             }
             AdminReply::Topics(Page { items, has_more }) => {

@@ -23,8 +23,8 @@ use super::slice::Slices;
 use super::timer::Timers;
 use super::work::Work;
 use crate::session::KeptBuffers;
-use crate::stats::{PAGE_COUNT_MAX, Page, TopicStats};
-use crate::subscription::{Replaced, Subscription, SubscriptionId};
+use crate::stats::{PAGE_COUNT_MAX, Page, SubscriptionStats, TopicStats};
+use crate::subscription::{Replaced, ServedBy, Subscription, SubscriptionId};
 use crate::topic::TopicTable;
 
 /// See the module's documentation.
@@ -147,6 +147,46 @@ impl Context {
         names.sort_unstable();
         names.dedup();
         Page::of(names.iter().map(|name| self.topics.describe(name)))
+    }
+
+    /// The subscriptions after the one with this number on this connection, in the order of both: one more than a page takes.
+    pub(crate) fn subscriptions_after(&self, connection: u64, number: u32) -> Vec<SubscriptionId> {
+        let key = |subscription: &Subscription| {
+            (self.sessions.all[subscription.session].connection.0, subscription.number)
+        };
+        let all = self.subscriptions.all.iter().map(|(id, subscription)| (key(subscription), id));
+        let mut found: Vec<_> = all.filter(|(key, _)| *key > (connection, number)).collect();
+        if found.len() > PAGE_COUNT_MAX {
+            found.select_nth_unstable_by_key(PAGE_COUNT_MAX, |(key, _)| *key);
+            found.truncate(PAGE_COUNT_MAX + 1);
+        }
+        found.sort_unstable_by_key(|(key, _)| *key);
+        found.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// A subscription, apart from the figures of the service that serves it.
+    pub(crate) fn describe(&self, id: SubscriptionId) -> SubscriptionStats {
+        let subscription = &self.subscriptions.all[id];
+        let session = &self.sessions.all[subscription.session];
+        SubscriptionStats {
+            connection: session.connection,
+            client_name: session.client_name().unwrap_or_default(),
+            subscription: subscription.number,
+            topic: subscription.selector.text().to_owned(),
+            filter: subscription.filter.as_ref().map(|filter| filter.text().to_owned()),
+            kind: match subscription.served_by {
+                ServedBy::Ordinary => "live",
+                ServedBy::Bookmark(_) => "replay",
+                ServedBy::Queue(_) => "queue",
+                ServedBy::Sow(_) => "last_value",
+            },
+            position: None,
+            lag: None,
+            lag_s: None,
+            backlog: None,
+            max_backlog: None,
+            is_paused: subscription.progress().is_some_and(|progress| progress.is_paused),
+        }
     }
 
     /// Ends one subscription for a reason of the server. The connection continues. The client is notified at once and gets no further

@@ -50,8 +50,8 @@ pub use queues::{
 };
 pub use slice::Stopwatch;
 pub use stats::{
-    ConnectionStats, DestinationStats, Page, ReplicationStats, ServerStats, SourceStats, Stats, TableFigures,
-    TopicStats,
+    ConnectionStats, DestinationStats, Page, ReplicationStats, ServerStats, SourceStats, Stats,
+    SubscriptionStats, TableFigures, TopicStats,
 };
 pub use tables::{
     HistorySettings, MakePart, SnapshotPart, SnapshotParts, SnapshotSteps, SowTopicSettings, TableDurability,

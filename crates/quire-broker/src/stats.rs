@@ -22,6 +22,8 @@ pub struct Stats {
     /// Replays that have not caught up.
     #[serde(rename = "replays")]
     pub replay_count: usize,
+    /// The largest [`SubscriptionStats::lag`] of the replays that are not paused.
+    pub replay_lag: u64,
     /// Messages published, refused ones and duplicates included.
     #[serde(rename = "published")]
     pub published_count: u64,
@@ -77,6 +79,38 @@ pub struct ConnectionStats {
     pub writable: bool,
 }
 
+/// One subscription.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SubscriptionStats {
+    /// The connection that it is of.
+    #[serde(serialize_with = "number_of")]
+    pub connection: ConnectionId,
+    /// The client name of the connection.
+    pub client_name: String,
+    /// Its number on the connection.
+    pub subscription: u32,
+    /// Its topic, or its pattern.
+    pub topic: String,
+    /// Its content filter.
+    pub filter: Option<String>,
+    /// `live`: messages as they are published; `replay`: it has a bookmark, whether or not it has caught up; `queue`; `last_value`: the
+    /// records of last-value topics, and their changes.
+    pub kind: &'static str,
+    /// Of a replay: the position of the log up to which its messages were handed to the connection.
+    pub position: Option<u64>,
+    /// Of a replay: the records of the log after this position, whether or not they are of its topic.
+    pub lag: Option<u64>,
+    /// Of a replay: at most so long ago the first of these records was taken, in seconds; 0 when there is none.
+    pub lag_s: Option<f64>,
+    /// Of a queue subscription: its outstanding messages.
+    pub backlog: Option<u32>,
+    /// Of a queue subscription: the most messages that it may have outstanding.
+    pub max_backlog: Option<u32>,
+    /// Whether the client has paused it.
+    #[serde(rename = "paused")]
+    pub is_paused: bool,
+}
+
 /// The server itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ServerStats {
@@ -108,6 +142,8 @@ pub struct ServerStats {
     #[serde(rename = "subscriptions")]
     pub subscription_count: usize,
     /// As in [`Stats`].
+    pub replay_lag: u64,
+    /// As in [`Stats`].
     #[serde(rename = "published")]
     pub published_count: u64,
     /// As in [`Stats`].
@@ -133,7 +169,7 @@ pub struct TopicStats {
     pub is_recorded: bool,
     /// The queues that take its messages.
     pub queues: Vec<String>,
-    /// Subscriptions that get messages as they are published, those to patterns included. Replays that have not caught up do not count.
+    /// Subscriptions to the topic, those to patterns included. Subscriptions to queues do not count, apart from patterns.
     #[serde(rename = "subscriptions")]
     pub subscription_count: usize,
     /// The records of a last-value topic; `None` for another topic.

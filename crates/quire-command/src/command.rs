@@ -73,6 +73,13 @@ pub enum Subject<'a> {
         /// 0: from the first one on.
         after: u64,
     },
+    /// The subscriptions of its connections, after this one.
+    Subscriptions {
+        /// The connection; 0: from the first subscription on.
+        after_connection: u64,
+        /// Its number on the connection.
+        after_subscription: u32,
+    },
     /// Its topics whose names come after this one.
     Topics {
         /// Empty: from the first one on.

@@ -591,18 +591,20 @@ impl Client {
         number_of(py, self.handle.client().queue_stats(queue))
     }
 
-    /// Asks about the server: `"server"`, its `"clients"` after a connection, its `"topics"` after a name, its `"replication"`.
-    /// Gives the command.
+    /// Asks about the server: `"server"`, its `"clients"` after a connection, its `"subscriptions"` after one of a connection, its `"topics"`
+    /// after a name, its `"replication"`. Gives the command.
     fn inspect(
         &self,
         py: Python<'_>,
         subject: &str,
         after_connection: u64,
+        after_subscription: u32,
         after_topic: &str,
     ) -> PyResult<u32> {
         self.handle.check_fork(py)?;
         let subject = match subject {
             "clients" => Subject::Clients { after: after_connection },
+            "subscriptions" => Subject::Subscriptions { after_connection, after_subscription },
             "topics" => Subject::Topics { after: after_topic },
             "replication" => Subject::Replication,
             _ => Subject::Server,

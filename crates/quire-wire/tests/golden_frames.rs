@@ -241,6 +241,13 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
         ("inspect.topics", Command::Inspect { command: 1, subject: Subject::Topics { after: "orders" } }),
         ("inspect.replication", Command::Inspect { command: 1, subject: Subject::Replication }),
         (
+            "inspect.subscriptions",
+            Command::Inspect {
+                command: 1,
+                subject: Subject::Subscriptions { after_connection: 2, after_subscription: 3 },
+            },
+        ),
+        (
             "replicate.downgrade",
             Command::Replicate { command: 1, destination: "east-2", action: LinkAction::Downgrade },
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import timedelta
+from typing import Any
 
 from cyclopts import App
 
@@ -40,6 +41,22 @@ CLIENT_COLUMNS = (
     ("subscriptions", "subscriptions"),
     ("sequence", "last sequence"),
     ("backlog_bytes", "backlog (bytes)"),
+)
+
+
+#: The columns of `client ls --subscriptions`: key, heading.
+SUBSCRIPTION_COLUMNS = (
+    ("connection", "connection"),
+    ("client_name", "client"),
+    ("subscription", "subscription"),
+    ("kind", "kind"),
+    ("topic", "topic"),
+    ("filter", "filter"),
+    ("position", "position"),
+    ("lag", "lag (records)"),
+    ("lag_s", "lag (s)"),
+    ("backlog", "backlog"),
+    ("paused", "paused"),
 )
 
 
@@ -125,19 +142,40 @@ def topic_stats(name: str, *, url: Url = None, json: Json = False) -> int:
 
 
 @client_app.command(name="ls")
-def client_ls(*, url: Url = None, json: Json = False) -> int:
+def client_ls(*, subscriptions: bool = False, url: Url = None, json: Json = False) -> int:
     """List the connections of a server. The connection of this command is one of them.
 
     For example:
       quire client ls
       quire client ls --json | jq 'select(.backlog_bytes > 1000000)'
+      quire client ls --subscriptions
+      quire client ls --subscriptions --json | jq 'select(.lag > 100000)'
+
+    Parameters
+    ----------
+    subscriptions
+        List the subscriptions of the connections, with the lag of each replay and the outstanding messages of each
+        queue subscription. The lag counts the records of all topics.
     """
     with quire.Client(url or default_url()) as client:
-        clients = client._clients()
+        found = client._subscription_figures() if subscriptions else client._clients()
     if json:
-        for each in clients:
+        for each in found:
             print_json(**each)
         return 0
-    rows = [[each[key] for key, _ in CLIENT_COLUMNS] for each in clients]
-    print_table([heading for _, heading in CLIENT_COLUMNS], rows)
+    columns = SUBSCRIPTION_COLUMNS if subscriptions else CLIENT_COLUMNS
+    if subscriptions:
+        found = [_with_texts(each) for each in found]
+    rows = [[each[key] for key, _ in columns] for each in found]
+    print_table([heading for _, heading in columns], rows)
     return 0
+
+
+def _with_texts(subscription: dict[str, Any]) -> dict[str, Any]:
+    """Replaces figures that a subscription does not have by empty text."""
+    shown = {key: "" if value is None else value for key, value in subscription.items()}
+    if subscription["lag_s"] is not None:
+        shown["lag_s"] = round(subscription["lag_s"], 1)
+    if subscription["max_backlog"] is not None:
+        shown["backlog"] = f"{subscription['backlog']} of {subscription['max_backlog']}"
+    return shown | {"paused": "yes" if subscription["paused"] else "no"}

@@ -679,6 +679,18 @@ class ClientBase(Generic[S]):
             has_more = told["more"]
         return clients
 
+    async def _all_subscriptions(self) -> list[dict[str, Any]]:
+        subscriptions: list[dict[str, Any]] = []
+        has_more = True
+        while has_more:
+            last = subscriptions[-1] if subscriptions else {"connection": 0, "subscription": 0}
+            told = await self._inspect(
+                "subscriptions", after_connection=last["connection"], after_subscription=last["subscription"]
+            )
+            subscriptions += told["subscriptions"]
+            has_more = told["more"]
+        return subscriptions
+
     async def _links(self) -> dict[str, Any]:
         """The links of the server to other instances."""
         told = await self._inspect("replication")
@@ -695,16 +707,17 @@ class ClientBase(Generic[S]):
 
     async def _inspect(
         self,
-        subject: Literal["server", "clients", "topics", "replication"],
+        subject: Literal["server", "clients", "subscriptions", "topics", "replication"],
         *,
         after_connection: int = 0,
+        after_subscription: int = 0,
         after_topic: str = "",
         timeout: Duration | None = None,
     ) -> dict[str, Any]:
         """One answer of the server about itself: JSON as in docs/protocol.md, `stats`."""
         check_timeout(timeout)
         core = await self._ready()
-        command = core.inspect(subject, after_connection, after_topic)
+        command = core.inspect(subject, after_connection, after_subscription, after_topic)
         told: dict[str, Any] = await self._told(core, command, timeout, f"asking for the {subject}")
         return told
 

@@ -819,6 +819,10 @@ class Client(ClientBase[Subscription]):
         """Returns the connections of the server, the oldest first."""
         return finish(self._all_clients())
 
+    def _subscription_figures(self) -> list[dict[str, Any]]:
+        """Returns the subscriptions of the connections of the server, the oldest connection first."""
+        return finish(self._all_subscriptions())
+
     @suggests
     def process(
         self,

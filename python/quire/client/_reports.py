@@ -99,6 +99,8 @@ class ServerInfo:
     - `version`: the version of quire that it runs
     - `started`, `uptime`: when it started (UTC), and how long it has run, both by its own clock
     - `connections`, `subscriptions`, `queues`: how many there are now
+    - `replay_lag`: the records of the log that the slowest replay has not received yet; paused replays do not
+      count. `quire client ls --subscriptions` lists the lag of each replay
     - `topics`: topics that the log holds
     - `published`: messages since the start, refused ones and duplicates included
     - `delivered`: messages sent to subscriptions since the start
@@ -114,6 +116,7 @@ class ServerInfo:
     uptime: timedelta
     connections: int
     subscriptions: int
+    replay_lag: int
     topics: int
     queues: int
     published: int

@@ -5,6 +5,7 @@
 //! them without a gap or a duplicate: its state ([`Progress`](crate::subscription::Progress)) contains the place up to which it was served.
 
 mod ends;
+mod figures;
 mod live;
 mod pause;
 mod progress;

@@ -9,6 +9,7 @@ use crate::context::Shutdown;
 use crate::queues::{Define, QueueChanges, QueueFigures, QueueSettings, check_size};
 use crate::session::{ACK_BACKLOG_MAX, Phase, RestOfBatch, SessionId, Stall};
 use crate::slice::CONTINUATION;
+use crate::stats::Page;
 use crate::tail::LogConsumer;
 use quire_command::{Code, Command, DefineQueue, Publish, PublishBatch, Query};
 use quire_expression::topic::TopicSelector;
@@ -214,7 +215,18 @@ impl Broker {
             AdminCommand::Topics(after) => {
                 let mut page = self.cx.topics_after(&after);
                 self.tables.describe(&self.cx, &mut page);
+                self.bookmarks.count_subscriptions(&self.cx, &mut page);
                 AdminReply::Topics(page)
+            }
+            AdminCommand::Subscriptions(connection, number) => {
+                let ids = self.cx.subscriptions_after(connection, number);
+                let describe = |id| {
+                    let mut stats = self.cx.describe(id);
+                    self.bookmarks.describe(&self.cx, id, &mut stats);
+                    self.queues.describe(&self.cx, id, &mut stats);
+                    stats
+                };
+                AdminReply::Subscriptions(Page::of(ids.into_iter().map(describe)))
             }
         };
         self.cx.reply(&by, reply);

@@ -6,6 +6,8 @@ use serde::Serialize;
 
 use super::QueueService;
 use crate::context::Context;
+use crate::stats::SubscriptionStats;
+use crate::subscription::{ServedBy, SubscriptionId};
 use quire_queue::QueueId;
 
 /// The figures of queues by name.
@@ -41,6 +43,15 @@ impl QueueService {
     /// The figures of one queue; `None` when no queue has the name.
     pub fn stats_of(&self, cx: &Context, name: &str) -> Option<QueueStats> {
         self.find(name).map(|queue| self.stats_by_id(cx, queue))
+    }
+
+    /// Adds the outstanding messages of a subscription.
+    pub(crate) fn describe(&self, cx: &Context, id: SubscriptionId, stats: &mut SubscriptionStats) {
+        if let ServedBy::Queue(served_by) = &cx.subscriptions.all[id].served_by
+            && let Some((backlog, outstanding)) = self.engine.backlog(served_by.id)
+        {
+            (stats.backlog, stats.max_backlog) = (Some(outstanding), Some(backlog));
+        }
     }
 
     fn stats_by_id(&self, cx: &Context, queue: QueueId) -> QueueStats {

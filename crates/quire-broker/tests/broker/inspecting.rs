@@ -1,9 +1,12 @@
-//! What clients are told about the server, its clients and its topics: whole lists in bounded answers.
+//! What clients are told about the server, its clients, their subscriptions, and its topics: whole lists in bounded answers.
+
+use std::time::Duration;
 
 use quire_command::*;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::pair::*;
+use crate::queue_pair::*;
 
 fn ask(pair: &mut Pair, client: u64, subject: Subject<'_>) -> Value {
     pair.send(client, &Command::Inspect { command: 7, subject });
@@ -82,4 +85,98 @@ fn every_topic_of_the_log_and_of_subscriptions_is_listed_once_in_order() {
     let expected = std::iter::once(quiet).chain(names.into_iter().map(|name| (name, Value::from(0))));
     assert_eq!(topics, expected.collect::<Vec<_>>());
     assert!(answers > 10);
+}
+
+#[test]
+fn a_subscription_is_listed_with_its_position_its_lag_and_its_backlog() {
+    let mut pair = with_queues([queue("jobs")]);
+    pair.client(1, "operator");
+    for sequence in 1..=30 {
+        pair.publish(1, sequence, "orders", "{}");
+        pair.turn();
+        pair.pass(Duration::from_secs(1));
+    }
+    pair.client(2, "reader");
+    let paused = SubscribeOptions::PAUSED;
+    pair.subscribe(2, &Subscribe { options: paused, filter: Some("/id = 1"), ..replay(7, "orders", "0") });
+    pair.subscribe(2, &replay(8, "^orders", "0"));
+    pair.subscribe(2, &subscribe(9, "orders"));
+    pair.client(3, "worker");
+    pair.subscribe(3, &consume(4, "jobs", 10));
+    publish_all(&mut pair, 31..=33);
+    pair.turn();
+    pair.take(1);
+    let answer = ask(&mut pair, 1, Subject::Subscriptions { after_connection: 0, after_subscription: 0 });
+    let mut listed = answer["subscriptions"].as_array().unwrap().clone();
+    let lag_s = listed[0]["lag_s"].take().as_f64().unwrap();
+    assert!((30.0..31.0).contains(&lag_s), "{lag_s}");
+    let expected = [
+        json!({
+            "connection": 2, "client_name": "reader", "subscription": 7, "topic": "orders", "filter": "/id = 1", "kind": "replay",
+            "position": 0, "lag": 33, "lag_s": null, "backlog": null, "max_backlog": null, "paused": true,
+        }),
+        json!({
+            "connection": 2, "client_name": "reader", "subscription": 8, "topic": "^orders", "filter": null, "kind": "replay",
+            "position": 33, "lag": 0, "lag_s": 0.0, "backlog": null, "max_backlog": null, "paused": false,
+        }),
+        json!({
+            "connection": 2, "client_name": "reader", "subscription": 9, "topic": "orders", "filter": null, "kind": "live",
+            "position": null, "lag": null, "lag_s": null, "backlog": null, "max_backlog": null, "paused": false,
+        }),
+        json!({
+            "connection": 3, "client_name": "worker", "subscription": 4, "topic": "jobs", "filter": null, "kind": "queue",
+            "position": null, "lag": null, "lag_s": null, "backlog": 3, "max_backlog": 10, "paused": false,
+        }),
+    ];
+    assert_eq!(listed, expected);
+    let topics = ask(&mut pair, 1, Subject::Topics { after: "jobs" });
+    let orders = &topics["topics"].as_array().unwrap()[0];
+    assert_eq!((&orders["topic"], &orders["subscriptions"]), (&json!("orders"), &json!(3)));
+    // A paused replay is meant to wait.
+    let server = |pair: &mut Pair| ask(pair, 1, Subject::Server)["server"]["replay_lag"].as_u64();
+    assert_eq!(server(&mut pair), Some(0));
+    // The connection takes nothing, so the position is that of the last message that was handed to it.
+    pair.set_writable(2, false);
+    let data = "x".repeat(100_000);
+    for sequence in 34..=83 {
+        pair.publish(1, sequence, "orders", &data);
+    }
+    pair.turn();
+    pair.take(1);
+    let lag = server(&mut pair).unwrap();
+    assert!(lag > 0 && lag <= 50, "{lag}");
+    let answer = ask(&mut pair, 1, Subject::Subscriptions { after_connection: 2, after_subscription: 7 });
+    assert_eq!(answer["subscriptions"].as_array().unwrap()[0]["lag"], lag);
+}
+
+#[test]
+fn every_subscription_is_listed_once_in_order() {
+    let mut config = config();
+    config.transports[0].max_subscriptions_per_connection = 3000;
+    let mut pair = Pair::with(config);
+    pair.client(1, "operator");
+    pair.client(2, "reader");
+    for number in 1..=1300 {
+        pair.subscribe(2, &replay(number, "orders", "0"));
+        pair.subscribe(1, &subscribe(number, "orders"));
+        if number % 100 == 0 {
+            pair.turn();
+            pair.take(1);
+            pair.take(2);
+        }
+    }
+    let (mut found, mut answers) = (Vec::<(u64, u32)>::new(), 0);
+    let mut has_more = true;
+    while has_more {
+        let (after_connection, after_subscription) = found.last().copied().unwrap_or((0, 0));
+        let answer = ask(&mut pair, 1, Subject::Subscriptions { after_connection, after_subscription });
+        let number = |value: &Value| value.as_u64().unwrap();
+        let key = |one: &Value| (number(&one["connection"]), number(&one["subscription"]) as u32);
+        found.extend(answer["subscriptions"].as_array().unwrap().iter().map(key));
+        answers += 1;
+        has_more = answer["more"].as_bool().unwrap();
+    }
+    let all = [1, 2].into_iter().flat_map(|connection| (1..=1300).map(move |number| (connection, number)));
+    assert_eq!(found, all.collect::<Vec<_>>());
+    assert!(answers > 2, "{answers}");
 }

@@ -293,6 +293,14 @@ impl Reader {
         Ok(found)
     }
 
+    /// A time at or before that of the record at the position: that of the first record of its block. `None` when the log does not have the
+    /// record. Reads nothing from the disk.
+    pub fn time_before(&self, position: Position) -> Option<Timestamp> {
+        let segment = self.log().segment_at(position)?;
+        let index = segment.index.read();
+        index.blocks.get(index.block_at(position)).map(|block| block.first_timestamp)
+    }
+
     /// A cursor over the records after the position.
     pub fn cursor(&self, after: Position) -> Cursor {
         Cursor::new(self.log(), after)
