@@ -31,7 +31,7 @@ impl Lifetimes {
             (_, Some(seconds)) => Duration::from_secs(seconds.into()).as_nanos() as u64,
             (Lifetimes::AfterNs(lifetime_ns), None) => lifetime_ns,
         };
-        Timestamp(record.timestamp.as_ns().saturating_add(lifetime_ns))
+        Timestamp(record.received().as_ns().saturating_add(lifetime_ns))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quire_journal::{Action, Bookmark};
 
@@ -423,6 +424,11 @@ pub enum Event {
         /// The first position of the log.
         first: u64,
     },
+    /// The wall clock shows an earlier time than the last record of the log has: it was set back, or was ahead before.
+    ClockBehind {
+        /// The difference.
+        behind: Duration,
+    },
     /// A destination is connected.
     LinkUp {
         /// The destination.
@@ -549,6 +555,7 @@ impl Event {
             | Event::TablesNotPaged { .. }
             | Event::KeyFieldMissing { .. }
             | Event::RecordsMissing { .. }
+            | Event::ClockBehind { .. }
             | Event::SnapshotNotSaved { .. }
             | Event::SnapshotNotUsed { .. }
             | Event::LinkDown { .. }
@@ -714,6 +721,12 @@ impl fmt::Display for Event {
             Event::RecordsMissing { topic, first } => write!(
                 f,
                 "topic {topic:?}: the log begins at position {first}, so records of older messages are missing"
+            ),
+            Event::ClockBehind { behind } => write!(
+                f,
+                "the clock of this machine shows a time {:.3} s before that of the newest record of the log. Until it has passed that time, new \
+                 records get that time, and lifetimes and delays count from the time of the clock",
+                behind.as_secs_f64()
             ),
             Event::LinkUp { destination, instance, after } => {
                 write!(f, "destination {destination:?}: connected to instance {instance:?}, records after position {after} are sent")

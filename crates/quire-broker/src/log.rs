@@ -10,6 +10,7 @@ use quire_journal::{Appended, Journal, JournalError, NewRecord, Position, Publis
 
 use super::failure::Failure;
 use super::replicated::{Destinations, Replicated};
+use quire_types::time::{Instant, Now};
 
 /// The bytes that wait for the disk count as a single publish up to this size. More bytes come from publishers that do not wait for each
 /// message, and the subscribers that read after them must keep up.
@@ -18,6 +19,12 @@ const LONE_SIZE_MAX: usize = 8 * 1024;
 /// The longest pause of a replay, and of a link. With full chunks a replay still reads 256 MB/s, which is more than single publishes can
 /// produce meanwhile.
 pub(crate) const YIELD_MAX: Duration = Duration::from_millis(1);
+
+/// Smaller steps of the clock are not reported. Time synchronization makes them.
+const SETBACK_MIN: Duration = Duration::from_secs(1);
+
+/// The shortest time between two reports.
+const SETBACK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// See the module's documentation.
 pub(crate) struct Log {
@@ -32,6 +39,10 @@ pub(crate) struct Log {
     pub(crate) is_failure_news: bool,
     /// The last timestamp given to a record.
     pub(crate) stamped: Timestamp,
+    /// It was reported that the clock shows an earlier time than `stamped`, and it still does.
+    is_clock_behind: bool,
+    /// No report before.
+    setback_due: Instant,
     /// Every consumer was handed everything up to here.
     pub(crate) served: Position,
     /// Messages that expired, and whose record is a dead letter.
@@ -47,6 +58,8 @@ impl Log {
             served: journal.persisted(),
             // The journal gives no record an earlier time. Subscribers and last-value topics have the same time as the log.
             stamped: journal.last_timestamp(),
+            is_clock_behind: false,
+            setback_due: Instant::default(),
             journal,
             replicated: Replicated::default(),
             has_links: false,
@@ -122,11 +135,35 @@ impl Log {
         self.appended().next().get().max(highest.saturating_add(1))
     }
 
-    /// The time for the next record: `now`, or that of the record before when the wall clock was set back.
+    /// The time for the next record: `now`, or that of the record before when the wall clock was set back. Lifetimes count from `now`
+    /// ([`NewAttributes::received`](quire_journal::NewAttributes::received)).
     #[inline]
     pub(crate) fn stamp(&mut self, now: Timestamp) -> Timestamp {
         self.stamped = self.stamped.max(now);
         self.stamped
+    }
+
+    /// Whether the next record gets a later time than that of the clock.
+    pub(crate) fn is_ahead_of(&self, now: Timestamp) -> bool {
+        self.stamped > now
+    }
+
+    /// The time from the clock to the later time of the last record, when that is to be reported: once each time that the clock was set back, and at most once
+    /// per [`SETBACK_INTERVAL`].
+    #[inline]
+    pub(crate) fn look_at_clock(&mut self, now: Now) -> Option<Duration> {
+        if now.wall >= self.stamped {
+            self.is_clock_behind = false;
+            return None;
+        }
+        let behind = Duration::from_nanos(self.stamped.as_ns() - now.wall.as_ns());
+        let is_news = behind >= SETBACK_MIN && !self.is_clock_behind && self.setback_due <= now.instant;
+        if !is_news {
+            return None;
+        }
+        self.is_clock_behind = true;
+        self.setback_due = now.instant + SETBACK_INTERVAL;
+        Some(behind)
     }
 
     /// Appends a record to the open batch.

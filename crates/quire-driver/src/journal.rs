@@ -77,7 +77,6 @@ impl SharedJournal {
         bookmarks: &mut Vec<Option<Bookmark>>,
     ) -> Result<(), JournalError> {
         let mut attributes = AttributesBuffer::default();
-        attributes.encode(&NewAttributes { headers: head.headers, ..NewAttributes::default() })?;
         let mut inner = self.inner.lock();
         let Inner { journal, unpersisted_size_max, half } = inner.as_mut().ok_or(JournalError::Closed)?;
         // The journal would keep it until there is room. The caller must get the error at once.
@@ -85,6 +84,8 @@ impl SharedJournal {
             return Err(stall);
         }
         let timestamp = self.clock.now().wall;
+        let received = (timestamp < journal.last_timestamp()).then_some(timestamp);
+        attributes.encode(&NewAttributes { headers: head.headers, received, ..NewAttributes::default() })?;
         let mut next = match sequence {
             Some(sequence) => Some(sequence),
             None => journal.highest_sequence(head.publisher).unwrap_or(0).checked_add(1),

@@ -8,7 +8,7 @@ use crate::record::{NewRecord, Position, PublisherId, Record, RecordKind};
 use quire_types::Timestamp;
 
 /// The version of the format that this build writes. It reads the earlier ones, too.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// The versions that this build reads, as an error names them.
 pub(crate) const READABLE_VERSIONS: &str = "versions 1, 2, 3 and 4";

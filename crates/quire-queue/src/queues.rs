@@ -98,12 +98,11 @@ impl Queues {
             }
         }
         state.last_position = position;
-        state.last_received = state.last_received.max(entry.received.get());
         state.totals.entered += 1;
         let lifetime = state.config.lifetime_ns(position, entry.expiration_s);
-        let expires = lifetime.map_or(NEVER, |lifetime| state.last_received.saturating_add(lifetime));
+        let expires = lifetime.map_or(NEVER, |lifetime| entry.received.get().saturating_add(lifetime));
         let priority = entry.priority.filter(|_| state.config.priority);
-        let message = NewMessage { position, received: state.last_received, priority, expires };
+        let message = NewMessage { position, received: entry.received.get(), priority, expires };
         let ordinal = state.messages.push(message);
         let mut due = expires;
         if let Some(until) = entry.delayed_until.filter(|until| until.get() > now) {

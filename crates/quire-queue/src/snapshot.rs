@@ -135,7 +135,6 @@ impl Queues {
         let is_whole = state.messages.chunk_from(snapshot.next).is_none();
         if is_whole {
             snapshot.head[..8].copy_from_slice(&state.last_position.to_le_bytes());
-            snapshot.head[8..].copy_from_slice(&shift(state.last_received, ahead_ns).to_le_bytes());
         }
         is_whole
     }
@@ -158,7 +157,7 @@ impl Queues {
         source.pass(HEAD_SIZE);
         let number =
             |at: usize| head[at..at + 8].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-        let (last_position, last_received) = (number(0), number(8));
+        let last_position = number(0);
         let is_new = state.last_position == 0 && state.config.target_queue_depth.is_none();
         let mut messages = Messages::new(state.config.priority, state.messages.memory());
         let (mut barriers, mut delays, mut before) = (VecDeque::new(), Vec::new(), 0);
@@ -198,7 +197,6 @@ impl Queues {
             return Err(BadSnapshot);
         }
         state.last_position = last_position;
-        state.last_received = last_received;
         state.totals.entered = messages.present();
         state.messages = messages;
         state.barriers = barriers;

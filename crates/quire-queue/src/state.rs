@@ -49,7 +49,6 @@ pub(super) struct QueueState {
     cursor: u64,
     pub subscriptions: u64,
     pub last_position: u64,
-    pub last_received: u64,
     pub inactive: Inactive,
     pub totals: Totals,
     /// Whether the queue is in the line of queues to be served.
@@ -123,7 +122,6 @@ impl QueueState {
             cursor: 0,
             subscriptions: 0,
             last_position: 0,
-            last_received: 0,
             inactive: Inactive::default(),
             totals: Totals::default(),
             in_line: false,

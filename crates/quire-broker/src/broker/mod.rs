@@ -187,6 +187,9 @@ impl Broker {
         self.cx.now = now;
         self.cx.started.get_or_insert(now.wall);
         self.cx.wants_turn = false;
+        if let Some(behind) = self.cx.log.look_at_clock(now) {
+            self.cx.outputs.push_back(Output::Log(Event::ClockBehind { behind }));
+        }
         let phases = [
             Broker::fire_timers,
             Broker::continue_waiting,

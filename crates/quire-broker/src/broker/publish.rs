@@ -390,6 +390,7 @@ impl Broker {
             path,
             headers: record.attributes.headers(),
             not_before: record.attributes.not_before(),
+            received: self.cx.log.is_ahead_of(self.cx.now.wall).then_some(self.cx.now.wall),
         };
         let attributes = scratch.attributes.encode(&new).map_err(|error| error.to_string())?;
         taken.record_count += 1;
@@ -459,10 +460,12 @@ impl Broker {
             if origin == Origin::Client && self.cx.log.failure.is_some() {
                 return Ingested::Refused;
             }
-            let attributes = match (attributes, headers.is_empty() && delay.is_none() && key.is_empty()) {
+            let now = self.cx.now.wall;
+            let is_plain = headers.is_empty() && delay.is_none() && key.is_empty() && timestamp == now;
+            let attributes = match (attributes, is_plain) {
                 (Some(attributes), _) => attributes,
                 (None, true) => Attributes::NONE,
-                (None, false) => match encode(&mut self.attributes, headers, delay, key, self.cx.now.wall) {
+                (None, false) => match encode(&mut self.attributes, headers, delay, key, (timestamp, now)) {
                     Ok(attributes) => attributes,
                     Err(error) => {
                         self.cx.fail(&error);
@@ -505,6 +508,7 @@ impl Broker {
                 position,
                 bookmark: mark,
                 timestamp,
+                received: self.cx.now.wall,
                 expiration_s,
                 correlation_id,
                 headers,
@@ -578,7 +582,8 @@ fn context_of<'a>(
     }
 }
 
-/// The attributes of a message that has headers, a delay or a key. Few messages have them, and [`Broker::ingest`] is shorter without this code.
+/// The attributes of a message that has headers, a delay or a key, or whose timestamp is ahead of the clock. Few messages have them, and
+/// [`Broker::ingest`] is shorter without this code.
 #[cold]
 #[inline(never)]
 fn encode<'a>(
@@ -586,10 +591,11 @@ fn encode<'a>(
     headers: Headers<'_>,
     delay: Delay,
     key: &[u8],
-    now: Timestamp,
+    (timestamp, now): (Timestamp, Timestamp),
 ) -> Result<Attributes<'a>, JournalError> {
     // By the wall clock: the times in the log are ahead of it after it was put back.
-    buffer.encode(&NewAttributes { key, headers, not_before: delay.end(now), ..NewAttributes::default() })
+    let (not_before, received) = (delay.end(now), (now < timestamp).then_some(now));
+    buffer.encode(&NewAttributes { key, headers, not_before, received, ..NewAttributes::default() })
 }
 
 /// Whether all of the bytes are one JSON value in UTF-8.

@@ -368,7 +368,7 @@ impl RecordsWriter {
         record.expiration_s.into_iter().for_each(|seconds| put_u32(out, seconds));
         put_text(out, record.topic);
         put_bytes(out, record.correlation_id);
-        put_bytes(out, record.attributes.as_bytes());
+        put_bytes(out, record.attributes.for_other_instances().as_bytes());
         put_u32(out, record.data.len() as u32);
         out.extend_from_slice(record.data);
         self.size += out.len() - before;

@@ -96,7 +96,7 @@ impl Ordinary {
         let Some(ServedBy::Sow(sow)) = cx.subscriptions.get(id).map(|found| &found.served_by) else {
             return false;
         };
-        if !sow.wants_key(message.key) || !sow.had(replaced.expires) {
+        if !sow.wants_key(message.key) || !sow.had(replaced.position, replaced.expires) {
             return false;
         }
         if !decides(cx, &mut self.arena, id, &replaced.context(context.now)) {

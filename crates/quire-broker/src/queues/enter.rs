@@ -76,7 +76,7 @@ impl Definition {
     ) -> Option<Entry> {
         let delayed_until = record.not_before().map(|end| {
             // On the clock of the engine, for which it is `now`.
-            let now = received.get() + wall.as_ns().saturating_sub(record.timestamp.as_ns());
+            let now = received.get() + wall.as_ns().saturating_sub(record.received().as_ns());
             Time::new(now.saturating_add(end.as_ns()).saturating_sub(wall.as_ns()))
         });
         let mut entry =
@@ -96,6 +96,6 @@ impl Definition {
 
 /// When a message was received, on the engine's clock: its age is measured by the wall clock.
 pub(super) fn received_at(record: &Record<'_>, now: Time, wall: Timestamp) -> Time {
-    let age = wall.as_ns().saturating_sub(record.timestamp.as_ns());
+    let age = wall.as_ns().saturating_sub(record.received().as_ns());
     Time::new(now.get().saturating_sub(age))
 }

@@ -166,12 +166,13 @@ impl QueueService {
         match record.kind {
             RecordKind::Publish => {
                 let topic = cx.topics.intern(record.topic);
-                let received = Time::new(record.timestamp.as_ns());
+                let wall = record.received();
+                let received = Time::new(wall.as_ns());
                 for queue in &cx.topics.topic(topic).queues {
                     let QueueService { engine, all, arena, .. } = self;
                     let index = queue.get() as usize;
                     if record.position > beginnings[index].read_after
-                        && let Some(entry) = all[index].entry_of(record, received, record.timestamp, arena)
+                        && let Some(entry) = all[index].entry_of(record, received, wall, arena)
                     {
                         engine.enqueue(*queue, record.position, entry);
                     }

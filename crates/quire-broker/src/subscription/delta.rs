@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quire_expression::filter::MessageContext;
 use quire_expression::message_type::Step;
 use quire_expression::select::Select;
-use quire_journal::Timestamp;
+use quire_journal::{Position, Timestamp};
 
 use crate::replay::OwnedMessage;
 use crate::topic::TableId;
@@ -41,6 +41,7 @@ pub(crate) struct Replaced {
     pub(crate) table: TableId,
     /// The fields of the key, which every difference has.
     pub(crate) key_fields: Arc<[Vec<Step>]>,
+    pub(crate) position: Position,
     pub(crate) expires: Option<Timestamp>,
     pub(crate) message: OwnedMessage,
 }

@@ -103,13 +103,35 @@ pub(crate) struct SowSubscription {
     /// The frames that are held back until the records have been sent; `None` from then on. They count in `deferred_size` of the session.
     pub(crate) held: Option<Vec<u8>>,
     /// The time of its records: those whose lifetime had ended are not among them.
-    pub(crate) begun: Timestamp,
+    pub(crate) begun: Begun,
+}
+
+/// The instant at which a subscription with records begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    /// By the clock, which may be set back later.
+    pub(crate) time: Timestamp,
+    /// The last message of the log.
+    pub(crate) recorded: Position,
+    /// The last message that is not in the log. Its position is at least [`UNRECORDED_BEGIN`].
+    pub(crate) unrecorded: Position,
+}
+
+/// Messages of topics that are not recorded have no position. Each gets a number from here on, so that two messages never have the same
+/// one. The positions of the log end below it.
+pub(crate) const UNRECORDED_BEGIN: u64 = 1 << 62;
+
+impl Begun {
+    fn is_before(&self, position: Position) -> bool {
+        let last = if position.get() < UNRECORDED_BEGIN { self.recorded } else { self.unrecorded };
+        position > last
+    }
 }
 
 impl SowSubscription {
-    /// Whether it had a record with this end of its lifetime.
-    pub(crate) fn had(&self, expires: Option<Timestamp>) -> bool {
-        expires.is_none_or(|expires| expires > self.begun)
+    /// Whether it had the record at this position, which has this end of its lifetime.
+    pub(crate) fn had(&self, position: Position, expires: Option<Timestamp>) -> bool {
+        expires.is_none_or(|expires| expires > self.begun.time) || self.begun.is_before(position)
     }
 
     /// Whether a message about a record, or without a key, is none of its messages. The table compares the keys for a page. While the page

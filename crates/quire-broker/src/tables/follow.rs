@@ -129,7 +129,7 @@ impl Tables {
                 filter.map_or(Some(true), |filter| filter.decide(context, arena))
             };
             let had = match (&before, &previous) {
-                (Some(before), Some(row)) if sow.had(row.expires) => decide(before),
+                (Some(before), Some(row)) if sow.had(row.position, row.expires) => decide(before),
                 _ => Some(false),
             };
             let has = after.as_ref().map_or(Some(false), &mut decide);

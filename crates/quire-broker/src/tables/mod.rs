@@ -52,7 +52,7 @@ use crate::context::Context;
 use crate::paged::PagedMemory;
 use crate::session::SessionId;
 use crate::stats::{Page, TableFigures, TopicStats};
-use crate::subscription::SubscriptionId;
+use crate::subscription::{Begun, SubscriptionId, UNRECORDED_BEGIN};
 use crate::tail::{Consumed, LogConsumer};
 use crate::topic::{ContainerId, ContainerRoute, TableId, TableRoutes, TopicId};
 use ahead::Ahead;
@@ -76,10 +76,6 @@ pub(crate) use view::Left;
 
 /// The resolution of lifetimes: an expired record is removed at the latest after this time.
 const EXPIRY_RESOLUTION: Duration = Duration::from_millis(100);
-
-/// Messages of topics that are not recorded have no position. Each gets a number from here on, so that two messages never have the same
-/// one. The positions of the log end below it.
-const UNRECORDED_BEGIN: u64 = 1 << 62;
 
 /// Everything about the last-value topics of one broker.
 pub(crate) struct Tables {
@@ -154,6 +150,8 @@ pub(crate) struct NewRow<'a> {
     /// Its publisher and sequence, when the log records it.
     pub bookmark: Option<(u64, u64)>,
     pub timestamp: Timestamp,
+    /// The time by the clock. The timestamp is later when the clock was set back.
+    pub received: Timestamp,
     pub expiration_s: Option<u32>,
     pub correlation_id: &'a [u8],
     pub headers: Headers<'a>,
@@ -233,6 +231,15 @@ impl Tables {
         }
     }
 
+    /// This instant, as the beginning of a subscription.
+    fn begun(&self, cx: &Context) -> Begun {
+        Begun {
+            time: cx.now.wall,
+            recorded: cx.log.appended(),
+            unrecorded: Position::new(UNRECORDED_BEGIN + self.unrecorded_count),
+        }
+    }
+
     /// Whether there are any.
     pub(crate) fn any(&self) -> bool {
         !self.all.is_empty() || !self.containers.is_empty()
@@ -266,7 +273,7 @@ impl Tables {
             key: new.key,
             position,
             timestamp: new.timestamp,
-            expires: state.definition.expiration.end_of(new.timestamp, new.expiration_s),
+            expires: state.definition.expiration.end_of(new.received, new.expiration_s),
             correlation_id: new.correlation_id,
             headers: new.headers,
             data: new.data,

@@ -278,9 +278,6 @@ impl Tables {
         };
         let selects = || plan.tables.iter().filter_map(select_of).collect();
         let no_empties = options.has(SubscribeOptions::NO_EMPTIES);
-        // The lifetimes of later records end after this time, also when the clock is set back now. So `begun` tells them from the records
-        // that had expired.
-        cx.log.stamp(cx.now.wall);
         let turns_page = former.as_ref().is_some_and(|former| former.page.is_some());
         let held = former.and_then(|former| former.held.as_mut().map(std::mem::take));
         let holds = options.has(SubscribeOptions::SOW) && !turns_page;
@@ -290,7 +287,7 @@ impl Tables {
             is_follower,
             delta: options.has(SubscribeOptions::DELTA).then(|| Delta::new(no_empties, selects())),
             held: held.or_else(|| holds.then(Vec::new)),
-            begun: cx.now.wall,
+            begun: self.begun(cx),
         }
     }
 

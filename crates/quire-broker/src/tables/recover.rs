@@ -129,7 +129,7 @@ impl Tables {
                     },
                 };
                 let state = self.state(id);
-                let expires = state.definition.expiration.end_of(record.timestamp, record.expiration_s);
+                let expires = state.definition.expiration.end_of(record.received(), record.expiration_s);
                 let row = Row {
                     key,
                     position: record.position,

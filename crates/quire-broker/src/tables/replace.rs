@@ -190,7 +190,7 @@ impl Tables {
         };
         let (filter, select) = (subscription.filter.clone(), subscription.select.clone());
         let view = View { tables, keys: sow.keys, filter, select };
-        Some(FormerView { view, begun: sow.begun, held: sow.held, page })
+        Some(FormerView { view, begun: sow.begun.time, held: sow.held, page })
     }
 
     /// Makes the scan of a new view the scan of its difference to the former one.
@@ -211,7 +211,9 @@ impl Tables {
         }
         let mut leaving_count = 0;
         if wants_oof {
-            // As of its begin, so that it includes those whose lifetime has ended since then.
+            // As of its begin, so that it includes those whose lifetime has ended since then. When the clock was set back, later records
+            // may end before that.
+            let begun = begun.min(cx.now.wall);
             for table in former.tables.iter().rev() {
                 let query = quire_table::Query {
                     filter: former.filter.clone(),

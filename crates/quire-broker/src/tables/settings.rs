@@ -126,14 +126,14 @@ pub enum TableExpiration {
 }
 
 impl TableExpiration {
-    /// When the record of a message ends; `None`: never.
-    pub(crate) fn end_of(self, timestamp: Timestamp, expiration_s: Option<u32>) -> Option<Timestamp> {
+    /// When the record of a message that was taken at `received` by the clock ends; `None`: never.
+    pub(crate) fn end_of(self, received: Timestamp, expiration_s: Option<u32>) -> Option<Timestamp> {
         let lifetime_ns = match (self, expiration_s) {
             (TableExpiration::Disabled, _) | (_, Some(0)) | (TableExpiration::Enabled, None) => return None,
             (_, Some(seconds)) => Duration::from_secs(seconds.into()).as_nanos() as u64,
             (TableExpiration::AfterNs(lifetime_ns), None) => lifetime_ns,
         };
-        Some(Timestamp(timestamp.as_ns().saturating_add(lifetime_ns)))
+        Some(Timestamp(received.as_ns().saturating_add(lifetime_ns)))
     }
 }
 

@@ -72,7 +72,7 @@ impl Change<'_> {
         for watcher in *watchers {
             let Some(subscription) = cx.subscriptions.get(*watcher) else { continue };
             let ServedBy::Sow(sow) = &subscription.served_by else { continue };
-            if !sow.wants_key(old.key) || !sow.had(old.expires) {
+            if !sow.wants_key(old.key) || !sow.had(old.position, old.expires) {
                 continue;
             }
             let decided = match (&subscription.filter, &after) {
@@ -120,7 +120,7 @@ impl Tables {
             is_queue: false,
         };
         let key_fields = definition.key_fields.clone();
-        Some(Replaced { table: id, key_fields, expires: row.expires, message })
+        Some(Replaced { table: id, key_fields, position: row.position, expires: row.expires, message })
     }
 
     /// The message about the previous record of a table.

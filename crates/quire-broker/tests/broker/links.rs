@@ -270,7 +270,7 @@ impl Cluster {
         })
     }
 
-    fn records<T>(&mut self, number: usize, view: impl Fn(&Record<'_>) -> T) -> Vec<T> {
+    pub fn records<T>(&mut self, number: usize, view: impl Fn(&Record<'_>) -> T) -> Vec<T> {
         let reader = self.at(number).broker.journal().reader();
         let mut cursor = reader.cursor(Position::ZERO);
         let mut found = Vec::new();

@@ -3,6 +3,7 @@
 mod any_options;
 mod beside_publishes;
 mod bookmarks;
+mod clock;
 mod conflating;
 mod connections;
 mod costly_filters;

@@ -1,5 +1,5 @@
-//! The parts of a record other than its fixed fields: the key of the message, the source of the record, headers, and the end of
-//! its delay (`docs/journal-format.md`, *Attributes*). A record without them uses no byte for them.
+//! The parts of a record other than its fixed fields: the key of the message, the source of the record, headers, the end of its delay,
+//! and the time by the clock (`docs/journal-format.md`, *Attributes*). A record without them uses no byte for them.
 
 use crate::error::JournalError;
 use crate::record::{Bookmark, Position};
@@ -9,6 +9,7 @@ const KEY: u8 = 1;
 const SOURCE: u8 = 2;
 const HEADERS: u8 = 3;
 const NOT_BEFORE: u8 = 4;
+const RECEIVED: u8 = 5;
 
 /// The most bytes that the attributes of one record take: their size is 16-bit on disk.
 pub(crate) const ATTRIBUTES_SIZE_MAX: usize = u16::MAX as usize;
@@ -150,7 +151,7 @@ impl<'a> Attributes<'a> {
                 KEY => !value.is_empty(),
                 SOURCE => split_source(value).is_some(),
                 HEADERS => Headers::from_bytes(value).is_some_and(|headers| !headers.is_empty()),
-                NOT_BEFORE => split_not_before(value).is_some(),
+                NOT_BEFORE | RECEIVED => split_time(value).is_some(),
                 _ => false,
             };
             if !is_whole || number <= before {
@@ -206,7 +207,33 @@ impl<'a> Attributes<'a> {
     #[cold]
     #[inline(never)]
     fn find_not_before(self) -> Option<Timestamp> {
-        self.value(NOT_BEFORE).and_then(split_not_before)
+        self.value(NOT_BEFORE).and_then(split_time)
+    }
+
+    /// When the record was taken, if the clock showed an earlier time than that of the record.
+    #[inline]
+    pub fn received(self) -> Option<Timestamp> {
+        if self.0.is_empty() { None } else { self.find_received() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_received(self) -> Option<Timestamp> {
+        self.value(RECEIVED).and_then(split_time)
+    }
+
+    /// Without what holds only on this instance: the time at which it took the record.
+    pub fn for_other_instances(self) -> Attributes<'a> {
+        let (mut rest, mut size) = (self.0, 0);
+        while let Some((number, _, after)) = split_attribute(rest) {
+            if number == RECEIVED {
+                break;
+            }
+            size += rest.len() - after.len();
+            rest = after;
+        }
+        // Attributes are in the order of their numbers, and no number is higher.
+        Attributes(&self.0[..size])
     }
 
     fn value(self, wanted: u8) -> Option<&'a [u8]> {
@@ -236,8 +263,8 @@ fn split_source(value: &[u8]) -> Option<(u64, InstancePath<'_>)> {
     Some((position, path))
 }
 
-/// The time at which a delay is over.
-fn split_not_before(value: &[u8]) -> Option<Timestamp> {
+/// A time that is not 1970.
+fn split_time(value: &[u8]) -> Option<Timestamp> {
     let ns = u64::from_le_bytes(value.try_into().ok()?);
     (ns > 0).then_some(Timestamp(ns))
 }
@@ -255,6 +282,8 @@ pub struct NewAttributes<'a> {
     pub headers: Headers<'a>,
     /// The time before which queues do not deliver the message, later than 1970; `None` = it has no delay.
     pub not_before: Option<Timestamp>,
+    /// The time by the clock, when it is before the timestamp that the record gets.
+    pub received: Option<Timestamp>,
 }
 
 /// Makes attributes, one record's after the other's.
@@ -267,7 +296,7 @@ impl AttributesBuffer {
     /// # Errors
     /// [`JournalError::BadOption`] when all of them together take more than 65,535 bytes.
     pub fn encode(&mut self, new: &NewAttributes<'_>) -> Result<Attributes<'_>, JournalError> {
-        let NewAttributes { key, position, path, headers, not_before } = *new;
+        let NewAttributes { key, position, path, headers, not_before, received } = *new;
         let bytes = &mut self.0;
         bytes.clear();
         if !key.is_empty() {
@@ -284,9 +313,11 @@ impl AttributesBuffer {
             put_head(bytes, HEADERS, headers.as_bytes().len());
             bytes.extend_from_slice(headers.as_bytes());
         }
-        if let Some(Timestamp(ns @ 1..)) = not_before {
-            put_head(bytes, NOT_BEFORE, size_of_val(&ns));
-            bytes.extend_from_slice(&ns.to_le_bytes());
+        for (number, time) in [(NOT_BEFORE, not_before), (RECEIVED, received)] {
+            if let Some(Timestamp(ns @ 1..)) = time {
+                put_head(bytes, number, size_of_val(&ns));
+                bytes.extend_from_slice(&ns.to_le_bytes());
+            }
         }
         if bytes.len() > ATTRIBUTES_SIZE_MAX {
             let reason = format!(

@@ -122,6 +122,12 @@ impl<'a> Record<'a> {
         self.attributes.not_before()
     }
 
+    /// When this instance took the record, by its clock. It is before the timestamp when the clock was set back. Lifetimes count from here.
+    #[inline]
+    pub fn received(&self) -> Timestamp {
+        self.attributes.received().unwrap_or(self.timestamp)
+    }
+
     /// Where the record was published.
     pub fn origin(&self) -> Origin<'a> {
         Origin { bookmark: self.bookmark(), instance: self.path().instances().next() }

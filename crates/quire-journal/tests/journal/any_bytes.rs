@@ -58,6 +58,7 @@ fn kept_journal() -> Snapshot {
             path: path.as_path(),
             headers: headers.as_headers(),
             not_before: Some(Timestamp::from_ns(sequence << 40)),
+            received: Some(Timestamp::from_ns(sequence)),
         };
         let attributes = buffer.encode(&new).unwrap();
         journal.append(&NewRecord { attributes, ..record(sequence, "topic", data) }).unwrap();

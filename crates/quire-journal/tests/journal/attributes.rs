@@ -26,6 +26,7 @@ struct Model {
     /// Name, whether the value is text, and the value.
     headers: BTreeMap<String, (bool, String)>,
     not_before: Option<u64>,
+    received: Option<u64>,
 }
 
 impl Model {
@@ -57,6 +58,9 @@ impl Model {
         if let Some(ns) = self.not_before {
             bytes.extend(attribute(4, ns.to_le_bytes().to_vec()));
         }
+        if let Some(ns) = self.received {
+            bytes.extend(attribute(5, ns.to_le_bytes().to_vec()));
+        }
         bytes
     }
 
@@ -87,6 +91,7 @@ impl Model {
             path: path.as_path(),
             headers: headers.as_headers(),
             not_before: self.not_before.map(Timestamp::from_ns),
+            received: self.received.map(Timestamp::from_ns),
         };
         buffer.encode(&new).unwrap()
     }
@@ -98,6 +103,10 @@ impl Model {
         assert_eq!(path, expected);
         assert_eq!(attributes.headers(), self.headers().as_headers());
         assert_eq!(attributes.not_before(), self.not_before.map(Timestamp::from_ns));
+        assert_eq!(attributes.received(), self.received.map(Timestamp::from_ns));
+        let mut buffer = AttributesBuffer::default();
+        let sent = Model { received: None, ..self.clone() };
+        assert_eq!(attributes.for_other_instances(), sent.encode(&mut buffer));
         let position = self.position.map(Position::new);
         assert_eq!(attributes.source(), path.last().map(|instance| Source { instance: *instance, position }));
     }
@@ -114,9 +123,16 @@ fn model() -> impl Strategy<Value = Model> {
     let position =
         prop::option::of((0u32..63).prop_map(|bits| (1u64 << bits) + (u64::from(bits) * 77) % (1 << bits)));
     let headers = prop::collection::btree_map("[a-zß]{1,9}", (any::<bool>(), "[a-z😀]{0,9}"), 0..4);
-    let not_before = prop::option::of(1u64..);
-    (key, position, prop::collection::vec(instance, 0..6), headers, not_before).prop_map(
-        |(key, position, path, headers, not_before)| Model { key, position, path, headers, not_before },
+    let time = || prop::option::of(1u64..);
+    (key, position, prop::collection::vec(instance, 0..6), headers, time(), time()).prop_map(
+        |(key, position, path, headers, not_before, received)| Model {
+            key,
+            position,
+            path,
+            headers,
+            not_before,
+            received,
+        },
     )
 }
 
@@ -151,10 +167,10 @@ proptest! {
                 let key = attributes.key().unwrap_or_default();
                 let position = attributes.source().and_then(|source| source.position);
                 let headers = attributes.headers();
-                let not_before = attributes.not_before();
-                let new = NewAttributes { key, position, path, headers, not_before };
+                let (not_before, received) = (attributes.not_before(), attributes.received());
+                let new = NewAttributes { key, position, path, headers, not_before, received };
                 let again = again.encode(&new).unwrap();
-                prop_assert_eq!(again.not_before(), not_before);
+                prop_assert_eq!((again.not_before(), again.received()), (not_before, received));
                 prop_assert_eq!((again.key(), again.source()), (attributes.key(), attributes.source()));
                 prop_assert_eq!(again.headers(), headers);
             }
@@ -302,6 +318,16 @@ fn the_bytes_of_a_record_are_those_of_the_format() {
     ]
     .concat();
     assert_eq!(first_batch(&[NewRecord { attributes, ..new }]), expected);
+    let received = Some(Timestamp::from_ns(0x2122_2324_2526_2728));
+    let attributes = buffer.encode(&NewAttributes { received, ..NewAttributes::default() }).unwrap();
+    let expected = [
+        &[60, 0, 0, 0, 1, 3, 6, 0, 2, 1, 10, 0, 60, 0, 0, 0][..],
+        &local[16..48],
+        &[5, 8, 0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21],
+        b"{}",
+    ]
+    .concat();
+    assert_eq!(first_batch(&[NewRecord { attributes, ..new }]), expected);
     let mut keys = Vec::new();
     put_deleted_key(&mut keys, b"k7");
     put_deleted_key(&mut keys, b"k8");
@@ -440,13 +466,17 @@ fn a_segment_of_a_later_version_is_refused_by_its_name_and_version() {
 }
 
 #[test]
-fn the_end_of_a_delay_is_one_time_after_1970_and_nothing_else() {
-    let whole = [4, 8, 1, 0, 0, 0, 0, 0, 0, 0];
-    assert_eq!(Attributes::from_bytes(&whole).unwrap().not_before(), Some(Timestamp::from_ns(1)));
-    let none = [4, 8, 0, 0, 0, 0, 0, 0, 0, 0];
-    let long = [&[4, 9][..], &[1; 9]].concat();
-    for bytes in [&none[..], &whole[..9], &[4, 7, 1, 0, 0, 0, 0, 0, 0], &long, &[whole, whole].concat()] {
-        assert_eq!(Attributes::from_bytes(bytes), None, "{bytes:?}");
+fn a_time_in_the_attributes_is_one_time_after_1970_and_nothing_else() {
+    for number in [4, 5] {
+        let whole = [number, 8, 1, 0, 0, 0, 0, 0, 0, 0];
+        let read = Attributes::from_bytes(&whole).unwrap();
+        assert_eq!(read.not_before().or(read.received()), Some(Timestamp::from_ns(1)));
+        let none = [number, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+        let long = [&[number, 9][..], &[1; 9]].concat();
+        let short = [number, 7, 1, 0, 0, 0, 0, 0, 0];
+        for bytes in [&none[..], &whole[..9], &short, &long, &[whole, whole].concat()] {
+            assert_eq!(Attributes::from_bytes(bytes), None, "{bytes:?}");
+        }
     }
     let mut buffer = AttributesBuffer::default();
     let never = NewAttributes { not_before: Some(Timestamp::from_ns(0)), ..NewAttributes::default() };

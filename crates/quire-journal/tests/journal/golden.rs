@@ -6,6 +6,7 @@
 //! - `journal-v2`: of format version 2, with keys, paths and deletes, and with sidecar files
 //! - `journal-v3`: of format version 3, with headers
 //! - `journal-v4`: of format version 4, with delays
+//! - `journal-v5`: of format version 5, with times by the clock
 //!
 //! The newest directory was made by `QUIRE_MAKE_GOLDEN=1 cargo test -p quire-journal golden`. No directory is made again for the same version
 //! of the format: a change after which this fails needs another version (`docs/journal-format.md`).
@@ -21,17 +22,18 @@ use crate::support::*;
 const RECORDS: u64 = 950;
 
 /// And the version of their segments.
-const DIRECTORIES: [(&str, u8); 6] = [
+const DIRECTORIES: [(&str, u8); 7] = [
     ("journal-v1", 1),
     ("journal-v1-clients-v2", 1),
     ("journal-v1-queues", 1),
     ("journal-v2", 2),
     ("journal-v3", 3),
-    ("journal-v4", NEWEST),
+    ("journal-v4", 4),
+    ("journal-v5", NEWEST),
 ];
 
 /// The version that this build writes.
-const NEWEST: u8 = 4;
+const NEWEST: u8 = 5;
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
@@ -70,11 +72,14 @@ fn expected(version: u8, sequence: u64) -> Expected {
     };
     let not_before = (sequence % 20 == 2 || sequence.is_multiple_of(6))
         .then(|| Timestamp::from_ns(1_800_000_000_000_000_000 + sequence));
+    let received =
+        sequence.is_multiple_of(7).then(|| Timestamp::from_ns(1_600_000_000_000_000_000 + sequence));
     let new = NewAttributes { key: key.as_bytes(), position, path: path.as_path(), ..Default::default() };
     let new = match version {
         2 => new,
         3 => NewAttributes { headers: headers.as_headers(), ..new },
-        _ => NewAttributes { headers: headers.as_headers(), not_before, ..new },
+        4 => NewAttributes { headers: headers.as_headers(), not_before, ..new },
+        _ => NewAttributes { headers: headers.as_headers(), not_before, received, ..new },
     };
     expected.attributes.encode(&new).unwrap();
     if is_delete(version, sequence) {

@@ -45,7 +45,6 @@ pub struct Queue {
     pub taken: Vec<(u64, usize)>,
     pub inactive: Vec<(u64, Entry)>,
     pub deferred: BTreeSet<u64>,
-    pub last_received: u64,
     pub last_active: u64,
     pub cursor: u64,
     pub expired_leases: u64,
@@ -151,7 +150,6 @@ impl Model {
             }
         }
         queue.last_active = position;
-        queue.last_received = queue.last_received.max(entry.received.get());
         let own = entry.expiration_s.map(|s| (s > 0).then_some(u64::from(s) * 1_000_000_000));
         let mut eras = queue.config.earlier_expirations.iter();
         let (expiration, model) = match eras.find(|earlier| earlier.until.get() >= position) {
@@ -172,7 +170,7 @@ impl Model {
         queue.messages.push(Message {
             position,
             entry,
-            expires: lifetime.map(|lifetime| queue.last_received + lifetime),
+            expires: lifetime.map(|lifetime| entry.received.get() + lifetime),
             deliveries: 0,
             logged_deliveries: 0,
             cancels: 0,

@@ -104,14 +104,14 @@ impl Topic {
         }
     }
 
-    /// When the record of a message that was taken at `timestamp_ns` ends.
-    fn end_of(&self, timestamp_ns: u64, expiration_s: Option<u32>) -> Option<u64> {
+    /// When the record of a message that was taken at `received_ns` ends.
+    fn end_of(&self, received_ns: u64, expiration_s: Option<u32>) -> Option<u64> {
         let lifetime_ns = match (self.expiration, expiration_s) {
             (TableExpiration::Disabled, _) | (TableExpiration::Enabled, None) | (_, Some(0)) => return None,
             (_, Some(seconds)) => u64::from(seconds) * SECOND_NS,
             (TableExpiration::AfterNs(lifetime_ns), None) => lifetime_ns,
         };
-        Some(timestamp_ns + lifetime_ns)
+        Some(received_ns + lifetime_ns)
     }
 
     /// The first change that a server knows which starts with a log from the position `first` on. The snapshot of a persistent topic has

@@ -47,7 +47,7 @@ impl Ledger {
                     return Err(format!("the log has message {value} of topic {topic} twice"));
                 }
                 let name = record.key().ok_or_else(|| format!("message {value} has no key in the log"))?;
-                let expires = self.topics[topic].end_of(record.timestamp.as_ns(), record.expiration_s);
+                let expires = self.topics[topic].end_of(record.received().as_ns(), record.expiration_s);
                 let log = &mut self.logs[topic];
                 log.name(name, key)?;
                 let row = Row { value, quantity, expires, position };
