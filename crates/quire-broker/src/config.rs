@@ -182,7 +182,7 @@ fn is_recorded_by_default() -> bool {
 pub struct TransportConfig {
     /// For logs and messages.
     pub name: String,
-    /// Largest data of a message, in bytes. A larger one closes the connection.
+    /// Largest data of a message that a client may publish, in bytes. A larger one closes the connection. Subscribers get larger ones, too.
     pub max_message_size: u32,
     /// Connections at a time. Another one gets `limit_exceeded` and is closed.
     pub max_connections: u32,
@@ -481,6 +481,7 @@ impl BrokerConfig {
                     .to_owned(),
             );
         }
+        self.warn_of_sizes(&mut warnings);
         for queue in queues {
             let unrecorded = rules.iter().filter(|rule| !rule.records()).filter_map(RecordingRule::name);
             for topic in unrecorded.filter(|topic| queue.selector.matches(topic)) {
@@ -543,6 +544,37 @@ impl BrokerConfig {
             }
         }
         warnings
+    }
+
+    /// Warns of limits that do not fit the largest message of another transport. Every connection may receive it.
+    fn warn_of_sizes(&self, warnings: &mut Vec<String>) {
+        let Some(largest) = self.transports.iter().max_by_key(|transport| transport.max_message_size) else {
+            return;
+        };
+        let (name, size) = (&largest.name, largest.max_message_size);
+        for transport in &self.transports {
+            if transport.max_message_size < size {
+                warnings.push(format!(
+                    "transport {:?}: clients may publish {} bytes (max_message_size), and those of the transport {name:?} {size} \
+                     bytes. Its subscribers receive messages that are larger than what they may publish",
+                    transport.name, transport.max_message_size
+                ));
+            }
+            if transport.max_client_backlog < size.into() {
+                warnings.push(format!(
+                    "transport {:?}: max_client_backlog is {} bytes, and clients of the transport {name:?} may publish {size} \
+                     bytes (max_message_size). Such a message disconnects ordinary subscribers with slow_consumer",
+                    transport.name, transport.max_client_backlog
+                ));
+            }
+        }
+        if self.limits.max_unfinished < size.into() {
+            warnings.push(format!(
+                "limits.max_unfinished is {} bytes, and clients of the transport {name:?} may publish {size} bytes \
+                 (max_message_size). Such a publish ends its connection with limit_exceeded",
+                self.limits.max_unfinished
+            ));
+        }
     }
 }
 

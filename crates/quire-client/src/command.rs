@@ -305,11 +305,11 @@ impl Commands {
     }
 
     /// The frames of all that waits: subscriptions that are entered again, then the others, each in the order in which they were asked for.
-    pub fn frames(&self, subscriptions: &Subscriptions) -> Vec<Vec<u8>> {
+    pub fn frames(&self, subscriptions: &Subscriptions) -> Vec<(CommandId, Vec<u8>)> {
         let is_reentry = |command: &Waiting| matches!(command, Waiting::Subscribe { reentry: true, .. });
         let first = self.waiting.iter().filter(|(_, command)| is_reentry(command));
         let then = self.waiting.iter().filter(|(_, command)| !is_reentry(command));
-        first.chain(then).filter_map(|(id, _)| self.frame(*id, subscriptions)).collect()
+        first.chain(then).filter_map(|(id, _)| Some((*id, self.frame(*id, subscriptions)?))).collect()
     }
 
     /// The frame of one command.

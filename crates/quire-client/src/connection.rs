@@ -12,7 +12,7 @@ use super::{ClientConfig, ClientCore, Event, Failure, State};
 use quire_command::{AckKind, Code, Command, Logon, Reply};
 use quire_types::time::Instant;
 use quire_wire::{
-    Decode, Encode, FRAME_OVERHEAD_MAX, Inbox, LOGON_FRAME_SIZE_MAX, RawFrame, VERSION, WireError,
+    Decode, Encode, Inbox, LOGON_FRAME_SIZE_MAX, RawFrame, SERVER_FRAME_SIZE_MAX, VERSION, WireError,
 };
 
 pub(super) struct Connection {
@@ -170,8 +170,8 @@ impl Connection {
             }
             Reply::LoggedOn(logged_on) => {
                 core.reach_instance(logged_on.instance);
-                self.frame_size_max = logged_on.message_size_max as usize + FRAME_OVERHEAD_MAX;
-                core.logged_on(&logged_on);
+                self.frame_size_max = SERVER_FRAME_SIZE_MAX;
+                core.logged_on(now, &logged_on);
             }
             Reply::PublishFailed { sequence, code, scope, reason } => {
                 core.publish_failed(sequence, scope, Failure::new(code, reason));

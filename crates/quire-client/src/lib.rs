@@ -52,7 +52,7 @@ use publish::PublishStore;
 pub use publish::{NewDelay, NewMessage, PublishError, PublishLog};
 use quire_command::{Code, Command, LoggedOn, SubscribeOptions};
 use quire_types::time::Instant;
-use quire_wire::{Encode, WireError};
+use quire_wire::{Encode, FRAME_OVERHEAD_MAX, WireError};
 use receipt::Receipts;
 pub use receipt::{BatchError, Outcome, ReceiptId};
 use reconnect::Backoff;
@@ -573,7 +573,7 @@ impl ClientCore {
         let unsaid = self.leases.disconnected();
         // It was this server's disk; whether the next one can store is for it to say.
         self.storage_failure = None;
-        self.backoff.failed(now, was_up);
+        self.backoff.failed(now);
         if matches!(self.state, State::Closed(_)) {
             return;
         }
@@ -684,9 +684,32 @@ impl ClientCore {
         if self.is_up()
             && let Some(frame) = self.commands.frame(id, &self.subscriptions)
         {
-            self.queue_frames(&frame);
+            self.send_command(id, &frame);
         }
         id
+    }
+
+    /// Sends a command. One that the server would not take is answered here: the server would end the connection, and the client with it.
+    fn send_command(&mut self, id: CommandId, frame: &[u8]) {
+        match self.check_command_size(frame.len()) {
+            Ok(()) => drop(self.queue_frames(frame)),
+            Err(failure) => {
+                self.commands.answered(id, Err(failure), &mut self.subscriptions, &mut self.events);
+            }
+        }
+    }
+
+    /// Whether the server takes a command with a frame of this size; else why not.
+    fn check_command_size(&self, size: usize) -> Result<(), Failure> {
+        let limit = self.message_size_max.map_or(usize::MAX, |limit| limit as usize + FRAME_OVERHEAD_MAX);
+        if size <= limit {
+            return Ok(());
+        }
+        let reason = format!(
+            "a command of {size} bytes, the server takes up to {limit} (max_message_size and 128 KB): send several commands with \
+             fewer keys or bookmarks, or a shorter filter"
+        );
+        Err(Failure::new(Code::MessageTooLarge, reason))
     }
 
     fn check_not_closed(&self) -> Result<(), Failure> {
@@ -724,7 +747,7 @@ impl ClientCore {
 
     // The following are reports of a connection while it decodes (see `connection`).
 
-    fn logged_on(&mut self, logged_on: &LoggedOn<'_>) {
+    fn logged_on(&mut self, now: Instant, logged_on: &LoggedOn<'_>) {
         self.publisher = logged_on.publisher;
         self.message_size_max = Some(logged_on.message_size_max);
         let highest = logged_on.highest_sequence.max(logged_on.last_sequence);
@@ -735,14 +758,14 @@ impl ClientCore {
         self.store.reach(logged_on.last_sequence);
         self.persisted_up_to(logged_on.last_sequence);
         self.commands.fail_seen_deletes(highest, &mut self.events);
-        self.backoff.succeeded();
+        self.backoff.succeeded(now);
         // Sent before a waiting flush, because the flush also covers them.
         self.send_verdicts();
         let subscription_count = self.commands.reenter(&mut self.subscriptions);
         let publish_count = self.store.count();
         self.events.push_back(Event::LoggedOn { publish_count, subscription_count });
-        for frame in self.commands.frames(&self.subscriptions) {
-            self.queue_frames(&frame);
+        for (command, frame) in self.commands.frames(&self.subscriptions) {
+            self.send_command(command, &frame);
         }
         self.set_state(State::Connected);
     }

@@ -46,6 +46,9 @@ impl Default for Reconnect {
     }
 }
 
+/// A connection that is lost earlier after its logon is not yet a success: the same cause may end the next one, too.
+const LASTING: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 pub(super) struct Backoff {
     settings: Reconnect,
@@ -58,6 +61,10 @@ pub(super) struct Backoff {
     wants_loads: bool,
     /// Failures since the last success, over all addresses.
     failures: u32,
+    /// When the server accepted the logon of the connection of the moment.
+    up_since: Option<Instant>,
+    /// The last connection was lost within [`LASTING`].
+    is_unsteady: bool,
     failing_since: Option<Instant>,
     random: u64,
 }
@@ -71,6 +78,8 @@ impl Backoff {
             at: now,
             wants_loads: false,
             failures: 0,
+            up_since: None,
+            is_unsteady: false,
             failing_since: Some(now),
             random: seed | 1,
         };
@@ -107,17 +116,18 @@ impl Backoff {
         }
     }
 
-    /// The connection was lost (`was_up`) or could not be made. After a lost one the first address of a new pass is tried at once; the wait
-    /// begins when every address has failed.
-    pub fn failed(&mut self, now: Instant, was_up: bool) {
-        let since = *self.failing_since.get_or_insert(now);
-        if was_up {
-            (self.at, self.failures) = (now, 0);
-            self.failing_since = Some(now);
-            self.begin_pass();
-            return;
+    /// The connection was lost or could not be made. After a lost one the first address of a new pass is tried at once; the wait begins when
+    /// every address has failed. The second connection in a row that was lost soon after its logon is a failure of its address.
+    pub fn failed(&mut self, now: Instant) {
+        self.failing_since.get_or_insert(now);
+        if let Some(up_since) = self.up_since.take() {
+            let is_brief = now.since(up_since) < LASTING;
+            let is_first = !std::mem::replace(&mut self.is_unsteady, is_brief);
+            if is_first || !is_brief {
+                (self.at, self.failures) = (now, 0);
+                return self.begin_pass();
+            }
         }
-        self.failing_since = Some(since);
         self.place += 1;
         self.at = now;
         if self.place == self.order.len() {
@@ -127,9 +137,13 @@ impl Backoff {
         }
     }
 
-    pub fn succeeded(&mut self) {
-        self.failures = 0;
+    /// The server accepted the logon.
+    pub fn succeeded(&mut self, now: Instant) {
+        if !self.is_unsteady {
+            self.failures = 0;
+        }
         self.failing_since = None;
+        self.up_since = Some(now);
     }
 
     /// How long it has been failing, when that is longer than allowed.
@@ -174,7 +188,7 @@ mod tests {
         for _ in 0..8 {
             let (address, at) = backoff.next();
             seen.push((address, at.as_ns() / 1_000_000));
-            backoff.failed(at, false);
+            backoff.failed(at);
         }
         assert_eq!(seen, [(0, 0), (1, 0), (0, 200), (1, 200), (0, 600), (1, 600), (0, 1100), (1, 1100)]);
     }
@@ -182,10 +196,32 @@ mod tests {
     #[test]
     fn a_lost_connection_is_made_again_at_once_from_the_top_of_the_list() {
         let mut backoff = Backoff::new(Reconnect::default(), 3, 7, ms(0));
-        backoff.failed(ms(1), false);
-        backoff.succeeded();
-        backoff.failed(ms(9), true);
+        backoff.failed(ms(1));
+        backoff.succeeded(ms(2));
+        backoff.failed(ms(9));
         assert_eq!(backoff.next(), (0, ms(9)));
+    }
+
+    /// The instants of the attempts, in milliseconds, when each connection is lost `life_ms` after its logon.
+    fn attempts(life_ms: u64, address_count: usize) -> Vec<(usize, u64)> {
+        let settings = Reconnect { jitter: 0.0, ..Reconnect::default() };
+        let mut backoff = Backoff::new(settings, address_count, 7, ms(0));
+        let mut attempts = Vec::new();
+        for _ in 0..6 {
+            let (address, at) = backoff.next();
+            attempts.push((address, at.as_ns() / 1_000_000));
+            backoff.succeeded(at);
+            backoff.failed(at + Duration::from_millis(life_ms));
+        }
+        attempts
+    }
+
+    #[test]
+    fn connections_that_are_lost_right_after_their_logon_are_made_with_growing_waits() {
+        assert_eq!(attempts(0, 1), [0, 0, 200, 600, 1_400, 3_000].map(|at| (0, at)));
+        assert_eq!(attempts(1_000, 1), [0, 1_000, 2_000, 3_000, 4_000, 5_000].map(|at| (0, at)));
+        // The other address is tried before a wait.
+        assert_eq!(attempts(0, 2), [(0, 0), (0, 0), (1, 0), (0, 200), (1, 200), (0, 600)]);
     }
 
     fn with(chooser: ServerChooser, address_count: usize, seed: u64) -> Backoff {
@@ -203,7 +239,7 @@ mod tests {
                 let mut pass = Vec::new();
                 for _ in 0..3 {
                     pass.push(backoff.next().0);
-                    backoff.failed(ms(1), false);
+                    backoff.failed(ms(1));
                 }
                 first_ones[pass[0]] += 1;
                 pass.sort_unstable();
@@ -222,13 +258,13 @@ mod tests {
         let mut pass = Vec::new();
         for _ in 0..4 {
             pass.push(backoff.next().0);
-            backoff.failed(ms(1), false);
+            backoff.failed(ms(1));
         }
         assert_eq!(pass, [2, 0, 3, 1]);
         assert!(backoff.wants_loads(), "they are asked again in the next pass");
         backoff.set_loads(&[Some(1), Some(1), Some(0), Some(1)]);
-        backoff.succeeded();
-        backoff.failed(ms(2), true);
+        backoff.succeeded(ms(1));
+        backoff.failed(ms(2));
         assert!(backoff.wants_loads(), "and after a lost connection");
         assert!(!with(ServerChooser::LeastLoaded, 1, 5).wants_loads(), "there is nothing to choose");
     }
@@ -236,7 +272,7 @@ mod tests {
     #[test]
     fn jitter_adds_less_than_one_initial_delay() {
         let mut backoff = Backoff::new(Reconnect::default(), 1, 99, ms(0));
-        backoff.failed(ms(0), false);
+        backoff.failed(ms(0));
         let (_, at) = backoff.next();
         assert!(at >= ms(200) && at < ms(400), "{at:?}");
     }
@@ -245,7 +281,7 @@ mod tests {
     fn it_gives_up_after_the_time_it_was_given() {
         let settings = Reconnect { give_up_after: Some(Duration::from_secs(1)), ..Reconnect::default() };
         let mut backoff = Backoff::new(settings, 1, 7, ms(0));
-        backoff.failed(ms(900), false);
+        backoff.failed(ms(900));
         assert_eq!(backoff.given_up(ms(1000)), None);
         assert!(backoff.given_up(ms(1001)).is_some());
     }

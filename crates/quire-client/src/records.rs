@@ -102,6 +102,7 @@ impl ClientCore {
         let delete =
             SowDelete { command: number, acks: Acks::PROCESSED, sequence, topic, filter, keys, data };
         Command::SowDelete(delete).encode(&mut frame);
+        self.check_command_size(frame.len())?;
         self.store.check_room(frame.len())?;
         self.store.push(sequence, |out| out.extend_from_slice(&frame))?;
         self.commands.delete(command, sequence);

@@ -16,6 +16,10 @@ pub const LOGON_FRAME_SIZE_MAX: usize = 64 * 1024;
 /// except its filter.
 pub const FRAME_OVERHEAD_MAX: usize = 128 * 1024;
 
+/// The largest frame that a server sends after logon. `max_message_size` limits what a connection publishes, and not what it receives: a
+/// server delivers every message that it has. A record of its log has at most 1 GiB.
+pub const SERVER_FRAME_SIZE_MAX: usize = (1 << 30) + FRAME_OVERHEAD_MAX;
+
 /// Why bytes are not a frame of this protocol. The fault of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {

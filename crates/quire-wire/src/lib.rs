@@ -13,7 +13,8 @@ mod select;
 mod settle;
 
 pub use frame::{
-    Decode, Encode, FRAME_OVERHEAD_MAX, Inbox, LENGTH_SIZE, LOGON_FRAME_SIZE_MAX, RawFrame, WireError,
+    Decode, Encode, FRAME_OVERHEAD_MAX, Inbox, LENGTH_SIZE, LOGON_FRAME_SIZE_MAX, RawFrame,
+    SERVER_FRAME_SIZE_MAX, WireError,
 };
 pub use from_client::{MAGIC, publishes, put_publish_batch, replace_delay};
 pub use from_server::{copy_bookmark, decode_message, encode_without_data, message_body};

@@ -177,6 +177,26 @@ fn a_diagnosis_names_every_mistake_at_once() {
 }
 
 #[test]
+fn limits_below_the_largest_message_of_another_transport_are_warnings() {
+    let warnings = |guests: &str, limits: &str| {
+        let transports = format!(r#"[{{"name": "services"}}, {{"name": "guests"{guests}}}]"#);
+        let text = format!(r#"{{"transports": {transports}, "limits": {{{limits}}}}}"#);
+        let (errors, warnings) = BrokerConfig::diagnose(&text);
+        assert!(errors.is_empty(), "{errors:?}");
+        warnings
+    };
+    assert!(warnings("", "").is_empty());
+    for (guests, limits, expected) in [
+        (r#", "max_message_size": 65536"#, "", "clients may publish 65536 bytes"),
+        (r#", "max_client_backlog": 65536"#, "", "max_client_backlog is 65536 bytes"),
+        ("", r#""max_unfinished": 65536"#, "limits.max_unfinished is 65536 bytes"),
+    ] {
+        let warnings = warnings(guests, limits);
+        assert!(warnings.len() == 1 && warnings[0].contains(expected), "{warnings:?}");
+    }
+}
+
+#[test]
 fn a_dead_letter_topic_that_looks_misspelled_is_a_warning() {
     for (topic, expected) in [("orders.faild", 1), ("orders.failed", 0), ("letters", 0), ("", 0)] {
         let text = serde_json::json!({

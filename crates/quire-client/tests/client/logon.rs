@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use quire_client::{ClientConfig, ClientCore, Event, FailureCode, NewMessage, PublishError, Sequence, State};
+use quire_client::{
+    ClientConfig, ClientCore, DeleteSpec, Event, FailureCode, NewMessage, PublishError, Sequence, State,
+    SubscriptionSpec,
+};
 use quire_command::{Code, Command, LoggedOn, Reply};
 use quire_types::time::Instant;
 use quire_wire::{Decode, Encode, RawFrame};
@@ -195,4 +198,65 @@ fn every_connection_has_the_next_number() {
         assert_eq!((logon.incarnation, logon.connection_number), (config("publisher").incarnation, number));
         core.handle_disconnected(now);
     }
+}
+
+/// A client that is logged on to a server that takes messages of 1 KB.
+fn limited() -> ClientCore {
+    let mut core = ClientCore::new(config("guest"), Instant(0));
+    core.handle_connected(Instant(0));
+    let mut bytes = Vec::new();
+    Reply::LoggedOn(LoggedOn { version: 1, message_size_max: 1024, ..LoggedOn::default() })
+        .encode(&mut bytes);
+    core.handle_received(Instant(0), bytes.into()).unwrap();
+    core
+}
+
+#[test]
+fn a_message_that_is_larger_than_what_the_client_may_publish_is_received() {
+    let mut core = limited();
+    let (number, _) = core.subscribe(SubscriptionSpec::new("news")).unwrap();
+    let data = vec![b'x'; 1 << 20];
+    let message = quire_command::Message {
+        subscription: number,
+        bookmark: Some((1, 1)),
+        timestamp_ns: 1,
+        queued: None,
+        topic: b"news",
+        correlation_id: b"",
+        headers: quire_types::Headers::NONE,
+        key: b"",
+        kind: quire_command::MessageKind::Publish,
+        data: &data,
+    };
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes);
+    core.handle_received(Instant(0), bytes.into()).unwrap();
+    let received = std::iter::from_fn(|| core.poll_event()).find_map(|event| match event {
+        Event::Messages { messages, .. } => Some(messages.len()),
+        _ => None,
+    });
+    assert_eq!(received, Some(1));
+    // No record of a log is larger, so these bytes are not from a server.
+    let size = (quire_wire::SERVER_FRAME_SIZE_MAX as u32 + 1).to_le_bytes();
+    assert!(core.handle_received(Instant(0), size.to_vec().into()).is_err());
+}
+
+#[test]
+fn a_command_that_the_server_would_not_take_is_refused_and_the_client_continues() {
+    let mut core = limited();
+    let filter = Some(format!("/x = '{}'", "y".repeat(200_000)));
+    let (number, refused) =
+        core.subscribe(SubscriptionSpec { filter, ..SubscriptionSpec::new("news") }).unwrap();
+    let events: Vec<_> = std::iter::from_fn(|| core.poll_event()).collect();
+    let is_refusal = |event: &Event| {
+        matches!(event, Event::Answered { command, result: Err(failure) }
+            if *command == refused && failure.code == Code::MessageTooLarge)
+    };
+    assert!(events.iter().any(is_refusal), "{events:?}");
+    assert!(core.subscription(number).is_none());
+    let keys: Vec<_> = (0..2_000).map(|number| format!("{number:0100}")).collect();
+    let delete = DeleteSpec { topic: "prices", keys: Some(&keys), ..DeleteSpec::default() };
+    let Err(PublishError::Refused(failure)) = core.delete(&delete) else { panic!() };
+    assert_eq!(failure.code, Code::MessageTooLarge);
+    assert_eq!((core.state(), core.unpersisted_count()), (&State::Connected, 0));
 }
