@@ -107,6 +107,16 @@ impl Slices {
         self.weight += weight;
     }
 
+    /// Adds to the weight of the command under way the bytes of data that it has read or written besides its own.
+    pub(super) fn weigh_bytes(&mut self, size: usize) {
+        self.weight += size / WEIGHED_SIZE;
+    }
+
+    /// Puts connections back that cannot continue yet. The others come first.
+    pub(super) fn hold(&mut self, sessions: Vec<SessionId>) {
+        self.waiting.extend(sessions);
+    }
+
     /// The connection that waits longest for its next slice.
     pub(super) fn next_waiting(&mut self) -> Option<SessionId> {
         self.waiting.pop_front()

@@ -325,10 +325,18 @@ impl Broker {
         }
     }
 
-    /// Continues with connections that wait for their next slice, round robin, as long as the turn has time for them.
+    /// Continues with connections that wait for their next slice, round robin, as long as the turn has time for them. Publishers also wait
+    /// while too much waits for the disk.
     pub(super) fn continue_waiting(&mut self) {
         let deadline = self.cx.slices.deadline(CONTINUATION);
+        let mut held = Vec::new();
         while let Some(id) = self.cx.slices.next_waiting() {
+            // The rest of a batch may become far more bytes in the journal than it has.
+            let is_pushing_back = self.cx.sessions.is_pushing_back;
+            if is_pushing_back && self.cx.sessions.all.get(id).is_some_and(|session| session.has_published) {
+                held.push(id);
+                continue;
+            }
             if self.cx.sessions.all.get(id).is_some_and(|session| session.stall == Some(Stall::Waiting)) {
                 self.resume_session(id);
                 self.remove_ended();
@@ -338,6 +346,7 @@ impl Broker {
             }
         }
         self.cx.wants_turn |= self.cx.slices.any_waits();
+        self.cx.slices.hold(held);
     }
 
     /// Continues with sessions that waited for their answers.

@@ -528,6 +528,7 @@ impl Broker {
         let above = above && self.cx.log.failure.is_none();
         if above != self.cx.sessions.is_pushing_back {
             self.cx.sessions.is_pushing_back = above;
+            self.cx.wants_turn |= !above && self.cx.slices.any_waits();
             let publishing = self.cx.sessions.all.iter().filter(|(_, session)| session.has_published);
             let publishing: Vec<_> = publishing.map(|(id, _)| id).collect();
             publishing.into_iter().for_each(|session| self.cx.touch(session));

@@ -34,6 +34,9 @@ pub(super) struct Delete {
     sequence: u64,
     filter: Option<Filter>,
     parts: VecDeque<Part>,
+    /// The parts before this one were found. A pattern may have a hundred thousand topics, so that each is looked at once. Nothing is removed
+    /// before all are found.
+    found_count: usize,
     count: u64,
 }
 
@@ -89,7 +92,7 @@ impl Tables {
             parts.push_back(self.begin_part(cx, *table, keys, filter.as_ref()));
         }
         let SowDelete { command, acks, sequence, .. } = *delete;
-        self.deleting.insert(id, Delete { command, acks, sequence, filter, parts, count: 0 });
+        self.deleting.insert(id, Delete { command, acks, sequence, filter, parts, found_count: 0, count: 0 });
         cx.stall(id, Stall::Deleting);
         cx.wants_turn = true;
         Ok(())
@@ -163,7 +166,7 @@ impl Tables {
         let Tables { all, deleting, .. } = self;
         let (mut failed, mut read) = (Vec::new(), Vec::new());
         'deletes: for (id, delete) in deleting {
-            for part in &mut delete.parts {
+            while let Some(part) = delete.parts.get_mut(delete.found_count) {
                 while let Some(scan) = part.scan {
                     if cx.slices.is_past(deadline) {
                         cx.wants_turn = true;
@@ -190,6 +193,7 @@ impl Tables {
                     failed.push((*id, limit));
                     continue 'deletes;
                 }
+                delete.found_count += 1;
             }
         }
         for id in read {
@@ -223,8 +227,10 @@ impl Tables {
             return None;
         }
         let Tables { all, deleting, arena, .. } = self;
-        let (id, delete) =
-            deleting.iter_mut().find(|(_, delete)| delete.parts.iter().all(|part| part.scan.is_none()))?;
+        let (id, delete) = deleting.iter_mut().find(|(_, delete)| delete.found_count >= delete.parts.len())?;
+        while delete.parts.len() > 1 && delete.parts.front().is_some_and(|part| part.found.is_empty()) {
+            delete.parts.pop_front();
+        }
         let is_last_part = delete.parts.len() == 1;
         let part = delete.parts.front_mut()?;
         let state = &all[part.table.0 as usize];

@@ -123,6 +123,9 @@ impl Tables {
         {
             message.merge(previous.data)?;
         }
+        // The command of a few bytes may have read and written megabytes: this counts in the slice of its connection.
+        cx.slices.weigh_bytes(previous.map_or(0, |row| row.data.len()));
+        cx.slices.weigh_bytes(message.changed.as_ref().map_or(0, Vec::len));
         let is_changed_later = arriving.is_delta || message.enrichment().is_some();
         let spelling = key.spelling().filter(|_| !is_changed_later);
         Ok(Prepared { key, spelling, place, data: message.changed })

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use quire_broker::{BrokerConfig, QueueSettings};
+use quire_broker::{BrokerConfig, Limits, QueueSettings};
 use quire_command::*;
 use quire_types::time::Instant;
 use quire_types::{HeaderValue, HeadersBuffer};
@@ -15,7 +15,7 @@ use super::pair::*;
 /// Reading the clock behind every command takes so long: five commands to a slice.
 const STEP_NS: u64 = 100_000;
 
-fn with_stopwatch(config: BrokerConfig) -> Pair {
+pub fn with_stopwatch(config: BrokerConfig) -> Pair {
     let mut pair = Pair::with(config);
     let elapsed = Arc::new(AtomicU64::new(0));
     pair.broker.set_stopwatch(Box::new(move || Instant(elapsed.fetch_add(STEP_NS, Ordering::Relaxed))));
@@ -106,6 +106,51 @@ fn a_large_batch_goes_on_where_its_slice_ended_in_order_and_once() {
         _ => None,
     });
     assert!((1..=10_001).all(|sequence| sequences.next() == Some(sequence)));
+}
+
+/// A batch of deltas of a few bytes onto one record.
+fn deltas(sequence: u64, count: usize) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let head = Publish { is_delta: true, ..publish(sequence, "records", "") };
+    put_publish_batch(&mut frame, &head, |out| {
+        (0..count).for_each(|number| put_batch_item(out, format!(r#"{{"k":1,"n":{number}}}"#).as_bytes()));
+    });
+    frame
+}
+
+fn with_records(limits: Limits) -> BrokerConfig {
+    let sow = r#"[{"name": "records", "message_type": "json", "key": ["/k"]}]"#;
+    BrokerConfig { sow_topics: serde_json::from_str(sow).unwrap(), limits, ..config() }
+}
+
+#[test]
+fn deltas_onto_a_large_record_use_up_the_slice_of_their_connection() {
+    let mut pair = with_stopwatch(with_records(Limits::default()));
+    pair.client(1, "greedy");
+    pair.publish(1, 1, "records", &format!(r#"{{"k":1,"x":"{}"}}"#, "x".repeat(100_000)));
+    pair.turn();
+    pair.send_bytes(1, &deltas(2, 200));
+    pair.one_turn();
+    let appended = pair.broker.stats().appended;
+    assert!((2..40).contains(&appended), "{appended} deltas in one turn");
+    pair.turn();
+    assert_eq!(pair.take(1).last(), Some(&Said::Persisted(201)));
+}
+
+#[test]
+fn a_batch_waits_while_too_much_waits_for_the_disk() {
+    let mut pair = with_stopwatch(with_records(Limits { max_unpersisted: 1 << 20, ..Limits::default() }));
+    pair.client(1, "greedy");
+    pair.publish(1, 1, "records", &format!(r#"{{"k":1,"x":"{}"}}"#, "x".repeat(100_000)));
+    pair.turn();
+    pair.writes_at_once = false;
+    pair.send_bytes(1, &deltas(2, 200));
+    (0..300).for_each(|_| pair.one_turn());
+    let unpersisted = pair.broker.stats().unpersisted_bytes;
+    assert!(unpersisted < 2 << 20, "{unpersisted} bytes wait for the disk");
+    pair.writes_at_once = true;
+    pair.turn();
+    assert_eq!(pair.take(1).last(), Some(&Said::Persisted(201)));
 }
 
 #[test]
