@@ -69,10 +69,9 @@ impl Bench {
             headers: Headers::NONE,
             data: data.as_bytes(),
         };
-        {
-            let spelling = Some(key.spelling().expect("the key was made from fields"));
-            self.table.put_with(&row, PutOptions { place, spelling, keeps_previous: false })
-        }
+        let spelling = Some(key.spelling().expect("the key was made from fields"));
+        let options = PutOptions { place, spelling, keeps_previous: false };
+        self.table.put_with(&row, options).expect("generated keys are short")
     }
 
     /// Looks at all rows. Returns how many match.

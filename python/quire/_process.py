@@ -16,6 +16,10 @@ from quire._errors import LimitExceededError
 #: journal that are open for a short time while they are created, archived or read.
 SERVER_FILES: Final = 32
 
+#: Connections that other instances may have to a server, in addition to one for each destination
+#: (`ACCEPTED_MAX` in `crates/quire-broker/src/links/mod.rs`).
+LINKS_ACCEPTED: Final = 64
+
 _T = TypeVar("_T")
 
 
@@ -62,8 +66,9 @@ def with_threads(what: str, start: Callable[[], _T]) -> _T:
         ) from error
 
 
-def connections_max(wanted: int) -> int:
-    """The number of connections, at most `wanted`, that the limit of open files leaves room for.
+def connections_max(wanted: int, links: int = 0) -> int:
+    """The number of connections, at most `wanted`, that the limit of open files leaves room for, besides `links`
+    connections to other instances.
 
     Raises `LimitExceededError` when there is no room for one.
     """
@@ -71,10 +76,10 @@ def connections_max(wanted: int) -> int:
     if limit is None:
         return wanted
     used = _open_files(limit)
-    room = limit - used - SERVER_FILES
+    room = limit - used - SERVER_FILES - links
     if room < 1:
         raise LimitExceededError(
-            f"the process may have {limit} open files and has {used}; a server needs {SERVER_FILES} more and one for each"
+            f"the process may have {limit} open files and has {used}; a server needs {SERVER_FILES + links} more and one for each"
             " connection: raise the number of open files (ulimit -n)"
         )
     return min(wanted, room)

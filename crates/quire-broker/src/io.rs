@@ -489,6 +489,15 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// A message of a last-value topic cannot be the record of its key.
+    RecordNotKept {
+        /// The topic.
+        topic: String,
+        /// The position of the message.
+        position: u64,
+        /// Why.
+        reason: String,
+    },
     /// A message of another instance counts as a duplicate, but the log here does not have it.
     LinkConflict {
         /// The instance that sent it.
@@ -567,6 +576,7 @@ impl Event {
             | Event::JournalStalled { .. }
             | Event::LinkHasGap { .. }
             | Event::LinkConflict { .. }
+            | Event::RecordNotKept { .. }
             | Event::QueueMessageUnreadable { .. } => Level::Error,
         }
     }
@@ -757,6 +767,10 @@ impl fmt::Display for Event {
                 write!(f, "source {source:?}: connected from {peer}")
             }
             Event::LinkRefused { source, reason } => write!(f, "source {source:?}: link ended: {reason}"),
+            Event::RecordNotKept { topic, position, reason } => write!(
+                f,
+                "last-value topic {topic:?}: the message at position {position} is in the log and not among the records: {reason}"
+            ),
             Event::LinkConflict { source, bookmark, is_other: true } => write!(
                 f,
                 "source {source:?}: its message {bookmark} is not recorded, because another message has this bookmark here. The publisher used the same sequences on two instances: the log of each has messages that the other one lacks"

@@ -157,6 +157,14 @@ pub enum JournalError {
 }
 
 impl JournalError {
+    /// Whether the error is about the one record that was to be appended. The journal takes other records.
+    pub fn is_about_record(&self) -> bool {
+        matches!(
+            self,
+            JournalError::BadOption { .. } | JournalError::SequencesEnd { .. } | JournalError::Behind { .. }
+        )
+    }
+
     /// An error of the system, classified by the action of the user.
     pub(crate) fn io(path: &Path, operation: &'static str, error: &io::Error) -> Self {
         match error.kind() {

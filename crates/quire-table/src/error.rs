@@ -48,6 +48,23 @@ pub enum TableConfigError {
     },
 }
 
+/// Why a row cannot be in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RowError {
+    /// The size of the key.
+    #[error("a key of {size} bytes; a key has 1 to {KEY_SIZE_MAX} bytes")]
+    KeySize {
+        /// Its bytes.
+        size: usize,
+    },
+    /// The message is not smaller than 4 GiB.
+    #[error("a message of {size} bytes; a record is smaller than 4 GiB")]
+    DataSize {
+        /// Its bytes.
+        size: usize,
+    },
+}
+
 /// Why a key that a publisher supplied is refused. The fault of the publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {

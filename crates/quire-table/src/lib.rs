@@ -31,7 +31,7 @@ mod slots;
 mod snapshot;
 mod table;
 
-pub use error::{KeyError, TableConfigError};
+pub use error::{KeyError, RowError, TableConfigError};
 pub use history::{AsOf, BeforeHistory, HistoryConfig, KnownHistory, Moment};
 pub use index::{INDEXES_MAX, MADE_INDEXES_MAX, Spelling};
 pub use key::{KEY_SIZE_MAX, Key, KeyFields, KeyRule, check_supplied_key};

@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use quire_journal::{Headers, Position, Timestamp};
 
+use crate::error::RowError;
 use crate::key::KEY_SIZE_MAX;
 
 /// A record of a last-value topic: the newest message of a key. (In Rust, a record is one of the log.)
@@ -50,11 +51,10 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// # Panics
-    /// When the key is empty or longer than [`KEY_SIZE_MAX`], or the data is not smaller than 4 GiB: keys and messages are checked before.
+    /// Of a row that [`Row::check`] accepts.
     pub fn new(row: &Row<'_>) -> Head {
-        assert!((1..=KEY_SIZE_MAX).contains(&row.key.len()), "a key of {} bytes", row.key.len());
-        let data_size = u32::try_from(row.data.len()).expect("messages are smaller than 4 GiB").into();
+        debug_assert_eq!(row.check(), Ok(()));
+        let data_size = row.data.len() as u64;
         let position = row.position.get();
         let (position_bytes, data_size_bytes) = (bytes_of(position), bytes_of(data_size));
         let mut flags = (position_bytes as u8 - 1) | (data_size_bytes as u8 - 1) << DATA_SIZE_SHIFT;
@@ -163,6 +163,18 @@ impl Numbered {
 const MADE: &str = "the bytes were made from a row";
 
 impl<'a> Row<'a> {
+    /// Whether a table can have the row.
+    ///
+    /// # Errors
+    /// The key is empty or longer than [`KEY_SIZE_MAX`], or the data is not smaller than 4 GiB.
+    pub(crate) fn check(&self) -> Result<(), RowError> {
+        let (size, data_size) = (self.key.len(), self.data.len());
+        if !(1..=KEY_SIZE_MAX).contains(&size) {
+            return Err(RowError::KeySize { size });
+        }
+        u32::try_from(data_size).map(drop).map_err(|_| RowError::DataSize { size: data_size })
+    }
+
     /// The row at the front of these bytes, and how many of them it has; `None` when they do not begin with a row.
     pub(crate) fn decode(bytes: &'a [u8]) -> Option<(Row<'a>, usize)> {
         let read = Numbered::read(bytes)?;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::error::TableConfigError;
+use crate::error::{RowError, TableConfigError};
 use crate::history::{AsOf, BeforeHistory, History, HistoryConfig, KnownHistory, Moment};
 use crate::index::{ByKey, EntryReader, Indexes, Spelling};
 use crate::key::KeyFields;
@@ -234,19 +234,13 @@ impl Table {
         place
     }
 
-    /// Makes a row the newest of its key. Returns whether the key is new.
+    /// Makes a row the newest of its key. Returns whether the key is new. `options` are facts about the change that save work.
     ///
-    /// # Panics
-    /// When the key is empty or longer than [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX), or the data is not smaller than 4 GiB.
-    pub fn put(&mut self, row: &Row<'_>) -> bool {
-        self.put_with(row, PutOptions { keeps_previous: true, ..PutOptions::default() })
-    }
-
-    /// As [`put`](Self::put), with facts about the change that save work.
-    ///
-    /// # Panics
-    /// As [`put`](Self::put).
-    pub fn put_with(&mut self, row: &Row<'_>, options: PutOptions) -> bool {
+    /// # Errors
+    /// [`RowError`]: the key is empty or longer than [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX), or the data is not smaller than 4 GiB. The table is
+    /// unchanged.
+    pub fn put_with(&mut self, row: &Row<'_>, options: PutOptions) -> Result<bool, RowError> {
+        row.check()?;
         let spelling = options.spelling.unwrap_or_else(|| self.spelling_of(row));
         let keeps_previous = options.keeps_previous || self.history.is_some() || !self.pages.is_empty();
         let hash = options.place.map_or_else(|| hash_of(row.key), |place| place.hash);
@@ -275,7 +269,7 @@ impl Table {
         self.change_indexes(slot, Some(row), spelling);
         self.keep_version(Moment { position: row.position, timestamp: row.timestamp });
         self.change_pages(slot, row.timestamp);
-        known.is_none()
+        Ok(known.is_none())
     }
 
     /// Returns a reader of rows of snapshots for this table. The reader needs no table, so that another thread can use it.
@@ -657,7 +651,7 @@ mod tests {
     }
 
     fn put(table: &mut Table, key: &str, data: &str) {
-        table.put(&Row {
+        let row = Row {
             key: key.as_bytes(),
             position: Position(1),
             timestamp: Timestamp(1),
@@ -665,7 +659,8 @@ mod tests {
             correlation_id: b"",
             headers: Headers::NONE,
             data: data.as_bytes(),
-        });
+        };
+        table.put_with(&row, PutOptions::default()).unwrap();
     }
 
     fn result(table: &mut Table, scan: ScanId) -> Vec<String> {

@@ -34,7 +34,7 @@ fn put(table: &mut Table, number: usize, size: usize) {
     let start = format!(r#"{{"name":"customer {number}","text":""#);
     let data = format!("{start}{:x<1$}\"}}", "", size - start.len() - 2);
     let key = format!("{:032x}", scattered(number));
-    table.put(&Row {
+    let row = Row {
         key: key.as_bytes(),
         position: Position(number as u64 + 1),
         timestamp: Timestamp(1_700_000_000_000_000_000 + number as u64),
@@ -42,7 +42,8 @@ fn put(table: &mut Table, number: usize, size: usize) {
         correlation_id: b"",
         headers: Headers::NONE,
         data: data.as_bytes(),
-    });
+    };
+    table.put_with(&row, PutOptions::default()).unwrap();
 }
 
 /// One test, because the allocator counts for all threads.

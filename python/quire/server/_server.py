@@ -21,7 +21,7 @@ from typing import Any, Final, Unpack, cast
 from quire import _quire
 from quire._arguments import check_type, suggests
 from quire._errors import ConfigError, DisconnectedError, QuireError
-from quire._process import connections_max, start_thread, with_threads, without_open_files
+from quire._process import LINKS_ACCEPTED, connections_max, start_thread, with_threads, without_open_files
 from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
 from quire.config import Address, Config
 from quire.journal._journal import ServerJournal
@@ -342,7 +342,9 @@ class Server:
 
     def _connections_max(self) -> int:
         wanted = sum(transport.max_connections for transport in self.config.transport)
-        room = connections_max(wanted)
+        replication = self.config.replication
+        accepted = 0 if replication.address is None else LINKS_ACCEPTED
+        room = connections_max(wanted, links=accepted + len(replication.destination))
         if room < wanted:
             _log.info(
                 "the limit of open files (ulimit -n) leaves room for %d connections, max_connections is %d",

@@ -7,25 +7,27 @@
 //! messages. They have a key, a delay or a part of a record. Or their topic keeps last values, validates its messages or is not configured.
 //! Or the journal takes no writes.
 
-use quire_command::{Code, Message, MessageKind, OofReason, Publish};
+use quire_command::{CORRELATION_SIZE_MAX, Code, KEY_SIZE_MAX, Message, MessageKind, OofReason, Publish};
 use quire_expression::filter::MessageContext;
 use quire_expression::message_type::MessageType;
 use quire_expression::topic::check_name;
 use quire_journal::{
-    Appended, Attributes, AttributesBuffer, Bookmark, Headers, Instance, InstancePath, InstancePathBuffer,
-    JournalError, NewAttributes, NewRecord, Position, PublisherId, RecordKind, Timestamp,
+    Appended, Attributes, AttributesBuffer, Bookmark, DeletedKeys, Headers, Instance, InstancePath,
+    InstancePathBuffer, JournalError, NewAttributes, NewRecord, Position, PublisherId, RecordKind, Timestamp,
 };
 use quire_types::Delay;
 
 use super::Broker;
 use crate::context::Context;
-use crate::links::{SentRecord, Taken};
+use crate::failure::code_of;
+use crate::links::{Arrived, LinkRules, SentRecord, Taken};
 use crate::log::Log;
 use crate::publishers::Refusal;
 use crate::queues::DeadLetter;
+use crate::queues::QUEUE_PUBLISHER;
 use crate::replicated::Destinations;
 use crate::session::{KnownTopic, Phase, PublisherKey, SessionId};
-use crate::slice::PASS;
+use crate::slice::{PASS, WEIGHT_MAX};
 use crate::tables::{Arriving, Keyed, NewRow, Prepared};
 use crate::topic::{Stage, TableId, TopicId};
 
@@ -60,7 +62,7 @@ enum Origin {
 }
 
 /// The result for a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Ingested {
     /// It has this position in the log.
     Recorded(Position),
@@ -70,6 +72,8 @@ pub(super) enum Ingested {
     Duplicate { highest: u64 },
     /// The journal takes no writes.
     Refused,
+    /// The journal does not take this message, and takes others.
+    Unacceptable(Box<JournalError>),
 }
 
 impl Broker {
@@ -235,7 +239,7 @@ impl Broker {
                     publisher.wait_for(all);
                 }
             }
-            Ingested::Unrecorded | Ingested::Refused => {
+            Ingested::Unrecorded | Ingested::Refused | Ingested::Unacceptable(_) => {
                 self.note_ingested(id, key, publish.sequence, ingested);
             }
         }
@@ -272,6 +276,10 @@ impl Broker {
             Ingested::Refused => {
                 self.cx.counters.refused += 1;
                 self.publishers.send_failure(&mut self.cx, id);
+            }
+            Ingested::Unacceptable(error) => {
+                let refusal = Refusal::NotAppended(code_of(&error), error.to_string());
+                self.publishers.refuse(&mut self.cx, id, key, sequence, refusal);
             }
         }
     }
@@ -322,6 +330,8 @@ impl Broker {
             // The configuration was checked: the log records every message on the topic.
             match self.ingest(submission, keyed) {
                 Ingested::Recorded(_) => self.queues.dead_letter_recorded(&mut self.cx),
+                // The service makes letters that the journal takes.
+                Ingested::Unacceptable(error) => return self.cx.fail(&error),
                 Ingested::Unrecorded | Ingested::Duplicate { .. } | Ingested::Refused => return,
             }
         }
@@ -335,18 +345,26 @@ impl Broker {
         }
         let deadline = self.cx.slices.deadline(PASS);
         let mut scratch = Scratch::default();
-        while let Some(arrived) = self.links.next_arrived(&mut self.cx) {
-            let mut taken = Taken::after(self.cx.log.appended());
+        while let Some(mut arrived) = self.links.next_arrived(&mut self.cx) {
+            let mut taken = arrived.take_result();
             let mut result = Ok(());
-            for record in arrived.records() {
-                result = record
-                    .and_then(|record| self.take_record(arrived.source(), &record, &mut scratch, &mut taken));
-                if result.is_err() {
+            let mut is_over = false;
+            let mut done = None;
+            for (record, weight) in arrived.records().zip(1_usize..) {
+                result = record.and_then(|(record, end)| {
+                    done = Some(end);
+                    self.take_record(&arrived, &record, &mut scratch, &mut taken)
+                });
+                is_over = weight.is_multiple_of(WEIGHT_MAX) && self.cx.slices.is_past(deadline);
+                if result.is_err() || is_over {
                     break;
                 }
             }
-            self.links.taken(&mut self.cx, arrived, taken, result);
-            if self.cx.slices.is_past(deadline) {
+            match done.filter(|_| is_over && result.is_ok()) {
+                Some(done) => self.links.suspend(arrived, done, taken),
+                None => self.links.taken(&mut self.cx, arrived, taken, result),
+            }
+            if is_over || self.cx.slices.is_past(deadline) {
                 self.cx.wants_turn = true;
                 return;
             }
@@ -359,51 +377,35 @@ impl Broker {
     /// The reason why the link ends.
     fn take_record(
         &mut self,
-        source: Instance<'_>,
+        arrived: &Arrived,
         record: &SentRecord<'_>,
         scratch: &mut Scratch,
         taken: &mut Taken,
     ) -> Result<(), String> {
+        let publish = publish_of(record);
         let name = check_name(record.topic.as_bytes()).map_err(|error| format!("a topic: {error}"))?;
         let topic = self.cx.admit_topic(name).ok_or("the log has max_topics topics, and more came")?;
         self.tables
             .admit_topic(&mut self.cx, topic, usize::MAX)
             .map_err(|refused| format!("the topic {name:?}: {}", refused.reason))?;
+        let table = self
+            .check_record(topic, record, &publish, arrived.rules())
+            .map_err(|reason| format!("the message {} on the topic {name:?}: {reason}", record.bookmark))?;
         self.cx.topics.note_incoming(topic);
-        let known = self.cx.topics.topic(topic);
-        let recording = &known.recording;
-        if !recording.is_configured() || !recording.records_any() {
-            return Err(format!("txlog: the log here does not record the topic {name:?}"));
-        }
-        if recording.message_type.code() != record.message_type {
-            let here = recording.message_type.name();
-            return Err(format!("message_type: the topic {name:?} has the type {here:?} here"));
-        }
-        let key = record.attributes.key().unwrap_or_default();
-        let table = known.table.filter(|_| !key.is_empty());
+        let key = publish.key;
         scratch.path.copy_from(record.attributes.path());
-        scratch.path.push(source).map_err(|error| error.to_string())?;
+        scratch.path.push(arrived.source()).map_err(|error| error.to_string())?;
         let path = scratch.path.as_path();
         let new = NewAttributes {
             key,
             position: Some(record.position),
             path,
-            headers: record.attributes.headers(),
+            headers: publish.headers,
             not_before: record.attributes.not_before(),
             received: self.cx.log.is_ahead_of(self.cx.now.wall).then_some(self.cx.now.wall),
         };
         let attributes = scratch.attributes.encode(&new).map_err(|error| error.to_string())?;
         taken.record_count += 1;
-        let publish = Publish {
-            sequence: record.bookmark.sequence,
-            expiration_s: record.expiration_s,
-            topic: record.topic.as_bytes(),
-            correlation_id: record.correlation_id,
-            headers: record.attributes.headers(),
-            key,
-            data: record.data,
-            ..Publish::default()
-        };
         let publisher = record.bookmark.publisher;
         let ingested = match record.kind {
             RecordKind::Delete => self.removals().replicate(record, attributes, topic)?,
@@ -433,9 +435,52 @@ impl Broker {
                 (position, self.links.route_again(&self.cx, topic, position, path, || None))
             }
             Ingested::Refused => return Err("the journal takes no writes".to_owned()),
+            Ingested::Unacceptable(error) => return Err(error.to_string()),
         };
         taken.note(hops, record.position, position, destinations);
         Ok(())
+    }
+
+    /// Checks a record of another instance as a publish of a client is checked. Returns the last-value topic that it belongs to.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    fn check_record(
+        &mut self,
+        topic: TopicId,
+        record: &SentRecord<'_>,
+        publish: &Publish<'_>,
+        rules: LinkRules,
+    ) -> Result<Option<TableId>, String> {
+        self.cx.check_sizes(record, publish)?;
+        let known = self.cx.topics.topic(topic);
+        let recording = &known.recording;
+        if !recording.is_configured() || !recording.records_any() {
+            return Err("txlog: the log here does not record the topic".to_owned());
+        }
+        if recording.message_type.code() != record.message_type {
+            let here = recording.message_type.name();
+            return Err(format!("message_type: the topic has the type {here:?} here"));
+        }
+        let keeps_values = known.table.is_some();
+        let has_keys = !publish.key.is_empty() || record.kind == RecordKind::Delete;
+        if has_keys && !keeps_values && !rules.any_sow {
+            return Err("sow: it has a key, and the topic keeps no last values here; define the same [[sow_topic]] on both, or \
+                 add \"sow\" to exclude_validation at the source"
+                .to_owned());
+        }
+        if record.kind == RecordKind::Delete {
+            return Ok(None);
+        }
+        // Whether a queue here takes the topic is not for the source to know. It may also have a key that means nothing here.
+        let own =
+            Publish { delay: Delay::None, key: if keeps_values { publish.key } else { b"" }, ..*publish };
+        let table = self.cx.check_publish(topic, &own).map_err(|refusal| refusal.reason().into_owned())?;
+        let table = table.filter(|_| !publish.key.is_empty());
+        if let Some(table) = table.filter(|_| !rules.any_key) {
+            self.tables.check_data(table, publish.data)?;
+        }
+        Ok(table)
     }
 
     /// The one way of messages into the log. Records a message and serves ordinary and `live` subscriptions with it. `keyed` is the
@@ -467,10 +512,7 @@ impl Broker {
                 (None, true) => Attributes::NONE,
                 (None, false) => match encode(&mut self.attributes, headers, delay, key, (timestamp, now)) {
                     Ok(attributes) => attributes,
-                    Err(error) => {
-                        self.cx.fail(&error);
-                        return Ingested::Refused;
-                    }
+                    Err(error) => return Ingested::Unacceptable(Box::new(error)),
                 },
             };
             let record = NewRecord {
@@ -491,6 +533,7 @@ impl Broker {
                     ingested = Ingested::Recorded(position);
                 }
                 Ok(Appended::Duplicate { highest }) => return Ingested::Duplicate { highest },
+                Err(error) if error.is_about_record() => return Ingested::Unacceptable(Box::new(error)),
                 Err(error) => {
                     self.cx.fail(&error);
                     return Ingested::Refused;
@@ -517,7 +560,7 @@ impl Broker {
             self.tables.put(&mut self.cx, keyed, &new);
         }
         if is_heard {
-            let mark = (ingested != Ingested::Unrecorded).then_some(bookmark);
+            let mark = matches!(ingested, Ingested::Recorded(_)).then_some(bookmark);
             self.serve(topic, publish, key, mark, timestamp);
         }
         ingested
@@ -557,6 +600,21 @@ impl Broker {
             let message = Message { bookmark: None, kind: MessageKind::Oof(OofReason::Match), ..message };
             self.ordinary.serve_left(&mut self.cx, self.tables.leaving(), &context, &message);
         }
+    }
+}
+
+/// A record of another instance as the message that it was.
+fn publish_of<'a>(record: &SentRecord<'a>) -> Publish<'a> {
+    Publish {
+        sequence: record.bookmark.sequence,
+        expiration_s: record.expiration_s,
+        delay: record.attributes.not_before().map_or(Delay::None, Delay::Until),
+        topic: record.topic.as_bytes(),
+        correlation_id: record.correlation_id,
+        headers: record.attributes.headers(),
+        key: record.attributes.key().unwrap_or_default(),
+        data: record.data,
+        ..Publish::default()
     }
 }
 
@@ -648,6 +706,45 @@ impl Context {
             return Err(Refusal::NotLastValue(topic.name.clone()));
         }
         Ok(topic.table)
+    }
+
+    /// Checks the parts of a record of another instance that the protocol of clients limits.
+    fn check_sizes(&self, record: &SentRecord<'_>, publish: &Publish<'_>) -> Result<(), String> {
+        let is_delete = record.kind == RecordKind::Delete;
+        if !is_delete && record.kind != RecordKind::Publish {
+            return Err(format!("a record of the kind {:?}, which no instance sends", record.kind.name()));
+        }
+        if record.bookmark.publisher == PublisherId::of_instance(&self.config.name, QUEUE_PUBLISHER) {
+            return Err("its publisher is this instance itself".to_owned());
+        }
+        // The keys of a delete are not data. The records of a delete have a limit, and this is above it.
+        let limit = self.config.message_size_max();
+        if !is_delete && publish.data.len() > limit {
+            let size = publish.data.len();
+            return Err(format!("{size} bytes, max_message_size is {limit} bytes here: raise it"));
+        }
+        if publish.correlation_id.len() > CORRELATION_SIZE_MAX {
+            let size = publish.correlation_id.len();
+            return Err(format!("a correlation id of {size} bytes, the limit is {CORRELATION_SIZE_MAX}"));
+        }
+        let keys = DeletedKeys::new(if is_delete { publish.data } else { b"" });
+        for key in keys.chain([Ok(publish.key)]) {
+            let key = key.map_err(|_| "the data of a delete is not a list of keys")?;
+            if key.len() > KEY_SIZE_MAX || std::str::from_utf8(key).is_err() {
+                return Err(format!(
+                    "a key of {} bytes; a key is text of at most {KEY_SIZE_MAX} bytes",
+                    key.len()
+                ));
+            }
+        }
+        if publish.delay.is_too_long(self.now.wall) {
+            return Err("its delay is longer than a delay may be".to_owned());
+        }
+        for Instance { name, group } in record.attributes.path().instances() {
+            crate::links::check_name("an instance of its path", name).map_err(|error| error.to_string())?;
+            crate::links::check_name("a group of its path", group).map_err(|error| error.to_string())?;
+        }
+        Ok(())
     }
 
     #[cold]

@@ -5,6 +5,7 @@
 
 use super::publish::Ingested;
 use crate::context::Context;
+use crate::failure::code_of;
 use crate::links::{Links, SentRecord};
 use crate::ordinary::Ordinary;
 use crate::publishers::Publishers;
@@ -128,6 +129,13 @@ impl Removals<'_> {
                 let done = done.map(|done| DeleteDone { count: 0, ..done });
                 return done.iter().for_each(|done| self.answer_delete(id, done));
             }
+            Recorded::Refused(refused) => {
+                self.pass(id, sequence);
+                if let Some(done) = self.tables.finish_delete(self.cx, id) {
+                    self.cx.refuse_command(id, done.command, 0, &refused);
+                }
+                return;
+            }
             Recorded::Failed => {
                 if let Some(done) = self.tables.finish_delete(self.cx, id) {
                     self.fail_delete(id, done.command, sequence);
@@ -194,6 +202,9 @@ impl Removals<'_> {
                 publisher.pass(highest);
                 Recorded::Duplicate
             }
+            Err(error) if error.is_about_record() => {
+                Recorded::Refused(Refused::new(code_of(&error), error.to_string()))
+            }
             Err(error) => {
                 self.cx.fail(&error);
                 Recorded::Failed
@@ -203,7 +214,7 @@ impl Removals<'_> {
 }
 
 impl Removals<'_> {
-    /// Records a delete of another instance, and removes its records here.
+    /// Records a delete of another instance, which was checked, and removes its records here.
     ///
     /// # Errors
     /// The reason why the link ends.
@@ -228,14 +239,14 @@ impl Removals<'_> {
         let position = match self.cx.log.append(&new) {
             Ok(Appended::Recorded(position)) => position,
             Ok(Appended::Duplicate { highest }) => return Ok(Ingested::Duplicate { highest }),
+            Err(error) if error.is_about_record() => return Err(error.to_string()),
             Err(error) => {
                 self.cx.fail(&error);
                 return Ok(Ingested::Refused);
             }
         };
         if let Some(table) = self.cx.topics.topic(topic).table {
-            for key in DeletedKeys::new(record.data) {
-                let key = key.map_err(|_| "a delete with keys that cannot be read".to_owned())?;
+            for key in DeletedKeys::new(record.data).map_while(Result::ok) {
                 if let Some(left) = self.tables.remove(self.cx, table, key) {
                     self.ordinary.serve_left(self.cx, left.subscriptions, &left.context(), &left.message());
                 }
@@ -249,5 +260,7 @@ impl Removals<'_> {
 enum Recorded {
     Yes,
     Duplicate,
+    /// The journal does not take the record, and takes others.
+    Refused(Refused),
     Failed,
 }

@@ -6,41 +6,114 @@ use std::sync::Arc;
 
 use super::frame::{Hello, Offered, VERSION};
 use super::key_of;
-use super::settings::{CASCADE, Definition, KEY, MESSAGE_TYPE, NAME_SIZE_MAX, REPLICATE, SOW, TXLOG};
+use super::settings::{CASCADE, Definition, KEY, MESSAGE_TYPE, REPLICATE, SOW, TXLOG, check_name};
 use crate::context::Context;
+use quire_types::time::Instant;
 
-/// Checks the introduction of a source. `own_links` are the links of this instance.
-///
-/// # Errors
-/// Every difference.
-pub(super) fn check(
-    cx: &mut Context,
-    hello: &Hello<'_>,
-    own_links: &[Arc<Definition>],
-) -> Result<(), String> {
-    check_instances(cx, hello)?;
-    let name = cx.config.name.clone();
-    let source = hello.instance;
-    let back = own_links.iter().find(|link| link.leads_to(source, hello.group));
-    let mut mistakes = Vec::new();
-    let is_checked = |check: &str| !hello.excluded.contains(&check);
-    if is_checked(REPLICATE) && back.is_none() {
-        mistakes.push(format!(
+/// Mistakes that one answer names, at most.
+const MISTAKES_MAX: usize = 20;
+
+/// Topics that are checked before the clock is read.
+const PORTION_LEN: usize = 16;
+
+/// The checks of an introduction, under way. A `hello` may name thousands of topics, so that the checks may take several turns.
+pub(super) struct Checking {
+    source: String,
+    group: String,
+    excluded: Vec<String>,
+    offers: Vec<[String; 3]>,
+    next: usize,
+    mistakes: Vec<String>,
+}
+
+impl Checking {
+    /// Checks the instances.
+    ///
+    /// # Errors
+    /// They cannot be linked.
+    pub(super) fn begin(
+        cx: &Context,
+        hello: &Hello<'_>,
+        own_links: &[Arc<Definition>],
+    ) -> Result<Self, String> {
+        check_instances(cx, hello)?;
+        let offers = hello.topics.iter();
+        let checking = Checking {
+            source: hello.instance.to_owned(),
+            group: hello.group.to_owned(),
+            excluded: hello.excluded.iter().map(|check| (*check).to_owned()).collect(),
+            offers: offers
+                .map(|offer| [offer.topic, offer.message_type, offer.key].map(str::to_owned))
+                .collect(),
+            next: 0,
+            mistakes: Vec::new(),
+        };
+        let name = &cx.config.name;
+        let (source, sends_back) = (hello.instance, checking.back(own_links).is_some());
+        let missing = format!(
             "{REPLICATE}: {name:?} does not send to {source:?}, which would lack the messages of clients that fail over to {name:?}; add a [[replication.destination]] for {source:?} at {name:?}"
-        ));
+        );
+        let is_missing = checking.is_checked(REPLICATE) && !sends_back;
+        Ok(Checking { mistakes: is_missing.then_some(missing).into_iter().collect(), ..checking })
     }
-    for offer in &hello.topics {
+
+    /// Whether the source wants this check.
+    pub(super) fn is_checked(&self, check: &str) -> bool {
+        !self.excluded.iter().any(|excluded| excluded == check)
+    }
+
+    fn back<'a>(&self, own_links: &'a [Arc<Definition>]) -> Option<&'a Arc<Definition>> {
+        own_links.iter().find(|link| link.leads_to(&self.source, &self.group))
+    }
+
+    /// Checks topics until the deadline. `own_links` are the links of this instance. `None`: there are more.
+    pub(super) fn run(
+        &mut self,
+        cx: &mut Context,
+        own_links: &[Arc<Definition>],
+        deadline: Option<Instant>,
+    ) -> Option<Result<(), String>> {
+        while let Some([topic, message_type, key]) = self.offers.get(self.next) {
+            if self.mistakes.len() >= MISTAKES_MAX {
+                self.mistakes.push("there are more differences".to_owned());
+                break;
+            }
+            let offer = Offered { topic, message_type, key };
+            let mistakes = self.check_topic(cx, &offer, own_links);
+            self.mistakes.extend(mistakes);
+            self.next += 1;
+            if self.next.is_multiple_of(PORTION_LEN) && cx.slices.is_past(deadline) {
+                return None;
+            }
+        }
+        if !self.mistakes.is_empty() {
+            return Some(Err(self.mistakes.join("; ")));
+        }
+        for [topic, ..] in &self.offers {
+            let topic = cx.topics.intern(topic);
+            cx.topics.note_incoming(topic);
+        }
+        Some(Ok(()))
+    }
+
+    fn check_topic(
+        &self,
+        cx: &mut Context,
+        offer: &Offered<'_>,
+        own_links: &[Arc<Definition>],
+    ) -> Vec<String> {
         let Offered { topic, message_type, .. } = *offer;
+        let (name, source) = (cx.config.name.clone(), &self.source);
+        let mut mistakes = Vec::new();
         let id = cx.topics.intern(topic);
         let recording = &cx.topics.topic(id).recording;
-        if is_checked(TXLOG) && !(recording.is_configured() && recording.records_any()) {
-            mistakes.push(format!(
+        if self.is_checked(TXLOG) && !(recording.is_configured() && recording.records_any()) {
+            return vec![format!(
                 "{TXLOG}: {name:?} does not record the topic {topic:?}; add it to [[transaction_log.topic]] at {name:?}, or remove it from the destination at {source:?}"
-            ));
-            continue;
+            )];
         }
         let type_here = recording.message_type.name();
-        if is_checked(MESSAGE_TYPE) && type_here != message_type {
+        if self.is_checked(MESSAGE_TYPE) && type_here != message_type {
             mistakes.push(format!(
                 "{MESSAGE_TYPE}: the topic {topic:?} has the type {message_type:?} at {source:?} and {type_here:?} at {name:?}; set the same message_type on both"
             ));
@@ -53,35 +126,49 @@ pub(super) fn check(
         }
         let key = key_of(&cx.config, topic);
         if key.is_empty() != offer.key.is_empty() {
-            let (with, without) = if key.is_empty() { (source, &*name) } else { (&*name, source) };
-            if is_checked(SOW) {
+            let (with, without) = if key.is_empty() { (source, &name) } else { (&name, source) };
+            if self.is_checked(SOW) {
                 mistakes.push(format!(
                     "{SOW}: {with:?} keeps last values of the topic {topic:?} and {without:?} does not; define the same [[sow_topic]] on both"
                 ));
             }
-        } else if is_checked(KEY) && key != offer.key {
+        } else if self.is_checked(KEY) && key != offer.key {
             mistakes.push(format!(
                 "{KEY}: the last-value topic {topic:?} has the key {:?} at {source:?} and {key:?} at {name:?}; set the same key and key_domain on both",
                 offer.key
             ));
         }
-        if is_checked(REPLICATE) && back.is_some_and(|back| !back.route.names(topic, message_type)) {
+        let back = self.back(own_links);
+        if self.is_checked(REPLICATE) && back.is_some_and(|back| !back.route.names(topic, message_type)) {
             mistakes.push(format!(
                 "{REPLICATE}: {name:?} does not send the topic {topic:?} to {source:?}; add it to that destination at {name:?}"
             ));
         }
-        if is_checked(CASCADE) {
-            mistakes.extend(weaker_links(hello, offer, own_links, &name));
+        if self.is_checked(CASCADE) {
+            mistakes.extend(self.weaker_links(offer, own_links, &name));
         }
+        mistakes
     }
-    if mistakes.is_empty() {
-        for offer in &hello.topics {
-            let topic = cx.topics.intern(offer.topic);
-            cx.topics.note_incoming(topic);
+
+    /// The destinations to which this instance sends the topic on without checks that the source makes.
+    fn weaker_links(&self, offer: &Offered<'_>, own_links: &[Arc<Definition>], name: &str) -> Vec<String> {
+        let sends_on = |link: &&Arc<Definition>| {
+            !link.leads_to(&self.source, &self.group)
+                && link.route.passes_on_from(&self.group)
+                && link.route.names(offer.topic, offer.message_type)
+        };
+        let mut mistakes = Vec::new();
+        for link in own_links.iter().filter(sends_on) {
+            let left_out = &link.settings.exclude_validation;
+            for check in left_out.iter().filter(|check| self.is_checked(check)) {
+                mistakes.push(format!(
+                    "{CASCADE}: {name:?} sends the topic {:?} to {:?} without the check {check:?}; remove it from exclude_validation of that destination at {name:?}, or add \"{CASCADE}\" to exclude_validation at {:?}",
+                    offer.topic, link.settings.name, self.source
+                ));
+            }
         }
-        return Ok(());
+        mistakes
     }
-    Err(mistakes.join("; "))
 }
 
 /// Refuses two instances that cannot be linked.
@@ -99,8 +186,8 @@ fn check_instances(cx: &Context, hello: &Hello<'_>) -> Result<(), String> {
     if source == name {
         return Err(format!("both instances have the name {name:?}: set another name at one of them"));
     }
-    if [source, hello.group].iter().any(|text| !(1..=NAME_SIZE_MAX).contains(&text.len())) {
-        return Err("the name or the group of the source is empty or too long".to_owned());
+    for (what, text) in [("the name of the source", source), ("the group of the source", hello.group)] {
+        check_name(what, text).map_err(|error| error.to_string())?;
     }
     let is_meant = hello.destination == name
         || (!hello.destination_group.is_empty() && hello.destination_group == group);
@@ -111,29 +198,4 @@ fn check_instances(cx: &Context, hello: &Hello<'_>) -> Result<(), String> {
         ));
     }
     Ok(())
-}
-
-/// The destinations to which this instance sends the topic on without checks that the source makes.
-fn weaker_links(
-    hello: &Hello<'_>,
-    offer: &Offered<'_>,
-    own_links: &[Arc<Definition>],
-    name: &str,
-) -> Vec<String> {
-    let sends_on = |link: &&Arc<Definition>| {
-        !link.leads_to(hello.instance, hello.group)
-            && link.route.passes_on_from(hello.group)
-            && link.route.names(offer.topic, offer.message_type)
-    };
-    let mut mistakes = Vec::new();
-    for link in own_links.iter().filter(sends_on) {
-        let left_out = &link.settings.exclude_validation;
-        for check in left_out.iter().filter(|check| !hello.excluded.contains(&check.as_str())) {
-            mistakes.push(format!(
-                "{CASCADE}: {name:?} sends the topic {:?} to {:?} without the check {check:?}; remove it from exclude_validation of that destination at {name:?}, or add \"{CASCADE}\" to exclude_validation at {:?}",
-                offer.topic, link.settings.name, hello.instance
-            ));
-        }
-    }
-    mistakes
 }

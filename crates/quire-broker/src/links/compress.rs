@@ -34,14 +34,14 @@ pub(super) fn compress(compression: Compression, body: &[u8]) -> Option<(u8, Vec
 /// The body of `size` bytes.
 ///
 /// # Errors
-/// The algorithm is unknown, the size is wrong or above `size_max`, or the bytes are no compressed body.
+/// The algorithm is unknown, the size is 0, wrong or above `size_max`, or the bytes are no compressed body.
 pub(super) fn decompress(
     algorithm: u8,
     bytes: &[u8],
     size: usize,
     size_max: usize,
 ) -> Result<Vec<u8>, BadFrame> {
-    if size > size_max {
+    if size == 0 || size > size_max {
         return Err(BadFrame("the size of a compressed frame"));
     }
     let body = match algorithm {
@@ -108,7 +108,8 @@ mod tests {
                 assert!(decompress(algorithm, &bytes, wrong, 1_000_000).is_err());
             }
         }
-        assert!(decompress(3, b"", 0, 10).is_err());
+        assert!(decompress(3, b"x", 1, 10).is_err());
+        assert!(decompress(ZSTD, b"", 0, 10).is_err());
     }
 
     proptest! {

@@ -5,6 +5,7 @@ use quire_types::time::Instant;
 
 use super::frame::{BadFrame, FRAME_OVERHEAD_MAX, Frame, Role, next_frame, role_of};
 use super::incoming::Incoming;
+use crate::context::Context;
 use crate::io::ConnectionId;
 
 /// Size and kind: the part of a frame that says to which link it belongs.
@@ -17,11 +18,13 @@ pub(super) struct Connection {
     answers: Vec<u8>,
     /// The link from the other instance.
     pub(super) incoming: Incoming,
+    /// Bytes that are counted among the unfinished frames of all connections.
+    counted_size: usize,
 }
 
 impl Connection {
     pub(super) fn new(id: ConnectionId, incoming: Incoming) -> Self {
-        Connection { id, splitter: Splitter::default(), answers: Vec::new(), incoming }
+        Connection { id, splitter: Splitter::default(), answers: Vec::new(), incoming, counted_size: 0 }
     }
 
     /// Takes what came. The frames for the link from the other instance wait there for the run loop.
@@ -41,6 +44,28 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// Counts the bytes that wait here among the unfinished frames of all connections.
+    ///
+    /// # Errors
+    /// They lift the sum above its limit: the reason.
+    pub(super) fn count(&mut self, cx: &mut Context) -> Result<(), String> {
+        let size = self.answers.len() + self.incoming.waiting_size();
+        let grows = size > self.counted_size;
+        let all = &mut cx.sessions.unfinished_size;
+        *all = *all - self.counted_size + size;
+        self.counted_size = size;
+        let limit = cx.config.limits.max_unfinished;
+        match grows && *all as u64 > limit {
+            true => Err(format!("max_unfinished: {limit} bytes of unfinished frames are kept already")),
+            false => Ok(()),
+        }
+    }
+
+    /// The connection is gone: its bytes count no longer.
+    pub(super) fn forget(&mut self, cx: &mut Context) {
+        cx.sessions.unfinished_size -= std::mem::take(&mut self.counted_size);
     }
 
     /// Takes the frames for the link to the other instance.

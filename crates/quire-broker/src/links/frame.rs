@@ -3,8 +3,9 @@
 //! A frame is its size (u32, without these four bytes), its kind (u8) and its body. Numbers are little-endian. A text is its size (u16) and
 //! its bytes. Any bytes decode to a frame or to [`BadFrame`], and nothing is allocated for a size that has not arrived.
 
+use super::OFFERED_MAX;
 use super::compress::{compress, decompress};
-use super::settings::Compression;
+use super::settings::{CHECKS, Compression};
 use quire_journal::{Attributes, Bookmark, Position, PublisherId, Record, RecordKind};
 
 /// The version of these frames. Both sides must have the same.
@@ -270,17 +271,30 @@ fn take_hello<'a>(body: &mut &'a [u8]) -> Result<Hello<'a>, BadFrame> {
         mark: take_mark(body)?,
         ..Hello::default()
     };
-    for _ in 0..take_u32(body)? {
+    let topic_count = take_u32(body)?;
+    if topic_count as usize > OFFERED_MAX {
+        return Err(BadFrame("more topics than a hello has"));
+    }
+    for _ in 0..topic_count {
         hello.topics.push(Offered {
             topic: take_text(body)?,
             message_type: take_text(body)?,
             key: take_text(body)?,
         });
     }
-    for _ in 0..take_u32(body)? {
+    let excluded_count = take_u32(body)?;
+    if excluded_count as usize > CHECKS.len() {
+        return Err(BadFrame("more excluded checks than there are"));
+    }
+    for _ in 0..excluded_count {
         hello.excluded.push(take_text(body)?);
     }
     Ok(hello)
+}
+
+/// The size of the frame at the front of `bytes`, as far as it has arrived. It is not checked.
+pub(super) fn announced_size(bytes: &[u8]) -> Option<usize> {
+    bytes.first_chunk::<4>().map(|size| u32::from_le_bytes(*size) as usize)
 }
 
 /// The body of a frame of records.
@@ -297,9 +311,13 @@ impl Compressed<'_> {
 }
 
 impl<'a> Records<'a> {
-    /// The records, in their order. Ends after the first one that is none.
-    pub(super) fn each(self) -> impl Iterator<Item = Result<SentRecord<'a>, BadFrame>> {
-        let mut rest = self.bytes;
+    /// The records after the first `done` bytes, in their order, each with the number of bytes up to its end. Ends after the first one that
+    /// is none.
+    pub(super) fn each_after(
+        self,
+        done: usize,
+    ) -> impl Iterator<Item = Result<(SentRecord<'a>, usize), BadFrame>> {
+        let mut rest = self.bytes.get(done..).unwrap_or_default();
         std::iter::from_fn(move || {
             if rest.is_empty() {
                 return None;
@@ -308,7 +326,7 @@ impl<'a> Records<'a> {
             if record.is_err() {
                 rest = &[];
             }
-            Some(record)
+            Some(record.map(|record| (record, self.bytes.len() - rest.len())))
         })
     }
 }
@@ -548,7 +566,7 @@ mod tests {
             panic!("no records")
         };
         assert_eq!((size, records.through), (bytes.len(), Position::new(8)));
-        let found: Vec<_> = records.each().collect();
+        let found: Vec<_> = records.each_after(0).map(|record| record.map(|(record, _)| record)).collect();
         let record = record();
         let expected = SentRecord {
             position: record.position,
@@ -613,11 +631,11 @@ mod tests {
                     let mut changed = bytes.clone();
                     changed[at] = value;
                     match next_frame(&changed, 1000) {
-                        Ok(Some((Frame::Records(records), _))) => records.each().for_each(drop),
+                        Ok(Some((Frame::Records(records), _))) => records.each_after(0).for_each(drop),
                         Ok(Some((Frame::Compressed(compressed), _))) => {
                             if let Ok(body) = compressed.decompress(10_000) {
                                 let records = take_records(&body).into_iter();
-                                records.flat_map(Records::each).for_each(drop);
+                                records.flat_map(|records| records.each_after(0)).for_each(drop);
                             }
                         }
                         _ => (),

@@ -6,22 +6,27 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use quire_journal::{Instance, Position, PublisherId};
 use quire_types::time::Instant;
 
-use super::check::check;
+use super::check::Checking;
 use super::conflict::{Comparison, Conflict, Duplicates};
 use super::frame::{
-    FRAME_OVERHEAD_MAX, Frame, Hello, Mark, Records, SentRecord, VERSION, Welcome, next_frame, take_records,
+    FRAME_OVERHEAD_MAX, Frame, Hello, Mark, Records, SentRecord, VERSION, Welcome, announced_size,
+    next_frame, take_records,
 };
-use super::settings::Definition;
+use super::settings::{Definition, KEY, SOW};
 use super::{HEARTBEAT, SILENCE_MAX};
 use crate::context::Context;
 use crate::io::{ConnectionId, Event, Output};
 use crate::replicated::Destinations;
 use crate::stats::SourceStats;
 use crate::work::{Job, JobOwner};
+
+/// The time between two `hello` frames on a connection, at least. Each costs checks, a search of the log, and a line in the log of the server.
+const HELLO_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The link from the other instance of a connection.
 pub(super) struct Incoming {
@@ -36,6 +41,9 @@ pub(super) struct Incoming {
     state: State,
     received_at: Instant,
     sent_at: Instant,
+    /// When the last `hello` was taken, and when the one that waits may be.
+    greeted_at: Option<Instant>,
+    greets_at: Option<Instant>,
     link: Link,
 }
 
@@ -59,6 +67,30 @@ struct Link {
     has_caught_up: bool,
     /// The source was let in during this turn.
     is_new: bool,
+    /// The introduction of the source, while it is checked.
+    checking: Option<(Checking, Option<Mark>)>,
+    /// The checks that the source leaves out.
+    rules: LinkRules,
+    /// The frame of records at the front of the input, when a part of its records was recorded.
+    begun: Option<Begun>,
+}
+
+/// The differences of the two configurations that the source permits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LinkRules {
+    /// Only one of the two keeps last values of a topic.
+    pub(crate) any_sow: bool,
+    /// The keys of a topic have different rules.
+    pub(crate) any_key: bool,
+}
+
+/// A frame of records of which a part was recorded.
+struct Begun {
+    /// The body of the frame when it was compressed.
+    body: Option<Vec<u8>>,
+    /// Bytes of its records that were worked on.
+    done: usize,
+    taken: Taken,
 }
 
 /// The instance at the other end.
@@ -121,8 +153,8 @@ pub(crate) struct Arrived {
     input: Vec<u8>,
     begin: usize,
     size: usize,
-    /// The body of the frame when it was compressed.
-    body: Option<Vec<u8>>,
+    begun: Begun,
+    rules: LinkRules,
 }
 
 /// The result of recording the records of a frame.
@@ -158,8 +190,14 @@ struct Waiting {
     destinations: Destinations,
 }
 
+impl Begun {
+    fn new(cx: &Context, body: Option<Vec<u8>>) -> Self {
+        Begun { body, done: 0, taken: Taken::after(cx.log.appended()) }
+    }
+}
+
 impl Taken {
-    pub(crate) fn after(after: Position) -> Self {
+    fn after(after: Position) -> Self {
         Taken { after, ..Taken::default() }
     }
 
@@ -208,17 +246,27 @@ impl Arrived {
         self.source.as_instance()
     }
 
-    /// The records, in their order.
+    /// The differences of the two configurations that the source permits.
+    pub(crate) fn rules(&self) -> LinkRules {
+        self.rules
+    }
+
+    /// Takes the result so far out. The caller continues it, and gives it back to the link.
+    pub(crate) fn take_result(&mut self) -> Taken {
+        std::mem::take(&mut self.begun.taken)
+    }
+
+    /// The records that were not worked on yet, in their order, each with the number of bytes up to its end.
     ///
     /// # Errors
     /// The bytes after the last one are no record.
-    pub(crate) fn records(&self) -> impl Iterator<Item = Result<SentRecord<'_>, String>> {
-        let records = self.frame().map(Records::each);
+    pub(crate) fn records(&self) -> impl Iterator<Item = Result<(SentRecord<'_>, usize), String>> {
+        let records = self.frame().map(|records| records.each_after(self.begun.done));
         records.into_iter().flatten().map(|record| record.map_err(|error| error.to_string()))
     }
 
     fn frame(&self) -> Option<Records<'_>> {
-        if let Some(body) = &self.body {
+        if let Some(body) = &self.begun.body {
             return take_records(body).ok();
         }
         match next_frame(&self.input[self.begin..self.begin + self.size], usize::MAX) {
@@ -245,6 +293,8 @@ impl Incoming {
             state: State::AwaitingHello,
             received_at: now,
             sent_at: now,
+            greeted_at: None,
+            greets_at: None,
             link: Link::default(),
         }
     }
@@ -302,24 +352,58 @@ impl Incoming {
         self.input.extend_from_slice(bytes);
     }
 
+    /// Bytes that came, and were not worked on.
+    pub(super) fn waiting_size(&self) -> usize {
+        self.input.len() + self.link.begun.as_ref().and_then(|begun| begun.body.as_ref()).map_or(0, Vec::len)
+    }
+
     /// Works on what came, up to the next frame of records. `None` when there is no such frame.
     pub(super) fn next_arrived(&mut self, cx: &mut Context) -> Option<Arrived> {
+        let input = std::mem::take(&mut self.input);
+        let found = self.find_records(cx, &input);
+        let (Some((source, begin, size, begun)), false) = (found, self.is_broken()) else {
+            if !self.is_broken() {
+                self.input = input;
+                self.input.drain(..std::mem::take(&mut self.taken_size));
+            }
+            return None;
+        };
+        let rules = self.link.rules;
+        Some(Arrived { connection: self.connection, source, input, begin, size, begun, rules })
+    }
+
+    fn find_records(
+        &mut self,
+        cx: &mut Context,
+        input: &[u8],
+    ) -> Option<(SourceInstance, usize, usize, Begun)> {
         let size_max = FRAME_OVERHEAD_MAX + cx.config.message_size_max();
-        let mut input = std::mem::take(&mut self.input);
-        let mut arrived = None;
         while matches!(self.state, State::AwaitingHello | State::Idle | State::Open) {
             let begin = self.taken_size;
+            if let Some(size) = announced_size(&input[begin..]).filter(|size| *size > size_max) {
+                let limit = cx.config.message_size_max();
+                let reason = format!(
+                    "a frame of {size} bytes; max_message_size is {limit} bytes here: raise it, or publish smaller messages at the source"
+                );
+                self.break_off(cx, &reason);
+                return None;
+            }
             match next_frame(&input[begin..], size_max) {
-                Ok(None) => break,
+                Ok(None) => return None,
+                Ok(Some((Frame::Hello(_), _))) if !self.may_greet(cx) => return None,
                 Ok(Some((Frame::Records(_), size))) if self.is_open() => {
-                    arrived = self.source().cloned().map(|source| (source, begin, size, None));
-                    break;
+                    let begun = self.link.begun.take().unwrap_or_else(|| Begun::new(cx, None));
+                    return Some((self.source()?.clone(), begin, size, begun));
                 }
                 Ok(Some((Frame::Compressed(compressed), size))) if self.is_open() => {
-                    match compressed.decompress(size_max) {
+                    if let Some(begun) = self.link.begun.take() {
+                        return Some((self.source()?.clone(), begin, size, begun));
+                    }
+                    let body = compressed.decompress(size_max);
+                    let body = body.and_then(|body| take_records(&body).map(drop).map(|()| body));
+                    match body {
                         Ok(body) => {
-                            arrived = self.source().cloned().map(|source| (source, begin, size, Some(body)));
-                            break;
+                            return Some((self.source()?.clone(), begin, size, Begun::new(cx, Some(body))));
                         }
                         Err(error) => self.break_off(cx, &error.to_string()),
                     }
@@ -331,13 +415,17 @@ impl Incoming {
                 Err(error) => self.break_off(cx, &error.to_string()),
             }
         }
-        if let Some((source, begin, size, body)) = arrived {
-            return Some(Arrived { connection: self.connection, source, input, begin, size, body });
-        }
-        input.drain(..self.taken_size);
-        self.taken_size = 0;
-        self.input = input;
         None
+    }
+
+    /// Whether the time since the last `hello` has passed. Otherwise the next one waits.
+    fn may_greet(&mut self, cx: &Context) -> bool {
+        let now = cx.now.instant;
+        self.greets_at = self.greeted_at.map(|greeted_at| greeted_at + HELLO_INTERVAL).filter(|at| *at > now);
+        if self.greets_at.is_none() {
+            self.greeted_at = Some(now);
+        }
+        self.greets_at.is_none()
     }
 
     /// Takes a frame that has no records.
@@ -364,10 +452,33 @@ impl Incoming {
             group: hello.group.into(),
             started_ns: hello.started_ns,
         });
-        if let Err(reason) = check(cx, hello, &self.own_links) {
-            return self.end(cx, &reason);
+        match Checking::begin(cx, hello, &self.own_links) {
+            Ok(checking) => {
+                self.link.rules =
+                    LinkRules { any_sow: !checking.is_checked(SOW), any_key: !checking.is_checked(KEY) };
+                self.link.checking = Some((checking, hello.mark));
+                cx.wants_turn = true;
+            }
+            Err(reason) => self.end(cx, &reason),
         }
-        match hello.mark {
+    }
+
+    /// Continues with the checks of an introduction until the deadline, and answers it.
+    fn check(&mut self, cx: &mut Context, deadline: Option<Instant>) {
+        let Some((mut checking, mark)) = self.link.checking.take() else { return };
+        match checking.run(cx, &self.own_links, deadline) {
+            None => {
+                self.link.checking = Some((checking, mark));
+                cx.wants_turn = true;
+            }
+            Some(Err(reason)) => self.end(cx, &reason),
+            Some(Ok(())) => self.search(cx, mark),
+        }
+    }
+
+    /// Looks for the message of the mark.
+    fn search(&mut self, cx: &mut Context, mark: Option<Mark>) {
+        match mark {
             Some(mark) if mark.position <= cx.log.journal.persisted() => {
                 let job = Job::FindBookmark { reader: cx.log.reader.clone(), bookmark: mark.bookmark };
                 let number = cx.begin_job(JobOwner::LinkMark(self.connection), job);
@@ -433,17 +544,25 @@ impl Incoming {
         self.end(cx, reason);
     }
 
+    /// The time of the turn is over in the middle of a frame.
+    pub(super) fn suspend(&mut self, arrived: Arrived, done: usize, taken: Taken) {
+        self.link.begun = Some(Begun { body: arrived.begun.body, done, taken });
+        (self.input, self.taken_size) = (arrived.input, arrived.begin);
+    }
+
     fn give_back(&mut self, arrived: Arrived) {
         self.taken_size = arrived.begin + arrived.size;
         self.input = arrived.input;
     }
 
     /// Acknowledges what has become safe, and sends a heartbeat when nothing else was sent for a while.
-    pub(super) fn advance(&mut self, cx: &mut Context) {
+    pub(super) fn advance(&mut self, cx: &mut Context, deadline: Option<Instant>) {
+        let now = cx.now.instant;
+        self.greets_at = self.greets_at.filter(|at| *at > now);
         if self.is_idle() {
             return;
         }
-        let now = cx.now.instant;
+        self.check(cx, deadline);
         self.compare(cx);
         let mut acknowledged = Vec::new();
         for (&hops, acks) in &mut self.link.pending {
@@ -501,12 +620,13 @@ impl Incoming {
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let silence = self.received_at + SILENCE_MAX;
-        match self.state {
+        let state = match self.state {
             State::Open => Some(silence.min(self.sent_at + HEARTBEAT)),
             // Nothing is sent before the greeting.
             State::AwaitingHello | State::Greeting | State::Searching { .. } => Some(silence),
             State::Idle | State::Broken => None,
-        }
+        };
+        state.into_iter().chain(self.greets_at).min()
     }
 
     /// Ends the link, and says why at both ends.
@@ -529,7 +649,7 @@ impl Incoming {
     /// The connection is of no use any more.
     pub(super) fn break_off(&mut self, cx: &mut Context, reason: &str) {
         self.end(cx, reason);
-        self.state = State::Broken;
+        (self.state, self.input, self.taken_size) = (State::Broken, Vec::new(), 0);
         cx.wants_turn = true;
     }
 

@@ -22,8 +22,9 @@ use std::time::Duration;
 
 use crate::BrokerConfig;
 use crate::context::Context;
-use crate::io::ConnectionId;
+use crate::io::{ConnectionId, Event, Output};
 use crate::replicated::Destinations;
+use crate::slice::PASS;
 use crate::stats::ReplicationStats;
 use crate::tail::{Consumed, LogConsumer};
 use crate::topic::TopicId;
@@ -40,12 +41,12 @@ use quire_types::time::Instant;
 
 pub(crate) use conflict::{Comparison, Conflict};
 pub(crate) use frame::{Mark, SentRecord};
-pub(crate) use incoming::{Arrived, Taken};
+pub(crate) use incoming::{Arrived, LinkRules, Taken};
 pub(crate) use place::PlacesFile;
 pub(crate) use read::{LinkFound, LinkReading};
 use route::Route;
-pub(crate) use settings::Definition;
 pub use settings::{Compression, DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
+pub(crate) use settings::{Definition, check_name};
 
 /// The time without another frame after which a heartbeat is sent.
 const HEARTBEAT: Duration = Duration::from_secs(2);
@@ -58,6 +59,9 @@ const START_MAX: Duration = Duration::from_secs(5);
 
 /// Topics that one `hello` names, at most. Those beyond are checked when their records arrive.
 const OFFERED_MAX: usize = 10_000;
+
+/// Connections that other instances have made, at most: more than an instance has sources. `quire._process` reserves open files for them.
+const ACCEPTED_MAX: usize = 64;
 
 /// The links of the instance.
 pub(crate) struct Links {
@@ -123,13 +127,19 @@ impl Links {
                 link.begin(cx, connection, None);
             }
             // The link was paused meanwhile, or the other instance has connected.
-            Ok(connection) => cx.outputs.push_back(crate::Output::Close { connection }),
+            Ok(connection) => cx.outputs.push_back(Output::Close { connection }),
             Err(reason) => link.not_opened(cx, reason),
         }
     }
 
     /// Another instance has connected.
     pub(crate) fn accepted(&mut self, cx: &mut Context, connection: ConnectionId, peer: &str) {
+        if self.connections.len() >= ACCEPTED_MAX + self.definitions.len() {
+            let reason =
+                format!("{} connections of other instances are open already", self.connections.len());
+            cx.outputs.push_back(Output::Log(Event::LinkRefused { source: peer.to_owned(), reason }));
+            return cx.outputs.push_back(Output::Close { connection });
+        }
         let own_links = self.definitions.clone();
         let incoming = Incoming::accepted(connection, peer, own_links, cx.now.instant);
         self.connections.push(Connection::new(connection, incoming));
@@ -154,8 +164,8 @@ impl Links {
                 }
             })
         });
-        if let Err(error) = received {
-            connection.incoming.break_off(cx, &error.to_string());
+        if let Err(reason) = received.map_err(|error| error.to_string()).and_then(|()| connection.count(cx)) {
+            connection.incoming.break_off(cx, &reason);
         }
         let (Some(link), Some(greeted)) = (link, greeted) else { return };
         if greeted.sends_back && link.start == Start::Unknown {
@@ -187,7 +197,9 @@ impl Links {
     }
 
     pub(crate) fn disconnected(&mut self, cx: &mut Context, id: ConnectionId) {
-        self.connections.retain(|connection| connection.id != id);
+        for mut connection in self.connections.extract_if(.., |connection| connection.id == id) {
+            connection.forget(cx);
+        }
         if let Some(link) = self.outgoing.iter_mut().find(|link| link.connection() == Some(id)) {
             link.disconnected(cx);
         }
@@ -227,6 +239,13 @@ impl Links {
         match result {
             Ok(()) => incoming.taken(cx, arrived, mark, taken),
             Err(reason) => incoming.not_taken(cx, arrived, &reason),
+        }
+    }
+
+    /// The time of the turn is over after `done` bytes of the records of a frame. The next turn continues with them.
+    pub(crate) fn suspend(&mut self, arrived: Arrived, done: usize, taken: Taken) {
+        if let Some(incoming) = self.incoming_mut(arrived.connection()) {
+            incoming.suspend(arrived, done, taken);
         }
     }
 
@@ -331,7 +350,12 @@ impl Links {
         }
         let now = cx.now.instant;
         let started = *self.started.get_or_insert(now);
-        self.connections.iter_mut().for_each(|connection| connection.incoming.advance(cx));
+        let deadline = cx.slices.deadline(PASS);
+        for connection in &mut self.connections {
+            connection.incoming.advance(cx, deadline);
+            // It is less than before, or was counted when it came.
+            let _ = connection.count(cx);
+        }
         self.answer_new(cx);
         self.leave_broken(cx);
         for number in 0..self.outgoing.len() {
@@ -386,10 +410,12 @@ impl Links {
     /// Closes the connections that no link uses.
     fn close_unused(&mut self, cx: &mut Context) {
         let Links { connections, outgoing, .. } = self;
-        connections.retain(|Connection { id, incoming, .. }| {
-            let is_used = !incoming.is_idle() || outgoing.iter().any(|link| link.connection() == Some(*id));
+        connections.retain_mut(|connection| {
+            let has_link = |link: &Outgoing| link.connection() == Some(connection.id);
+            let is_used = !connection.incoming.is_idle() || outgoing.iter().any(has_link);
             if !is_used {
-                cx.outputs.push_back(crate::Output::Close { connection: *id });
+                cx.outputs.push_back(Output::Close { connection: connection.id });
+                connection.forget(cx);
             }
             is_used
         });
@@ -498,7 +524,7 @@ impl Links {
     /// Ends all links: the instance stops.
     pub(crate) fn close(&mut self, cx: &mut Context) {
         for Connection { id, .. } in &self.connections {
-            cx.outputs.push_back(crate::Output::Close { connection: *id });
+            cx.outputs.push_back(Output::Close { connection: *id });
         }
     }
 

@@ -25,7 +25,7 @@ use super::frame::{Frame, Hello, Mark, VERSION, Welcome};
 use super::incoming::Run;
 use super::place::Place;
 use super::read::{LinkFound, LinkReading, SentFrame};
-use super::settings::{Definition, SyncType};
+use super::settings::{Definition, SyncType, check_name};
 use super::{HEARTBEAT, SILENCE_MAX, offered, start_of_log};
 use crate::context::Context;
 use crate::io::{ConnectionId, Event, Output};
@@ -36,6 +36,9 @@ use crate::work::{Job, JobOwner};
 
 /// The first delay after every address was tried without success. It doubles with each pass. As with clients.
 const DELAY_MIN: Duration = Duration::from_millis(200);
+
+/// A link that ends earlier counts as a failure, unless something was acknowledged on it. The same record may end the next one, too.
+const LASTING: Duration = Duration::from_secs(10);
 
 /// The next attempt of a link whose destination is to connect.
 const NEVER: Instant = Instant(u64::MAX);
@@ -67,8 +70,15 @@ pub(super) struct Outgoing {
     state: State,
     /// The place of the address that is tried now, or next.
     address: usize,
-    /// Passes over all addresses without success.
+    /// Passes over all addresses without success, and links in a row that ended soon.
     failed_passes: u32,
+    /// When the destination answered `hello` last, and whether it has acknowledged anything since then.
+    live_since: Instant,
+    has_progress: bool,
+    /// The last link ended soon: see [`LASTING`].
+    is_unsteady: bool,
+    /// The destination has ended the link.
+    is_refused: bool,
     /// The name of the instance that answered.
     pub(super) peer: Option<String>,
     peer_group: String,
@@ -149,6 +159,10 @@ impl Outgoing {
             state: State::Waiting(Instant::default()),
             address: 0,
             failed_passes: 0,
+            live_since: Instant::default(),
+            has_progress: false,
+            is_unsteady: false,
+            is_refused: false,
             peer: None,
             peer_group: String::new(),
             shared: None,
@@ -435,6 +449,11 @@ impl Outgoing {
         connection: ConnectionId,
         welcome: &Welcome<'_>,
     ) -> Option<Greeted> {
+        let names = [("the name of the destination", welcome.instance), ("its group", welcome.group)];
+        if let Some(error) = names.into_iter().find_map(|(what, name)| check_name(what, name).err()) {
+            self.refused(cx, &error.to_string());
+            return None;
+        }
         if !self.leads_to(welcome.instance, welcome.group) {
             let reason = format!(
                 "the instance there has the name {:?} and the group {:?}, which is not the destination",
@@ -444,7 +463,10 @@ impl Outgoing {
             return None;
         }
         self.state = State::Live(connection);
-        self.failed_passes = 0;
+        (self.live_since, self.has_progress, self.is_refused) = (cx.now.instant, false, false);
+        if !self.is_unsteady {
+            self.failed_passes = 0;
+        }
         self.reconnect_count += 1;
         // The logs of a group are so alike that another instance may have the message of the mark at the same position.
         let has_mark = welcome.has_mark && self.known.as_deref() == Some(welcome.instance);
@@ -491,6 +513,8 @@ impl Outgoing {
             first.is_none_or(|first| first > sent.through)
         };
         while let Some(sent) = self.in_flight.pop_front_if(is_over) {
+            // The next connection begins after it, so that it does not fail at the same place again.
+            self.has_progress = true;
             self.in_flight_size -= sent.size;
             self.acknowledged = self.acknowledged.max(sent.through);
         }
@@ -776,11 +800,15 @@ impl Outgoing {
         cx.wants_turn = true;
     }
 
-    /// The peer does not accept the link. It may have another configuration later.
+    /// The peer does not accept the link, or ends it. It may have another configuration later.
     fn refused(&mut self, cx: &mut Context, reason: &str) {
-        // Every address is tried, and then the longest delay passes.
-        self.failed_passes = self.failed_passes.max(16);
+        if !self.is_live() {
+            // Every address is tried, and then the longest delay passes.
+            self.failed_passes = self.failed_passes.max(16);
+        }
+        let is_up = self.connection().is_some();
         self.lose(cx, reason);
+        self.is_refused = is_up;
     }
 
     /// The connection is gone.
@@ -805,24 +833,25 @@ impl Outgoing {
             self.last_error = Some(reason.to_owned());
         }
         self.forget_connection();
+        if was_live {
+            let is_brief = !self.has_progress && cx.now.instant < self.live_since + LASTING;
+            let was_unsteady = std::mem::replace(&mut self.is_unsteady, is_brief);
+            if !is_brief || !was_unsteady {
+                self.failed_passes = 0;
+            }
+        }
+        self.is_refused = false;
         let is_last = self.address + 1 >= self.definition.settings.addresses.len();
         self.address = if was_live || is_last { 0 } else { self.address + 1 };
-        let delay = if was_live && was_shared {
-            // The destination connects again, and this connection is used.
-            DELAY_MIN * 2
-        } else if was_live {
-            DELAY_MIN
-        } else if is_last {
+        let delay = if was_live || is_last {
             self.start = Start::Over;
             let delay = DELAY_MIN.saturating_mul(1 << self.failed_passes.min(16)).min(DELAY_MAX);
             self.failed_passes += 1;
-            delay
+            // The destination connects again, and this connection is used.
+            if was_live && was_shared { delay.max(DELAY_MIN * 2) } else { delay }
         } else {
             Duration::ZERO
         };
-        if was_live {
-            self.start = Start::Over;
-        }
         self.state = State::Waiting(cx.now.instant + delay);
         cx.wants_turn |= delay.is_zero();
     }
@@ -846,6 +875,7 @@ impl Outgoing {
             instance: self.peer.clone().filter(|_| self.is_live()),
             address: self.address().to_owned(),
             state: match self.state {
+                State::Waiting(_) if self.is_refused => "refused",
                 State::Waiting(_) => "waiting",
                 State::Opening | State::Greeting(_) => "connecting",
                 State::Live(_) if self.owes_caught_up => "catching_up",

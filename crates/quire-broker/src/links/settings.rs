@@ -15,7 +15,7 @@ use quire_expression::topic::TopicSelector;
 const DESTINATIONS_MAX: usize = 64;
 
 /// The longest name of an instance or a group, in bytes, as in the path of a record.
-pub(super) const NAME_SIZE_MAX: usize = 100;
+const NAME_SIZE_MAX: usize = 100;
 
 /// Replication to and from other instances. Without it the instance has no links.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -253,7 +253,7 @@ impl DestinationSettings {
 }
 
 /// Refuses a name that a path cannot hold.
-fn check_name(key: &str, name: &str) -> Result<(), ConfigError> {
+pub(crate) fn check_name(key: &str, name: &str) -> Result<(), ConfigError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > NAME_SIZE_MAX || !name.chars().all(plain) {
         let reason = format!("{name:?} is not 1 to {NAME_SIZE_MAX} letters, digits, '-', '_' or '.'");

@@ -72,6 +72,8 @@ pub(crate) enum Refusal {
     NotLastValue(Arc<str>),
     /// The topic keeps last values by its pattern, and cannot get a table.
     NoTable(Refused),
+    /// The journal does not take the message, and takes others.
+    NotAppended(Code, String),
 }
 
 /// An answer that a publisher can now get.
@@ -341,13 +343,14 @@ impl Refusal {
             Refusal::DelayTooLong => Code::BadOption,
             Refusal::NotLastValue(_) => Code::NotLastValue,
             Refusal::NoTable(refused) => refused.code,
+            Refusal::NotAppended(code, _) => *code,
         }
     }
 
     pub(crate) fn reason(&self) -> Cow<'static, str> {
         match self {
             Refusal::BadTopic(error) => error.to_string().into(),
-            Refusal::BadMessage(reason) => reason.clone().into(),
+            Refusal::BadMessage(reason) | Refusal::NotAppended(_, reason) => reason.clone().into(),
             Refusal::NoTable(refused) => refused.reason.clone().into(),
             Refusal::TooManyTopics => {
                 "the log has max_topics topics, and this is a new one; raise transaction_log.max_topics of the server".into()

@@ -94,6 +94,9 @@ use snapshots::Snapshots;
 /// How long a close waits for the disk before it continues without the places of the queues. A disk that is slower is failing.
 const FLUSH_AT_CLOSE_MAX: Duration = Duration::from_secs(60);
 
+/// The part of an instance that writes the records of queues, for their publisher. No instance sends such records to another one.
+pub(crate) const QUEUE_PUBLISHER: &str = "queues";
+
 /// Everything about the queues of one broker.
 pub(super) struct QueueService {
     engine: Queues,
@@ -187,7 +190,7 @@ impl QueueService {
             writers: definitions.iter().map(|_| ChangesWriter::default()).collect(),
             to_log: Vec::new(),
             lease_log: LeaseLog::new(definitions.len()),
-            publisher: PublisherId::of_instance(instance, "queues"),
+            publisher: PublisherId::of_instance(instance, QUEUE_PUBLISHER),
             origin: None,
             arena: Arena::default(),
             all: definitions.into_iter().map(Arc::new).collect(),

@@ -227,7 +227,8 @@ impl Tables {
             return None;
         }
         let Tables { all, deleting, arena, .. } = self;
-        let (id, delete) = deleting.iter_mut().find(|(_, delete)| delete.found_count >= delete.parts.len())?;
+        let (id, delete) =
+            deleting.iter_mut().find(|(_, delete)| delete.found_count >= delete.parts.len())?;
         while delete.parts.len() > 1 && delete.parts.front().is_some_and(|part| part.found.is_empty()) {
             delete.parts.pop_front();
         }

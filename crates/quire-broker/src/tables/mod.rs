@@ -44,11 +44,12 @@ use hashbrown::HashMap;
 use quire_command::{MessageKind, OofReason};
 use quire_expression::message_type::Arena;
 use quire_journal::{Cursor, Headers, Journal, JournalError, Memory, Position, Record, Timestamp};
-use quire_table::{KeyPlace, Moment, PageId, PutOptions, Row, Spelling, Table, TableConfigError};
+use quire_table::{KeyPlace, Moment, PageId, PutOptions, Row, RowError, Spelling, Table, TableConfigError};
 use quire_types::time::{Instant, Now};
 use rustc_hash::FxBuildHasher;
 
 use crate::context::Context;
+use crate::io::{Event, Output};
 use crate::paged::PagedMemory;
 use crate::session::SessionId;
 use crate::stats::{Page, TableFigures, TopicStats};
@@ -280,7 +281,11 @@ impl Tables {
         };
         let Keyed { spelling, place, .. } = keyed;
         let options = PutOptions { place, spelling, keeps_previous: state.reads_previous() };
-        let is_new = state.table.put_with(&row, options);
+        let is_new = match state.table.put_with(&row, options) {
+            Ok(is_new) => is_new,
+            // The intake has checked it. A record that cannot be kept must not end the server.
+            Err(error) => return cx.outputs.push_back(unkept(&state.definition, position, &error)),
+        };
         cx.replaced = if is_new { None } else { self.replaced(id) };
         let (reason, timestamp) = (OofReason::Match, new.timestamp);
         self.changed(cx, id, RowChange { new: Some(&row), bookmark: new.bookmark, reason, timestamp });
@@ -336,6 +341,12 @@ impl Tables {
             topic.last_values = figures.or_else(|| self.container_figures(&topic.topic));
         }
     }
+}
+
+/// A message that cannot be the record of its key.
+fn unkept(definition: &TableDefinition, position: Position, error: &RowError) -> Output {
+    let (topic, reason) = (definition.name.to_string(), error.to_string());
+    Output::Log(Event::RecordNotKept { topic, position: position.get(), reason })
 }
 
 impl LogConsumer for Tables {

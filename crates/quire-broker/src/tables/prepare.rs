@@ -165,6 +165,16 @@ impl Tables {
         message.key(cx)
     }
 
+    /// Whether a message with a key that was made elsewhere can be a record: keys that are made of fields need data that has fields.
+    ///
+    /// # Errors
+    /// The data is not of the type of the topic.
+    pub(crate) fn check_data(&mut self, id: TableId, data: &[u8]) -> Result<(), String> {
+        let definition = &self.all[id.0 as usize].definition;
+        let KeyRule::Fields(fields) = &definition.key_rule else { return Ok(()) };
+        fields.key_of(data, &mut self.arena).map(drop).map_err(|_| definition.no_key())
+    }
+
     fn begin<'a>(
         &'a mut self,
         id: TableId,
@@ -296,10 +306,7 @@ impl Message<'_> {
             KeyRule::Fields(fields) => fields,
         };
         let data = self.changed.as_deref().unwrap_or(self.arriving.data);
-        let key = fields.key_of(data, self.arena).map_err(|_| {
-            let type_name = definition.message_type.name();
-            format!("the message on the topic {name:?} has no key: it is not a valid {type_name} message")
-        })?;
+        let key = fields.key_of(data, self.arena).map_err(|_| definition.no_key())?;
         self.note_missing(cx, &key);
         Ok(key)
     }
@@ -311,6 +318,14 @@ impl Message<'_> {
             let topic = self.definition.name.to_string();
             cx.outputs.push_back(Output::Log(Event::KeyFieldMissing { topic }));
         }
+    }
+}
+
+impl TableDefinition {
+    /// The reason why data that is not of the type of the topic has no key.
+    fn no_key(&self) -> String {
+        let (name, type_name) = (&self.name, self.message_type.name());
+        format!("the message on the topic {name:?} has no key: it is not a valid {type_name} message")
     }
 }
 

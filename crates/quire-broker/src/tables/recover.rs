@@ -8,7 +8,7 @@ use quire_table::{KeyRule, Moment, PutOptions, Row};
 
 use super::container::Container;
 use super::snapshot_file::{SnapshotParts, SnapshotSteps};
-use super::{Arriving, State, Tables};
+use super::{Arriving, State, Tables, unkept};
 use crate::context::Context;
 use crate::topic::TableId;
 use crate::{Event, Output};
@@ -139,7 +139,9 @@ impl Tables {
                     headers: record.headers(),
                     data: record.data,
                 };
-                state.table.put_with(&row, PutOptions::default());
+                if let Err(error) = state.table.put_with(&row, PutOptions::default()) {
+                    cx.outputs.push_back(unkept(&state.definition, record.position, &error));
+                }
             }
             RecordKind::Delete => {
                 let at = Moment { position: record.position, timestamp: record.timestamp };

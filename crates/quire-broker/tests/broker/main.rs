@@ -28,6 +28,7 @@ mod last_value_settings;
 mod last_value_subscriptions;
 mod last_values;
 mod limits;
+mod link_borders;
 mod links;
 mod maintenance;
 mod model;

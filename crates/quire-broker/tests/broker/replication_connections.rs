@@ -57,7 +57,7 @@ fn a_link_that_is_refused_leaves_the_other_direction_alone() {
     cluster.at(0).client(1, "p");
     cluster.publish(0, 1, 1, 10);
     assert_eq!(cluster.log(1).len(), 10);
-    assert_eq!((cluster.connection_count(), states(&mut cluster)), (1, [("live", 1), ("waiting", 0)]));
+    assert_eq!((cluster.connection_count(), states(&mut cluster)), (1, [("live", 1), ("refused", 0)]));
     let error = link(&mut cluster, 1).last_error.unwrap();
     assert!(error.contains("does not record"), "{error}");
 }

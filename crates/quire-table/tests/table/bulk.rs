@@ -10,7 +10,7 @@ use crate::indexes::cost;
 use crate::model::{Asked, Field, NAMES, Version};
 use crate::random::{asked, field};
 use crate::snapshots::{restore, written};
-use crate::{any_memory, row, table_with};
+use crate::{PutRow, any_memory, row, table_with};
 
 /// Rows are enough for several blocks of an index.
 const ROWS_MAX: usize = 700;

@@ -11,7 +11,7 @@ use quire_table::*;
 
 use crate::indexes::cost;
 use crate::snapshots::{restore, written};
-use crate::{any_memory, everything, filter, row};
+use crate::{PutRow, any_memory, everything, filter, row};
 
 fn key_fields(names: &[&str]) -> KeyFields {
     let names: Vec<_> = names.iter().map(|name| name.to_string()).collect();

@@ -10,8 +10,8 @@ use quire_table::*;
 
 use crate::model::{Asked, Expected, Field, Model, Version, version};
 use crate::random::{asked, field, key_name};
-use crate::row;
 use crate::snapshots::{HEAD, owner, restore};
+use crate::{PutRow, row};
 
 /// In nanoseconds.
 const WINDOW: u64 = 20;
@@ -121,7 +121,7 @@ impl World {
                 let mut new = version(&key, self.position, self.now, fields);
                 new.expires = (*lifetime > 0).then(|| Timestamp(self.now + u64::from(*lifetime)));
                 // The history needs the previous row although the caller does not.
-                self.table.put_with(&new.row(), PutOptions::default());
+                self.table.put_with(&new.row(), PutOptions::default()).unwrap();
                 self.change(|model| drop(model.rows.insert(key.into(), (new, fields.clone()))));
             }
             Step::Remove { key } => {

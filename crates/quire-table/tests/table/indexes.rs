@@ -4,7 +4,7 @@ use quire_expression::message_type::MessageType;
 use quire_journal::{Memory, Timestamp};
 use quire_table::*;
 
-use crate::{everything, filter, row, table_of, table_with};
+use crate::{PutRow, everything, filter, row, table_of, table_with};
 
 /// 1,000 rows with a number, a text that ten rows share, and a text of a group of a hundred.
 fn filled(hash_indexes: &[&[&str]], ordered_indexes: &[&str]) -> Table {

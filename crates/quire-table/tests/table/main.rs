@@ -71,6 +71,31 @@ fn any_memory() -> Memory {
     }
 }
 
+/// A put of a row that a table can have.
+trait PutRow {
+    /// Whether the key is new.
+    fn put(&mut self, row: &Row<'_>) -> bool;
+}
+
+impl PutRow for Table {
+    fn put(&mut self, row: &Row<'_>) -> bool {
+        let options = PutOptions { keeps_previous: true, ..PutOptions::default() };
+        self.put_with(row, options).unwrap()
+    }
+}
+
+#[test]
+fn a_row_whose_key_has_a_wrong_size_is_an_error_and_changes_nothing() {
+    let mut table = table();
+    assert!(table.put(&row("a", "1")));
+    for key in ["", &"k".repeat(256)] {
+        let refused = table.put_with(&row(key, "2"), PutOptions::default());
+        assert_eq!(refused, Err(RowError::KeySize { size: key.len() }));
+    }
+    assert!(table.put(&row(&"k".repeat(255), "3")));
+    assert_eq!(table.stats().rows, 2);
+}
+
 /// A row without a lifetime.
 fn row<'a>(key: &'a str, data: &'a str) -> Row<'a> {
     Row {

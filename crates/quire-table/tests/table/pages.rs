@@ -10,7 +10,7 @@ use quire_table::*;
 
 use crate::model::{Asked, Field, Model, Version, version};
 use crate::random::{asked, field, key_name};
-use crate::{row, table, table_with, walking_table};
+use crate::{PutRow, row, table, table_with, walking_table};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -68,7 +68,7 @@ impl World {
                 let mut new = version(&key, self.position, self.now, fields);
                 new.expires = (*lifetime > 0).then(|| Timestamp(self.now + u64::from(*lifetime)));
                 // A page needs the previous row although the caller does not.
-                self.table.put_with(&new.row(), PutOptions::default());
+                self.table.put_with(&new.row(), PutOptions::default()).unwrap();
                 self.model.rows.insert(key.into(), (new, fields.clone()));
                 self.apply_moves();
             }

@@ -198,7 +198,7 @@ impl World {
                     _ => self.places.get(&key).copied(),
                 };
                 let options = PutOptions { place, spelling: None, keeps_previous: *keeps_previous };
-                let is_new = self.table.put_with(&new.row(), options);
+                let is_new = self.table.put_with(&new.row(), options).unwrap();
                 self.places.insert(key.clone(), self.table.look_ahead(key.as_bytes(), 0));
                 let (keys, mut places) = ([&*key, "no such key", &key], Vec::new());
                 self.table

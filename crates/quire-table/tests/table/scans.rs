@@ -3,7 +3,7 @@
 use quire_journal::Timestamp;
 use quire_table::*;
 
-use crate::{everything, filter, row, table};
+use crate::{PutRow, everything, filter, row, table};
 
 const NOW: Timestamp = Timestamp(0);
 

@@ -7,7 +7,7 @@ use quire_journal::{HeaderValue, HeadersBuffer, Position, Timestamp};
 use quire_table::*;
 
 use crate::model::Version;
-use crate::{history, row, table, table_with};
+use crate::{PutRow, history, row, table, table_with};
 
 pub const HEAD: SnapshotHead = SnapshotHead { position: Position(258), stamp: *b"a stamp of 24 characters" };
 
