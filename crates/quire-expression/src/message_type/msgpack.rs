@@ -1,6 +1,7 @@
 //! `msgpack`: MessagePack with a map at the root.
 //!
-//! `nil` is NULL. `str` and `bin` are text, and so is `ext`, with its bytes as they are. A key that is not a string is addressed by its
+//! `nil` is NULL. `str` and `bin` are text. A timestamp (`ext` of the type -1) is a number of seconds since 1970. Any other `ext` is text, with
+//! its bytes as they are. A key that is not a string is addressed by its
 //! text, as in `/7` or `/true`. Arrays and maps as keys cannot be addressed.
 
 use super::{
@@ -131,9 +132,9 @@ impl<'a> Bytes<'a> {
             0xC5 | 0xDA => Head::Bytes(self.u16()?.into()),
             0xC6 | 0xDB => Head::Bytes(self.u32()? as usize),
             // The type of an ext is not interpreted.
-            0xC7 => Head::Bytes(self.u8().and_then(|size| self.after_type(size.into()))?),
-            0xC8 => Head::Bytes(self.u16().and_then(|size| self.after_type(size.into()))?),
-            0xC9 => Head::Bytes(self.u32().and_then(|size| self.after_type(size as usize))?),
+            0xC7 => self.u8().and_then(|size| self.extension(size.into()))?,
+            0xC8 => self.u16().and_then(|size| self.extension(size.into()))?,
+            0xC9 => self.u32().and_then(|size| self.extension(size as usize))?,
             0xCA => Head::Number(Number::Float(f32::from_be_bytes(self.array()?).into())),
             0xCB => Head::Number(Number::Float(f64::from_be_bytes(self.array()?))),
             0xCC => integer(self.u8()?.into()),
@@ -144,7 +145,7 @@ impl<'a> Bytes<'a> {
             0xD1 => integer(i16::from_be_bytes(self.array()?).into()),
             0xD2 => integer(i32::from_be_bytes(self.array()?).into()),
             0xD3 => integer(i64::from_be_bytes(self.array()?)),
-            byte @ 0xD4..=0xD8 => Head::Bytes(self.after_type(1 << (byte - 0xD4))?),
+            byte @ 0xD4..=0xD8 => self.extension(1 << (byte - 0xD4))?,
             0xDC => Head::Array(self.u16()?.into()),
             0xDD => Head::Array(self.u32()?),
             0xDE => Head::Map(self.u16()?.into()),
@@ -153,8 +154,14 @@ impl<'a> Bytes<'a> {
         })
     }
 
-    fn after_type(&mut self, size: usize) -> Result<usize, Malformed> {
-        self.u8().map(|_| size)
+    /// The type of an extension, and its bytes if it is a timestamp.
+    fn extension(&mut self, size: usize) -> Result<Head, Malformed> {
+        const TIMESTAMP: u8 = 0xFF;
+        let is_timestamp = self.u8()? == TIMESTAMP;
+        let number = self.data[self.at..].get(..size).filter(|_| is_timestamp).and_then(seconds_of);
+        let Some(number) = number else { return Ok(Head::Bytes(size)) };
+        self.at += size;
+        Ok(Head::Number(number))
     }
 
     /// Takes a value and keeps it. `depth` is the number of maps and arrays around it.
@@ -200,5 +207,58 @@ impl<'a> Bytes<'a> {
             return Err(Malformed::TooDeep);
         }
         (0..count).try_for_each(|_| self.skip(depth + 1))
+    }
+}
+
+/// Seconds since 1970 of the bytes of a timestamp, which has three forms; `None` for any other bytes.
+fn seconds_of(bytes: &[u8]) -> Option<Number> {
+    const NS_PER_S: u32 = 1_000_000_000;
+    let (seconds, ns) = match bytes {
+        [a, b, c, d] => (i64::from(u32::from_be_bytes([*a, *b, *c, *d])), 0),
+        [_, _, _, _, _, _, _, _] => {
+            let bits = u64::from_be_bytes(bytes.try_into().ok()?);
+            ((bits & ((1 << 34) - 1)) as i64, (bits >> 34) as u32)
+        }
+        [a, b, c, d, seconds @ ..] if seconds.len() == 8 => {
+            (i64::from_be_bytes(seconds.try_into().ok()?), u32::from_be_bytes([*a, *b, *c, *d]))
+        }
+        _ => return None,
+    };
+    match ns {
+        0 => Some(Number::Integer(seconds)),
+        1..NS_PER_S => Some(Number::Float(seconds as f64 + f64::from(ns) / f64::from(NS_PER_S))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message_type::{MessageType, Step};
+
+    #[test]
+    fn a_timestamp_is_a_number_of_seconds_and_any_other_extension_is_text() {
+        let value = |encoded: &[u8]| {
+            let data = [b"\x82\xa1t", encoded, b"\xa1u\x07"].concat();
+            let (mut plan, arena) = (FieldPlan::default(), Arena::default());
+            let [t, u] = [b"t", b"u"].map(|name| plan.add(&[Step::Name((*name).into())]));
+            let values = MessageType::Msgpack.read(&data, &plan, &arena).unwrap();
+            assert!(matches!(values[u.index()], Value::Number(Number::Integer(7), _)), "{encoded:?}");
+            match values[t.index()] {
+                Value::Number(number, _) => format!("{number:?}"),
+                Value::Text(text) => format!("{} bytes", text.len()),
+                other => format!("{other:?}"),
+            }
+        };
+        let small = 1_767_323_045_u32.to_be_bytes();
+        assert_eq!(value(&[b"\xd6\xff", &small[..]].concat()), "Integer(1767323045)");
+        let medium = ((500_000_000_u64 << 34) | 1_767_323_045).to_be_bytes();
+        assert_eq!(value(&[b"\xd7\xff", &medium[..]].concat()), "Float(1767323045.5)");
+        let large = [&250_000_000_u32.to_be_bytes()[..], &(-62_135_596_800_i64).to_be_bytes()].concat();
+        assert_eq!(value(&[b"\xc7\x0c\xff", &large[..]].concat()), "Float(-62135596799.75)");
+        let wrong = (u64::from(u32::MAX) << 34).to_be_bytes();
+        assert_eq!(value(&[b"\xd7\xff", &wrong[..]].concat()), "8 bytes");
+        assert_eq!(value(b"\xd6\x01abcd"), "4 bytes");
+        assert_eq!(value(b"\xc7\x03\xffabc"), "3 bytes");
     }
 }
