@@ -6,9 +6,9 @@
 use std::ops::RangeInclusive;
 
 use arrow_schema::{DataType, TimeUnit};
-use chrono::{DateTime, NaiveDate, NaiveDateTime};
 use quire_expression::message_type::{Number, Value as Read};
 
+use crate::iso_time::{date_days, time_ns};
 use crate::spec::FieldType;
 
 /// A value of a column.
@@ -57,14 +57,15 @@ impl FieldType {
             FieldType::Double => number(read).map(Value::Float),
             FieldType::String => text(read, room).map(Value::Text),
             FieldType::Timestamp => match read {
-                Read::Text(text) => timestamp_us(text).map(Value::Int),
+                Read::Text(text) => timestamp_us(text),
                 Read::Number(Number::Integer(seconds), _) => seconds.checked_mul(1_000_000).and_then(instant),
+                Read::Number(number, _) if number.is_nan() => None,
                 // A number beyond the range of the integer is at its end, which is no instant.
-                Read::Number(number, _) => instant((number.as_f64() * 1e6) as i64),
+                Read::Number(number, _) => instant((number.as_f64() * 1e6).round() as i64),
                 _ => None,
             },
             FieldType::Date => match read {
-                Read::Text(text) => date(text).map(Value::Int),
+                Read::Text(text) => date(text),
                 _ => None,
             },
         }
@@ -76,8 +77,12 @@ pub(crate) fn timestamp_type() -> DataType {
     DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))
 }
 
-/// Microseconds of the years 1 to 9999: Spark and Python have no others.
-const INSTANTS_US: RangeInclusive<i64> = -62_135_596_800_000_000..=253_402_300_799_999_999;
+/// Microseconds of the years 1 to 9999: Spark and Python have no others. `datetime.fromtimestamp`, with which PySpark makes the rows of
+/// `collect`, fails for the first day of year 1, which programs write for "no time".
+const INSTANTS_US: RangeInclusive<i64> = -62_135_510_400_000_000..=253_402_300_799_999_999;
+
+/// Days of the same years.
+const DAYS: RangeInclusive<i64> = -719_162..=2_932_896;
 
 fn instant(us: i64) -> Option<Value<'static>> {
     INSTANTS_US.contains(&us).then_some(Value::Int(us))
@@ -135,29 +140,16 @@ pub(crate) fn utf8(data: &[u8]) -> Option<&str> {
     std::str::from_utf8(data).ok()
 }
 
-/// `YYYY-MM-DD`, alone or with `[T ]HH:MM:SS[.fraction]` and perhaps a zone; without one it is UTC.
-fn timestamp_us(text: &[u8]) -> Option<i64> {
-    let text = std::str::from_utf8(text).ok()?;
-    if let Ok(instant) = DateTime::parse_from_rfc3339(text) {
-        return Some(instant.timestamp_micros());
-    }
-    let local = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"];
-    local
-        .iter()
-        .find_map(|format| NaiveDateTime::parse_from_str(text, format).ok())
-        .or_else(|| parse_date(text)?.and_hms_opt(0, 0, 0))
-        .map(|instant| instant.and_utc().timestamp_micros())
+/// An ISO 8601 time, in microseconds.
+fn timestamp_us(text: &[u8]) -> Option<Value<'static>> {
+    let ns = time_ns(std::str::from_utf8(text).ok()?)?;
+    instant(i64::try_from(ns.div_euclid(1000)).ok()?)
 }
 
-/// The date at the beginning of `YYYY-MM-DD` or of a timestamp.
-fn date(text: &[u8]) -> Option<i64> {
-    let text = std::str::from_utf8(text).ok()?;
-    let day = parse_date(text.split(['T', ' ']).next()?)?;
-    Some(day.signed_duration_since(NaiveDate::default()).num_days())
-}
-
-fn parse_date(text: &str) -> Option<NaiveDate> {
-    NaiveDate::parse_from_str(text, "%Y-%m-%d").ok()
+/// The date of an ISO 8601 date or time.
+fn date(text: &[u8]) -> Option<Value<'static>> {
+    let days = date_days(std::str::from_utf8(text).ok()?)?;
+    DAYS.contains(&days).then_some(Value::Int(days))
 }
 
 #[cfg(test)]
@@ -210,23 +202,50 @@ mod tests {
         assert_eq!(at(Read::integer(1)).unwrap(), "Int(1000000)");
         assert_eq!(at(Read::float(-0.5)).unwrap(), "Int(-500000)");
         assert_eq!(at(Read::integer(253_402_300_799)).unwrap(), "Int(253402300799000000)");
-        for beyond in [Read::integer(253_402_300_800), Read::integer(i64::MIN), Read::float(1e300)] {
+        assert_eq!(at(Read::float(1_700_000_000.123_457)).unwrap(), "Int(1700000000123457)");
+        let beyond = [Read::integer(253_402_300_800), Read::integer(i64::MIN), Read::float(1e300)];
+        for beyond in beyond.into_iter().chain([Read::NAN, Read::float(f64::NEG_INFINITY)]) {
             assert_eq!(at(beyond), None);
         }
     }
 
     #[test]
-    fn times_are_read_in_the_forms_that_people_write() {
-        let us = 1_357_016_400_000_000i64;
-        for text in
-            ["2013-01-01T05:00:00Z", "2013-01-01 05:00:00", "2013-01-01T06:00:00+01:00", "2013-01-01T05:00"]
-        {
-            assert_eq!(timestamp_us(text.as_bytes()), Some(us), "{text}");
+    fn times_are_read_in_the_forms_of_bookmarks() {
+        let at = |text: &str| convert(FieldType::Timestamp, Read::Text(text.as_bytes()));
+        for text in [
+            "2013-01-01T05:00:00Z",
+            "2013-01-01 05:00:00",
+            "2013-01-01T06:00:00+01:00",
+            "2013-01-01T07:00:00+0200",
+            "2013-01-01T07:00:00+02",
+            "20130101T050000Z",
+            "2013-01-01T05:00",
+            "2013-W01-2T05:00",
+            "20130101-05:00:00",
+        ] {
+            assert_eq!(at(text).as_deref(), Some("Int(1357016400000000)"), "{text}");
         }
-        assert_eq!(timestamp_us(b"2013-01-01T05:00:00.000001Z"), Some(us + 1));
-        assert_eq!(timestamp_us(b"yesterday"), None);
-        assert_eq!(date(b"1970-01-03"), Some(2));
-        assert_eq!(date(b"2013-01-01T05:00:00Z"), Some(us / 86_400_000_000));
-        assert_eq!(date(b"2013-02-30"), None);
+        assert_eq!(at("2013-01-01T05:00:00.000001999Z").unwrap(), "Int(1357016400000001)");
+        assert_eq!(at("1969-12-31T23:59:59.9999999Z").unwrap(), "Int(-1)");
+        assert_eq!(at("20130101").unwrap(), "Int(1356998400000000)");
+        for text in ["yesterday", "2013", "20131301", "2013010105"] {
+            assert_eq!(at(text), None, "{text}");
+        }
+        let day = |text: &str| convert(FieldType::Date, Read::Text(text.as_bytes()));
+        assert_eq!(day("2013-01-01T23:00:00-05:00").unwrap(), "Int(15706)");
+        assert_eq!(day("2013-02-30"), None);
+    }
+
+    #[test]
+    fn a_time_that_no_calendar_of_spark_and_python_has_is_null() {
+        for text in ["0000-01-01", "10000-01-01", "+12345-01-01", "-0001-01-01"] {
+            for kind in [FieldType::Timestamp, FieldType::Date] {
+                assert_eq!(convert(kind, Read::Text(text.as_bytes())), None, "{text}");
+            }
+        }
+        for text in ["0001-01-01T23:59:59", "9999-12-31T23:59:59-00:01", "9999-W52-7T00:00:00"] {
+            assert_eq!(convert(FieldType::Timestamp, Read::Text(text.as_bytes())), None, "{text}");
+        }
+        assert_eq!(convert(FieldType::Date, Read::Text(b"9999-W52-7")), None);
     }
 }

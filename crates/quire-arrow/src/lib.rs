@@ -16,6 +16,7 @@ mod counted;
 mod event;
 mod field;
 mod infer;
+mod iso_time;
 mod last_values;
 mod messages;
 mod plan;
@@ -26,6 +27,7 @@ mod variant;
 
 pub use collector::Collector;
 pub use infer::{Inferred, infer, top_level_fields};
+pub use iso_time::time_ns;
 pub use last_values::{LastValues, Lifetimes, Positions, last_values};
 pub use messages::{Messages, MessagesError};
 pub use plan::{Bounds, Part, Plan};

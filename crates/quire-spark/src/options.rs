@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-use quire_arrow::{Lifetimes, Topics};
+use quire_arrow::{Lifetimes, Topics, time_ns};
 use quire_types::{Bookmark, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Outcome};
-use crate::text::{ago_ns, closest, date_ns, duration_ns, quoted, size, time_ns, whole};
+use crate::text::{ago_ns, closest, duration_ns, quoted, size, whole};
 
 /// The limit of messages in a batch of a query, so that a backlog does not become one batch.
 const MAX_MESSAGES_PER_TRIGGER: u64 = 1_000_000;
@@ -402,8 +402,7 @@ impl Given {
     /// ISO 8601 text or milliseconds. An earlier or later time than those of messages is the first or the last of theirs.
     fn time(&self, key: &str) -> Outcome<Option<u64>> {
         let Some(text) = self.text(key) else { return Ok(None) };
-        let ms = || whole(text).map(|ms| ms.saturating_mul(1_000_000));
-        let ns = date_ns(text).or_else(ms).or_else(|| time_ns(text));
+        let ns = time_ns(text).or_else(|| whole(text).map(|ms| ms.saturating_mul(1_000_000)));
         let ns = ns.ok_or_else(|| {
             Failure::option(format!(
                 "{key}: {} cannot be read: expected a time such as \"2026-01-31T12:00:00Z\", or milliseconds since 1970",
@@ -432,7 +431,7 @@ impl Given {
             "earliest" | "epoch" | "0" | "0|0|" => Place::Earliest,
             "latest" | "now" | "0|1|" => Place::Latest,
             _ if text.parse::<Bookmark>().is_ok() => Place::Bookmark(text.to_owned()),
-            _ => match date_ns(text).or_else(|| time_ns(text)) {
+            _ => match time_ns(text) {
                 Some(ns) if (0..TIME_END_NS).contains(&ns) => Place::TimeNs(ns as u64),
                 Some(_) => {
                     return Err(wrong(format!("the time {text} is not between the years 1970 and 2553")));
