@@ -247,6 +247,126 @@ def test_a_query_changes_its_reader_between_two_runs(spark: SparkSession, tmp_pa
     assert third.run() == list(range(121, 141))
 
 
+class Copying:
+    """A query from one journal into another, whose reader changes between its runs."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self._spark, self._directory = spark, directory
+        # A name that JSON in Python spells in ASCII.
+        self._source = directory / "Quelle ä\U0001f600"
+        self._count = 0
+
+    def add(self, count: int) -> None:
+        rows = [("t", {"n": self._count + number}) for number in range(count)]
+        journals.write(self._source, rows, name=f"writer-{self._count}")
+        self._count += count
+
+    def run(self, reader: str) -> None:
+        source = self._spark.readStream.format("quire").options(
+            reader=reader, startingOffsets="earliest", maxMessagesPerTrigger=7
+        )
+        frame = source.load(str(self._source)).select("topic", "data")
+        writer = frame.writeStream.format("quire").option("checkpointLocation", str(self._checkpoint))
+        query = writer.trigger(availableNow=True).start(str(self._directory / "target"))
+        assert query.awaitTermination(PATIENCE)
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self._directory / "checkpoint"
+
+    def batches(self) -> int:
+        return sum(path.name.isdigit() for path in (self._checkpoint / "offsets").iterdir())
+
+    def forget_the_last_commit(self) -> None:
+        """Leaves the checkpoint as a crash before Spark's own log of the last batch does."""
+        commits = self._checkpoint / "commits"
+        last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+        for path in (commits / str(last), commits / f".{last}.crc"):
+            path.unlink(missing_ok=True)
+
+    def spell(self, separators: tuple[str, str]) -> None:
+        """Writes the offsets of the checkpoint with other blanks, and with characters beyond ASCII."""
+        for path in (self._checkpoint / "offsets").iterdir():
+            if path.name.isdigit():
+                *head, offset = path.read_text().splitlines()
+                spelled = json.dumps(json.loads(offset), separators=separators, ensure_ascii=False)
+                path.write_text("\n".join([*head, spelled]))
+                path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+    def check(self) -> None:
+        with quire.Journal(self._directory / "target", read_only=True) as journal:
+            numbers = [message.json()["n"] for message in journal.read()]
+        assert numbers == list(range(self._count))
+
+
+@pytest.mark.parametrize("crashes", [False, True], ids=["complete", "crashed"])
+@pytest.mark.parametrize("first", ["jvm", "python"])
+def test_a_query_that_changes_its_reader_publishes_nothing_twice(
+    spark: SparkSession, tmp_path: Path, first: str, crashes: bool
+) -> None:
+    copying, other = Copying(spark, tmp_path), {"jvm": "python", "python": "jvm"}[first]
+    copying.add(10)
+    copying.run(first)
+    for reader in (other, first):
+        if crashes:
+            copying.forget_the_last_commit()
+        batches = copying.batches()
+        copying.run(reader)
+        copying.check()
+        assert copying.batches() == batches, "nothing is new, so there is no batch"
+        copying.add(5)
+        copying.run(reader)
+        copying.check()
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (" , ", " :  ")])
+@pytest.mark.parametrize("reader", ["jvm", "python"])
+def test_a_checkpoint_with_offsets_of_another_spelling_is_continued(
+    spark: SparkSession, tmp_path: Path, reader: str, separators: tuple[str, str]
+) -> None:
+    copying = Copying(spark, tmp_path)
+    copying.add(10)
+    copying.run("jvm")
+    copying.spell(separators)
+    copying.run(reader)
+    copying.check()
+    copying.add(3)
+    copying.spell(separators)
+    copying.run(reader)
+    copying.check()
+
+
+def test_progress_says_how_far_a_query_is_behind_in_the_form_of_its_offsets(
+    spark: SparkSession, reader: str, tmp_path: Path
+) -> None:
+    journals.write(tmp_path / "j", journals.trades(30))
+    source = spark.readStream.format("quire").options(startingOffsets="earliest", maxMessagesPerTrigger=20)
+    query = source.load(str(tmp_path / "j")).writeStream.format("noop").trigger(processingTime="0 seconds")
+    running = query.option("checkpointLocation", str(tmp_path / "c")).start()
+    try:
+        running.processAllAvailable()
+        first = json.loads(running.recentProgress[0].json)["sources"][0]
+    finally:
+        running.stop()
+    (end,), (latest,) = (
+        json.loads(json.dumps(first[name]))["journals"].values() for name in ("endOffset", "latestOffset")
+    )
+    assert (end["to"], latest["to"]) == (20, 30)
+    assert end.keys() == latest.keys()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("endingOffsets", "-3"), ("endingTimestamp", "2026-01-02"), ("lastValues", "t")]
+)
+def test_a_stream_refuses_the_options_of_a_batch(
+    spark: SparkSession, reader: str, trades: Path, option: str, value: str
+) -> None:
+    stream = spark.readStream.format("quire").schema("position long").option(option, value).load(str(trades))
+    query = stream.writeStream.format("noop").trigger(availableNow=True).start()
+    with pytest.raises(PySparkException, match=f"{option}: spark.read has it, spark.readStream does not"):
+        query.awaitTermination(PATIENCE)
+
+
 #: The jar is a setting of a process, so this session runs in a separate one.
 WITHOUT_JAR = """
 import sys

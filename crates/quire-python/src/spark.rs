@@ -127,7 +127,7 @@ impl SparkStream {
     }
 
     fn initial(&self, py: Python<'_>) -> PyResult<String> {
-        outside(py, || json(&self.stream.lock().initial(clock::now().wall)?))
+        outside(py, || self.stream.lock().initial(clock::now().wall)?.to_json())
     }
 
     /// The number of messages of a batch without another limit.
@@ -146,13 +146,13 @@ impl SparkStream {
     fn latest(&self, py: Python<'_>, request: &str) -> PyResult<Option<String>> {
         outside(py, || {
             let offset = self.stream.lock().latest(&parse(request)?, clock::now())?;
-            offset.map(|offset| json(&offset)).transpose()
+            offset.map(|offset| offset.to_json()).transpose()
         })
     }
 
-    /// The last position of each journal.
-    fn newest(&self, py: Python<'_>) -> PyResult<BTreeMap<String, u64>> {
-        outside(py, || self.stream.lock().newest(clock::now().instant))
+    /// The ends of the journals, as an offset.
+    fn newest(&self, py: Python<'_>) -> PyResult<String> {
+        outside(py, || self.stream.lock().newest(clock::now().instant)?.to_json())
     }
 
     fn plan(&self, py: Python<'_>, batch: &str) -> PyResult<Tasks> {

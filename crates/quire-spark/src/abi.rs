@@ -248,7 +248,7 @@ pub unsafe fn stream_open(read: i64, size: i64, answer: i64) -> i64 {
 /// `answer` is the address of an [`Answer`].
 pub unsafe fn stream_initial(handle: i64, answer: i64) -> i64 {
     // SAFETY: the caller's promise.
-    unsafe { texts(answer, || json(&get(&STREAMS, handle)?.lock().initial(wall())?)) }
+    unsafe { texts(answer, || get(&STREAMS, handle)?.lock().initial(wall())?.to_json()) }
 }
 
 /// The limit of a batch without another one.
@@ -279,18 +279,18 @@ pub unsafe fn stream_latest(handle: i64, request: i64, size: i64, answer: i64) -
         texts(answer, || {
             let request = parse(text(request, size)?)?;
             let offset = get(&STREAMS, handle)?.lock().latest(&request, clock::now())?;
-            offset.map_or_else(|| Ok(String::new()), |offset| json(&offset))
+            offset.map_or_else(|| Ok(String::new()), |offset| offset.to_json())
         })
     }
 }
 
-/// The ends of the journals.
+/// The ends of the journals, as an offset.
 ///
 /// # Safety
 /// `answer` is the address of an [`Answer`].
 pub unsafe fn stream_newest(handle: i64, answer: i64) -> i64 {
     // SAFETY: the caller's promise.
-    unsafe { texts(answer, || json(&get(&STREAMS, handle)?.lock().newest(clock::now().instant)?)) }
+    unsafe { texts(answer, || get(&STREAMS, handle)?.lock().newest(clock::now().instant)?.to_json()) }
 }
 
 /// Cuts a batch into tasks.

@@ -37,7 +37,9 @@ impl Frame {
 
     /// A frame without a range, for a stream.
     pub fn of_stream(options: &BTreeMap<String, String>) -> Outcome<Self> {
-        Ok(Frame { version: VERSION.to_owned(), options: ReadOptions::new(options)?, ranges: Vec::new() })
+        let options = ReadOptions::new(options)?;
+        options.check_stream()?;
+        Ok(Frame { version: VERSION.to_owned(), options, ranges: Vec::new() })
     }
 
     /// Reads what was written as JSON.

@@ -82,6 +82,12 @@ const WRITE: [&str; 11] = [
 /// Spark gives these to sources and sinks on its own account.
 const OF_SPARK: [&str; 3] = ["checkpointlocation", "querydescription", "queryname"];
 
+/// Properties of a table in the catalog.
+const OF_A_TABLE: [&str; 4] = ["location", "owner", "provider", "external"];
+
+const NO_TABLE: &str = "Spark keeps no options for a table of the catalog (CREATE TABLE ... USING quire); make a view instead: \
+                        CREATE TEMPORARY VIEW ... USING quire OPTIONS (...)";
+
 /// The beginning of the names of options for the paths of columns.
 const FIELD: &str = "field.";
 
@@ -218,7 +224,13 @@ impl ReadOptions {
         let directories = given.directories()?;
         let url = given.text("url");
         if url.is_some() != directories.is_empty() {
-            return Err(Failure::option("path, url: exactly one of them says where the messages are"));
+            let reason = "path, url: exactly one of them says where the messages are";
+            let is_table = options.is_empty();
+            return Err(Failure::option(if is_table {
+                format!("{reason}; {NO_TABLE}")
+            } else {
+                reason.into()
+            }));
         }
         if let Some(url) = url.filter(|url| !url.starts_with("quire://")) {
             let reason = "is no quire://host:port; a directory goes into path";
@@ -282,6 +294,25 @@ impl ReadOptions {
         })
     }
 
+    /// Refuses the options that only a batch read has.
+    pub fn check_stream(&self) -> Outcome<()> {
+        if self.last_values.is_some() {
+            return Err(Failure::option(
+                "lastValues: spark.read has it, spark.readStream does not; a query over the stream gets each change, also with \
+                 includeDeletes",
+            ));
+        }
+        let ending = match (self.ending_ns, &self.ending) {
+            (Some(_), _) => "endingTimestamp",
+            (None, Place::Latest) => return Ok(()),
+            (None, _) => "endingOffsets",
+        };
+        Err(Failure::option(format!(
+            "{ending}: spark.read has it, spark.readStream does not; trigger(availableNow=True) ends a query at the present end of the \
+             log, and a condition on position or timestamp leaves out what comes later"
+        )))
+    }
+
     /// Where it reads, for messages to people.
     pub fn places(&self) -> String {
         self.url.clone().unwrap_or_else(|| self.directories.join(", "))
@@ -321,6 +352,10 @@ impl WriteOptions {
         let url = match (given.text("path"), given.text("url")) {
             (Some(path), None) => format!("file:{}", local_path("path", path)?),
             (None, Some(url)) => url.to_owned(),
+            (None, None) if options.is_empty() => {
+                let reason = "path, url: exactly one of them says where the messages go";
+                return Err(Failure::option(format!("{reason}; {NO_TABLE}")));
+            }
             _ => return Err(Failure::option("path, url: exactly one of them says where the messages go")),
         };
         let local = |key: &str| given.text(key).map(|text| local_path(key, text)).transpose();
@@ -354,6 +389,9 @@ impl Given {
             let is_known = known.iter().any(|name| name.to_lowercase() == *key);
             if is_known || OF_SPARK.contains(&key.as_str()) || (has_paths && key.starts_with(FIELD)) {
                 continue;
+            }
+            if OF_A_TABLE.contains(&key.as_str()) {
+                return Err(Failure::option(format!("{key}: no such option; {NO_TABLE}")));
             }
             let hint = match closest(key, known.iter().copied()) {
                 Some(name) => format!("did you mean {name}?"),

@@ -5,6 +5,7 @@
 //! restarted query reads the journal that it left.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::time::Duration;
 
 use quire_arrow::Plan;
@@ -12,6 +13,7 @@ use quire_types::Timestamp;
 use quire_types::time::{Instant, Now};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::ser::{Formatter, Serializer};
 
 use crate::failure::{Failure, Outcome};
 use crate::journals::{Identity, Range, identity, locate, reader, reader_of, refreshed};
@@ -89,7 +91,15 @@ pub struct Batch {
 }
 
 impl Offset {
-    /// An offset of a checkpoint.
+    /// Its JSON, in the one spelling that offsets have.
+    pub fn to_json(&self) -> Outcome<String> {
+        let mut text = Vec::new();
+        let written = self.serialize(&mut Serializer::with_formatter(&mut text, Spelling));
+        written.map_err(|error| Failure::internal(error.to_string()))?;
+        String::from_utf8(text).map_err(|error| Failure::internal(error.to_string()))
+    }
+
+    /// An offset of a checkpoint, in any spelling.
     fn of(value: &Value) -> Outcome<Self> {
         let offset = Offset::deserialize(value).ok().filter(|offset| offset.v == VERSION);
         offset.ok_or_else(|| {
@@ -104,12 +114,7 @@ impl Offset {
 impl Stream {
     /// A query that begins or continues.
     pub fn new(mut read: Read, now: Now) -> Outcome<Self> {
-        if read.frame.options.last_values.is_some() {
-            return Err(Failure::option(
-                "lastValues: spark.read has it, spark.readStream does not; a query over the stream gets each change, also with \
-                 includeDeletes",
-            ));
-        }
+        read.frame.options.check_stream()?;
         // A query that was not told where to begin begins with what comes.
         read.frame.options.starting.get_or_insert(Start::Latest);
         read.check(now.wall)?;
@@ -162,7 +167,7 @@ impl Stream {
     /// The end of the next batch; `None` when there is none.
     pub fn latest(&mut self, request: &Latest, now: Now) -> Outcome<Option<Offset>> {
         let begun = self.begun(&Offset::of(&request.start)?, now.wall)?;
-        let mut ends = self.newest(now.instant)?;
+        let mut ends = self.ends(now.instant)?;
         for (directory, end) in &mut ends {
             *end = (*end).max(begun[directory]);
         }
@@ -178,8 +183,14 @@ impl Stream {
         self.offset(&begun, &ends).map(Some)
     }
 
+    /// The ends of the journals as an offset, for reports of progress. Spark asks often, so it has no records, which would have to be read.
+    pub fn newest(&mut self, now: Instant) -> Outcome<Offset> {
+        let place = |(directory, end)| (directory, Place { from: end, to: end, at: None });
+        Ok(Offset { v: VERSION, journals: self.ends(now)?.into_iter().map(place).collect() })
+    }
+
     /// The ends of the journals.
-    pub fn newest(&mut self, now: Instant) -> Outcome<BTreeMap<String, u64>> {
+    fn ends(&mut self, now: Instant) -> Outcome<BTreeMap<String, u64>> {
         if let Some(head) = &self.head {
             return Ok(head.clone());
         }
@@ -198,7 +209,15 @@ impl Stream {
 
     /// Cuts a batch into tasks.
     pub fn plan(&mut self, batch: &Batch, now: Timestamp) -> Outcome<Planned> {
-        let ranges: Vec<Range> = Offset::of(&batch.end)?
+        let end = Offset::of(&batch.end)?;
+        // Spark compares offsets as text. It begins a batch from an offset to the same one when another version of quire has spelled the
+        // first of them, and that batch was read before.
+        if let Some(start) = &batch.start
+            && Offset::of(start)? == end
+        {
+            return Ok(Planned::default());
+        }
+        let ranges: Vec<Range> = end
             .journals
             .into_iter()
             .map(|(directory, Place { from, to, at })| Range {
@@ -304,5 +323,58 @@ impl Stream {
             journals.insert(directory.clone(), Place { from, to, at: identity(&found, to) });
         }
         Ok(Offset { v: VERSION, journals })
+    }
+}
+
+/// The spelling of `json.dumps` in Python: blanks after commas and colons, and only ASCII.
+///
+/// PySpark reads the offsets of a source in Python and spells them anew, in this way. Spark takes an offset of another spelling for another
+/// offset, so the source on the JVM spells them in this way, too. A query can then change its source.
+struct Spelling;
+
+impl Formatter for Spelling {
+    fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, is_first: bool) -> io::Result<()> {
+        if is_first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, is_first: bool) -> io::Result<()> {
+        if is_first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(b": ")
+    }
+
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
+        for character in fragment.chars() {
+            if matches!(character, ' '..='~') {
+                out.write_all(&[character as u8])?;
+                continue;
+            }
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_are_spelled_as_python_spells_them() {
+        let place = Place { from: 0, to: 500, at: Some(("4711|17|".into(), u64::MAX)) };
+        let odd = "/data/\u{7f}ä\u{1f600}\n\"\\\u{1}".to_owned();
+        let journals = [("/data".to_owned(), place), (odd, Place { from: 1, to: 1, at: None })];
+        let offset = Offset { v: VERSION, journals: journals.into() };
+        let text = offset.to_json().unwrap();
+        let expected = concat!(
+            r#"{"v": 1, "journals": {"/data": {"from": 0, "to": 500, "at": ["4711|17|", 18446744073709551615]}, "#,
+            r#""/data/\u007f\u00e4\ud83d\ude00\n\"\\\u0001": {"from": 1, "to": 1, "at": null}}}"#
+        );
+        assert_eq!(text, expected);
+        assert_eq!(Offset::of(&serde_json::from_str(&text).unwrap()), Ok(offset));
     }
 }

@@ -196,3 +196,38 @@ fn another_journal_and_another_source_are_noticed() {
         assert!(failure.text.contains("an offset of another source or version"), "{failure}");
     }
 }
+
+#[test]
+fn a_batch_from_an_offset_to_itself_reads_nothing_in_any_spelling() {
+    let directory = tempfile::tempdir().unwrap();
+    let (at, clock) = (directory.path(), Clock(Duration::ZERO));
+    publish(at, 1, 10);
+    let mut stream = stream(json!({"path": at, "startingOffsets": "earliest"}), clock);
+    let start = initial(&mut stream, clock);
+    let end = latest(&mut stream, &start, Limit::All(true), clock).unwrap();
+    let mut tasks = |start: Option<&Value>, end: &Value| {
+        let batch = Batch { start: start.cloned(), end: end.clone() };
+        stream.plan(&batch, clock.now().wall).unwrap().tasks.len()
+    };
+    assert_eq!(tasks(Some(&start), &end), 1);
+    assert_eq!(tasks(None, &end), 1, "the end knows where the batch began");
+    assert_eq!(tasks(Some(&end), &end), 0);
+    // Members in another order.
+    let journals = end["journals"].as_object().unwrap().iter().map(|(directory, place)| {
+        format!(r#"{directory:?} : {{"at":{}, "to":{},"from":{} }}"#, place["at"], place["to"], place["from"])
+    });
+    let text = format!(r#"{{ "journals":{{{}}},"v":1}}"#, journals.collect::<Vec<_>>().join(","));
+    assert_eq!(tasks(Some(&serde_json::from_str(&text).unwrap()), &end), 0);
+}
+
+#[test]
+fn the_newest_offset_is_the_end_of_the_log_in_the_form_of_an_offset() {
+    let directory = tempfile::tempdir().unwrap();
+    let (at, clock) = (directory.path(), Clock(Duration::ZERO));
+    publish(at, 1, 10);
+    let mut stream = stream(json!({"path": at, "startingOffsets": "earliest"}), clock);
+    let newest = serde_json::to_value(stream.newest(clock.now().instant).unwrap()).unwrap();
+    assert_eq!(place(&newest, at), (10, 10));
+    let keys = |offset: &Value| -> Vec<String> { offset.as_object().unwrap().keys().cloned().collect() };
+    assert_eq!(keys(&newest), keys(&initial(&mut stream, clock)));
+}

@@ -50,7 +50,8 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
 
     @hiding_traceback()
     def reportLatestOffset(self) -> dict[str, Any]:
-        return self._stream.newest()
+        newest: dict[str, Any] = json.loads(self._stream.newest())
+        return newest
 
     @hiding_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ds.InputPartition]:
