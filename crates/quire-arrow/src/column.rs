@@ -7,6 +7,7 @@ use arrow_schema::{DataType, Field, FieldRef, Fields};
 use quire_expression::message_type::FieldId;
 
 use crate::field::timestamp_type;
+use crate::predicate::Kind;
 use crate::spec::{Attribute, FieldType};
 use crate::variant::variant_fields;
 
@@ -69,6 +70,15 @@ pub(crate) fn entries_field(parts: Fields) -> FieldRef {
 }
 
 impl Attribute {
+    /// The kind of value that a condition compares; `None` for an attribute without a value that can be compared.
+    pub(crate) fn kind(self) -> Option<Kind> {
+        match self.data_type() {
+            DataType::Int64 | DataType::Int32 | DataType::Timestamp(..) => Some(Kind::Whole),
+            DataType::Utf8 => Some(Kind::Text),
+            _ => None,
+        }
+    }
+
     fn data_type(self) -> DataType {
         match self {
             Attribute::Position | Attribute::TimestampNs | Attribute::Sequence => DataType::Int64,

@@ -14,7 +14,7 @@ use crate::column::{Column, Content};
 use crate::counted::CountedRanges;
 use crate::field::Value;
 use crate::last_values::Positions;
-use crate::predicate::Predicate;
+use crate::predicate::{Kind, Predicate};
 use crate::scan::{Scan, ScanError};
 use crate::spec::{
     AggregateSpec, Attribute, BATCH_BYTES_MAX, COLUMNS_MAX, ColumnSpec, FieldType, Literal, Operator,
@@ -101,15 +101,26 @@ impl Plan {
         let mut topics = Wanted { rule, predicates: Vec::new() };
         let (mut attribute_predicates, mut field_predicates) = (Vec::new(), Vec::new());
         for spec in spec.predicates {
-            let predicate = Predicate { operator: spec.operator, values: spec.values, negated: spec.negated };
-            match spec.source {
-                Source::Attribute(Attribute::Topic) => topics.predicates.push(predicate),
-                Source::Attribute(attribute) => attribute_predicates.push((attribute, predicate)),
-                Source::Field { path, r#type } => {
-                    field_predicates.push((compiler.path(&path, &path)?, r#type, predicate));
+            match spec.source.clone() {
+                Source::Attribute(attribute) => {
+                    let Some(kind) = attribute.kind() else {
+                        let reason = format!("{attribute:?} has no value to compare");
+                        return Err(SpecError::Predicate { reason });
+                    };
+                    let predicate = Predicate::new(spec, kind)?;
+                    match attribute {
+                        Attribute::Topic => topics.predicates.push(predicate),
+                        _ => attribute_predicates.push((attribute, predicate)),
+                    }
                 }
-                // Known to hold of every row or of none: nothing that a scan could leave out early.
-                Source::Array { .. } | Source::Map { .. } | Source::Struct(_) | Source::Constant(_) => (),
+                Source::Field { path, r#type } => {
+                    let field = compiler.path(&path, &path)?;
+                    field_predicates.push((field, r#type, Predicate::new(spec, Kind::of_field(r#type))?));
+                }
+                source => {
+                    let reason = format!("{source:?} is neither an attribute nor a field with one value");
+                    return Err(SpecError::Predicate { reason });
+                }
             }
         }
         let filter = spec.filter.map(|text| Filter::parse(&text, &FilterOptions::default())).transpose()?;
@@ -156,8 +167,8 @@ impl Plan {
             let Some(between) = Between::of(predicate) else { continue };
             let (mut first, mut last) = match attribute {
                 Attribute::Position => (between.lowest, between.highest),
-                Attribute::Timestamp => between.timestamps(reader, 1000)?,
-                Attribute::TimestampNs => between.timestamps(reader, 1)?,
+                Attribute::Timestamp => self.timestamps(&between, reader, 1000)?,
+                Attribute::TimestampNs => self.timestamps(&between, reader, 1)?,
                 _ => continue,
             };
             (first, last) = (first.max(1), last.max(0));
@@ -174,6 +185,34 @@ impl Plan {
         }
         narrowed.limit = narrowed.limit.max(narrowed.after);
         Ok(narrowed)
+    }
+
+    /// The first and the last position at which the time of a row, in units of `unit_ns`, can be between the limits.
+    fn timestamps(
+        &self,
+        between: &Between,
+        reader: &Reader,
+        unit_ns: i128,
+    ) -> Result<(i64, i64), JournalError> {
+        let position_before = |ns: i128| -> Result<i64, JournalError> {
+            // A time before 1970 is before every record.
+            if ns < 0 {
+                return Ok(0);
+            }
+            let ns = u64::try_from(ns).unwrap_or(u64::MAX);
+            Ok(reader.position_before(Timestamp::from_ns(ns))?.get() as i64)
+        };
+        let first = match between.lowest {
+            i64::MIN => 1,
+            lowest => position_before(i128::from(lowest) * unit_ns - 1)?.saturating_add(1),
+        };
+        let last = match between.highest {
+            i64::MAX => i64::MAX,
+            // The record of an event can be written any time after the event.
+            _ if self.0.includes_events => i64::MAX,
+            highest => position_before((i128::from(highest) + 1) * unit_ns - 1)?,
+        };
+        Ok((first, last))
     }
 
     /// Cuts a range into parts of about `part_size` bytes, more and smaller ones when `part_count_min` asks for it. Only blocks that hold a
@@ -366,26 +405,6 @@ impl Between {
             (Operator::GreaterOrEqual, false) | (Operator::Less, true) => Between { lowest: highest, ..all },
             _ => return None,
         })
-    }
-
-    /// First and last position of the records whose time, in units of `unit_ns`, is between the two limits.
-    fn timestamps(&self, reader: &Reader, unit_ns: i64) -> Result<(i64, i64), JournalError> {
-        let position_before = |ns: i64| -> Result<i64, JournalError> {
-            // A time before 1970 is before every record.
-            match u64::try_from(ns) {
-                Ok(ns) => Ok(reader.position_before(Timestamp::from_ns(ns))?.get() as i64),
-                Err(_) => Ok(0),
-            }
-        };
-        let first = match self.lowest {
-            i64::MIN => 1,
-            lowest => position_before(lowest.saturating_mul(unit_ns).saturating_sub(1))?.saturating_add(1),
-        };
-        let last = match self.highest {
-            i64::MAX => i64::MAX,
-            highest => position_before(highest.saturating_add(1).saturating_mul(unit_ns).saturating_sub(1))?,
-        };
-        Ok((first, last))
     }
 }
 

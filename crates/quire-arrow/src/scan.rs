@@ -15,7 +15,6 @@ use crate::counted::CountedRanges;
 use crate::event::Event;
 use crate::last_values::Positions;
 use crate::plan::{Bounds, Compiled, Plan};
-use crate::spec::Attribute;
 
 /// The batches of a range, in the order of the log. Ends after the first error.
 pub struct Scan {
@@ -429,9 +428,7 @@ impl Matcher {
             return false;
         }
         for (attribute, predicate) in &compiled.attribute_predicates {
-            if !matches!(attribute, Attribute::DataBinary | Attribute::DataVariant | Attribute::Headers)
-                && !predicate.holds(attribute_value(*attribute, record, &mut self.texts, event))
-            {
+            if !predicate.holds(attribute_value(*attribute, record, &mut self.texts, event)) {
                 return false;
             }
         }

@@ -32,7 +32,7 @@ pub struct ScanSpec {
     /// A content filter (`docs/filters.md`).
     #[serde(default)]
     pub filter: Option<String>,
-    /// What is known to hold of every wanted row. May be used to leave rows out, and leaves none out for which they hold.
+    /// Conditions that are all true of every row that is returned. Parts of the log in which one of them cannot be true are not read.
     #[serde(default)]
     pub predicates: Vec<PredicateSpec>,
     /// Includes the changes of messages of queues: one row for every run of neighbors with the same change.
@@ -318,6 +318,12 @@ pub enum SpecError {
     Function {
         /// The attribute.
         attribute: Attribute,
+    },
+    /// A condition asks for what its value is not.
+    #[error("a condition of the scan: {reason}")]
+    Predicate {
+        /// What is wrong.
+        reason: String,
     },
     /// A number is out of its range.
     #[error("{key}: {value} is not between 1 and {limit}")]

@@ -495,4 +495,17 @@ fn who_held_queue_messages_comes_with_its_own_times() {
             ["-", "lost", "expired", "released"].map(String::from).to_vec(),
         )
     );
+    // An event is older than its record, which is after the messages of its time.
+    for (operator, time, expected) in
+        [("less_or_equal", 7_000_000, 1), ("less", 8_000_001, 4), ("greater", 7_000_000, 3)]
+    {
+        let condition = format!(
+            r#", "predicates": [{{"source": {{"attribute": "timestamp_ns"}}, "operator": "{operator}", "values": [{time}]}}]}}"#
+        );
+        let spec = spec.strip_suffix('}').unwrap().to_owned() + &condition;
+        let plan = Plan::new(ScanSpec::from_json(&spec).unwrap()).unwrap();
+        let bounds = plan.narrow(&reader, all(&reader)).unwrap();
+        let rows: usize = read(&plan, &reader, bounds).iter().map(RecordBatch::num_rows).sum();
+        assert_eq!(rows, expected, "{operator} {time}");
+    }
 }

@@ -102,7 +102,7 @@ pub fn defined_by(option: &str, definitions: &str) -> Outcome<Vec<Column>> {
         ))
     })?;
     for (number, column) in columns.iter().enumerate() {
-        if find(&columns[..number], &column.name).is_some() {
+        if named(&columns[..number], &column.name.to_lowercase()).next().is_some() {
             return Err(Failure::option(format!("{option}: the column {} is defined twice", column.name)));
         }
         if has_other_type(&column.data_type) {
@@ -130,12 +130,28 @@ pub(crate) fn specs(schema: &Schema, options: &ReadOptions) -> Outcome<Vec<Colum
     schema.columns.iter().map(|column| spec(column, options)).collect()
 }
 
-/// Refuses a path for a column that is not there. `schema` has all columns of the frame.
+/// Refuses a path for a column that is not there, and one for several. `schema` has all columns of the frame.
 pub(crate) fn check_paths(schema: &Schema, options: &ReadOptions) -> Outcome<()> {
-    match options.field_paths.keys().find(|name| schema.column(name).is_none()) {
-        Some(name) => Err(Failure::option(format!("field.{name}: there is no such column"))),
-        None => Ok(()),
+    for option in options.field_paths.keys() {
+        let names: Vec<&str> = named(&schema.columns, option).map(|column| column.name.as_str()).collect();
+        match names.as_slice() {
+            [_] => (),
+            [] => return Err(Failure::option(format!("field.{option}: there is no such column"))),
+            names => {
+                return Err(Failure::option(format!(
+                    "field.{option}: it could be the path of each of the columns {}: Spark does not keep the case of options; \
+                     rename all but one of them",
+                    names.join(", ")
+                )));
+            }
+        }
     }
+    Ok(())
+}
+
+/// The columns that have this name in some case. `lower` is the name in lower case.
+fn named<'a>(columns: &'a [Column], lower: &str) -> impl Iterator<Item = &'a Column> {
+    columns.iter().filter(move |column| column.name.to_lowercase() == lower)
 }
 
 /// Where a column of a condition is read from, with its type; `None` when it is no column with one value.
@@ -145,7 +161,7 @@ pub(crate) fn source(
     options: &ReadOptions,
 ) -> Outcome<Option<(Source, Type)>> {
     let Some((first, members)) = path.split_first() else { return Ok(None) };
-    let Some(root) = schema.column(first) else { return Ok(None) };
+    let Some(root) = find(&schema.columns, first) else { return Ok(None) };
     let (mut at, mut steps) = (root, vec![]);
     for name in members {
         let Type::Struct(columns) = &at.data_type else { return Ok(None) };

@@ -33,7 +33,7 @@ pub struct Read {
     pub frame: Frame,
     /// The columns that the scan returns.
     schema: Schema,
-    /// The columns that conditions name.
+    /// The columns of the frame: those that conditions and options name.
     all: Schema,
     conditions: Vec<Expression>,
     limit: Option<u64>,
@@ -117,8 +117,11 @@ impl Read {
         &self.frame.options
     }
 
-    /// Checks columns and filter.
+    /// Checks the columns of the frame and the filter. The columns that the query does not use, too: a mistake in one of them does not come
+    /// and go with the query, and the source in Python, which builds all of them, finds it as well.
     pub fn check(&self, now: Timestamp) -> Outcome<()> {
+        let everything = Read { schema: self.all.clone(), aggregation: None, ..self.clone() };
+        everything.scanned(now)?;
         self.scanned(now).map(drop)
     }
 

@@ -90,16 +90,15 @@ impl Schema {
     pub fn to_json(&self) -> String {
         struct_json(&self.columns).to_string()
     }
-
-    /// The column of this name, in any case.
-    pub fn column(&self, name: &str) -> Option<&Column> {
-        find(&self.columns, name)
-    }
 }
 
-/// The column of this name. Spark does not look at the case of names.
+/// The column of exactly this name, if there is one and no other.
+///
+/// Spark names columns in conditions and aggregates as the schema has them, also if the query wrote another case. With
+/// `spark.sql.caseSensitive`, several columns can have names that differ in their case only.
 pub(crate) fn find<'a>(columns: &'a [Column], name: &str) -> Option<&'a Column> {
-    columns.iter().find(|column| column.name.to_lowercase() == name.to_lowercase())
+    let mut found = columns.iter().filter(|column| column.name == name);
+    found.next().filter(|_| found.next().is_none())
 }
 
 impl Column {

@@ -296,3 +296,34 @@ fn statistics_come_from_the_indexes() {
     assert_eq!(few["rows"], 10);
     assert!(few["bytes"].as_u64() < everything["bytes"].as_u64());
 }
+
+#[test]
+fn a_mistake_in_a_column_is_found_also_when_the_query_does_not_use_it() {
+    let directory = tempfile::tempdir().unwrap();
+    trades(directory.path(), 10);
+    let check = |options: &[(&str, &str)], columns: &[(&str, &str)]| {
+        let frame = frame(directory.path(), options).unwrap();
+        let used = schema(&[("position", "long")]);
+        let read = json!({"frame": frame, "schema": used, "columns": schema(columns)});
+        call(abi::check, &read.to_string()).map(drop)
+    };
+    let columns = [("position", "long"), ("px", "double")];
+    assert_eq!(check(&[("field.px", "/price")], &columns), Ok(()));
+    for (options, columns, reason) in [
+        (vec![("field.py", "/price")], columns.to_vec(), "field.py: there is no such column"),
+        (vec![("field.px", "price")], columns.to_vec(), "is no path"),
+        (
+            vec![],
+            vec![("position", "long"), ("px", "decimal(10,2)")],
+            "column px: decimal(10,2) cannot be read",
+        ),
+        (
+            vec![("field.px", "/price")],
+            vec![("position", "long"), ("px", "double"), ("PX", "double")],
+            "it could be the path of each of the columns px, PX",
+        ),
+    ] {
+        let failure = check(&options, &columns).unwrap_err();
+        assert!(failure["text"].as_str().unwrap().contains(reason), "{failure}");
+    }
+}

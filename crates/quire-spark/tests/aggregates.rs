@@ -22,7 +22,7 @@ fn read(directory: &std::path::Path, conditions: Value, aggregation: Value) -> V
 }
 
 fn functions(by_topic: bool) -> Value {
-    let group = if by_topic { json!([["Topic"]]) } else { json!([]) };
+    let group = if by_topic { json!([["topic"]]) } else { json!([]) };
     json!({"group": group, "functions": [
         {"name": "count"},
         {"name": "min", "column": ["position"]},

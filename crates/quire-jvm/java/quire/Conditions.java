@@ -14,10 +14,11 @@ import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
 import org.apache.spark.sql.connector.expressions.aggregate.Max;
 import org.apache.spark.sql.connector.expressions.aggregate.Min;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.DateType;
 import org.apache.spark.sql.types.IntegralType;
-import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.TimestampType;
+import org.apache.spark.unsafe.types.UTF8String;
 
 /** Expressions of Spark as the core reads them. The core decides what it takes. */
 final class Conditions {
@@ -87,7 +88,8 @@ final class Conditions {
         if (value == null) {
             return Collections.singletonMap("literal", null);
         }
-        boolean isText = literal.dataType() instanceof StringType;
+        // In another collation, texts are not compared by their bytes, and bytes that are no UTF-8 are not text for the core.
+        boolean isText = DataTypes.StringType.equals(literal.dataType()) && ((UTF8String) value).isValid();
         // Their values are microseconds and days.
         boolean isTime = literal.dataType() instanceof TimestampType || literal.dataType() instanceof DateType;
         boolean isWhole = literal.dataType() instanceof IntegralType;

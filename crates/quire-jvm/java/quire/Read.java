@@ -62,9 +62,7 @@ final class Read {
         Map<String, Object> parts = new LinkedHashMap<>();
         parts.put("frame", new Json.Raw(frame));
         parts.put("schema", new Json.Raw(schema.json()));
-        if (!conditions.isEmpty() || aggregation != null) {
-            parts.put("columns", new Json.Raw(columns.json()));
-        }
+        parts.put("columns", new Json.Raw(columns.json()));
         if (!conditions.isEmpty()) {
             parts.put("conditions", conditions);
         }
