@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from quire import _quire
 from quire._arguments import check_type
@@ -47,8 +48,10 @@ def arrow_table(rows: _quire.Rows, fields: Fields, message_type: str) -> pa.Tabl
     spec = {
         "columns": [{"name": name, "field": {"path": path, "type": kind}} for name, path, kind in flat],
     }
-    reader: Any = pa.RecordBatchReader.from_stream(rows.scan(json.dumps(spec), message_type))
-    table = reader.read_all()
+    scan = rows.scan(json.dumps(spec), message_type)
+    reader: Any = pa.RecordBatchReader.from_stream(scan)
+    # The stream cannot have a NUL in a name.
+    table = reader.read_all().rename_columns(scan.names)
     nested = [(index, column) for index, column in enumerate(columns) if column[2] == _NESTED]
     if nested and message_type != "json":
         reason = f"{nested[0][1][1]!r} has objects or lists, which only JSON messages have as a column"
@@ -63,10 +66,20 @@ def arrow_table(rows: _quire.Rows, fields: Fields, message_type: str) -> pa.Tabl
 def pandas_frame(table: pa.Table) -> pd.DataFrame:
     """Raises `ConfigError` without pandas."""
     try:
-        import pandas  # noqa: F401
+        import pandas as pd
     except ImportError:
         raise ConfigError("pandas is not installed: pip install pandas") from None
-    frame: pd.DataFrame = table.to_pandas()
+    # Without these types, integers become floats where one of them is missing, and lose digits.
+    nullable = {
+        "int8": pd.Int8Dtype(),
+        "int16": pd.Int16Dtype(),
+        "int32": pd.Int32Dtype(),
+        "int64": pd.Int64Dtype(),
+    }
+    frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True)
+    for index, column in enumerate(table.columns):
+        if column.null_count and str(column.type) in nullable:
+            frame.isetitem(index, column.to_pandas(types_mapper=lambda kind: nullable.get(str(kind))))
     return frame
 
 
@@ -135,30 +148,86 @@ def _nested_array(values: list[Any]) -> pa.Array:
 
     try:
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+    except (pa.ArrowException, OverflowError):
         return pa.array(
             [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
         )
 
 
 def _document(data: bytes) -> Any:
-    """The message, or `None` for one that is not JSON: it has no fields."""
+    """The message, or `None` for one that is not JSON, or nested deeper than Python reads: it has no fields."""
+    # As the core reads it: bytes that are not UTF-8 and lone surrogates are U+FFFD.
+    text = data.decode("utf-8", "replace")
     try:
-        return json.loads(data)
-    except ValueError:
+        parse_int = _integer if _LONG.search(text) else None
+        document = json.loads(text, parse_int=parse_int, parse_constant=_not_json)
+    except (ValueError, RecursionError):
         return None
+    if text.count("[") + text.count("{") > _DEPTH_MAX and _is_deep(document):
+        return None
+    return _without_surrogates(document) if "\\u" in text else document
+
+
+#: That of the core: a deeper message is malformed.
+_DEPTH_MAX = 256
+#: Python reads no integers of more digits from text.
+_DIGITS_MAX = 4300
+_LONG = re.compile(f"[0-9]{{{_DIGITS_MAX + 1}}}")
+
+
+def _not_json(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _integer(digits: str) -> int | str:
+    return int(digits) if len(digits) <= _DIGITS_MAX else digits
+
+
+def _is_deep(document: Any) -> bool:
+    level = [document]
+    for _ in range(_DEPTH_MAX):
+        containers = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [inner for values in containers for inner in values if isinstance(inner, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def _without_surrogates(value: Any) -> Any:
+    match value:
+        case str():
+            return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
+        case dict():
+            return {_without_surrogates(name): _without_surrogates(inner) for name, inner in value.items()}
+        case list():
+            return [_without_surrogates(inner) for inner in value]
+        case _:
+            return value
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _value_at(document: Any, path: str) -> Any:
+    """The value as filters find it: a name in a list is the list of the values of its objects."""
+    if not isinstance(document, dict):
+        return None
     steps: list[str | int] = [path[2:-1]]
     if path.startswith("/"):
         steps = []
         for part in path[1:].split("/"):
             name, *indexes = part.split("[")
             steps += [name, *(int(index.removesuffix("]")) for index in indexes)]
+    value: Any = document
     for step in steps:
-        if isinstance(step, str):
-            document = document.get(step) if isinstance(document, dict) else None
-        else:
-            document = document[step] if isinstance(document, list) and step < len(document) else None
-    return document
+        match value, step:
+            case dict(), str():
+                value = value.get(step)
+            case list(), str():
+                found = [inner[step] for inner in value if isinstance(inner, dict) and step in inner]
+                value = found or None
+            case list(), int():
+                value = value[step] if step < len(value) else None
+            case _:
+                value = value if step == 0 else None
+    return value

@@ -1,13 +1,13 @@
 //! The columns of messages whose fields are not described: their names and types are read from the messages.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use quire_expression::filter::path_of;
-use quire_expression::message_type::{Arena, FieldId, FieldPlan, MessageType, Number, Value};
-use serde::de::{IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use quire_expression::message_type::{
+    Arena, FieldId, FieldPlan, MessageType, Number, Value, json_member_names,
+};
 
+use crate::field::utf8;
 use crate::plan::check_path;
 use crate::spec::{FieldType, SpecError};
 
@@ -22,13 +22,14 @@ pub enum Inferred {
 
 /// The fields at the top level of JSON messages as paths, in the order in which they first appear. What is not a JSON object has none.
 pub fn top_level_fields<'a>(messages: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
-    let (mut known, mut paths) = (BTreeSet::new(), Vec::new());
+    let (mut known, mut paths, mut arena) = (BTreeSet::new(), Vec::new(), Arena::default());
     for data in messages {
-        let Ok(Names(names)) = serde_json::from_slice::<Names>(data) else { continue };
-        for name in names {
-            if !known.contains(&name) {
-                paths.extend(path_to(&name));
-                known.insert(name);
+        arena.reset();
+        let Ok(names) = json_member_names(data, &arena) else { continue };
+        for name in names.iter().filter_map(|name| utf8(name)) {
+            if !known.contains(name) {
+                paths.extend(path_to(name));
+                known.insert(name.to_owned());
             }
         }
     }
@@ -131,33 +132,6 @@ fn is_integer(text: &[u8]) -> bool {
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
-/// The names of the members of an object.
-struct Names(Vec<String>);
-
-impl<'de> Deserialize<'de> for Names {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(NamesVisitor)
-    }
-}
-
-struct NamesVisitor;
-
-impl<'de> Visitor<'de> for NamesVisitor {
-    type Value = Names;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Names, A::Error> {
-        let mut names = Vec::new();
-        while let Some((name, IgnoredAny)) = members.next_entry::<String, IgnoredAny>()? {
-            names.push(name);
-        }
-        Ok(Names(names))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +181,14 @@ mod tests {
             pair("/less", "Type(String)"),
         ];
         assert_eq!(inferred(&messages), expected);
+    }
+
+    #[test]
+    fn a_message_has_its_fields_whatever_else_is_in_it() {
+        let deep = format!(r#"{{"deep": {}1{}}}"#, "[".repeat(200), "]".repeat(200));
+        let messages = [r#"{"a\ud800": 1, "b": "\udfff", "c\u0000d": 2}"#, &deep, r#" {"last": true} "#];
+        let paths: Vec<String> = inferred(&messages).into_iter().map(|(path, _)| path).collect();
+        assert_eq!(paths, ["/a\u{fffd}", "/b", "/c\0d", "/deep", "/last"]);
     }
 
     #[test]

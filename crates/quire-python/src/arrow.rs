@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{RecordBatch, RecordBatchReader};
-use arrow_schema::{ArrowError, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -38,6 +38,9 @@ pub fn scan_journal(
 /// A range of the log, read once through the Arrow C stream interface.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct ArrowScan {
+    /// The names of the columns.
+    #[pyo3(get)]
+    names: Vec<String>,
     batches: Mutex<Option<Box<dyn Batches>>>,
     outcome: Arc<Mutex<Outcome>>,
 }
@@ -79,7 +82,7 @@ struct Outcome {
 
 #[pymethods]
 impl ArrowScan {
-    /// The stream. It can be taken once.
+    /// The stream. It can be taken once. The C interface ends a name at its first NUL, so the names of the stream have U+FFFD there.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -114,7 +117,8 @@ impl ArrowScan {
 impl ArrowScan {
     /// A scan that was not read from yet.
     pub fn of(batches: Box<dyn Batches>) -> Self {
-        ArrowScan { batches: Mutex::new(Some(batches)), outcome: Arc::default() }
+        let names = batches.schema().fields().iter().map(|field| field.name().clone()).collect();
+        ArrowScan { names, batches: Mutex::new(Some(batches)), outcome: Arc::default() }
     }
 }
 
@@ -157,8 +161,29 @@ impl Iterator for Stream {
 
 impl RecordBatchReader for Stream {
     fn schema(&self) -> SchemaRef {
-        self.batches.schema()
+        let schema = self.batches.schema();
+        let fields = without_nul(schema.fields());
+        if fields == *schema.fields() { schema } else { Arc::new(Schema::new(fields)) }
     }
+}
+
+/// The fields with U+FFFD for each NUL in their names.
+fn without_nul(fields: &Fields) -> Fields {
+    fields.iter().map(field_without_nul).collect()
+}
+
+fn field_without_nul(field: &FieldRef) -> FieldRef {
+    let renamed = |data_type| Arc::new(Field::clone(field).with_data_type(data_type));
+    let field = match field.data_type() {
+        DataType::Struct(members) => renamed(DataType::Struct(without_nul(members))),
+        DataType::List(element) => renamed(DataType::List(field_without_nul(element))),
+        DataType::Map(entries, is_sorted) => renamed(DataType::Map(field_without_nul(entries), *is_sorted)),
+        _ => field.clone(),
+    };
+    if field.name().contains('\0') {
+        return Arc::new(Field::clone(&field).with_name(field.name().replace('\0', "\u{fffd}")));
+    }
+    field
 }
 
 pub(crate) fn plan(py: Python<'_>, spec: &str) -> PyResult<Plan> {

@@ -61,6 +61,8 @@ def batches(scan: ArrowScan, on_skip: Callable[[int, int, str], object]) -> Iter
     """Yields the batches of a scan. Calls `on_skip` for records that were left out. Raises the error that ended the scan."""
     import pyarrow as pa
 
+    names = scan.names
+    has_nul = any("\0" in name for name in names)
     stream: Any = pa.RecordBatchReader.from_stream(scan)
     told = 0
     while True:
@@ -74,7 +76,8 @@ def batches(scan: ArrowScan, on_skip: Callable[[int, int, str], object]) -> Iter
         told = len(skipped)
         if batch is None:
             return
-        yield batch
+        # The stream cannot have a NUL in a name.
+        yield batch.rename_columns(names) if has_nul else batch
 
 
 def _fields(fields: Mapping[str, str]) -> Iterator[dict[str, Any]]:

@@ -204,6 +204,23 @@ impl Format for Json {
     }
 }
 
+/// The names of the members of a whole message, in their order. A root that is not an object has none.
+pub(super) fn member_names<'a>(data: &'a [u8], arena: &'a Arena) -> Result<&'a [&'a [u8]], Malformed> {
+    let mut scanner = Scanner::new(data);
+    let mut names = arena.list();
+    scanner.skip_blanks();
+    if scanner.peek() == b'{' {
+        scanner.for_each_member(|scanner, name| {
+            push(&mut names, name.decoded(arena)?)?;
+            scanner.skip_value(1)
+        })?;
+    } else {
+        scanner.skip_value(0)?;
+    }
+    scanner.end()?;
+    Ok(names.into_bump_slice())
+}
+
 /// The members of an object that was checked before.
 pub(super) fn all_members<'a>(
     raw: &'a [u8],

@@ -200,6 +200,14 @@ impl MessageType {
     }
 }
 
+/// The names of the members of a whole JSON message, in their order, one that is repeated each time. A root that is not an object has none.
+///
+/// # Errors
+/// The message is not JSON.
+pub fn json_member_names<'a>(data: &'a [u8], arena: &'a Arena) -> Result<&'a [&'a [u8]], Malformed> {
+    json::member_names(data, arena)
+}
+
 /// Receives the members of a compound value.
 type Visit<'f, 'a> = &'f mut dyn FnMut(&'a [u8], Value<'a>) -> Result<(), Malformed>;
 
