@@ -116,7 +116,16 @@ def test_what_cannot_be_a_message_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize(
-    ("column", "text"), [("topic", ""), ("topic", "ü" * 513), ("correlation_id", "x" * 256), ("topic", None)]
+    ("column", "text"),
+    [
+        ("topic", ""),
+        ("topic", "ü" * 513),
+        ("topic", "a\nb"),
+        ("topic", "a\0"),
+        ("topic", "a\x85b"),
+        ("correlation_id", "x" * 256),
+        ("topic", None),
+    ],
 )
 def test_a_row_that_cannot_be_a_message_is_refused_before_any_other_is_published(
     spark: SparkSession, tmp_path: Path, column: str, text: str | None
@@ -127,6 +136,34 @@ def test_a_row_that_cannot_be_a_message_is_refused_before_any_other_is_published
         bad.write.format("quire").mode("append").save(str(tmp_path / "j"))
     assert not (tmp_path / "j").exists()
     assert not list(tmp_path.glob("j.staging/*")), "nothing is left behind"
+
+
+@pytest.mark.parametrize("size", [(1 << 20), 17 << 20])
+def test_a_row_above_the_limit_of_the_server_is_refused_before_any_other_is_published(
+    spark: SparkSession, tmp_path: Path, size: int
+) -> None:
+    transport = {"address": "127.0.0.1:0", "max_message_size": "64KB" if size < 16 << 20 else "16MB"}
+    config = quire.Config(data_directory=tmp_path / "data", transport=transport)
+    with quire.Server(config) as server:
+
+        def write(size: int) -> None:
+            large = f.expr(f"concat('{{\"id\":', id, ',\"x\":\"', repeat('x', {size}), '\"}}')")
+            data = f.when(f.col("id") == 3, large).otherwise(f.to_json(f.struct("id")))
+            options = {
+                "url": server.url,
+                "topic": "t",
+                "txnId": "monday",
+                "stagingDirectory": str(tmp_path / "s"),
+            }
+            frame = spark.range(0, 5, 1, 1).select(data.alias("data"))
+            frame.write.format("quire").mode("append").options(**options).save()
+
+        with pytest.raises(PySparkException, match=r"column data: a row has \d+ bytes, the server takes"):
+            write(size)
+        assert not list(server.journal.read())
+        # The rows of a batch that was refused are not those of the batch for ever.
+        write(10)
+        assert [message.json()["id"] for message in server.journal.read()] == list(range(5))
 
 
 def test_a_write_without_an_identity_that_fails_leaves_nothing_behind(
@@ -150,6 +187,8 @@ def test_a_publisher_whose_name_is_too_long_is_refused_before_anything_is_staged
         _sink.StreamWriter(WriteOptions(url="memory:", publisher="p" * 219), frame.schema, False)
     with pytest.raises(quire.BadTopicError, match=r"topic: .* 1024"):
         _sink.BatchWriter(WriteOptions(url="memory:", topic="x" * 1025), frame.schema, False)
+    with pytest.raises(quire.BadTopicError, match=r"topic: .* control character"):
+        _sink.BatchWriter(WriteOptions(url="memory:", topic="a\tb"), frame.schema, False)
     assert not list(tmp_path.iterdir())
 
 

@@ -398,6 +398,11 @@ impl ClientCore {
         self.store.released()
     }
 
+    /// The size of the largest message that the server takes, in bytes; `None` before the first logon.
+    pub fn message_size_max(&self) -> Option<u32> {
+        self.message_size_max
+    }
+
     /// Why the server takes no publishes for now: its disk is full or has failed.
     pub fn storage_failure(&self) -> Option<&Failure> {
         self.storage_failure.as_ref()

@@ -8,6 +8,56 @@ use arrow_schema::{ArrowError, DataType};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
+use quire_arrow::Messages;
+use quire_expression::topic;
+
+use crate::errors;
+use crate::interpreter;
+
+/// A topic or a correlation id that no message can have.
+enum BadRow {
+    Topic(topic::TopicError),
+    CorrelationId(usize),
+}
+
+/// Checks rows as `publish_rows` does, for callers that publish later. Returns the size of the largest data, in bytes. Only the server
+/// knows its limit.
+#[pyfunction]
+pub fn check_rows(py: Python<'_>, rows: ArrowRows) -> PyResult<usize> {
+    let messages = Messages::new(&rows.0).map_err(|error| PyValueError::new_err(format!("rows: {error}")))?;
+    let checked = interpreter::outside(py, || {
+        let (mut largest, mut known_topic) = (0, "");
+        for message in messages.from_row(0, 0) {
+            if message.topic != known_topic || known_topic.is_empty() {
+                topic::check_name(message.topic.as_bytes()).map_err(BadRow::Topic)?;
+                known_topic = message.topic;
+            }
+            if message.correlation_id.len() > quire_command::CORRELATION_SIZE_MAX {
+                return Err(BadRow::CorrelationId(message.correlation_id.len()));
+            }
+            largest = largest.max(message.data.len());
+        }
+        Ok(largest)
+    });
+    checked.map_err(|bad| match bad {
+        BadRow::Topic(error) => {
+            errors::new_error(py, "bad_topic", &format!("column topic: a row has a bad topic: {error}"), 0)
+        }
+        BadRow::CorrelationId(size) => {
+            let limit = quire_command::CORRELATION_SIZE_MAX;
+            let reason = format!("a row has {size} bytes there, the limit is {limit}");
+            errors::bad_option(py, "column correlation_id", &reason)
+        }
+    })
+}
+
+/// Raises when no message can have the topic.
+#[pyfunction]
+pub fn check_topic(py: Python<'_>, topic: &str) -> PyResult<()> {
+    topic::check_name(topic.as_bytes())
+        .map(drop)
+        .map_err(|error| errors::new_error(py, "bad_topic", &format!("topic: {error}"), 0))
+}
 
 /// A record batch of any library, without a copy. Its content is checked: text is UTF-8, and every value is inside its column.
 pub struct ArrowRows(pub RecordBatch);

@@ -783,6 +783,12 @@ impl Client {
         self.handle.client().instance()
     }
 
+    /// The size of the largest message that the server takes, in bytes; `None` before the first logon.
+    #[getter]
+    fn message_size_max(&self) -> Option<u32> {
+        self.handle.client().message_size_max()
+    }
+
     #[getter]
     fn persisted(&self) -> u64 {
         self.handle.client().persisted()

@@ -70,6 +70,8 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(json::has_other_keys, module)?)?;
     module.add_function(wrap_pyfunction!(json::is_json, module)?)?;
     module.add_function(wrap_pyfunction!(json::json_members, module)?)?;
+    module.add_function(wrap_pyfunction!(arrow_rows::check_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(arrow_rows::check_topic, module)?)?;
     module.add_function(wrap_pyfunction!(message::copy_message, module)?)?;
     module.add_function(wrap_pyfunction!(message::test_message, module)?)?;
     module.add_function(wrap_pyfunction!(fork::forked, module)?)

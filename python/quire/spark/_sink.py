@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ from pyspark import TaskContext
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
-from quire._errors import BadTopicError, ConfigError, QuireError
-from quire._quire import check_headers
+from quire._errors import BadTopicError, ConfigError, MessageTooLargeError, QuireError
+from quire._quire import check_headers, check_rows, check_topic
 from quire.client._base import left_until
 from quire.client._blocking import Client
 from quire.spark._failures import hiding_traceback
@@ -23,8 +23,8 @@ from quire.spark._staging import Part, StagedBatch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The limits of the protocol for a topic, a correlation id, and a client name, in bytes.
-TOPIC_SIZE_MAX, CORRELATION_SIZE_MAX, NAME_SIZE_MAX = 1024, 255, 255
+#: The limit of the protocol for a client name, in bytes.
+NAME_SIZE_MAX = 255
 
 #: Messages of one batch: sequences are the number of the batch times this, plus the place in it. Spark's batches end long before.
 BATCH_ROWS_MAX = 1 << 32
@@ -145,8 +145,8 @@ def _check_columns(schema: t.StructType, options: WriteOptions) -> None:
         raise ConfigError(
             "topic: neither the option nor a column of this name, with text, says where the messages go"
         )
-    if options.topic is not None and len(options.topic.encode()) > TOPIC_SIZE_MAX:
-        raise BadTopicError(f"topic: a topic has up to {TOPIC_SIZE_MAX} bytes")
+    if options.topic is not None:
+        check_topic(options.topic)
     if types.get("correlation_id", "string") != "string":
         raise ConfigError(f"column correlation_id: it is {types['correlation_id']}, not text")
     if types.get("headers", "map<string,binary>") not in ("map<string,binary>", "map<string,string>"):
@@ -178,14 +178,21 @@ def _stage(options: WriteOptions, sink: str, batch: str, iterator: Iterator[pa.R
     ]
     schema = pa.schema(wanted)
 
+    largest = 0
+
     def columns() -> Iterator[pa.RecordBatch]:
+        nonlocal largest
         for rows in iterator:
-            yield pa.record_batch(
+            checked = pa.record_batch(
                 [_column(rows, name, kind, options) for name, kind in wanted], schema=schema
             )
+            # In the task, so that a mistake is found before a part of the batch is published.
+            largest = max(largest, check_rows(checked))
+            yield checked
 
     staged = StagedBatch(options.staging_directory, sink, batch)
-    return Staged(sink, batch, staged.write(partition, columns(), schema))
+    part = staged.write(partition, columns(), schema)
+    return Staged(sink, batch, replace(part, largest=largest))
 
 
 def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType, options: WriteOptions) -> pa.Array:
@@ -199,35 +206,10 @@ def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType, options: WriteOp
     column = rows.column(place).cast(kind)
     if column.null_count and name not in ("correlation_id", "headers"):
         raise (BadTopicError if name == "topic" else ConfigError)(f"column {name}: a row has NULL there")
-    if name == "topic":
-        _check_sizes(
-            column,
-            1,
-            TOPIC_SIZE_MAX,
-            BadTopicError(f"column topic: a row has none, or one of more than {TOPIC_SIZE_MAX} bytes"),
-        )
-    elif name == "headers":
+    if name == "headers":
         for row in column.filter(column.is_valid()):
             check_headers(dict(row.as_py()))
-    elif name == "correlation_id":
-        _check_sizes(
-            column,
-            0,
-            CORRELATION_SIZE_MAX,
-            ConfigError(f"column correlation_id: a row has more than {CORRELATION_SIZE_MAX} bytes there"),
-        )
     return column
-
-
-def _check_sizes(column: pa.Array, least: int, most: int, error: QuireError) -> None:
-    """Checks the sizes in the task, so that a mistake is found before a part of the batch is published."""
-    import pyarrow.compute
-
-    # Its functions are made when it is loaded, which the type checkers do not see.
-    compute: Any = pyarrow.compute
-    found = compute.min_max(compute.binary_length(column)).as_py()
-    if found["min"] is not None and not least <= found["min"] <= found["max"] <= most:
-        raise error
 
 
 def _publish(options: WriteOptions, sink: str, batch: StagedBatch, parts: Sequence[Part], first: int) -> None:
@@ -236,23 +218,38 @@ def _publish(options: WriteOptions, sink: str, batch: StagedBatch, parts: Sequen
         batch.discard_parts()
         return
     was_settled = batch.is_settled
-    kept = batch.settle(parts)
-    count = sum(part.rows for part in kept)
+    if was_settled:
+        parts = batch.settle(())
+    count = sum(part.rows for part in parts)
     if count >= BATCH_ROWS_MAX:
         raise QuireError(f"a batch of {count} messages is too large; limit it with maxMessagesPerTrigger")
-    if count:
-        with Client(
-            options.url, name=sink, user=options.user, password=password(options.password_file), wait=True
-        ) as client:
-            if not was_settled and client.persisted > first:
-                raise QuireError(
-                    f"{sink}: the log has message {client.persisted} of this sink, but the staging directory does not know how it "
-                    "got there; publishing again could repeat messages"
-                )
-            deadline = monotonic() + options.flush_timeout.total_seconds()
-            _send(client, batch.read(kept), first, deadline)
-            client.flush(timeout=left_until(deadline))
+    if not count:
+        batch.settle(parts)
+        batch.finish(0)
+        return
+    with Client(
+        options.url, name=sink, user=options.user, password=password(options.password_file), wait=True
+    ) as client:
+        if not was_settled:
+            _check_beginning(client, sink, parts, first)
+        deadline = monotonic() + options.flush_timeout.total_seconds()
+        _send(client, batch.read(batch.settle(parts)), first, deadline)
+        client.flush(timeout=left_until(deadline))
     batch.finish(count)
+
+
+def _check_beginning(client: Client, sink: str, parts: Sequence[Part], first: int) -> None:
+    """Raises when the batch cannot be published, before it is settled: the next run of it may have other rows."""
+    if client.persisted > first:
+        raise QuireError(
+            f"{sink}: the log has message {client.persisted} of this sink, but the staging directory does not know how it "
+            "got there; publishing again could repeat messages"
+        )
+    largest, limit = max(part.largest for part in parts), client._core.message_size_max
+    if limit is not None and largest > limit:
+        raise MessageTooLargeError(
+            f"column data: a row has {largest} bytes, the server takes messages of up to {limit} bytes; nothing was published"
+        )
 
 
 def _send(client: Client, batches: Iterable[pa.RecordBatch], first: int, deadline: float) -> None:

@@ -54,6 +54,8 @@ class Part:
     rows: int
     bytes: int
     checksum: int
+    #: Bytes of its largest message.
+    largest: int = 0
 
 
 class StagedBatch:

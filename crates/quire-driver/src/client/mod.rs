@@ -580,6 +580,11 @@ impl Client {
         self.shared.inner.lock().core.released()
     }
 
+    /// See [`ClientCore::message_size_max`].
+    pub fn message_size_max(&self) -> Option<u32> {
+        self.shared.inner.lock().core.message_size_max()
+    }
+
     /// See [`ClientCore::is_bookmark_missing`].
     pub fn is_bookmark_missing(&self, subscription: u32) -> bool {
         self.shared.inner.lock().core.is_bookmark_missing(subscription)
