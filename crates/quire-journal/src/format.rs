@@ -11,7 +11,7 @@ use quire_types::Timestamp;
 pub(crate) const VERSION: u32 = 5;
 
 /// The versions that this build reads, as an error names them.
-pub(crate) const READABLE_VERSIONS: &str = "versions 1, 2, 3 and 4";
+pub(crate) const READABLE_VERSIONS: &str = "versions 1, 2, 3, 4 and 5";
 
 /// Where the first batch of a segment begins, in bytes.
 pub(crate) const SEGMENT_HEADER_SIZE: u64 = 4096;

@@ -447,8 +447,8 @@ fn a_segment_of_a_later_version_is_refused_by_its_name_and_version() {
     journal.close().unwrap();
     let segment = Path::new(MEMORY).join("quire.0000000000.journal");
     let mut bytes = disk.read(&segment).unwrap();
-    assert_eq!(bytes[8..12], [4, 0, 0, 0]);
-    for version in [5u32, 0, u32::MAX] {
+    assert_eq!(bytes[8..12], [5, 0, 0, 0]);
+    for version in [6u32, 0, u32::MAX] {
         bytes[8..12].copy_from_slice(&version.to_le_bytes());
         repair_segment_header(&mut bytes);
         disk.open(&segment).unwrap().write_at(&bytes, 0).unwrap();
@@ -456,7 +456,7 @@ fn a_segment_of_a_later_version_is_refused_by_its_name_and_version() {
         assert_eq!(
             error.to_string(),
             format!(
-                "{}: journal format version {version}; this build reads versions 1, 2, 3 and 4",
+                "{}: journal format version {version}; this build reads versions 1, 2, 3, 4 and 5",
                 segment.display()
             )
         );
