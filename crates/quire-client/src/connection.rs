@@ -192,6 +192,7 @@ impl Connection {
                 if ends_for_good(code) || (!core.is_up() && *core.state() == State::Connecting) {
                     core.finish(Some(Failure::new(code, reason)));
                 }
+                core.ending();
                 core.events.push_back(Event::ConnectionEnded { reason: reason.to_owned() });
             }
         }

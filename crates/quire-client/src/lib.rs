@@ -292,8 +292,7 @@ pub struct ClientCore {
     /// The limit that the server sent at logon.
     message_size_max: Option<u32>,
     publisher: u64,
-    /// The journal of the server takes no more writes.
-    storage_failure: Option<Failure>,
+    storage_failure: Option<StorageFailure>,
     subscriptions: Subscriptions,
     leases: Leases,
     commands: Commands,
@@ -405,7 +404,7 @@ impl ClientCore {
 
     /// Why the server takes no publishes for now: its disk is full or has failed.
     pub fn storage_failure(&self) -> Option<&Failure> {
-        self.storage_failure.as_ref()
+        self.storage_failure.as_ref().map(|failed| &failed.failure)
     }
 
     /// Publishes that are kept because they are not known to be persisted.
@@ -576,8 +575,7 @@ impl ClientCore {
         self.connection = None;
         self.store.rewind();
         let unsaid = self.leases.disconnected();
-        // It was this server's disk; whether the next one can store is for it to say.
-        self.storage_failure = None;
+        self.ending();
         self.backoff.failed(now);
         if matches!(self.state, State::Closed(_)) {
             return;
@@ -727,7 +725,7 @@ impl ClientCore {
 
     fn check_open(&self) -> Result<(), Failure> {
         self.check_not_closed()?;
-        self.storage_failure.clone().map_or(Ok(()), Err)
+        self.storage_failure().cloned().map_or(Ok(()), Err)
     }
 
     fn set_state(&mut self, state: State) {
@@ -751,6 +749,11 @@ impl ClientCore {
     }
 
     // The following are reports of a connection while it decodes (see `connection`).
+
+    /// The connection ends. A failure of the disk of its server is not that of the next connection, which publishes from now on are for.
+    fn ending(&mut self) {
+        self.storage_failure = None;
+    }
 
     fn logged_on(&mut self, now: Instant, logged_on: &LoggedOn<'_>) {
         self.publisher = logged_on.publisher;
@@ -820,6 +823,13 @@ impl ClientCore {
         self.instance = Instance { number: number as u16, name: self.instances[number].clone() };
         self.subscriptions.reach_instance(&self.instance.name);
     }
+}
+
+/// The journal of the server of this connection takes no writes for now.
+struct StorageFailure {
+    /// The first sequence that is not persisted.
+    from: u64,
+    failure: Failure,
 }
 
 /// An instance and its number among those of the client.

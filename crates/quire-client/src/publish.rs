@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use super::receipt::frame_size_max;
-use super::{ClientCore, Event, Failure, FailureCode, Sequence};
+use super::{ClientCore, Event, Failure, FailureCode, Sequence, StorageFailure};
 use quire_command::{Code, FailureScope, Publish, TOPIC_SIZE_MAX};
 use quire_types::{Delay, Headers, Timestamp};
 use quire_wire::{Encode, replace_delay};
@@ -160,6 +160,10 @@ impl ClientCore {
         // Also when another server has acknowledged this sequence or a higher one: this server now has the repeated publishes.
         self.store.persisted(sequence);
         self.numbered.persisted(sequence);
+        // The server reports a failure from the first sequence that is not persisted, so its journal takes writes again.
+        if self.storage_failure.as_ref().is_some_and(|failed| sequence >= failed.from) {
+            self.storage_failure = None;
+        }
         if sequence > self.persisted || self.store.released() > released {
             self.persisted = self.persisted.max(sequence);
             self.events.push_back(Event::Persisted);
@@ -171,7 +175,7 @@ impl ClientCore {
         if scope == FailureScope::AllFromHere {
             // No publish is lost yet: the store keeps them for the next server that can take them.
             self.commands.fail_flushes(&failure, &mut self.events);
-            self.storage_failure = Some(failure);
+            self.storage_failure = Some(StorageFailure { from: sequence, failure });
             self.events.push_back(Event::StateChanged);
             return;
         }

@@ -82,6 +82,43 @@ fn a_flush_waits_for_every_earlier_publish() {
     assert_eq!(hear(&mut core, &failed), [(fourth, Err(Code::StorageFull.into()))]);
 }
 
+/// Hands a reply of the server to the client.
+fn hear(core: &mut ClientCore, reply: &Reply<'_>) {
+    let mut bytes = Vec::new();
+    reply.encode(&mut bytes);
+    core.handle_received(Instant(0), bytes.into()).unwrap();
+}
+
+/// A client whose server has no room for its first publish.
+fn stalled() -> ClientCore {
+    let mut core = ClientCore::new(config("client"), Instant(0));
+    core.handle_connected(Instant(0));
+    let logged_on = quire_command::LoggedOn { version: 1, publisher: 7, ..Default::default() };
+    hear(&mut core, &Reply::LoggedOn(quire_command::LoggedOn { message_size_max: 1 << 20, ..logged_on }));
+    core.publish(&numbered(Sequence::Auto)).unwrap();
+    let (code, scope) = (Code::StorageFull, FailureScope::AllFromHere);
+    hear(&mut core, &Reply::PublishFailed { sequence: 1, code, scope, reason: "full" });
+    let refused = core.publish(&numbered(Sequence::Auto)).unwrap_err();
+    assert!(matches!(refused, PublishError::Refused(failure) if failure.code == Code::StorageFull));
+    core
+}
+
+#[test]
+fn a_publish_is_taken_as_soon_as_the_server_reports_that_its_disk_has_room() {
+    let reason = "the journal takes writes again";
+    let ends = Reply::Error { code: Code::StorageFull, reason };
+    // The acknowledgement and the end of the connection may arrive apart. The end comes alone when every publish was persisted before.
+    for reply in [Reply::Persisted { sequence: 1 }, ends] {
+        let mut core = stalled();
+        hear(&mut core, &reply);
+        assert_eq!(core.publish(&numbered(Sequence::Auto)).unwrap(), Some(2));
+        let flush = core.flush().unwrap();
+        core.handle_disconnected(Instant(0));
+        let answered = |event| matches!(event, Event::Answered { command, .. } if command == flush);
+        assert!(!std::iter::from_fn(|| core.poll_event()).any(answered), "the next connection answers it");
+    }
+}
+
 #[test]
 fn a_flush_sends_its_command_when_no_acknowledgement_would_say_as_much() {
     let acknowledged_rarely = ClientConfig { ack_interval: Duration::from_secs(1), ..config("client") };
