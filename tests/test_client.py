@@ -416,6 +416,37 @@ def test_publishing_from_many_threads_loses_nothing(server: ScriptedServer, clie
     assert [record.sequence for record in server.log] == list(range(1, 801))
 
 
+@pytest.mark.parametrize("topic", ["", "a\nb", "a\x00", "x" * 1025])
+def test_a_text_that_is_no_topic_is_refused_at_the_call(client: quire.Client, topic: str) -> None:
+    with client.subscribe("^") as everything:
+        calls: list[Callable[[], object]] = [
+            lambda: client.publish(topic, b"1"),
+            lambda: client.publish(topic, b"1", sequence=None),
+            lambda: client.publish_receipt(topic, b"1"),
+            lambda: client.publish_many(topic, [b"1"]),
+            lambda: client.publish_many("orders", [quire.Publish(b"1", topic=topic)]),
+            lambda: client.delta_publish(topic, {"n": 1}),
+            lambda: client.subscribe(topic),
+            lambda: client.sow(topic),
+            lambda: client.sow_and_subscribe(topic),
+            lambda: client.sow_delete(topic, keys=["1"]),
+        ]
+        for call in calls:
+            with pytest.raises(quire.BadTopicError):
+                call()
+        client.publish("orders", b"2")
+        client.flush(PATIENCE)
+        assert bytes(everything.get(timeout=PATIENCE).data) == b"2"
+
+
+async def test_a_text_that_is_no_topic_is_refused_at_the_call_of_an_asyncio_client() -> None:
+    async with quire.AsyncClient("memory:topics") as client:
+        for topic in ("", "a\nb", "a\x00", "x" * 1025):
+            with pytest.raises(quire.BadTopicError):
+                await client.publish(topic, b"1")
+        await client.flush(PATIENCE)
+
+
 #: Without another thread of Python: a fork may not return in the child while such a thread begins or ends.
 _FORKS = """
 import os, sys

@@ -273,8 +273,9 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
             journal.find("0")
         with pytest.raises(quire.ConfigError, match="message_type"):
             journal.append("t", b"", publisher="p", message_type="yaml")
-        with pytest.raises(quire.ConfigError, match="topic"):
-            journal.append("t" * 70_000, b"", publisher="p")
+        for topic in ("", "t" * 1025, "a\nb", "a\x00"):
+            with pytest.raises(quire.BadTopicError, match="topic"):
+                journal.append(topic, b"", publisher="p")
         with pytest.raises(quire.ConfigError, match="sequence"):
             journal.append("t", b"", publisher="p", sequence=0)
         assert journal.appended == 0

@@ -18,9 +18,20 @@ from quire.client._options import ClientOptions
 from support.faulty_server import FaultyServer
 from support.scripted_server import ScriptedServer
 from support.waiting import PATIENCE, wait_until
+from support.ways_in import configured
 
 #: A server refuses it, because of its control character.
-REFUSED = "no\ntopic"
+#: A topic whose messages need a key, which these do not have.
+REFUSED = "keyed"
+
+
+@pytest.fixture
+def url(way_in: str, tmp_path: Path) -> Iterator[str]:
+    """All ways in, with the topic `REFUSED`."""
+    topic = {"name": REFUSED, "message_type": "json"}
+    with configured(way_in, tmp_path, sow_topic=topic) as place, quire.Client(**place, name="first"):
+        # The other clients join the engine of this one.
+        yield place["url"]
 
 
 @pytest.fixture
@@ -59,13 +70,13 @@ def test_a_refusal_reaches_its_receipt_and_not_the_flush(url: str) -> None:
         good, bad = client.publish_receipt("orders", b"1"), client.publish_receipt(REFUSED, b"2")
         asks: list[Callable[[], object]] = [lambda: bad.wait(PATIENCE), bad.result]
         for ask in asks:
-            with pytest.raises(quire.BadTopicError, match="control character") as caught:
+            with pytest.raises(quire.BadMessageError, match="key") as caught:
                 ask()
             assert (caught.value.sequence, caught.value.topic) == (2, REFUSED)
         assert bad.done()
         [failure] = bad.failures
         copy = pickle.loads(pickle.dumps(failure))
-        assert (type(copy), copy.sequence, copy.topic) == (quire.BadTopicError, 2, REFUSED)
+        assert (type(copy), copy.sequence, copy.topic) == (quire.BadMessageError, 2, REFUSED)
         assert good.wait(PATIENCE) == 1
         client.flush(PATIENCE)
 
@@ -73,7 +84,7 @@ def test_a_refusal_reaches_its_receipt_and_not_the_flush(url: str) -> None:
 async def test_a_refusal_is_raised_where_the_receipt_is_awaited(url: str) -> None:
     async with quire.AsyncClient(url) as client:
         good, bad = await client.publish_receipt("orders", b"1"), await client.publish_receipt(REFUSED, b"2")
-        with pytest.raises(quire.BadTopicError) as caught:
+        with pytest.raises(quire.BadMessageError) as caught:
             await bad
         assert (caught.value.sequence, caught.value.topic) == (2, REFUSED)
         assert await good == 1
@@ -199,7 +210,7 @@ def test_a_repeat_of_a_sequence_is_followed_too(url: str) -> None:
     with quire.Client(url) as client:
         assert client.publish_receipt("orders", b"1", sequence=5).wait(PATIENCE) == 5
         assert client.publish_receipt("orders", b"1", sequence=5).wait(PATIENCE) == 5
-        with pytest.raises(quire.BadTopicError):
+        with pytest.raises(quire.BadMessageError):
             client.publish_receipt(REFUSED, b"1", sequence=5).wait(PATIENCE)
         with client.subscribe("orders", bookmark="[0:0|1|]") as replay:
             assert [message.sequence for message in replay] == [5]
@@ -223,7 +234,7 @@ def test_a_function_is_called_with_the_receipt(url: str, caplog: pytest.LogCaptu
         client.flush(PATIENCE)
     assert called == [
         ("quire-receipts", True, []),
-        ("quire-receipts", True, ["bad_topic"]),
+        ("quire-receipts", True, ["bad_message"]),
         ("quire-receipts", True, []),
     ]
     assert caplog.text.count("ZeroDivisionError") >= 3
@@ -304,7 +315,7 @@ def test_the_refusals_of_a_batch_name_their_messages(url: str) -> None:
             quire.Publish(b"4", topic=REFUSED),
         ]
         batch = client.publish_many_receipt("orders", items)
-        with pytest.raises(quire.BadTopicError) as caught:
+        with pytest.raises(quire.BadMessageError) as caught:
             batch.wait(PATIENCE)
         assert (caught.value.sequence, caught.value.topic) == (2, REFUSED)
         assert caught.value.__notes__ == ["1 more message of the batch failed: see `failures`"]
@@ -314,7 +325,7 @@ def test_the_refusals_of_a_batch_name_their_messages(url: str) -> None:
         ]
         client.flush(PATIENCE)
         client.publish_many("orders", items)
-        with pytest.raises(quire.BadTopicError) as caught:
+        with pytest.raises(quire.BadMessageError) as caught:
             client.flush(PATIENCE)
         assert caught.value.sequence == 6
 
@@ -333,6 +344,13 @@ def test_the_refusals_of_a_batch_name_their_messages(url: str) -> None:
             [b"1", quire.Publish(b"2", topic="")],
             quire.BadTopicError,
             "topic: it is empty; it must have 1 to 1024 bytes",
+            1,
+        ),
+        (
+            "orders",
+            [b"1", quire.Publish(b"2", topic="a\nb")],
+            quire.BadTopicError,
+            r"topic: \"a\\nb\" has a control character at byte 1",
             1,
         ),
     ],
@@ -522,7 +540,7 @@ def test_waiting_for_a_sequence_raises_what_the_server_refused(url: str) -> None
     with quire.Client(url) as client:
         client.publish("orders", b"1")
         client.publish(REFUSED, b"2")
-        with pytest.raises(quire.BadTopicError, match="control character") as caught:
+        with pytest.raises(quire.BadMessageError, match="key") as caught:
             client.wait_persisted(2, PATIENCE)
         assert caught.value.sequence == 2
         client.wait_persisted(2, timeout=0)

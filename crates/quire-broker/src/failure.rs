@@ -27,6 +27,7 @@ pub fn code_of(error: &JournalError) -> Code {
         | JournalError::Truncated { .. }
         | JournalError::Version { .. } => Code::JournalCorrupt,
         JournalError::BadOption { .. } => Code::BadOption,
+        JournalError::Topic(_) => Code::BadTopic,
         JournalError::SequencesEnd { .. } => Code::LimitExceeded,
         JournalError::Closed => Code::ShuttingDown,
         JournalError::Behind { .. } | JournalError::Panicked => Code::Internal,

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use super::receipt::frame_size_max;
 use super::{ClientCore, Event, Failure, FailureCode, Sequence, StorageFailure};
 use quire_command::{Code, FailureScope, Publish, TOPIC_SIZE_MAX};
-use quire_types::{Delay, Headers, Timestamp};
+use quire_types::{Delay, Headers, Timestamp, TopicNameError, check_topic_name};
 use quire_wire::{Encode, replace_delay};
 
 /// A message to be published.
@@ -497,12 +497,18 @@ impl PublishStore {
 
 /// Whether a message or a delete may name the topic; else why not.
 pub(super) fn check_topic(topic: &str) -> Result<(), Failure> {
-    let reason = match topic.len() {
-        0 => "is empty".to_owned(),
-        1..=TOPIC_SIZE_MAX => return Ok(()),
-        size => format!("has {size} bytes"),
-    };
-    Err(Failure::new(Code::BadTopic, format!("topic: it {reason}; it must have 1 to {TOPIC_SIZE_MAX} bytes")))
+    check_topic_name(topic).map_err(|error| {
+        let size = match error {
+            TopicNameError::Control { topic, at } => {
+                let reason = format!("topic: {topic:?} has a control character at byte {at}");
+                return Failure::new(Code::BadTopic, reason);
+            }
+            TopicNameError::Empty => "is empty".to_owned(),
+            TopicNameError::TooLong { size } => format!("has {size} bytes"),
+        };
+        let reason = format!("topic: it {size}; it must have 1 to {TOPIC_SIZE_MAX} bytes");
+        Failure::new(Code::BadTopic, reason)
+    })
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use quire_journal::{
     Appended, AttributesBuffer, Bookmark, FileMaintenance, Headers, Journal, JournalError, NewAttributes,
     NewRecord, Options, Position, Progress, PublisherId, Reader, RecordKind, Recovery,
 };
+use quire_types::check_topic_name;
 
 use crate::clock::Clock;
 
@@ -68,7 +69,8 @@ impl SharedJournal {
     /// was looked at `bookmarks` gets its name, or `None` for a duplicate, which is dropped.
     ///
     /// # Errors
-    /// Why a record, or any, is not taken; those before it were. [`JournalError::SequencesEnd`] when no number is left for a record.
+    /// Why a record, or any, is not taken; those before it were. [`JournalError::Topic`] for a topic that a server would refuse, too.
+    /// [`JournalError::SequencesEnd`] when no number is left for a record.
     pub fn append<'a>(
         &self,
         head: &Head<'_>,
@@ -76,6 +78,7 @@ impl SharedJournal {
         data: impl IntoIterator<Item = &'a [u8]>,
         bookmarks: &mut Vec<Option<Bookmark>>,
     ) -> Result<(), JournalError> {
+        check_topic_name(head.topic)?;
         let mut attributes = AttributesBuffer::default();
         let mut inner = self.inner.lock();
         let Inner { journal, unpersisted_size_max, half } = inner.as_mut().ok_or(JournalError::Closed)?;

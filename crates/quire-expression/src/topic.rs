@@ -9,7 +9,7 @@ use regex::{Regex, RegexBuilder};
 use regex_syntax::hir::Look;
 use regex_syntax::hir::literal::Extractor;
 
-use quire_types::TOPIC_SIZE_MAX;
+use quire_types::{TopicNameError, check_topic_name};
 
 /// The limit of the compiled form of a pattern, in bytes: a thousand times the size of patterns for names, and small enough that a
 /// connection with many subscriptions stays harmless.
@@ -21,26 +21,12 @@ const PATTERN_CACHE_SIZE_MAX: usize = 256 * 1024;
 /// Why a text names no topic. The fault of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopicError {
-    /// A topic has at least one byte.
-    #[error("the topic is empty")]
-    Empty,
-    /// Above [`TOPIC_SIZE_MAX`].
-    #[error("the topic has {size} bytes, the limit is {TOPIC_SIZE_MAX}")]
-    TooLong {
-        /// Its size in bytes.
-        size: usize,
-    },
     /// A topic is UTF-8.
     #[error("the topic is not UTF-8 text")]
     NotText,
-    /// A topic has no control characters: they would be invisible where it is shown, and end a line of a list.
-    #[error("the topic {topic:?} has a control character at byte {at}")]
-    Control {
-        /// The topic.
-        topic: Box<str>,
-        /// Where, counted from 0.
-        at: usize,
-    },
+    /// The text is not a name.
+    #[error(transparent)]
+    Name(#[from] TopicNameError),
     /// The wildcards of other systems are not those of quire. As a name the text would match nothing.
     #[error(
         "{topic:?} looks like a wildcard of NATS or MQTT: a pattern is a regular expression, here {instead:?}"
@@ -73,15 +59,9 @@ pub fn is_pattern(topic: &str) -> bool {
 /// # Errors
 /// All of [`TopicError`] except [`TopicError::Pattern`] and [`TopicError::Wildcard`].
 pub fn check_name(topic: &[u8]) -> Result<&str, TopicError> {
-    let topic = match topic.len() {
-        0 => Err(TopicError::Empty),
-        1..=TOPIC_SIZE_MAX => std::str::from_utf8(topic).map_err(|_| TopicError::NotText),
-        size => Err(TopicError::TooLong { size }),
-    }?;
-    match topic.char_indices().find(|(_, character)| character.is_control()) {
-        Some((at, _)) => Err(TopicError::Control { topic: topic.into(), at }),
-        None => Ok(topic),
-    }
+    let topic = std::str::from_utf8(topic).map_err(|_| TopicError::NotText)?;
+    check_topic_name(topic)?;
+    Ok(topic)
 }
 
 /// Refuses a name that ends with a wildcard of another system: `a.>` of NATS, `a/#` of MQTT.
@@ -192,6 +172,8 @@ fn in_one_line(error: &regex::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use quire_types::TOPIC_SIZE_MAX;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -249,13 +231,13 @@ mod tests {
 
     #[test]
     fn what_is_no_topic_is_refused_with_its_reason() {
-        assert_eq!(TopicSelector::new("").unwrap_err(), TopicError::Empty);
+        assert_eq!(TopicSelector::new("").unwrap_err(), TopicNameError::Empty.into());
         assert_eq!(
             TopicSelector::new(&"x".repeat(TOPIC_SIZE_MAX + 1)).unwrap_err(),
-            TopicError::TooLong { size: TOPIC_SIZE_MAX + 1 }
+            TopicNameError::TooLong { size: TOPIC_SIZE_MAX + 1 }.into()
         );
         assert_eq!(check_name(b"\xff"), Err(TopicError::NotText));
-        assert_eq!(check_name(b"a\nb"), Err(TopicError::Control { topic: "a\nb".into(), at: 1 }));
+        assert_eq!(check_name(b"a\nb"), Err(TopicNameError::Control { topic: "a\nb".into(), at: 1 }.into()));
         for (topic, instead) in
             [("orders.>", "^orders[.]"), ("eu/orders/#", "^eu/orders/"), ("a.b.>", r"^a\.b[.]")]
         {

@@ -130,6 +130,9 @@ pub enum JournalError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The topic of a record is not the name of a topic.
+    #[error(transparent)]
+    Topic(#[from] quire_types::TopicNameError),
     /// A record was appended without a sequence, and its publisher has used the last one.
     #[error(
         "sequence: publisher {publisher} has used the last number, {}; append under another publisher",

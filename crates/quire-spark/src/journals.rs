@@ -213,6 +213,7 @@ impl From<JournalError> for Failure {
             | JournalError::Truncated { .. }
             | JournalError::Version { .. } => "journal_corrupt",
             JournalError::BadOption { .. } => "bad_option",
+            JournalError::Topic(_) => "bad_topic",
             JournalError::SequencesEnd { .. } => "limit_exceeded",
             JournalError::Closed => "shutting_down",
             JournalError::Behind { .. } | JournalError::Panicked => "internal",

@@ -9,6 +9,7 @@ mod headers;
 mod maintenance;
 pub mod time;
 mod timestamp;
+mod topic;
 mod verdict;
 
 pub use bookmark::{Bookmark, BookmarkError, Position, PublisherId};
@@ -18,7 +19,5 @@ pub use headers::{
 };
 pub use maintenance::{Action, Files};
 pub use timestamp::{Timestamp, TimestampError};
+pub use topic::{TOPIC_SIZE_MAX, TopicNameError, check_topic_name};
 pub use verdict::Verdict;
-
-/// The longest topic, in bytes: enough for any path-like name, small enough to be copied into every record.
-pub const TOPIC_SIZE_MAX: usize = 1024;

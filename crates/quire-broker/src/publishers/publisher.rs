@@ -371,6 +371,8 @@ impl Refusal {
 
 #[cfg(test)]
 mod tests {
+    use quire_types::TopicNameError;
+
     use super::*;
 
     fn publisher() -> Publisher {
@@ -391,7 +393,7 @@ mod tests {
         for sequence in [1, 2] {
             publisher.record(sequence, Position::new(sequence));
         }
-        publisher.refuse(3, Refusal::BadTopic(TopicError::Empty));
+        publisher.refuse(3, Refusal::BadTopic(TopicNameError::Empty.into()));
         for sequence in [4, 5] {
             publisher.record(sequence, Position::new(sequence - 1));
         }
@@ -401,7 +403,7 @@ mod tests {
             settle(&mut publisher, 4),
             [
                 Settled::Persisted(2),
-                Settled::Refused(3, Refusal::BadTopic(TopicError::Empty)),
+                Settled::Refused(3, Refusal::BadTopic(TopicNameError::Empty.into())),
                 Settled::Persisted(5)
             ]
         );
@@ -428,8 +430,11 @@ mod tests {
         publisher.queue_ack();
         publisher.queue_ack();
         assert_eq!(settle(&mut publisher, 1), [Settled::Persisted(9)]);
-        publisher.refuse(4, Refusal::BadTopic(TopicError::Empty));
+        publisher.refuse(4, Refusal::BadTopic(TopicNameError::Empty.into()));
         publisher.queue_ack();
-        assert_eq!(settle(&mut publisher, 1), [Settled::Refused(4, Refusal::BadTopic(TopicError::Empty))]);
+        assert_eq!(
+            settle(&mut publisher, 1),
+            [Settled::Refused(4, Refusal::BadTopic(TopicNameError::Empty.into()))]
+        );
     }
 }

@@ -11,11 +11,11 @@ use crate::link::*;
 /// Longer than any wait between two attempts to connect.
 const RECONNECT: Duration = Duration::from_secs(60);
 
-/// Servers refuse it, because of its control character. This client does not look for that.
-const REFUSED: &str = "no\ntopic";
+/// Messages to this topic have a key. Servers refuse them, because the topic keeps no last values.
+const REFUSED: &str = "keyed";
 
 fn message(topic: &'static str, sequence: Sequence) -> NewMessage<'static> {
-    message_of(topic, "{}", sequence)
+    NewMessage { key: if topic == REFUSED { "a" } else { "" }, ..message_of(topic, "{}", sequence) }
 }
 
 /// Publishes and follows a batch; gives its sequences and its receipt.
@@ -39,7 +39,7 @@ fn settled(link: &mut Link, client: usize) -> Vec<Settled> {
         .collect()
 }
 
-const BAD_TOPIC: FailureCode = FailureCode::Wire(Code::BadTopic);
+const NOT_LAST_VALUE: FailureCode = FailureCode::Wire(Code::NotLastValue);
 
 #[test]
 fn a_receipt_is_settled_when_its_messages_are_persisted_and_not_before() {
@@ -74,7 +74,7 @@ fn a_refusal_reaches_the_receipt_of_its_message_and_no_other() {
     let (_, batch) = follow(&mut link, client, &messages);
     let (_, after) = follow(&mut link, client, &messages[..1]);
     link.run();
-    let refusals = vec![(4, BAD_TOPIC), (6, BAD_TOPIC)];
+    let refusals = vec![(4, NOT_LAST_VALUE), (6, NOT_LAST_VALUE)];
     assert_eq!(
         settled(&mut link, client),
         [(before, vec![], None), (batch, refusals, None), (after, vec![], None)]
@@ -105,7 +105,10 @@ fn a_repeat_is_settled_when_the_server_has_looked_at_it() {
     let (_, refused) = follow(&mut link, client, &[message(REFUSED, Sequence::Given(4))]);
     assert_eq!(settled(&mut link, client), []);
     link.run();
-    assert_eq!(settled(&mut link, client), [(dropped, vec![], None), (refused, vec![(4, BAD_TOPIC)], None)]);
+    assert_eq!(
+        settled(&mut link, client),
+        [(dropped, vec![], None), (refused, vec![(4, NOT_LAST_VALUE)], None)]
+    );
     // Its original is under way, and of a batch one message is new.
     let (_, original) = follow(&mut link, client, &[message("orders", Sequence::Given(7))]);
     let (_, mixed) = follow(
@@ -116,7 +119,7 @@ fn a_repeat_is_settled_when_the_server_has_looked_at_it() {
     link.run();
     assert_eq!(
         settled(&mut link, client),
-        [(original, vec![], None), (mixed, vec![(7, BAD_TOPIC), (8, BAD_TOPIC)], None)]
+        [(original, vec![], None), (mixed, vec![(7, NOT_LAST_VALUE), (8, NOT_LAST_VALUE)], None)]
     );
     assert!(link.clients[client].answers.is_empty(), "nobody asked for the answer to a barrier");
 }
@@ -134,7 +137,7 @@ fn receipts_outlive_the_connection() {
     link.pass(RECONNECT);
     assert_eq!(
         settled(&mut link, client),
-        [(receipt, vec![(2, BAD_TOPIC)], None), (repeat, vec![(1, BAD_TOPIC)], None)]
+        [(receipt, vec![(2, NOT_LAST_VALUE)], None), (repeat, vec![(1, NOT_LAST_VALUE)], None)]
     );
 }
 
