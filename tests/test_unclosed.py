@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import os
 import subprocess
 import sys
 import warnings
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 import quire
 from quire.testing import ServerProcess, server
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, wait_until
 
 COUNT = 5_000
 
@@ -139,3 +141,33 @@ def test_a_client_that_never_connected_says_nothing() -> None:
         client = quire.AsyncClient("memory:never")
         del client
         gc.collect()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("ends", ["dropped", "lost its name"])
+async def test_an_asyncio_client_that_is_dropped_leaves_no_descriptor_in_a_running_loop(ends: str) -> None:
+    def count() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    async def flush_for_ever(client: quire.AsyncClient) -> None:
+        while True:
+            await client.flush(PATIENCE)
+
+    async def use(name: str) -> None:
+        client = quire.AsyncClient(running.url, name=name)
+        await client.publish("orders", b"1")
+        await client.flush(PATIENCE)
+        if ends == "lost its name":
+            async with quire.AsyncClient(running.url, name=name) as successor:
+                await successor.flush(PATIENCE)
+                with pytest.raises(quire.NameInUseError):
+                    await flush_for_ever(client)
+
+    with server() as running:
+        before = count()
+        for number in range(3):
+            await use(f"client-{number}")
+        # The thread of a client ends after the client was dropped, and the loop then forgets it.
+        await asyncio.to_thread(wait_until, lambda: count() <= before)

@@ -169,9 +169,13 @@ __all__ = [
 ]
 
 
-# A forked child has none of the threads of its parent, so it must not use clients that the parent created.
+# A forked child has none of the threads of its parent, so it must not use clients that the parent created, and closes their descriptors.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_quire.forked)
+    os.register_at_fork(
+        before=_quire.before_fork,
+        after_in_parent=_quire.after_fork_in_parent,
+        after_in_child=_quire.after_fork_in_child,
+    )
 
 #: The modules of names that are imported at their first use: a program loads only the parts that it uses.
 _LAZY = {

@@ -6,6 +6,7 @@ import errno
 import os
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -50,8 +51,44 @@ class StopSignals:
         return True
 
 
+def check_threads(what: str) -> None:
+    """Raises `RuntimeError` where `threading` starts no threads of the system.
+
+    gevent and eventlet can replace it, so that a "thread" runs only while all others wait in functions of theirs. `what` would wait
+    in a function of quire, and stop the process for good.
+    """
+    for library, is_patched in (("gevent", _gevent_has_threads), ("eventlet", _eventlet_has_threads)):
+        if is_patched():
+            raise RuntimeError(
+                f"{library} has replaced the threads of Python, so that {what} would block every other one: leave threads out"
+                f" ({_REMEDIES[library]}), or use quire.AsyncClient in a process without {library}"
+            )
+
+
+#: How a program keeps the threads of Python.
+_REMEDIES: Final = {
+    "gevent": "gevent.monkey.patch_all(thread=False)",
+    "eventlet": "eventlet.monkey_patch(thread=False)",
+}
+
+
+def _gevent_has_threads() -> bool:
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and monkey.is_module_patched("threading")
+
+
+def _eventlet_has_threads() -> bool:
+    patcher = sys.modules.get("eventlet.patcher")
+    return patcher is not None and patcher.is_monkey_patched("thread")
+
+
 def start_thread(thread: threading.Thread) -> None:
-    """Starts the thread. Raises `LimitExceededError` when the system gives no thread."""
+    """Starts the thread.
+
+    Raises `LimitExceededError` when the system gives no thread, and `RuntimeError` where `threading` does not use threads of the
+    system.
+    """
+    check_threads(f"the thread {thread.name!r}")
     with_threads(thread.name, thread.start)
 
 

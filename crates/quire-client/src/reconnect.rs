@@ -38,7 +38,7 @@ impl Default for Reconnect {
         Reconnect {
             chooser: ServerChooser::First,
             initial_delay: Duration::from_millis(200),
-            maximum_delay: Duration::from_secs(20),
+            maximum_delay: Duration::from_secs(2),
             factor: 2.0,
             jitter: 1.0,
             give_up_after: None,

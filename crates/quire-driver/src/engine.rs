@@ -25,17 +25,19 @@ use crossbeam_channel::{Sender, bounded, unbounded};
 use parking_lot::Mutex;
 use polling::Poller;
 use quire_broker::{AdminCommand, AdminReply, BrokerConfig, ConfigError};
+use quire_journal::descriptor::Owned;
 use quire_journal::{Progress, Reader};
 
+use crate::descriptor;
 use crate::error::EngineError;
 use crate::host::Host;
 use reactor::Reactor;
 
-pub use registry::EngineKey;
+pub use registry::{EngineKey, after_fork_in_child};
 
 /// The requests of the handles to the thread.
 enum Command {
-    Connect(UnixStream),
+    Connect(Owned<UnixStream>),
     Admin(AdminCommand, Sender<AdminReply>),
     Stop,
 }
@@ -43,7 +45,7 @@ enum Command {
 /// An engine inside this process. Dropping it stops it.
 pub struct Engine {
     commands: Sender<Command>,
-    poller: Arc<Poller>,
+    poller: Arc<Owned<Poller>>,
     reader: Reader,
     thread: Mutex<Option<JoinHandle<Result<(), EngineError>>>>,
     /// Why the thread ended without a request.
@@ -85,7 +87,7 @@ impl Engine {
             let reason = "an embedded engine has no links to other instances: run a server".to_owned();
             return Err(ConfigError { key: "replication".to_owned(), reason }.into());
         }
-        let poller = Arc::new(Poller::new().map_err(EngineError::Thread)?);
+        let poller = Arc::new(descriptor::poller().map_err(EngineError::Thread)?);
         let notified = Arc::clone(&poller);
         let wake = Box::new(move || {
             // Fails only when the poller's descriptor is broken. The engine then cannot continue, and its next wait reports the error.
@@ -107,8 +109,8 @@ impl Engine {
     ///
     /// # Errors
     /// `NotConnected` when the engine was stopped, or has failed. The error of the operating system when it has no descriptors left.
-    pub fn connect(&self) -> io::Result<UnixStream> {
-        let (client, server) = UnixStream::pair()?;
+    pub fn connect(&self) -> io::Result<Owned<UnixStream>> {
+        let (client, server) = descriptor::socket_pair()?;
         server.set_nonblocking(true)?;
         self.tell(Command::Connect(server))
             .map_err(|error| io::Error::new(io::ErrorKind::NotConnected, error.to_string()))?;

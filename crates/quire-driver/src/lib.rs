@@ -5,6 +5,7 @@
 
 pub mod client;
 mod clock;
+pub mod descriptor;
 mod engine;
 mod error;
 mod host;
@@ -16,7 +17,7 @@ pub mod store;
 mod waker;
 
 pub use clock::Clock;
-pub use engine::{Engine, EngineKey};
+pub use engine::{Engine, EngineKey, after_fork_in_child};
 pub use error::EngineError;
 pub use host::{Effect, Host};
 pub use journal::{Head, SharedJournal};

@@ -1,7 +1,6 @@
 //! A client and an engine in one process, over a real socket pair and a real journal: what a program does all day.
 
 use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +9,7 @@ use quire_broker::BrokerConfig;
 use quire_client::{ClientConfig, Message, NewMessage, Reconnect, Sequence, State, SubscriptionSpec};
 use quire_command::{Code, Reply};
 use quire_driver::client::{Client, FirstContact, Link, Options, Queue, Subscribed, Taken};
+use quire_driver::descriptor::socket_pair;
 use quire_driver::store::BookmarkStore;
 use quire_driver::{Engine, EngineError};
 use quire_journal::Action;
@@ -54,6 +54,7 @@ fn options(link: Link, name: &str) -> Options {
         },
         publish_store: None,
         bookmark_store: BookmarkStore::in_memory(),
+        is_in_background: false,
         connect_timeout: SOON,
         receive_size_max: 64 << 20,
     }
@@ -161,6 +162,7 @@ fn an_engine_that_is_stopped_and_started_again_has_everything_and_the_client_goe
         publish_store: None,
         bookmark_store: BookmarkStore::in_memory(),
         connect_timeout: SOON,
+        is_in_background: false,
         receive_size_max: 64 << 20,
     })
     .unwrap();
@@ -379,7 +381,7 @@ fn a_client_that_may_not_wait_ends_although_nobody_reads_what_it_says() {
     let deaf = Arc::new(std::sync::Mutex::new(Vec::new()));
     let its_deaf = deaf.clone();
     let link = Link::Embedded(Arc::new(move || {
-        let (ours, theirs) = UnixStream::pair()?;
+        let (ours, theirs) = socket_pair()?;
         its_deaf.lock().unwrap().push(theirs);
         Ok(ours)
     }));
@@ -396,7 +398,7 @@ fn a_client_that_may_not_wait_ends_although_nobody_reads_what_it_says() {
 #[test]
 fn a_server_that_refuses_and_closes_before_it_reads_is_understood() {
     let link = Link::Embedded(Arc::new(|| {
-        let (ours, mut theirs) = UnixStream::pair()?;
+        let (ours, mut theirs) = socket_pair()?;
         let mut frame = Vec::new();
         Reply::Error { code: Code::NotEntitled, reason: "not you" }.encode(&mut frame);
         theirs.write_all(&frame)?;

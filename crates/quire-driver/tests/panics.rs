@@ -49,7 +49,7 @@ fn an_engine_whose_turn_panicked_stops_and_says_why() {
 
     let is_panicked = |error: &EngineError| matches!(error, EngineError::Panicked { reason } if reason.contains("a test asked for a panic"));
     assert!(engine.admin(AdminCommand::Stats).is_err_and(|error| is_panicked(&error)));
-    let refused = engine.connect().unwrap_err().to_string();
+    let refused = engine.connect().err().unwrap().to_string();
     assert!(refused.contains("internal error (a test asked for a panic)"), "{refused}");
     assert!(Engine::shared(key.clone(), config(directory.path())).is_err_and(|error| is_panicked(&error)));
     assert!(engine.close().is_err_and(|error| is_panicked(&error)));

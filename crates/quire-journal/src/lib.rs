@@ -14,6 +14,7 @@
 //! kernel may have dropped the pages. A full disk stalls the journal: it keeps the appended records, and writes them when there is room.
 
 mod atomic_file;
+pub mod descriptor;
 mod disk;
 mod error;
 mod format;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::os::fd::IntoRawFd;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,6 +24,8 @@ use quire_driver::client::{
     self as driver, FirstContact, Followed, HandedTo, Link, NO_SUBSCRIPTION, Options, Queue, Subscribed,
     Taken, Waited,
 };
+use quire_driver::descriptor::wake_up_pair;
+use quire_journal::descriptor::Owned;
 use quire_journal::{Bookmark, HeadersBuffer, Timestamp};
 
 use crate::arrow_rows::ArrowRows;
@@ -169,6 +171,7 @@ struct OptionsArgument {
     user: Option<String>,
     password: Option<String>,
     heartbeat: Option<Duration>,
+    connect: String,
     connect_timeout: Duration,
     reconnect: ReconnectArgument,
     server_chooser: String,
@@ -200,7 +203,8 @@ struct PublishStoreArgument {
 struct Ready {
     /// A caller waits, and was not notified yet.
     is_armed: AtomicBool,
-    writer: Mutex<Option<UnixStream>>,
+    /// A byte in the first socket can be read from the second one, which the loop watches.
+    pair: Mutex<Option<(Owned<UnixStream>, Owned<UnixStream>)>>,
 }
 
 #[pymethods]
@@ -232,9 +236,12 @@ impl Client {
             links: links.into_iter().map(Link::from).collect(),
             config,
             publish_store: options.publish_store.path,
-            bookmark_store: bookmark_store
-                .map_or_else(quire_driver::store::BookmarkStore::in_memory, |store| store.0.clone()),
+            bookmark_store: bookmark_store.map_or_else(
+                || Ok(quire_driver::store::BookmarkStore::in_memory()),
+                |store| store.store(py).cloned(),
+            )?,
             connect_timeout: options.connect_timeout,
+            is_in_background: options.connect == "background",
             receive_size_max: options.receive_size_max,
         };
         let client = driver::Client::start(options).map_err(|error| errors::not_started(py, error))?;
@@ -324,10 +331,17 @@ impl Client {
         }
     }
 
+    /// Whether a parent of this process made it, so that it cannot be used here.
+    #[getter]
+    fn is_of_parent(&self) -> bool {
+        self.handle.is_forked()
+    }
+
     /// Bytes of publishes that were released. Read it before the publish that finds the store full.
     #[getter]
-    fn released(&self) -> u64 {
-        self.handle.client().released()
+    fn released(&self, py: Python<'_>) -> PyResult<u64> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().released())
     }
 
     /// Whether, within `timeout` seconds, more than `seen` bytes of publishes were released, or no publish is taken any more.
@@ -412,14 +426,16 @@ impl Client {
     }
 
     /// The bookmark up to which a bookmark subscription has received its messages, or its last resume position.
-    fn resume_position(&self, number: u32) -> Option<String> {
-        self.handle.client().resume_position(number).map(|bookmark| bookmark.to_string())
+    fn resume_position(&self, py: Python<'_>, number: u32) -> PyResult<Option<String>> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().resume_position(number).map(|bookmark| bookmark.to_string()))
     }
 
     /// The highest sequence that was published.
     #[getter]
-    fn last_sequence(&self) -> u64 {
-        self.handle.client().last_sequence()
+    fn last_sequence(&self, py: Python<'_>) -> PyResult<u64> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().last_sequence())
     }
 
     /// Whether every publish up to `sequence` was persisted or refused within `timeout` seconds. Raises why it never will be.
@@ -469,7 +485,9 @@ impl Client {
 
     /// The caller will not wait for the command, so its answer is not kept.
     fn abandon(&self, command: u32) {
-        self.handle.client().abandon(CommandId(command));
+        if !self.handle.is_forked() {
+            self.handle.client().abandon(CommandId(command));
+        }
     }
 
     /// A subscription was not accepted: nothing is kept of it.
@@ -480,19 +498,23 @@ impl Client {
 
     /// The number of answers that were not taken yet.
     #[getter]
-    fn answer_count(&self) -> usize {
-        self.handle.client().answer_count()
+    fn answer_count(&self, py: Python<'_>) -> PyResult<usize> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().answer_count())
     }
 
     /// When anything last came from the server, and when for each subscription by its number; seconds since 1970.
-    fn heard(&self) -> (Option<f64>, HashMap<u32, f64>) {
+    fn heard(&self, py: Python<'_>) -> PyResult<(Option<f64>, HashMap<u32, f64>)> {
+        self.handle.check_fork(py)?;
         let (server, subscriptions) = self.handle.client().heard();
-        (server.map(seconds), subscriptions.into_iter().map(|(number, at)| (number, seconds(at))).collect())
+        let subscriptions = subscriptions.into_iter().map(|(number, at)| (number, seconds(at))).collect();
+        Ok((server.map(seconds), subscriptions))
     }
 
     /// The number of messages that subscriptions missed because earlier ones were not taken in time, by the numbers of the subscriptions.
-    fn missed(&self) -> HashMap<u32, u64> {
-        self.handle.client().missed()
+    fn missed(&self, py: Python<'_>) -> PyResult<HashMap<u32, u64>> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().missed())
     }
 
     /// Starts a subscription; wait for its command. With `handled`, its messages come with `handled_batch`; with `is_kept`, the store keeps
@@ -552,10 +574,17 @@ impl Client {
     }
 
     /// Asks for longer leases of messages, all with one command.
-    fn extend(&self, messages: Vec<PyRef<'_, Message>>, period: Option<Duration>) {
+    fn extend(
+        &self,
+        py: Python<'_>,
+        messages: Vec<PyRef<'_, Message>>,
+        period: Option<Duration>,
+    ) -> PyResult<()> {
+        self.handle.check_fork(py)?;
         let leases: Vec<_> = messages.iter().filter_map(|message| message.lease().cloned()).collect();
         // A handler that settles its message after the end of the client gets the error.
         let _ = self.handle.client().extend(&leases, period);
+        Ok(())
     }
 
     /// Asks for records, or for the messages of a queue that could be delivered: they come, then the subscription ends.
@@ -654,14 +683,16 @@ impl Client {
 
     /// The JSON answers to `queue_stats`, `inspect`, `create_queue`, `drop_queue` or `maintain`, and the number of records of `delete`. Each
     /// answer is returned once.
-    fn take_json_replies(&self, command: u32) -> Vec<String> {
-        self.handle.client().take_json_replies(CommandId(command))
+    fn take_json_replies(&self, py: Python<'_>, command: u32) -> PyResult<Vec<String>> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().take_json_replies(CommandId(command)))
     }
 
     /// Messages that were settled, of which it is not known yet that this is durable.
     #[getter]
-    fn unconfirmed_count(&self) -> u64 {
-        self.handle.client().unconfirmed_count()
+    fn unconfirmed_count(&self, py: Python<'_>) -> PyResult<u64> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().unconfirmed_count())
     }
 
     /// Starts a change of a subscription; gives the command.
@@ -729,8 +760,9 @@ impl Client {
     }
 
     #[getter]
-    fn state(&self) -> &'static str {
-        name_of(&self.handle.client().state())
+    fn state(&self, py: Python<'_>) -> PyResult<&'static str> {
+        self.handle.check_fork(py)?;
+        Ok(name_of(&self.handle.client().state()))
     }
 
     /// The states that the client came into after the one numbered `seen`, with their numbers; waits up to `timeout` seconds for one.
@@ -751,8 +783,10 @@ impl Client {
     }
 
     /// Ends the client for good: its calls raise `DisconnectedError` with the reason from now on.
-    fn fail(&self, reason: String) {
+    fn fail(&self, py: Python<'_>, reason: String) -> PyResult<()> {
+        self.handle.check_fork(py)?;
         self.handle.client().fail(reason);
+        Ok(())
     }
 
     /// No more messages go to the handlers than have come by now: the next `handled_batch` that finds none gives `None`.
@@ -767,20 +801,23 @@ impl Client {
     }
 
     #[getter]
-    fn last_error(&self) -> Option<String> {
-        self.handle.client().last_error().map(|error| error.reason)
+    fn last_error(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().last_error().map(|error| error.reason))
     }
 
     /// The stable code of `last_error`.
     #[getter]
-    fn last_error_code(&self) -> Option<&'static str> {
-        self.handle.client().last_error().map(|error| error.code)
+    fn last_error_code(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().last_error().map(|error| error.code))
     }
 
     /// The name of the instance that the client is logged on to.
     #[getter]
-    fn instance(&self) -> Option<String> {
-        self.handle.client().instance()
+    fn instance(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().instance())
     }
 
     /// The size of the largest message that the server takes, in bytes; `None` before the first logon.
@@ -790,53 +827,61 @@ impl Client {
     }
 
     #[getter]
-    fn persisted(&self) -> u64 {
-        self.handle.client().persisted()
+    fn persisted(&self, py: Python<'_>) -> PyResult<u64> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().persisted())
     }
 
     #[getter]
-    fn unpersisted_count(&self) -> u64 {
-        self.handle.client().unpersisted_count()
+    fn unpersisted_count(&self, py: Python<'_>) -> PyResult<u64> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().unpersisted_count())
     }
 
     /// The publishes that the server refused since the last call: sequence (0 = it had none) and exception.
-    fn take_failed_publishes<'py>(&self, py: Python<'py>) -> Vec<(u64, Bound<'py, PyAny>)> {
+    fn take_failed_publishes<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, Bound<'py, PyAny>)>> {
+        self.handle.check_fork(py)?;
         let failed = self.handle.client().take_failed_publishes();
         let to_value =
             |failure: &Failure| errors::to_python(py, failure).into_value(py).into_bound(py).into_any();
-        failed.iter().map(|(sequence, failure)| (*sequence, to_value(failure))).collect()
+        Ok(failed.iter().map(|(sequence, failure)| (*sequence, to_value(failure))).collect())
     }
 
-    /// A descriptor that is readable when something changed after [`Client::arm`]. The caller owns it.
-    fn ready_descriptor(&self) -> PyResult<i32> {
-        let (reader, writer) = UnixStream::pair()?;
-        reader.set_nonblocking(true)?;
-        writer.set_nonblocking(true)?;
-        *self.ready.writer.lock() = Some(writer);
+    /// A descriptor that is readable when something changed after [`Client::arm`]. It belongs to the client.
+    fn ready_descriptor(&self, py: Python<'_>) -> PyResult<i32> {
+        self.handle.check_fork(py)?;
+        let (writer, reader) = wake_up_pair()?;
+        let number = reader.as_raw_fd();
+        *self.ready.pair.lock() = Some((writer, reader));
         let ready = self.ready.clone();
         self.handle.client().set_on_ready(Some(Arc::new(move || ready.tell())));
-        Ok(reader.into_raw_fd())
+        Ok(number)
     }
 
     /// A descriptor that is readable when the loop should call [`Client::step`]. It belongs to the client.
-    fn loop_descriptor(&self) -> PyResult<i32> {
+    fn loop_descriptor(&self, py: Python<'_>) -> PyResult<i32> {
+        self.handle.check_fork(py)?;
         Ok(self.handle.client().loop_descriptor()?)
     }
 
     /// The next change is worth a wake-up. Look for what is waited for after this call, not before.
-    fn arm(&self) {
+    fn arm(&self, py: Python<'_>) -> PyResult<()> {
+        self.handle.check_fork(py)?;
         self.ready.is_armed.store(true, Ordering::SeqCst);
         self.handle.client().lend();
+        Ok(())
     }
 
     /// Reads and writes on the calling thread, which looks for changes afterwards. With `is_last`, nothing waits after that.
-    fn step(&self, py: Python<'_>, is_last: bool) {
+    fn step(&self, py: Python<'_>, is_last: bool) -> PyResult<()> {
+        self.handle.check_fork(py)?;
         self.ready.is_armed.store(false, Ordering::SeqCst);
         let client = self.handle.client();
         interpreter::outside(py, || client.step());
         if is_last {
             client.take_back();
         }
+        Ok(())
     }
 
     /// Ends the client; gives how many publishes are not known to be persisted.
@@ -890,7 +935,7 @@ fn name_of(state: &State) -> &'static str {
 impl Ready {
     fn tell(&self) {
         if self.is_armed.swap(false, Ordering::SeqCst)
-            && let Some(writer) = &mut *self.writer.lock()
+            && let Some((writer, _)) = &mut *self.pair.lock()
         {
             // Full: the loop has a wake-up already. Broken: the loop is gone.
             let _ = writer.write(&[1]);

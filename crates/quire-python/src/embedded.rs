@@ -9,12 +9,13 @@ use quire_driver::client::{Link, local};
 use quire_driver::{Engine, EngineKey};
 
 use crate::engine::to_python;
+use crate::fork::Handle;
 use crate::interpreter;
 
 /// A share of the engine of a directory, or of a name in memory. The engine stops with the last share.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Embedded {
-    engine: Arc<Engine>,
+    engine: Handle<Arc<Engine>>,
 }
 
 #[pymethods]
@@ -33,7 +34,7 @@ impl Embedded {
         let key = directory.map_or(EngineKey::Memory(name), EngineKey::Directory);
         let open = if joins_any { Engine::joined } else { Engine::shared };
         let engine = interpreter::outside(py, || open(key, config)).map_err(|error| to_python(py, error))?;
-        Ok(Embedded { engine })
+        Ok(Embedded { engine: Handle::new(engine) })
     }
 }
 
@@ -52,7 +53,7 @@ impl From<LinkArgument<'_>> for Link {
             LinkArgument::Tcp((host, port)) => Link::Tcp { host, port },
             LinkArgument::Local((directory,)) => Link::Local(directory),
             LinkArgument::Embedded(embedded) => {
-                let engine = embedded.engine.clone();
+                let engine = embedded.engine.value().clone();
                 Link::Embedded(Arc::new(move || engine.connect()))
             }
         }

@@ -17,10 +17,13 @@ use quire_broker::{
     Access, AdminCommand, AdminReply, BrokerConfig, ConnectionId, Input, Level, Maintenance, QueueChanges,
     QueueSettings, TransportId, code_of,
 };
+use quire_driver::descriptor::wake_up_pair;
 use quire_driver::{Effect, EngineError, Host};
+use quire_journal::descriptor::Owned;
 use quire_journal::{JournalError, Progress};
 
 use crate::errors;
+use crate::fork::Handle;
 use crate::interpreter;
 use crate::journal_reader::{JournalReader, SegmentFields, fields_of};
 use crate::maintenance::{action_of, files_of, link_action};
@@ -41,13 +44,17 @@ const LINK_ACCEPTED: u8 = 10;
 /// A broker with its journal, without sockets.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Engine {
+    handle: Handle<State>,
+}
+
+struct State {
     running: Mutex<Option<Running>>,
     /// The next turn panics.
     is_to_panic: AtomicBool,
     /// Becomes readable when a turn is due.
-    wake_rx: UnixStream,
+    wake_rx: Owned<UnixStream>,
     /// Makes `wake_rx` readable.
-    wake_tx: Arc<UnixStream>,
+    wake_tx: Arc<Owned<UnixStream>>,
     /// Holds a token when a turn is due, for a thread that waits for a reply.
     due: Receiver<()>,
 }
@@ -87,9 +94,7 @@ impl Engine {
     fn new(py: Python<'_>, config: &str, on_progress: Option<Py<PyAny>>) -> PyResult<Self> {
         let config = BrokerConfig::from_json(config).map_err(|error| to_python(py, error.into()))?;
         let opened = interpreter::with_progress(py, on_progress, |report| -> Result<Self, EngineError> {
-            let (wake_rx, wake_tx) = UnixStream::pair().map_err(EngineError::Thread)?;
-            wake_rx.set_nonblocking(true).map_err(EngineError::Thread)?;
-            wake_tx.set_nonblocking(true).map_err(EngineError::Thread)?;
+            let (wake_tx, wake_rx) = wake_up_pair().map_err(EngineError::Thread)?;
             let wake_tx = Arc::new(wake_tx);
             let (is_due, due) = bounded(1);
             let wake_of_host = Arc::clone(&wake_tx);
@@ -102,37 +107,41 @@ impl Engine {
                 report(done_bytes, total_bytes);
             })?;
             let running = Mutex::new(Some(Running { host, effects: Vec::new() }));
-            Ok(Engine { running, is_to_panic: AtomicBool::new(false), wake_rx, wake_tx, due })
+            let state = State { running, is_to_panic: AtomicBool::new(false), wake_rx, wake_tx, due };
+            Ok(Engine { handle: Handle::new(state) })
         })?;
         opened.map_err(|error| to_python(py, error))
     }
 
     /// The descriptor that becomes readable when a turn is due.
     fn wake_fd(&self) -> i32 {
-        self.wake_rx.as_raw_fd()
+        self.handle.value().wake_rx.as_raw_fd()
     }
 
     /// Reads what makes the descriptor readable. Call it when it is, and then take a turn.
-    fn drain_wake(&self) {
-        while matches!((&self.wake_rx).read(&mut [0; 64]), Ok(64)) {}
+    fn drain_wake(&self, py: Python<'_>) -> PyResult<()> {
+        let state = self.state(py)?;
+        while matches!((&*state.wake_rx).read(&mut [0; 64]), Ok(64)) {}
+        Ok(())
     }
 
     /// Makes the next turn panic: for tests of the behavior after a bug in the broker.
     fn panic_in_next_turn(&self) {
-        self.is_to_panic.store(true, Ordering::Relaxed);
+        self.handle.value().is_to_panic.store(true, Ordering::Relaxed);
     }
 
     /// A turn: hands in `(event, connection, bytes)` in the order in which they happened.
     ///
     /// Raises `InternalError` when the broker has a bug that ends the turn early. The engine is then closed for good.
     fn turn(&self, py: Python<'_>, events: Vec<(u8, u64, PyBackedBytes)>) -> PyResult<Turn> {
+        let state = self.state(py)?;
         let turned = interpreter::outside(py, || {
-            let sleep = self.take_turn(|running| {
+            let sleep = state.take_turn(|running| {
                 events.iter().for_each(|event| hand_in(&mut running.host, event));
-                let is_to_panic = self.is_to_panic.load(Ordering::Relaxed);
+                let is_to_panic = state.is_to_panic.load(Ordering::Relaxed);
                 assert!(!is_to_panic, "a test asked for a panic");
             })?;
-            let mut running = self.running.lock();
+            let mut running = state.running.lock();
             let Running { host, effects } = running.as_mut().ok_or(EngineError::Stopped)?;
             Ok((std::mem::take(effects), sleep.map(|sleep| sleep.as_secs_f64()), host.is_drained()))
         });
@@ -163,7 +172,7 @@ impl Engine {
                 Effect::Log(event) => turn.logs.push((log_level(event.level()), event.to_string())),
             }
         }
-        if let Some(Running { host, .. }) = self.running.lock().as_mut() {
+        if let Some(Running { host, .. }) = state.running.lock().as_mut() {
             buffers.into_iter().for_each(|buffer| host.recycle(buffer));
         }
         Ok(turn)
@@ -242,16 +251,21 @@ impl Engine {
 
     /// Read access to the journal while it runs.
     fn journal(&self, py: Python<'_>) -> PyResult<JournalReader> {
+        let state = self.state(py)?;
         let reader =
-            interpreter::outside(py, || self.running.lock().as_ref().map(|running| running.host.reader()));
+            interpreter::outside(py, || state.running.lock().as_ref().map(|running| running.host.reader()));
         let reader = reader.ok_or_else(|| to_python(py, EngineError::Stopped))?;
         Ok(JournalReader::new(reader))
     }
 
     /// Closes the journal cleanly. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.handle.is_forked() {
+            return Ok(());
+        }
+        let state = self.handle.value();
         let closed = interpreter::outside(py, || {
-            let running = self.running.lock().take();
+            let running = state.running.lock().take();
             running.map_or(Ok(()), |running| running.host.close())
         });
         closed.map_err(|error| to_python(py, error.into()))
@@ -259,6 +273,20 @@ impl Engine {
 }
 
 impl Engine {
+    /// The state. Raises in a process that is not the one which opened the engine.
+    fn state(&self, py: Python<'_>) -> PyResult<&State> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.value())
+    }
+
+    /// Carries out an administrative command and waits for the reply.
+    fn admin(&self, py: Python<'_>, command: AdminCommand) -> PyResult<AdminReply> {
+        let state = self.state(py)?;
+        interpreter::outside(py, || state.admin(command)).map_err(|error| to_python(py, error))
+    }
+}
+
+impl State {
     /// Takes a turn with the input of `hand_in`, on any thread. Gives how long the next turn may wait.
     fn take_turn(&self, hand_in: impl FnOnce(&mut Running)) -> Result<Option<Duration>, EngineError> {
         let mut slot = self.running.lock();
@@ -280,26 +308,23 @@ impl Engine {
     /// Carries out an administrative command and waits for the reply.
     ///
     /// The calling thread takes turns itself until the reply is there. It may be the thread of the event loop, which then takes none.
-    fn admin(&self, py: Python<'_>, command: AdminCommand) -> PyResult<AdminReply> {
-        let replied = interpreter::outside(py, || {
-            let (answer, reply) = bounded(1);
-            let mut sleep = self.take_turn(|running| running.host.admin(command, answer))?;
-            loop {
-                // The loop sends the output of the turn.
-                send_wake(&self.wake_tx);
-                if let Ok(reply) = reply.try_recv() {
-                    return Ok(reply);
-                }
-                if sleep != Some(Duration::ZERO) {
-                    select! {
-                        recv(reply) -> reply => return reply.map_err(|_| EngineError::Stopped),
-                        recv(self.due) -> _ => (),
-                    }
-                }
-                sleep = self.take_turn(|_| ())?;
+    fn admin(&self, command: AdminCommand) -> Result<AdminReply, EngineError> {
+        let (answer, reply) = bounded(1);
+        let mut sleep = self.take_turn(|running| running.host.admin(command, answer))?;
+        loop {
+            // The loop sends the output of the turn.
+            send_wake(&self.wake_tx);
+            if let Ok(reply) = reply.try_recv() {
+                return Ok(reply);
             }
-        });
-        replied.map_err(|error| to_python(py, error))
+            if sleep != Some(Duration::ZERO) {
+                select! {
+                    recv(reply) -> reply => return reply.map_err(|_| EngineError::Stopped),
+                    recv(self.due) -> _ => (),
+                }
+            }
+            sleep = self.take_turn(|_| ())?;
+        }
     }
 }
 

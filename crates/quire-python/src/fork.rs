@@ -1,18 +1,29 @@
 //! Objects with threads, and their state in a child after `fork`, where the threads do not exist.
 
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use quire_journal::descriptor::{self, fork_count};
 
-/// How often this process came out of a fork.
-static FORKS: AtomicU64 = AtomicU64::new(0);
-
-/// Called in a child after `fork`: the threads of its parent do not exist in it.
+/// Called by the thread that is about to fork.
 #[pyfunction]
-pub fn forked() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
+pub fn before_fork() {
+    descriptor::before_fork();
+}
+
+/// Called by the same thread after the fork.
+#[pyfunction]
+pub fn after_fork_in_parent() {
+    descriptor::after_fork_in_parent();
+}
+
+/// Called in the child. The threads of its parent do not exist in it, and it closes the descriptors of the parent's clients, engines,
+/// journals and stores.
+#[pyfunction]
+pub fn after_fork_in_child() {
+    descriptor::after_fork_in_child();
+    quire_driver::after_fork_in_child();
 }
 
 /// A value with threads, which knows whether it came through a fork.
@@ -23,7 +34,7 @@ pub struct Handle<T> {
 
 impl<T> Handle<T> {
     pub fn new(value: T) -> Self {
-        Handle { value: ManuallyDrop::new(value), forks: FORKS.load(Ordering::Relaxed) }
+        Handle { value: ManuallyDrop::new(value), forks: fork_count() }
     }
 
     /// The value, whether it can be used or not: see [`Handle::check_fork`].
@@ -44,7 +55,7 @@ impl<T> Handle<T> {
     }
 
     pub fn is_forked(&self) -> bool {
-        self.forks != FORKS.load(Ordering::Relaxed)
+        self.forks != fork_count()
     }
 
     /// Raises in a process that is not the one which made the value.

@@ -74,5 +74,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(arrow_rows::check_topic, module)?)?;
     module.add_function(wrap_pyfunction!(message::copy_message, module)?)?;
     module.add_function(wrap_pyfunction!(message::test_message, module)?)?;
-    module.add_function(wrap_pyfunction!(fork::forked, module)?)
+    module.add_function(wrap_pyfunction!(fork::before_fork, module)?)?;
+    module.add_function(wrap_pyfunction!(fork::after_fork_in_parent, module)?)?;
+    module.add_function(wrap_pyfunction!(fork::after_fork_in_child, module)?)
 }

@@ -7,9 +7,11 @@ use std::mem::replace;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use log::kv::{self, Key, Value, VisitSource};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyDict};
 
 use crate::{fork, interpreter};
 
@@ -63,6 +65,28 @@ struct Line {
     level: Level,
     target: String,
     text: String,
+    fields: Fields,
+}
+
+/// The fields of a line, by their names.
+#[derive(Default)]
+struct Fields(Vec<(String, Field)>);
+
+/// The value of a field, as Python gets it.
+#[derive(IntoPyObject)]
+enum Field {
+    Integer(u64),
+    Number(f64),
+    Text(String),
+}
+
+impl<'kvs> VisitSource<'kvs> for Fields {
+    fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), kv::Error> {
+        let integer = value.to_u64().map(Field::Integer);
+        let field = integer.or_else(|| value.to_f64().map(Field::Number));
+        self.0.push((key.to_string(), field.unwrap_or_else(|| Field::Text(value.to_string()))));
+        Ok(())
+    }
 }
 
 impl Log for Logger {
@@ -74,10 +98,14 @@ impl Log for Logger {
         if !self.enabled(record.metadata()) {
             return;
         }
+        let mut fields = Fields::default();
+        // Fails only when the visitor does.
+        let _ = record.key_values().visit(&mut fields);
         let line = Line {
             level: record.level(),
             target: record.target().to_owned(),
             text: record.args().to_string(),
+            fields,
         };
         self.state.lock().send(line);
     }
@@ -111,7 +139,7 @@ impl State {
 fn hand_on(lines: &Receiver<Line>) {
     for line in lines {
         let handed = Python::try_attach(|py| {
-            if let Err(error) = hand_on_line(py, &line) {
+            if let Err(error) = hand_on_line(py, line) {
                 error.write_unraisable(py, None);
             }
         });
@@ -121,12 +149,14 @@ fn hand_on(lines: &Receiver<Line>) {
     }
 }
 
-fn hand_on_line(py: Python<'_>, line: &Line) -> PyResult<()> {
+fn hand_on_line(py: Python<'_>, line: Line) -> PyResult<()> {
     let level = match line.level {
         Level::Error => 40,
         Level::Warn => 30,
         Level::Info | Level::Debug | Level::Trace => 20,
     };
     let logger = py.import("logging")?.call_method1("getLogger", (&line.target,))?;
-    logger.call_method1("log", (level, "%s", &line.text)).map(|_| ())
+    let options = PyDict::new(py);
+    options.set_item("extra", line.fields.0.into_py_dict(py)?)?;
+    logger.call_method("log", (level, "%s", &line.text), Some(&options)).map(|_| ())
 }

@@ -10,6 +10,7 @@ use quire_driver::Clock;
 use quire_journal::{Action, Which};
 use quire_types::Files;
 
+use crate::fork::Handle;
 use crate::interpreter;
 use crate::journal::to_python;
 use crate::journal_reader::{SegmentFields, fields_of};
@@ -17,12 +18,12 @@ use crate::journal_reader::{SegmentFields, fields_of};
 /// Archives, compresses and removes the full files of a journal that no server runs on.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct JournalMaintenance {
-    maintenance: quire_journal::FileMaintenance,
+    handle: Handle<quire_journal::FileMaintenance>,
 }
 
 impl JournalMaintenance {
     pub fn new(maintenance: quire_journal::FileMaintenance) -> Self {
-        JournalMaintenance { maintenance }
+        JournalMaintenance { handle: Handle::new(maintenance) }
     }
 }
 
@@ -40,7 +41,7 @@ impl JournalMaintenance {
             )
         });
         opened
-            .map(|(maintenance, _)| JournalMaintenance { maintenance })
+            .map(|(maintenance, _)| JournalMaintenance::new(maintenance))
             .map_err(|error| to_python(py, &error))
     }
 
@@ -61,7 +62,7 @@ impl JournalMaintenance {
     /// Where files are archived to; `None` when that is not known.
     #[getter]
     fn archive_directory(&self) -> Option<&std::path::Path> {
-        self.maintenance.archive_directory()
+        self.handle.value().archive_directory()
     }
 
     /// Takes the oldest selected file. With `dry_run` it changes nothing and returns every selected file. Files that queues need stay.
@@ -74,12 +75,14 @@ impl JournalMaintenance {
         size_max: Option<u64>,
         dry_run: bool,
     ) -> PyResult<Vec<SegmentFields>> {
+        self.handle.check_fork(py)?;
+        let maintenance = self.handle.value();
         let (action, which) = (action_of(action)?, which_of(age, size_max)?);
         let files = interpreter::outside(py, || {
             if dry_run {
-                return Ok(self.maintenance.plan(action, which, None));
+                return Ok(maintenance.plan(action, which, None));
             }
-            let taken = self.maintenance.take_next(action, which, None)?;
+            let taken = maintenance.take_next(action, which, None)?;
             Ok(taken.into_iter().collect())
         });
         let files = files.map_err(|error| to_python(py, &error))?;

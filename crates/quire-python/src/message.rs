@@ -133,6 +133,7 @@ impl Progress {
     /// The next message is asked for: all that were handed out are processed.
     pub fn processed_all(&self, py: Python<'_>) -> PyResult<()> {
         let Origin::Client(handle, account) = &self.origin else { return Ok(()) };
+        handle.check_fork(py)?;
         handle.client().processed_all(account).map_err(|failure| errors::to_python(py, &failure))
     }
 

@@ -28,8 +28,9 @@ impl Receipt {
     }
 
     /// Whether the result of all messages is known.
-    fn is_settled(&self) -> bool {
-        self.handle.client().is_settled(self.id)
+    fn is_settled(&self, py: Python<'_>) -> PyResult<bool> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().is_settled(self.id))
     }
 
     /// The outcome of the messages: both parts are empty when all are persisted. `False` when that is not known within `timeout` seconds.

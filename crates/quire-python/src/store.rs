@@ -6,11 +6,20 @@ use pyo3::prelude::*;
 use quire_driver::store;
 
 use crate::errors;
+use crate::fork::Handle;
 use crate::interpreter;
 
 /// Where the places of subscriptions are kept.
 #[pyclass(frozen, module = "quire._quire")]
-pub struct BookmarkStore(pub store::BookmarkStore);
+pub struct BookmarkStore(Handle<store::BookmarkStore>);
+
+impl BookmarkStore {
+    /// The store. Raises in a process that is not the one which opened it.
+    pub fn store(&self, py: Python<'_>) -> PyResult<&store::BookmarkStore> {
+        self.0.check_fork(py)?;
+        Ok(self.0.value())
+    }
+}
 
 #[pymethods]
 impl BookmarkStore {
@@ -18,25 +27,31 @@ impl BookmarkStore {
     #[new]
     #[pyo3(signature = (path=None))]
     fn new(py: Python<'_>, path: Option<PathBuf>) -> PyResult<Self> {
-        let Some(path) = path else { return Ok(BookmarkStore(store::BookmarkStore::in_memory())) };
-        let opened = interpreter::outside(py, || store::BookmarkStore::open(&path));
-        opened.map(BookmarkStore).map_err(|error| errors::new_error(py, error.code(), &error.to_string(), 0))
+        let opened = match path {
+            Some(path) => interpreter::outside(py, || store::BookmarkStore::open(&path)),
+            None => Ok(store::BookmarkStore::in_memory()),
+        };
+        opened
+            .map(|store| BookmarkStore(Handle::new(store)))
+            .map_err(|error| errors::new_error(py, error.code(), &error.to_string(), 0))
     }
 
-    fn most_recent(&self, sub_id: &str) -> Option<String> {
-        self.0.most_recent(sub_id).map(|bookmark| bookmark.to_string())
+    fn most_recent(&self, py: Python<'_>, sub_id: &str) -> PyResult<Option<String>> {
+        Ok(self.store(py)?.most_recent(sub_id).map(|bookmark| bookmark.to_string()))
     }
 
-    fn sub_ids(&self) -> Vec<String> {
-        self.0.sub_ids()
+    fn sub_ids(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        Ok(self.store(py)?.sub_ids())
     }
 
     /// Whether it was kept.
     fn forget(&self, py: Python<'_>, sub_id: &str) -> PyResult<bool> {
-        self.0.forget(sub_id).map_err(|failure| errors::to_python(py, &failure))
+        self.store(py)?.forget(sub_id).map_err(|failure| errors::to_python(py, &failure))
     }
 
     fn close(&self, py: Python<'_>) {
-        interpreter::outside(py, || self.0.close());
+        if !self.0.is_forked() {
+            interpreter::outside(py, || self.0.value().close());
+        }
     }
 }

@@ -162,14 +162,16 @@ impl Subscription {
 
     /// How many messages of queues it may have outstanding; 0 when none of its messages comes from a queue.
     #[getter]
-    fn granted_backlog(&self) -> u32 {
-        self.handle.client().granted_backlog(self.number)
+    fn granted_backlog(&self, py: Python<'_>) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().granted_backlog(self.number))
     }
 
     /// Whether one of its bookmarks was in the log.
     #[getter]
-    fn bookmark_found(&self) -> bool {
-        !self.handle.client().is_bookmark_missing(self.number)
+    fn bookmark_found(&self, py: Python<'_>) -> PyResult<bool> {
+        self.handle.check_fork(py)?;
+        Ok(!self.handle.client().is_bookmark_missing(self.number))
     }
 
     #[getter]
@@ -253,6 +255,7 @@ impl Subscription {
         timeout: Option<f64>,
         happens: impl Fn(Duration) -> bool + Sync,
     ) -> PyResult<Option<bool>> {
+        self.handle.check_fork(py)?;
         let ready = |slice| {
             let closed = matches!(self.handle.client().state(), State::Closed(_));
             let has_happened = happens(slice);

@@ -181,6 +181,11 @@ class ClientBase(Generic[S]):
             if listener in self._listeners:
                 self._listeners.remove(listener)
 
+    @property
+    def _is_of_parent(self) -> bool:
+        """Whether this process was forked after the client was made: the client is that of its parent."""
+        return self._started is not None and self._started.is_of_parent
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self._options.urls)}, name={self.name!r})"
 
@@ -195,7 +200,7 @@ class ClientBase(Generic[S]):
             self._started = self._start_core()
             own_places = self._own_places
             close_stores = _nothing if own_places is None else own_places.close
-            self._unclosed = finish_when_dropped(self, self._started, close_stores)
+            self._unclosed = finish_when_dropped(self, self._started, close_stores, self._driver.detach_soon)
             self._driver.attach(self._started)
             if self._listeners:
                 # From the first state on: by now it may be connected.
@@ -414,6 +419,8 @@ class ClientBase(Generic[S]):
         handler = spec.on_message
         if handler is not None:
             self._driver.check_handler(handler)
+            # Before anything is sent. The handlers start when the server has accepted the subscription.
+            self._driver.check_background()
         client = await self._ready()
         with self._lock:
             sub_id = self._new_sub_id(spec)
@@ -502,7 +509,7 @@ class ClientBase(Generic[S]):
             ended = [s for name in named if (s := self._subscriptions.pop(name, None)) is not None]
             self._handled.difference_update(ended)
         core = self._started
-        if core is None or core.state == "closed":
+        if core is None or self._is_of_parent or core.state == "closed":
             return
         commands = []
         for subscription in ended:
@@ -807,7 +814,7 @@ class ClientBase(Generic[S]):
             self._is_leaving = True
             self._close_later(self._close_now(timeout))
             return
-        if self._closing is not None:
+        if self._closing is not None and not self._is_of_parent:
             await self._closing.join(timeout if self.state == "connected" else 0.0)
         await self._close_now(timeout)
 
@@ -828,6 +835,9 @@ class ClientBase(Generic[S]):
         """Waits for what is pending, ends the core, and logs what is not persisted."""
         self._is_closed = True
         core = self._started
+        if self._is_of_parent:
+            # The end of a `with` block in a forked child. The client of the parent continues.
+            return DrainReport(0)
         if core is None or self._has_left:
             return DrainReport(unpersisted=0 if core is None else core.unpersisted_count)
         # Does not wait without a connection: reconnecting can take hours, or never succeed.

@@ -66,6 +66,10 @@ class Driver(ABC):
         """The client has ended."""
 
     @abstractmethod
+    def detach_soon(self) -> None:
+        """The client was dropped and has ended. Any thread may call it."""
+
+    @abstractmethod
     def wake(self) -> None:
         """The client itself changed something that its own waits depend on."""
 
@@ -84,6 +88,10 @@ class Driver(ABC):
     @abstractmethod
     def check_handler(self, handler: Callable[..., object]) -> None:
         """Raises `TypeError` for a handler that this client cannot run."""
+
+    @abstractmethod
+    def check_background(self) -> None:
+        """Raises `RuntimeError` where `run` cannot run a coroutine in the background."""
 
     @abstractmethod
     async def handle(self, handler: Callable[[T], object], argument: T) -> None:

@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from quire import _quire
@@ -81,7 +81,7 @@ class Loop(Driver):
 
     def attach(self, core: _quire.Client) -> None:
         self._loop, self._core = asyncio.get_running_loop(), core
-        # Both can fail, and nothing is watched then. The first one belongs to the core.
+        # Both can fail, and nothing is watched then. They belong to the core.
         self._socket = core.loop_descriptor()
         self._descriptor = core.ready_descriptor()
         self._loop.add_reader(self._socket, self._on_socket)
@@ -91,9 +91,13 @@ class Loop(Driver):
         if self._descriptor >= 0 and self._loop is not None:
             self._loop.remove_reader(self._socket)
             self._loop.remove_reader(self._descriptor)
-            os.close(self._descriptor)
             self._descriptor = -1
         self.wake()
+
+    def detach_soon(self) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed, and watches nothing any more
+                self._loop.call_soon_threadsafe(self.detach)
 
     def wake(self) -> None:
         for waiter in self._waiters:
@@ -132,6 +136,9 @@ class Loop(Driver):
         return await asyncio.get_running_loop().run_in_executor(None, function)
 
     def check_handler(self, handler: Callable[..., object]) -> None:
+        pass
+
+    def check_background(self) -> None:
         pass
 
     async def handle(self, handler: Callable[[T], object], argument: T) -> None:
@@ -188,9 +195,6 @@ class Loop(Driver):
         self.wake()
 
     def _on_ready(self) -> None:
-        try:
-            if not os.read(self._descriptor, 64):
-                self.detach()
-        except BlockingIOError:
-            return
-        self.wake()
+        with suppress(BlockingIOError):
+            os.read(self._descriptor, 64)
+            self.wake()

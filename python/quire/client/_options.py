@@ -39,7 +39,7 @@ class Reconnect:
     """
 
     initial: Duration = timedelta(seconds=0.2)
-    maximum: Duration = timedelta(seconds=20)
+    maximum: Duration = timedelta(seconds=2)
     factor: float = 2.0
     #: A random time up to this share of `initial` is added to every delay.
     jitter: float = 1.0

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from quire import _quire
-from quire._process import start_thread
+from quire._process import check_threads, start_thread
 from quire.client._driver import Driver, Event, Running
 
 T = TypeVar("T")
@@ -64,6 +64,9 @@ class Threads(Driver):
     def detach(self) -> None:
         pass
 
+    def detach_soon(self) -> None:
+        pass
+
     def wake(self) -> None:
         # The core wakes the threads that wait in it.
         pass
@@ -79,6 +82,9 @@ class Threads(Driver):
             raise TypeError(
                 f"{handler!r} is a coroutine function: a blocking client has no loop to run it; use quire.AsyncClient"
             )
+
+    def check_background(self) -> None:
+        check_threads("a handler of a blocking client")
 
     async def handle(self, handler: Callable[[T], object], argument: T) -> None:
         result = handler(argument)

@@ -21,13 +21,22 @@ FLUSH_TIMEOUT: Final = 5.0
 
 
 def finish_when_dropped(
-    client: object, core: _quire.Client, close_stores: Callable[[], None]
+    client: object, core: _quire.Client, close_stores: Callable[[], None], detach: Callable[[], None]
 ) -> weakref.finalize[..., Any]:
-    """Flushes and ends the core when the client is collected, or at the end of the program. Detach it when the client is closed."""
-    return weakref.finalize(client, _finish, core, close_stores, repr(client), os.getpid())
+    """Flushes and ends the core when the client is collected, or at the end of the program, and then calls the other two functions.
+
+    Detach it when the client is closed.
+    """
+    return weakref.finalize(client, _finish, core, close_stores, detach, repr(client), os.getpid())
 
 
-def _finish(core: _quire.Client, close_stores: Callable[[], None], name: str, process: int) -> None:
+def _finish(
+    core: _quire.Client,
+    close_stores: Callable[[], None],
+    detach: Callable[[], None],
+    name: str,
+    process: int,
+) -> None:
     if os.getpid() != process:
         return  # The child of a fork: the client belongs to the parent.
     try:
@@ -41,6 +50,7 @@ def _finish(core: _quire.Client, close_stores: Callable[[], None], name: str, pr
     is_open = core.state != "closed"
     left = core.close(0)
     close_stores()
+    detach()
     for sequence, refused in core.take_failed_publishes():
         logger.error("%s was not closed: %s", name, text_of_failure(sequence, refused))
     if left:

@@ -13,7 +13,8 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final, Unpack, cast
@@ -100,6 +101,8 @@ class Server:
         #: Attempts to connect to other instances.
         self._links: set[asyncio.Task[None]] = set()
         self._replication_address: str | None = None
+        self._listeners: list[asyncio.AbstractServer] = []
+        self._process = os.getpid()
         #: By the names of the transports; empty while the server does not run.
         self._urls: dict[str, str] = {}
         self._thread: threading.Thread | None = None
@@ -181,7 +184,12 @@ class Server:
         return self
 
     def close(self) -> None:
-        """Notifies the clients, persists all accepted messages, and closes the journal. Any thread may call it."""
+        """Notifies the clients, persists all accepted messages, and closes the journal. Any thread may call it.
+
+        In a forked child it does nothing: the server is that of the parent.
+        """
+        if self._process != os.getpid():
+            return
         self._stop_requested = True
         loop, stop = self._loop, self._stop
         if loop is not None and stop is not None:
@@ -209,6 +217,8 @@ class Server:
         that turn.
         """
         loop = asyncio.get_running_loop()
+        self._process = os.getpid()
+        _serving.add(self)
         self._loop, self._stop, self._drained = loop, asyncio.Event(), asyncio.Event()
         if self._stop_requested:
             self._stop.set()
@@ -224,10 +234,13 @@ class Server:
                 links = await self._listen_for_links(Address.parse(address))
                 listeners.append(await listening.enter_async_context(links))
                 self._replication_address = _url_of(links).removeprefix("quire://")
+            self._listeners += listeners
             self._engine = engine = await self._open_engine(room)
             local = None
             try:
                 local = await self._listen_locally()
+                if local is not None:
+                    self._listeners.append(local)
                 names = [transport.name for transport in self.config.transport]
                 self._urls = dict(zip(names, map(_url_of, listeners), strict=False))
                 loop.add_reader(engine.wake_fd(), self._woken)
@@ -254,6 +267,7 @@ class Server:
                     await listening.aclose()
             finally:
                 self._urls = {}
+                self._listeners.clear()
                 if local is not None:
                     local.close()
                 # The loop may still report connections that were cut. These reports change nothing.
@@ -377,6 +391,16 @@ class Server:
             link.cancel()
         for connection in list(self._connections.values()):
             connection.transport.abort()
+
+    def _descriptors(self) -> Iterator[int]:
+        """The sockets, by their numbers."""
+        for listener in self._listeners:
+            # Not a list of the other kind: of uvloop, and of a server that is closed.
+            for each in getattr(listener, "sockets", None) or ():
+                yield each.fileno()
+        for connection in self._connections.values():
+            if (socket := connection.transport.get_extra_info("socket")) is not None:
+                yield socket.fileno()
 
     def _event(self, event: int, connection: int, data: bytes = b"") -> None:
         self._events.append((event, connection, data))
@@ -552,6 +576,30 @@ class _Link(_Connection):
             self._server._event(_LINK_ACCEPTED, self._number, self._who()[1].encode())
         else:
             self._server._event(_LINK_OPENED, self._number, self._destination.to_bytes(4, "little"))
+
+
+#: Servers that accept connections, or may.
+_serving: weakref.WeakSet[Server] = weakref.WeakSet()
+#: In a forked child: the servers of the parent. They are never collected, because their event loops would change those of the parent.
+_of_parent: list[Server] = []
+
+
+def _leave_to_parent() -> None:
+    """Called in a forked child, which must not keep the ports and connections of the servers of its parent open."""
+    _of_parent.extend(_serving)
+    _serving.clear()
+    numbers = [number for server in _of_parent for number in server._descriptors() if number >= 0]
+    if not numbers:
+        return
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for number in numbers:
+        # The objects of the event loop may still close the number, so it stays taken.
+        os.dup2(nothing, number, inheritable=False)
+    os.close(nothing)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _cannot_listen(address: Address, error: OSError, setting: str) -> OSError:

@@ -22,12 +22,14 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use polling::{Event, Events, Poller};
 use quire_client::{FailureCode, State};
+use quire_journal::descriptor::Owned;
 use quire_types::time::Instant as Moment;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::link::{ConnectError, Link, Stream};
 use super::load::Asker;
 use super::{Inner, LastError, Shared};
+use crate::descriptor::wake_up_pair;
 
 /// Bytes read at a time: enough for hundreds of messages per system call and lock.
 const READ_SIZE: usize = 512 * 1024;
@@ -93,10 +95,10 @@ pub(super) struct Driving {
     /// A caller drives.
     is_driven: AtomicBool,
     /// Wakes a caller that drives.
-    wake_tx: UnixStream,
-    wake_rx: UnixStream,
+    wake_tx: Owned<UnixStream>,
+    wake_rx: Owned<UnixStream>,
     /// Has the socket while the connection is lent to an event loop, which watches this poller.
-    loop_poller: OnceLock<Poller>,
+    loop_poller: OnceLock<Owned<Poller>>,
     /// When a publish last found the thread asleep.
     found_asleep_ns: AtomicU64,
     /// A publish has found the thread awake since then: publishes follow each other.
@@ -105,9 +107,7 @@ pub(super) struct Driving {
 
 impl Driving {
     pub fn new() -> io::Result<Self> {
-        let (wake_tx, wake_rx) = UnixStream::pair()?;
-        wake_tx.set_nonblocking(true)?;
-        wake_rx.set_nonblocking(true)?;
+        let (wake_tx, wake_rx) = wake_up_pair()?;
         Ok(Driving {
             io: Mutex::new(Io {
                 wire: None,
@@ -139,7 +139,7 @@ impl Driving {
     /// Wakes the caller that drives.
     pub fn wake(&self) {
         // Fails only when the bytes of hundreds of wake-ups are unread, and then the caller wakes up anyway.
-        let _ = (&self.wake_tx).write(&[1]);
+        let _ = (&*self.wake_tx).write(&[1]);
     }
 }
 
@@ -261,7 +261,7 @@ fn sleep(shared: &Shared, wire: &Wire, deadline: Instant) -> bool {
     // An interrupted wait is as good as a wake-up. A time that is too long for the system is no limit.
     let _ = poll(descriptors, Timespec::try_from(timeout).ok().as_ref());
     if !both[0].revents().is_empty() {
-        while matches!((&shared.driving.wake_rx).read(&mut [0; 64]), Ok(64)) {}
+        while matches!((&*shared.driving.wake_rx).read(&mut [0; 64]), Ok(64)) {}
     }
     !both[1].revents().is_empty()
 }
@@ -285,12 +285,68 @@ fn hand_back(shared: &Shared, wire: &Option<Wire>) {
     }
 }
 
+/// Reads what has come while the thread of the client rests and does not watch the socket. The caller looks at the figures.
+pub(super) fn look(shared: &Shared) {
+    let Some(mut io) = shared.driving.io.try_lock() else { return };
+    let Io { wire, scratch, rest, .. } = &mut *io;
+    if rest.until.is_none() {
+        return;
+    }
+    let (Some(size), Some(connected)) = (visit(shared, wire, scratch), wire) else { return };
+    if size > 0 {
+        rest.note_read(shared.now());
+    }
+    leave_to_thread(shared, connected);
+}
+
+/// One turn on another thread while the thread of the client sleeps. Call [`leave_to_thread`] after it. Gives the number of bytes that were
+/// read; `None` when there is no connection.
+fn visit(shared: &Shared, wire: &mut Option<Wire>, scratch: &mut [u8]) -> Option<usize> {
+    let connected = wire.as_mut()?;
+    shared.awake.store(true, Ordering::Release);
+    let turned = turn(shared, connected, scratch, 1);
+    shared.awake.store(false, Ordering::Release);
+    match turned {
+        Ok(size) => Some(size),
+        Err(reason) => {
+            lose(shared, wire, reason);
+            shared.alarm();
+            None
+        }
+    }
+}
+
+/// Wakes the thread of the client when it has something to do.
+fn leave_to_thread(shared: &Shared, wire: &Wire) {
+    let inner = shared.inner.lock();
+    let is_closed = matches!(inner.core.state(), State::Closed(_));
+    let is_for_thread = has_work(&inner, wire) || !wire.is_idle() || inner.is_too_early_for_thread();
+    drop(inner);
+    if is_closed || is_for_thread {
+        shared.alarm();
+    }
+}
+
 /// Whether the next turn has something to do, without anything from the server.
 fn has_work(inner: &Inner, wire: &Wire) -> bool {
     inner.has_new_room() || (wire.is_idle() && !inner.core.is_idle()) || inner.core.wants_close()
 }
 
+/// The pause between two warnings that a client still has no connection.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
+
 impl Inner {
+    /// Whether the log is to say that another attempt to connect has failed. The caller of a client that waits for its first connection gets
+    /// the error.
+    fn is_to_warn(&self, shared: &Shared) -> bool {
+        let is_unnoticed = match self.core.state() {
+            State::Connecting => shared.is_in_background && self.failed_attempts >= shared.link_count,
+            State::Reconnecting => true,
+            State::Connected | State::Closed(_) => false,
+        };
+        is_unnoticed && self.warned_at.is_none_or(|at| at.elapsed() >= WARN_INTERVAL)
+    }
+
     /// Whether a timer is due before the thread of the client wakes up.
     fn is_too_early_for_thread(&self) -> bool {
         match (self.core.next_timeout(), self.thread_wakes_at) {
@@ -393,12 +449,18 @@ fn disconnected(shared: &Shared, code: &'static str, reason: String) {
     let before = inner.core.state().clone();
     inner.last_error = Some(LastError { code, reason: format!("{}: {reason}", inner.address) });
     inner.core.handle_disconnected(shared.now());
+    let code = inner.last_error.as_ref().map_or("", |error| error.code);
     match before {
         State::Connecting => inner.failed_attempts += 1,
         State::Connected => {
             inner.lost_at = Some(Instant::now());
+            inner.warned_at = inner.lost_at;
             log::warn!(
                 target: "quire.client",
+                quire_client = inner.core.name(),
+                quire_address = inner.address.as_str(),
+                quire_code = code,
+                quire_unpersisted = inner.core.unpersisted_count();
                 "client {:?}: lost the connection to {}: {reason}; publishes that are not known to be persisted: {}",
                 inner.core.name(),
                 inner.address,
@@ -406,6 +468,20 @@ fn disconnected(shared: &Shared, code: &'static str, reason: String) {
             );
         }
         State::Reconnecting | State::Closed(_) => (),
+    }
+    if inner.is_to_warn(shared) {
+        inner.warned_at = Some(Instant::now());
+        log::warn!(
+            target: "quire.client",
+            quire_client = inner.core.name(),
+            quire_address = inner.address.as_str(),
+            quire_code = code,
+            quire_unpersisted = inner.core.unpersisted_count();
+            "client {:?}: no connection to {}: {reason}; it tries again; publishes that are not known to be persisted: {}",
+            inner.core.name(),
+            inner.address,
+            inner.core.unpersisted_count()
+        );
     }
     shared.dispatch(&mut inner);
     // Callers wait for the outcome of the first attempts, of which the core has no event.

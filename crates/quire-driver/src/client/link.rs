@@ -10,8 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quire_client::FailureCode;
+use quire_journal::descriptor::Owned;
 
 use super::local;
+use crate::descriptor;
 
 /// Where to connect.
 #[derive(Clone)]
@@ -26,7 +28,7 @@ pub enum Link {
     /// The server that runs on the journal in a directory of this machine, as its administrator.
     Local(PathBuf),
     /// An engine in this process: gives the client's end of a new connection.
-    Embedded(Arc<dyn Fn() -> io::Result<UnixStream> + Send + Sync>),
+    Embedded(Arc<dyn Fn() -> io::Result<Owned<UnixStream>> + Send + Sync>),
 }
 
 /// Why there is no connection.
@@ -63,8 +65,8 @@ impl ConnectError {
 }
 
 pub(super) enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
+    Tcp(Owned<TcpStream>),
+    Unix(Owned<UnixStream>),
 }
 
 impl Stream {
@@ -95,10 +97,9 @@ impl Link {
                 let mut last = ConnectError::Resolve(no_address);
                 let addresses = (host.as_str(), *port).to_socket_addrs().map_err(ConnectError::Resolve)?;
                 for address in addresses {
-                    match TcpStream::connect_timeout(&address, timeout) {
+                    match descriptor::connect(&address, timeout) {
                         Ok(stream) => {
                             stream.set_nodelay(true)?;
-                            stream.set_nonblocking(true)?;
                             return Ok(Stream::Tcp(stream));
                         }
                         Err(error) => last = error.into(),

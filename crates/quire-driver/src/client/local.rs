@@ -10,6 +10,8 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use quire_journal::descriptor::Owned;
+
 /// The name of the socket for a journal directory, without the leading zero byte.
 ///
 /// # Errors
@@ -25,12 +27,12 @@ pub fn socket_name(directory: &Path) -> io::Result<String> {
 /// `ConnectionRefused` when there is none. `PermissionDenied` when the program there belongs to neither root nor the owner of the
 /// directory. `Unsupported` on systems other than Linux.
 #[cfg(target_os = "linux")]
-pub fn connect(directory: &Path) -> io::Result<UnixStream> {
+pub fn connect(directory: &Path) -> io::Result<Owned<UnixStream>> {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::SocketAddr;
 
     let address = SocketAddr::from_abstract_name(socket_name(directory)?)?;
-    let stream = UnixStream::connect_addr(&address)?;
+    let stream = Owned::open(|| UnixStream::connect_addr(&address))?;
     let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid.as_raw();
     if peer == 0 || peer == fs::metadata(directory)?.uid() {
         return Ok(stream);
@@ -42,7 +44,7 @@ pub fn connect(directory: &Path) -> io::Result<UnixStream> {
 
 /// As on Linux.
 #[cfg(not(target_os = "linux"))]
-pub fn connect(_directory: &Path) -> io::Result<UnixStream> {
+pub fn connect(_directory: &Path) -> io::Result<Owned<UnixStream>> {
     let reason = "this system has no Unix sockets without a file";
     Err(io::Error::new(io::ErrorKind::Unsupported, reason))
 }

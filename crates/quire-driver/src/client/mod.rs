@@ -30,11 +30,13 @@ use quire_client::{
     self as core, ClientConfig, ClientCore, CommandId, DeleteSpec, Event, Failure, FailureCode, NewMessage,
     PublishError, State, SubscriptionSpec,
 };
+use quire_journal::descriptor::Owned;
 use quire_journal::{Action, Bookmark};
 use quire_types::Files;
 
 use io::Driving;
 
+use crate::descriptor::poller;
 use crate::store::{BookmarkStore, PublishFile, StoreError};
 pub use link::Link;
 pub use log_range::{LogRange, Step};
@@ -57,6 +59,8 @@ pub struct Options {
     pub bookmark_store: BookmarkStore,
     /// The longest that one attempt to connect may take.
     pub connect_timeout: Duration,
+    /// No caller waits for the first connection. The log says when there is none.
+    pub is_in_background: bool,
     /// Limit of the bytes of messages that wait for the caller. docs/clients.md, "Bounds", describes the behavior above it.
     pub receive_size_max: usize,
 }
@@ -101,7 +105,7 @@ struct Shared {
     inner: Mutex<Inner>,
     /// Something in `inner` changed.
     changed: Condvar,
-    poller: Poller,
+    poller: Owned<Poller>,
     driving: Driving,
     /// The thread that drives will look at `inner` again before it sleeps.
     awake: AtomicBool,
@@ -117,6 +121,7 @@ struct Shared {
     started_at: SystemTime,
     on_ready: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     connect_timeout: Duration,
+    is_in_background: bool,
     link_count: usize,
 }
 
@@ -179,6 +184,8 @@ struct Inner {
     failed_attempts: usize,
     /// When the connection was lost; `None` while there is one.
     lost_at: Option<Instant>,
+    /// When the log last said that there is no connection; `None` while there is one.
+    warned_at: Option<Instant>,
     /// The address of the last attempt, for the log.
     address: String,
     /// When the thread wakes up by itself; `None`: it does not.
@@ -243,6 +250,7 @@ impl Client {
                 ended_because: None,
                 failed_attempts: 0,
                 lost_at: None,
+                warned_at: None,
                 address: String::new(),
                 thread_wakes_at: None,
                 is_resting: false,
@@ -250,7 +258,7 @@ impl Client {
                 is_done: false,
             }),
             changed: Condvar::new(),
-            poller: Poller::new()?,
+            poller: poller()?,
             driving: Driving::new()?,
             awake: AtomicBool::new(true),
             room: Arc::new(Room::new(options.receive_size_max)),
@@ -263,6 +271,7 @@ impl Client {
             on_ready: Mutex::new(None),
             // The system refuses a connection attempt without any time.
             connect_timeout: options.connect_timeout.max(Duration::from_millis(1)),
+            is_in_background: options.is_in_background,
             link_count: options.links.len(),
         });
         let its_shared = shared.clone();
@@ -554,7 +563,7 @@ impl Client {
 
     /// The highest sequence that is persisted.
     pub fn persisted(&self) -> u64 {
-        self.shared.inner.lock().core.persisted()
+        self.figure(ClientCore::persisted)
     }
 
     /// The highest sequence of a publish that was taken.
@@ -597,7 +606,19 @@ impl Client {
 
     /// Publishes that are not known to be persisted.
     pub fn unpersisted_count(&self) -> u64 {
-        self.shared.inner.lock().core.unpersisted_count()
+        self.figure(ClientCore::unpersisted_count)
+    }
+
+    /// A figure that acknowledgements change. A program may ask for it again and again, to limit what it has published ahead. So those that
+    /// the thread of the client has left in the socket are read first.
+    fn figure(&self, of: impl Fn(&ClientCore) -> u64) -> u64 {
+        let inner = self.shared.inner.lock();
+        if !inner.is_resting {
+            return of(&inner.core);
+        }
+        drop(inner);
+        io::look(&self.shared);
+        of(&self.shared.inner.lock().core)
     }
 
     /// The refused publishes since the last call, the latest 1,024 of them.
@@ -796,7 +817,13 @@ impl Feed {
         if self.is_handled
             && let Some(failure) = &failure
         {
-            log::error!(target: "quire.client", "the subscription {:?} has ended: {failure}", self.progress.sub_id);
+            log::error!(
+                target: "quire.client",
+                quire_sub_id = &*self.progress.sub_id,
+                quire_code = failure.code.name();
+                "the subscription {:?} has ended: {failure}",
+                self.progress.sub_id
+            );
         }
         self.queue.end(number, failure);
     }
@@ -890,16 +917,28 @@ impl Shared {
                 Event::PublishFailed { sequence, failure } => inner.note_failed_publish(sequence, failure),
                 Event::Settled { receipt, outcome } => inner.settle(receipt, outcome),
                 Event::LoggedOn { publish_count, subscription_count } => {
+                    let (client, address) = (inner.core.name(), inner.address.as_str());
                     if let Some(lost_at) = inner.lost_at.take() {
                         log::info!(
                             target: "quire.client",
+                            quire_client = client,
+                            quire_address = address,
+                            quire_seconds = lost_at.elapsed().as_secs_f64();
                             "client {:?}: connected to {} again after {:.1} s; sent again: {publish_count} publishes, \
                              {subscription_count} subscriptions",
-                            inner.core.name(),
-                            inner.address,
+                            client,
+                            address,
                             lost_at.elapsed().as_secs_f64()
                         );
+                    } else if inner.warned_at.is_some() {
+                        log::info!(
+                            target: "quire.client",
+                            quire_client = client,
+                            quire_address = address;
+                            "client {client:?}: connected to {address}"
+                        );
                     }
+                    inner.warned_at = None;
                 }
                 Event::BookmarkMissing { topic, begins_now } => {
                     let begins = match begins_now {
@@ -911,6 +950,8 @@ impl Shared {
                     };
                     log::warn!(
                         target: "quire.client",
+                        quire_client = inner.core.name(),
+                        quire_topic = topic.as_str();
                         "client {:?}: the bookmark of the subscription to {topic:?} is not in the log, so it {begins}",
                         inner.core.name()
                     );
@@ -918,6 +959,7 @@ impl Shared {
                 Event::ConnectionEnded { reason } => inner.ended_because = Some(reason),
                 Event::Overtaken { own, persisted, highest } => log::warn!(
                     target: "quire.client",
+                    quire_client = inner.core.name();
                     "the server has sequence {highest} of the client name {:?}, which this client did not publish (its last sequence is \
                      {own}): another program has published under the name, or the publish store of the name was lost. Publishes of this \
                      client above {persisted} may have been dropped as duplicates. Give every running program its own name",

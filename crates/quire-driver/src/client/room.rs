@@ -110,6 +110,9 @@ impl Inner {
                     feed.missed_count += count;
                     log::warn!(
                         target: "quire.client",
+                        quire_client = core.name(),
+                        quire_sub_id = &*feed.progress.sub_id,
+                        quire_missed = count;
                         "the subscription {:?} missed {count} messages: those before them were not taken in time",
                         feed.progress.sub_id
                     );

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use polling::{Event, Events, PollMode, Poller};
 use quire_broker::{Access, ConnectionId, Input, Level, TransportId};
+use quire_journal::descriptor::Owned;
 
 use super::Command;
 use super::transport::{HIGH_WATER_BYTES, LOW_WATER_BYTES, Outgoing, Received, Transport};
@@ -24,7 +25,7 @@ const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 pub(super) struct Reactor {
     host: Host,
-    poller: Arc<Poller>,
+    poller: Arc<Owned<Poller>>,
     commands: Receiver<Command>,
     transports: HashMap<ConnectionId, Transport>,
     /// Connections that closed but have bytes to take, and until when they may.
@@ -42,7 +43,7 @@ pub(super) struct Reactor {
 impl Reactor {
     pub(super) fn new(
         host: Host,
-        poller: Arc<Poller>,
+        poller: Arc<Owned<Poller>>,
         commands: Receiver<Command>,
         failure: Arc<OnceLock<String>>,
     ) -> Self {
@@ -142,7 +143,7 @@ impl Reactor {
         }
     }
 
-    fn connect(&mut self, stream: UnixStream) {
+    fn connect(&mut self, stream: Owned<UnixStream>) {
         if self.stopping {
             return;
         }

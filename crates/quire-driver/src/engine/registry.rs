@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, Weak};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex};
 use quire_broker::BrokerConfig;
@@ -40,16 +42,42 @@ struct Registry {
     stopped: Condvar,
 }
 
-static REGISTRY: LazyLock<Registry> =
-    LazyLock::new(|| Registry { entries: Mutex::new(HashMap::new()), stopped: Condvar::new() });
+/// The registry of this process, once it is used. A forked child begins another one, because threads that do not exist in the child run the
+/// engines of its parent, and may hold the lock of the registry.
+static REGISTRY: AtomicPtr<Registry> = AtomicPtr::new(ptr::null_mut());
+
+#[allow(unsafe_code)] // a value that is replaced without a lock
+fn registry() -> &'static Registry {
+    let mut current = REGISTRY.load(Ordering::Acquire);
+    if current.is_null() {
+        let new = Box::new(Registry { entries: Mutex::new(HashMap::new()), stopped: Condvar::new() });
+        let new = Box::into_raw(new);
+        match REGISTRY.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => current = new,
+            Err(other) => {
+                // SAFETY: it comes from `into_raw`, and no other code got it.
+                drop(unsafe { Box::from_raw(new) });
+                current = other;
+            }
+        }
+    }
+    // SAFETY: it comes from `into_raw`, and a registry that was used is never freed.
+    unsafe { &*current }
+}
+
+/// This process has come out of a fork: it has no engines.
+pub fn after_fork_in_child() {
+    REGISTRY.store(ptr::null_mut(), Ordering::Release);
+}
 
 /// Held by a shared engine: gives its key free once the engine has stopped.
 pub(super) struct Running(EngineKey);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        REGISTRY.entries.lock().remove(&self.0);
-        REGISTRY.stopped.notify_all();
+        let registry = registry();
+        registry.entries.lock().remove(&self.0);
+        registry.stopped.notify_all();
     }
 }
 
@@ -64,7 +92,8 @@ pub(super) enum Join {
 
 /// The running engine on `key`, or a new one. An engine that is just stopping is waited for: its journal is locked until then.
 pub(super) fn shared(key: EngineKey, config: BrokerConfig, join: Join) -> Result<Arc<Engine>, EngineError> {
-    let mut entries = REGISTRY.entries.lock();
+    let registry = registry();
+    let mut entries = registry.entries.lock();
     while let Some(entry) = entries.get(&key) {
         if let Some(engine) = entry.engine.upgrade() {
             engine.check()?;
@@ -73,16 +102,16 @@ pub(super) fn shared(key: EngineKey, config: BrokerConfig, join: Join) -> Result
             }
             return Err(EngineError::ConfigDiffers { url: key.to_string() });
         }
-        REGISTRY.stopped.wait(&mut entries);
+        registry.stopped.wait(&mut entries);
     }
     // Taken before the lock is released: recovery may be long, and others must be able to share other engines meanwhile.
     entries.insert(key.clone(), Entry { engine: Weak::new(), config: config.clone() });
     drop(entries);
     let running = Running(key.clone());
     let engine = Arc::new(Engine::start(config, &mut |_| (), Some(running))?);
-    if let Some(entry) = REGISTRY.entries.lock().get_mut(&key) {
+    if let Some(entry) = registry.entries.lock().get_mut(&key) {
         entry.engine = Arc::downgrade(&engine);
     }
-    REGISTRY.stopped.notify_all();
+    registry.stopped.notify_all();
     Ok(engine)
 }

@@ -6,6 +6,8 @@ use std::ops::Deref;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use quire_journal::descriptor::Owned;
+
 /// Above this many waiting bytes, the driver tells the broker that the connection takes no more, and the broker stops feeding its replays.
 /// One chunk of a replay is at most as large. So a connection holds about twice this amount, not counting the buffers of the kernel.
 pub(super) const HIGH_WATER_BYTES: usize = 1024 * 1024;
@@ -46,7 +48,7 @@ impl Deref for Outgoing {
 }
 
 pub(super) struct Transport {
-    stream: UnixStream,
+    stream: Owned<UnixStream>,
     outgoing: VecDeque<Outgoing>,
     /// Bytes of the first buffer that have left.
     front_sent: usize,
@@ -61,7 +63,7 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    pub(super) fn new(stream: UnixStream) -> Self {
+    pub(super) fn new(stream: Owned<UnixStream>) -> Self {
         Transport {
             stream,
             outgoing: VecDeque::new(),
@@ -146,10 +148,11 @@ impl Transport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::descriptor::socket_pair;
 
     #[test]
     fn bytes_leave_whole_and_in_order_however_little_the_peer_takes() {
-        let (mut peer, server) = UnixStream::pair().unwrap();
+        let (mut peer, server) = socket_pair().unwrap();
         server.set_nonblocking(true).unwrap();
         let mut transport = Transport::new(server);
         let mut expected = Vec::new();
@@ -176,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_left_is_the_end() {
-        let (peer, server) = UnixStream::pair().unwrap();
+        let (peer, server) = socket_pair().unwrap();
         server.set_nonblocking(true).unwrap();
         let mut transport = Transport::new(server);
         let mut buffer = [0; 16];

@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use quire_journal::descriptor::Owned;
 use quire_journal::{Disk, RealDisk};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -41,7 +42,7 @@ pub(super) struct Header {
 /// A locked file.
 pub(super) struct StoreFile {
     pub path: PathBuf,
-    file: File,
+    file: Owned<File>,
 }
 
 /// One whole entry.
@@ -72,8 +73,7 @@ impl StoreFile {
             let mut options = OpenOptions::new();
             // The messages that it keeps are for the user of the client only.
             options.read(true).write(true).create(true).truncate(false).mode(0o600);
-            let file = options.open(path);
-            let file = file.map_err(StoreError::io(path))?;
+            let file = Owned::open(|| options.open(path)).map_err(StoreError::io(path))?;
             match file.try_lock() {
                 Ok(()) => (),
                 Err(TryLockError::WouldBlock) => return Err(StoreError::Locked { path: path.to_owned() }),

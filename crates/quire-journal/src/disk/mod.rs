@@ -77,6 +77,10 @@ pub trait File: Send + Sync {
     /// [`io::ErrorKind::UnexpectedEof`] when the file ends too early, and the error of a disk that cannot read. The buffer may have got a
     /// part of the bytes.
     fn read_at(&self, buffer: &mut Vec<u8>, size: usize, offset: u64) -> io::Result<()>;
+    /// Whether a parent of this process opened it, so that it cannot be used here.
+    fn is_of_parent(&self) -> bool {
+        false
+    }
     /// Asks the disk to read these bytes into memory, and does not wait for it. A hint: without it, each byte is read when it is asked
     /// for.
     fn will_need(&self, _range: Range<u64>) {}

@@ -1,12 +1,13 @@
 //! The machine's file system.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::{Disk, File};
+use crate::descriptor::Owned;
 use crate::paged::PageFile;
 
 /// The machine's file system.
@@ -26,11 +27,11 @@ const PAGE_FILE_SIZE_MAX: usize = 64 * 1024 * 1024 * 1024;
 
 impl Disk for RealDisk {
     fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        Ok(Box::new(fs::OpenOptions::new().read(true).write(true).open(path)?))
+        Ok(Box::new(Owned::open(|| fs::OpenOptions::new().read(true).write(true).open(path))?))
     }
 
     fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        let file = fs::File::open(path)?;
+        let file = Owned::open(|| fs::File::open(path))?;
         // A hint: without it the system may read many MiB around each place, and every other user of the disk waits for these reads.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         Ok(Box::new(file))
@@ -39,11 +40,11 @@ impl Disk for RealDisk {
     fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>> {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(mode_in(path));
-        let file = match options.open(path) {
+        let file = match Owned::open(|| options.open(path)) {
             // A leftover, or a link that another program made: it is replaced, and not followed.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 fs::remove_file(path)?;
-                options.open(path)?
+                Owned::open(|| options.open(path))?
             }
             opened => opened?,
         };
@@ -57,7 +58,9 @@ impl Disk for RealDisk {
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        fs::read(path)
+        let mut content = Vec::new();
+        Owned::open(|| fs::File::open(path))?.read_to_end(&mut content)?;
+        Ok(content)
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
@@ -89,14 +92,14 @@ impl Disk for RealDisk {
     }
 
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        fs::File::open(directory)?.sync_all()
+        Owned::open(|| fs::File::open(directory))?.sync_all()
     }
 
     fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
         let path = directory.join(LOCK_NAME);
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(mode_in(&path));
-        let file = options.open(path)?;
+        let file = Owned::open(|| options.open(path))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Box::new(file))),
             Err(fs::TryLockError::WouldBlock) => Ok(None),
@@ -131,15 +134,15 @@ fn mode_in(path: &Path) -> u32 {
     FILE_MODE | (open & READ_BY_OTHERS)
 }
 
-impl File for fs::File {
+impl File for Owned<fs::File> {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.write_all_at(bytes, offset)
+        self.get()?.write_all_at(bytes, offset)
     }
 
     fn write_parts_at(&self, mut parts: &mut [io::IoSlice<'_>], mut offset: u64) -> io::Result<()> {
         while !parts.is_empty() {
             // Takes as many as the system takes at once.
-            match rustix::io::pwritev(self, parts, offset) {
+            match rustix::io::pwritev(self.get()?, parts, offset) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     io::IoSlice::advance_slices(&mut parts, written);
@@ -153,11 +156,11 @@ impl File for fs::File {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.sync_data()
+        self.get()?.sync_data()
     }
 
     fn size(&self) -> io::Result<u64> {
-        Ok(self.metadata()?.len())
+        Ok(self.get()?.metadata()?.len())
     }
 
     #[allow(unsafe_code)] // memory that is not filled with zeros before it is read into
@@ -166,11 +169,12 @@ impl File for fs::File {
         let end = buffer.len() + size;
         while buffer.len() < end {
             let missing = end - buffer.len();
-            let read = match rustix::io::pread(self, &mut buffer.spare_capacity_mut()[..missing], offset) {
-                Ok((read, _)) => read.len(),
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
+            let read =
+                match rustix::io::pread(self.get()?, &mut buffer.spare_capacity_mut()[..missing], offset) {
+                    Ok((read, _)) => read.len(),
+                    Err(rustix::io::Errno::INTR) => continue,
+                    Err(error) => return Err(error.into()),
+                };
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -181,20 +185,25 @@ impl File for fs::File {
         Ok(())
     }
 
+    fn is_of_parent(&self) -> bool {
+        Owned::is_of_parent(self)
+    }
+
     #[cfg(target_os = "linux")]
     #[allow(unsafe_code)] // no crate has a safe function for it
     fn write_soon(&self, range: Range<u64>) {
         use std::os::fd::AsRawFd;
         let place = (i64::try_from(range.start), i64::try_from(range.end.saturating_sub(range.start)));
-        if let (Ok(begin), Ok(size)) = place {
-            // SAFETY: the descriptor is open while `self` is borrowed, and the call takes no pointers.
-            unsafe { libc::sync_file_range(self.as_raw_fd(), begin, size, libc::SYNC_FILE_RANGE_WRITE) };
+        if let (Ok(begin), Ok(size), Ok(file)) = (place.0, place.1, self.get()) {
+            // SAFETY: the descriptor is open while `file` is borrowed, and the call takes no pointers.
+            unsafe { libc::sync_file_range(file.as_raw_fd(), begin, size, libc::SYNC_FILE_RANGE_WRITE) };
         }
     }
 
     fn will_need(&self, range: Range<u64>) {
-        if let Some(size) = std::num::NonZeroU64::new(range.end.saturating_sub(range.start)) {
-            let _ = rustix::fs::fadvise(self, range.start, Some(size), rustix::fs::Advice::WillNeed);
+        let size = std::num::NonZeroU64::new(range.end.saturating_sub(range.start));
+        if let (Some(size), Ok(file)) = (size, self.get()) {
+            let _ = rustix::fs::fadvise(file, range.start, Some(size), rustix::fs::Advice::WillNeed);
         }
     }
 }

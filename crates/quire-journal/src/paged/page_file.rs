@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
 use super::bus_error::Watch;
+use crate::descriptor::Owned;
 
 /// The name of the file, until it is removed.
 const NAME: &str = "queues.paging";
@@ -18,7 +19,7 @@ const NAME: &str = "queues.paging";
 /// reports it.
 pub struct PageFile {
     map: MmapRaw,
-    file: fs::File,
+    file: Owned<fs::File>,
     _watch: Watch,
 }
 
@@ -34,9 +35,11 @@ impl PageFile {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => (),
         }
-        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600);
+        let file = Owned::open(|| options.open(&path))?;
         fs::remove_file(&path)?;
-        let map = MmapOptions::new().len(size_max).map_raw(&file)?;
+        let map = MmapOptions::new().len(size_max).map_raw(&*file)?;
         // A child of this process must not write into the state of its parent.
         #[cfg(target_os = "linux")]
         map.advise(Advice::DontFork)?;

@@ -130,6 +130,8 @@ impl State {
     fn file(&self) -> Option<OpenFile> {
         match self {
             State::Closed => None,
+            // The descriptor of a parent is closed in this process. The next read opens the file again.
+            State::Open(file) if file.is_of_parent() => None,
             State::Open(file) | State::Kept(file) => Some(file.clone()),
         }
     }

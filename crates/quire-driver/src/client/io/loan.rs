@@ -6,10 +6,11 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 
-use polling::{PollMode, Poller};
+use polling::PollMode;
 
-use super::{Driving, Duration, Event, Io, Moment, Ordering, SOCKET, Shared, State, Wire, as_source};
-use super::{has_work, io, lose, turn};
+use super::{Driving, Duration, Event, Io, Moment, Ordering, SOCKET, Shared, Wire, as_source};
+use super::{io, leave_to_thread, visit};
+use crate::descriptor::poller;
 
 /// How long a loop keeps the connection without a look at it.
 const LOAN_MAX: Duration = Duration::from_millis(100);
@@ -24,9 +25,9 @@ impl Driving {
     /// The system has no descriptor left.
     pub fn loop_descriptor(&self) -> io::Result<RawFd> {
         if self.loop_poller.get().is_none() {
-            let _ = self.loop_poller.set(Poller::new()?);
+            let _ = self.loop_poller.set(poller()?);
         }
-        self.loop_poller.get().map(AsRawFd::as_raw_fd).ok_or_else(|| io::ErrorKind::Other.into())
+        self.loop_poller.get().map(|poller| poller.as_raw_fd()).ok_or_else(|| io::ErrorKind::Other.into())
     }
 }
 
@@ -61,32 +62,17 @@ pub(in crate::client) fn lend(shared: &Shared) {
 pub(in crate::client) fn step(shared: &Shared) {
     let Some(mut io) = shared.driving.io.try_lock() else { return };
     let Io { wire, scratch, lent_from, .. } = &mut *io;
-    let Some(connected) = wire else { return };
-    shared.awake.store(true, Ordering::Release);
-    let turned = turn(shared, connected, &mut scratch[..LOAN_READ_SIZE], 1);
-    shared.awake.store(false, Ordering::Release);
+    let visited = visit(shared, wire, &mut scratch[..LOAN_READ_SIZE]);
     shared.driving.end_burst();
+    let (Some(size), Some(connected)) = (visited, wire) else { return };
     let now = shared.now();
-    match turned {
-        Err(reason) => {
-            lose(shared, wire, reason);
-            return shared.alarm();
-        }
-        Ok(size) if size >= LOAN_READ_SIZE || !shared.is_reading.load(Ordering::Acquire) => {
-            connected.end_loan(shared);
-            *lent_from = now + LOAN_MAX;
-            return shared.alarm();
-        }
-        Ok(_) => connected.lent_until = connected.lent_until.map(|_| now + LOAN_MAX),
+    if size >= LOAN_READ_SIZE || !shared.is_reading.load(Ordering::Acquire) {
+        connected.end_loan(shared);
+        *lent_from = now + LOAN_MAX;
+        return shared.alarm();
     }
-    let inner = shared.inner.lock();
-    let is_closed = matches!(inner.core.state(), State::Closed(_));
-    let is_for_thread =
-        has_work(&inner, connected) || !connected.is_idle() || inner.is_too_early_for_thread();
-    drop(inner);
-    if is_closed || is_for_thread {
-        shared.alarm();
-    }
+    connected.lent_until = connected.lent_until.map(|_| now + LOAN_MAX);
+    leave_to_thread(shared, connected);
 }
 
 /// The event loop does not wait any more.
