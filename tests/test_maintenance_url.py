@@ -230,8 +230,8 @@ def test_clients_may_what_the_configuration_says_and_removing_needs_the_same_mac
         assert run(["journal", "remove", str(tmp_path / "journal"), "--age", "0s"]) == 0
 
     def allowed(address: str, **maintenance: Any) -> list[str]:
-        settings = {"transaction_log": {"maintenance": maintenance}} if maintenance else {}
-        core = json.loads(quire.Config(transport={"address": address}, **settings).to_core())
+        log = {"maintenance": maintenance} if maintenance else {}
+        core = json.loads(quire.Config(transport={"address": address}, transaction_log=log).to_core())
         by_clients: dict[str, bool] = core["transaction_log"]["maintenance"]["by_clients"]
         return [action for action, is_allowed in by_clients.items() if is_allowed]
 

@@ -199,4 +199,4 @@ def test_a_destination_without_an_address_must_be_able_to_connect(tmp_path: Path
 
 def test_a_group_local_queue_is_refused(tmp_path: Path) -> None:
     with pytest.raises(quire.ConfigError, match="group_local_queue is not in this version"):
-        quire.Config(group_local_queue={"name": "q"})
+        quire.Config(group_local_queue={"name": "q"})  # type: ignore[call-arg]

@@ -60,6 +60,7 @@ from quire._quire import Record, __version__
 from quire._topics import exact
 
 if TYPE_CHECKING:
+    from quire import config as config
     from quire._arguments import AUTO
     from quire._bookmarks import Bookmark
     from quire._queue import Queue
@@ -224,17 +225,22 @@ _LAZY = {
 }
 
 
+#: Modules that are imported at their first use.
+_LAZY_MODULES = {"config"}
+
 # Type checkers know the names from the imports above. With this function they would take any other name, too.
 if not TYPE_CHECKING:
 
     def __getattr__(name):
-        if name not in _LAZY:
-            raise AttributeError(f"module 'quire' has no attribute {name!r}")
         from importlib import import_module
 
+        if name in _LAZY_MODULES:
+            return import_module(f"quire.{name}")
+        if name not in _LAZY:
+            raise AttributeError(f"module 'quire' has no attribute {name!r}")
         value = globals()[name] = getattr(import_module(_LAZY[name]), name)
         return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY} - {"TYPE_CHECKING", "os"})
+    return sorted({*globals(), *_LAZY, *_LAZY_MODULES} - {"TYPE_CHECKING", "os"})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -15,7 +16,7 @@ from pydantic import (
 )
 
 from quire._filter import MessageType
-from quire.config._values import Duration, Period, size_between
+from quire.config._values import Duration, DurationLike, Period, SizeLike, Table, size_between
 
 #: Tables of the configuration that this version does not have.
 TABLES_LATER: Final = ("view", "conflated_topic", "group_local_queue")
@@ -51,6 +52,16 @@ class History(BaseModel):
     granularity: Duration = 0
     #: The most bytes of earlier messages.
     max_size: Annotated[int, size_between("64KB")] = 1 << 30
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            window: DurationLike,
+            granularity: DurationLike = ...,
+            max_size: SizeLike = ...,
+        ) -> None: ...
 
     @model_validator(mode="after")
     def _check_granularity(self) -> Self:
@@ -98,6 +109,27 @@ class SowTopic(BaseModel):
     file_backed: Literal["enabled", "disabled"] = "disabled"
     #: Of a transient topic: `epoch` reads it from the log at each start.
     recovery_point: Literal["now", "epoch"] | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            message_type: MessageType,
+            key: str | Sequence[str] = ...,
+            key_domain: str | None = ...,
+            durability: Literal["persistent", "transient"] = ...,
+            hash_index: Sequence[str | Sequence[str]] = ...,
+            index: str | Sequence[str] = ...,
+            expiration: Literal["disabled", "enabled"] | DurationLike = ...,
+            preprocessing: str | Sequence[str] = ...,
+            enrichment: str | Sequence[str] = ...,
+            history: History | Table | None = ...,
+            pattern: str | None = ...,
+            file_backed: Literal["enabled", "disabled"] = ...,
+            recovery_point: Literal["now", "epoch"] | None = ...,
+        ) -> None: ...
 
     @field_validator("expiration", mode="before")
     @classmethod

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from quire._arguments import check_path
-from quire._bookmarks import bookmark_to_core, is_as_in_core
+from quire._bookmarks import Bookmark, bookmark_to_core, is_as_in_core
 from quire._errors import BadBookmarkError, ConfigError
 from quire._filter import MessageType
 from quire.config._last_values import TABLES_LATER, SowTopic, not_in_this_version
@@ -33,10 +33,14 @@ from quire.config._mistakes import Mistakes, expected, got, refused, together
 from quire.config._replication import Replication
 from quire.config._values import (
     Address,
+    DirectoryLike,
     Duration,
+    DurationLike,
     LeasePeriod,
     Period,
     Size,
+    SizeLike,
+    Table,
     duration_between,
     size_between,
 )
@@ -97,6 +101,21 @@ class Transport(_Model):
     max_client_backlog: Annotated[int, size_between("64KB")] = 64 << 20
     logon_timeout: Period = 5.0
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            address: str = ...,
+            max_message_size: SizeLike = ...,
+            max_connections: int = ...,
+            max_subscriptions_per_connection: int = ...,
+            max_patterns_per_connection: int = ...,
+            max_client_backlog: SizeLike = ...,
+            logon_timeout: DurationLike = ...,
+        ) -> None: ...
+
     @field_validator("address")
     @classmethod
     def _check_address(cls, value: str) -> str:
@@ -120,6 +139,19 @@ class Limits(_Model):
     #: Topics with records of all last-value topics that have a pattern; a publish to one more is refused.
     max_pattern_topics: Annotated[int, Field(ge=1, le=1 << 20)] = 10_000
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            max_patterns: int = ...,
+            max_waiting: SizeLike = ...,
+            max_unfinished: SizeLike = ...,
+            max_created_queues: int = ...,
+            max_query_copies: SizeLike = ...,
+            max_pattern_topics: int = ...,
+        ) -> None: ...
+
 
 class RecordedTopic(_Model):
     r"""Topics that the transaction log records, or with `recorded=False` topics that it must not record.
@@ -135,6 +167,18 @@ class RecordedTopic(_Model):
     recorded: bool = True
     #: Refuse messages that are not well formed; for `message_type = "json"`.
     validate_: Annotated[bool, Field(alias="validate")] = False
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            message_type: MessageType,
+            filter: str | None = ...,
+            recorded: bool = ...,
+            validate: bool = ...,
+        ) -> None: ...
 
     @model_validator(mode="after")
     def _check_validate(self) -> RecordedTopic:
@@ -162,6 +206,21 @@ class Maintenance(_Model):
     interval: Annotated[float, duration_between("10ms")] = 600.0
     #: The actions that clients may request. Default: all on loopback, else those that lose no message.
     by_clients: tuple[Literal["archive", "compress", "remove"], ...] | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            archive_after: DurationLike | None = ...,
+            compress_after: DurationLike | None = ...,
+            remove_after: DurationLike | None = ...,
+            archive_size_max: SizeLike | None = ...,
+            compress_size_max: SizeLike | None = ...,
+            remove_size_max: SizeLike | None = ...,
+            interval: DurationLike = ...,
+            by_clients: Sequence[Literal["archive", "compress", "remove"]] | None = ...,
+        ) -> None: ...
 
     def to_core(self, *, is_local: bool) -> dict[str, Any]:
         """In nanoseconds and bytes. `is_local`: clients are on the machine of the server."""
@@ -201,6 +260,24 @@ class TransactionLog(_Model):
     maintenance: Maintenance = Maintenance()
     #: Without an entry every topic is recorded as JSON.
     topic: tuple[RecordedTopic, ...] = (RecordedTopic(name="^", message_type="json"),)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            journal_directory: DirectoryLike = ...,
+            journal_archive_directory: DirectoryLike | None = ...,
+            journal_size: SizeLike = ...,
+            preallocated_journal_files: int = ...,
+            flush_interval: DurationLike = ...,
+            durability: Literal["fsync", "os"] = ...,
+            max_unpersisted: SizeLike = ...,
+            max_topics: int = ...,
+            sequence_jump_logged: int = ...,
+            maintenance: Maintenance | Table = ...,
+            topic: RecordedTopic | Table | Sequence[RecordedTopic | Table] = ...,
+        ) -> None: ...
 
     @model_validator(mode="before")
     @classmethod
@@ -259,6 +336,37 @@ class Queue(_Model):
     file_backed_metadata: Literal["enabled", "disabled"] = "disabled"
     #: The journal also says who held which message, for an audit.
     record_leases: bool = False
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            message_type: MessageType,
+            underlying_topic: str | None = ...,
+            default_publish_target: str | None = ...,
+            semantics: Literal["at-least-once", "at-most-once"] = ...,
+            fairness_model: Literal["fast", "round-robin", "proportional"] | None = ...,
+            lease_period: DurationLike | None = ...,
+            leasing: Literal["strict", "sublease"] = ...,
+            max_backlog: int | None = ...,
+            max_per_subscription_backlog: int | None = ...,
+            max_deliveries: int | None = ...,
+            max_cancels: int | None = ...,
+            retry_delay: DurationLike | Sequence[DurationLike] | None = ...,
+            expiration: DurationLike | None = ...,
+            expiration_model: Literal["message", "queue", "minimum"] = ...,
+            filter: str | None = ...,
+            priority: str | None = ...,
+            barrier_expression: str | None = ...,
+            target_queue_depth: int | None = ...,
+            max_queue_depth: int = ...,
+            recovery_point: Bookmark | None = ...,
+            dead_letter_topic: str | None = ...,
+            file_backed_metadata: Literal["enabled", "disabled"] = ...,
+            record_leases: bool = ...,
+        ) -> None: ...
 
     @field_validator("recovery_point", mode="before")
     @classmethod
@@ -354,11 +462,31 @@ class Config(_Model):
     replication: Replication = Replication()
     _source: _Source = PrivateAttr(default_factory=lambda: _Source())
 
-    def __init__(self, **settings: Any) -> None:
-        try:
-            super().__init__(**settings)
-        except ValidationError as error:
-            raise refused(error, Config) from error
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            group: str | None = ...,
+            data_directory: DirectoryLike = ...,
+            transport: Transport | Table | Sequence[Transport | Table] = ...,
+            limits: Limits | Table = ...,
+            transaction_log: TransactionLog | Table = ...,
+            allow_backtracking_patterns: bool = ...,
+            queue: Queue | Table | Sequence[Queue | Table] = ...,
+            local_queue: Queue | Table | Sequence[Queue | Table] = ...,
+            sow_topic: SowTopic | Table | Sequence[SowTopic | Table] = ...,
+            replication: Replication | Table = ...,
+        ) -> None: ...
+
+    else:
+
+        def __init__(self, **settings):
+            try:
+                super().__init__(**settings)
+            except ValidationError as error:
+                raise refused(error, Config) from error
 
     @field_validator("name", "group")
     @classmethod

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from quire._filter import MessageType
-from quire.config._values import Address, Period, Size
+from quire.config._values import Address, DurationLike, Period, Size, SizeLike, Table
 
 
 def _listed(value: Any) -> Any:
@@ -31,6 +31,16 @@ class ReplicatedTopic(_Model):
     message_type: MessageType
     #: Only messages that match are sent.
     filter: str | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            message_type: MessageType,
+            filter: str | None = ...,
+        ) -> None: ...
 
 
 class Destination(_Model):
@@ -57,6 +67,24 @@ class Destination(_Model):
     #: Checks that are left out when the link is made: `txlog`, `message_type`, `sow`, `key`, `replicate`, `cascade`.
     exclude_validation: Texts = ()
     topic: Annotated[tuple[ReplicatedTopic, ...], Field(min_length=1)]
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            group: str | None = ...,
+            addresses: str | Sequence[str] = ...,
+            sync_type: Literal["sync", "async"],
+            pass_through: str | Sequence[str] = ...,
+            compression: Literal["none", "lz4", "zstd"] = ...,
+            downgrade_after: DurationLike | None = ...,
+            upgrade_below: DurationLike | None = ...,
+            retained_size_max: SizeLike | None = ...,
+            exclude_validation: str | Sequence[str] = ...,
+            topic: ReplicatedTopic | Table | Sequence[ReplicatedTopic | Table],
+        ) -> None: ...
 
     @model_validator(mode="before")
     @classmethod
@@ -97,6 +125,16 @@ class Replication(_Model):
     #: The number of sync destinations that must have a message before it is persisted. Default: all.
     required_acks: Annotated[int, Field(ge=1, le=64)] | None = None
     destination: Annotated[tuple[Destination, ...], Field(max_length=64)] = ()
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            address: str | None = ...,
+            required_acks: int | None = ...,
+            destination: Destination | Table | Sequence[Destination | Table] = ...,
+        ) -> None: ...
 
     @model_validator(mode="before")
     @classmethod

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Annotated, Literal
+from os import PathLike
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
+from quire import _units as units
 from quire._errors import ConfigError
 from quire._units import seconds, size
 from quire.config._mistakes import expected
@@ -54,6 +57,13 @@ def duration_between(low: str, high: str | None = None, *, is_low_excluded: bool
 
     return BeforeValidator(read)
 
+
+#: What a key takes, for type checkers: the models convert it.
+DurationLike = units.Duration
+SizeLike = units.Size
+DirectoryLike = str | PathLike[str]
+#: A table as a mapping with the keys of its model.
+Table = Mapping[str, Any]
 
 Size = Annotated[int, size_between("0")]
 Duration = Annotated[float, duration_between("0")]
