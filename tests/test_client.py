@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -538,6 +539,12 @@ def test_urls_are_read(url: str, expected: tuple[str, int]) -> None:
         ("quire://h:x", "the port must be a number from 1 to 65535$"),
         ("quire://h:70000", "the port must be a number from 1 to 65535$"),
         ("quire://h:0", "the port must be a number from 1 to 65535$"),
+        ("quires://h:1", "requires TLS, which this version does not have; quire:// is not encrypted$"),
+        (
+            "file://fileserver/share",
+            "names the host 'fileserver'; a directory of this machine is file:fileserver/share$",
+        ),
+        ("file://", "names no directory"),
         ("quire://u@h", "has more than a host and a port"),
         ("quire://h/p", "has more than a host and a port"),
         ("", "does not begin with"),
@@ -546,6 +553,40 @@ def test_urls_are_read(url: str, expected: tuple[str, int]) -> None:
 def test_bad_urls_are_explained(url: str, reason: str) -> None:
     with pytest.raises(quire.ConfigError, match=f"^url: {url!r}.*{reason}"):
         parse_url(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "quire://user:geheim@h:9007",
+        "quire://user:geheim@h:x",
+        "quire://user:geheim@",
+        "quire://:geheim@h",
+        "quire://user:ge@geheim@h",
+        "quires://user:geheim@h",
+        "http://user:geheim@h:80",
+        "user:geheim@h:9007",
+        "quire://user:geheim@[h",
+        "quire://user:geheim@h\u2100",
+    ],
+)
+def test_a_password_in_a_url_is_not_repeated(url: str) -> None:
+    for make in (quire.Client, quire.AsyncClient):
+        with pytest.raises(quire.ConfigError) as refused:
+            make(url)
+        assert "geheim" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_the_uri_of_a_directory_leads_to_it(tmp_path: Path) -> None:
+    directory = tmp_path / "my trades é 100%"
+    uri = directory.as_uri()
+    for url in (uri, uri.replace("file://", "file://localhost"), f"file:{directory}"):
+        with quire.Client(url, name="c") as client:
+            client.publish("orders", b"1")
+            client.flush(PATIENCE)
+    assert [path.name for path in tmp_path.iterdir()] == [directory.name]
+    with quire.Journal(directory) as journal:
+        assert journal.appended == 3
 
 
 def test_the_signatures_show_every_argument() -> None:

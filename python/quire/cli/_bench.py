@@ -18,6 +18,7 @@ from quire._process import start_thread
 from quire._units import counted
 from quire.cli import default_url
 from quire.cli._output import print_json
+from quire.client._links import directory_of
 
 app = App(
     name="bench",
@@ -197,7 +198,7 @@ def latency(
     _check(count, size)
     url = url or default_url()
     if disk is None and url.startswith("file:"):
-        disk = Path(url.removeprefix("file:"))
+        disk = directory_of(url)
     measured = {"delivered": _deliver(url, topic, rate, count, size)}
     with quire.Client(url) as client:
         measured["persisted"] = _persist(client, topic, min(seconds, 2), size)

@@ -15,6 +15,10 @@ DEFAULT_PORT: Final = 9007
 _HOST_AND_PORT: Final = re.compile(r"(?:\w+://)?((?:[\w.-]+|\[[0-9a-fA-F:.]+\]):\d+)")
 
 
+#: A password before a host, after everything that is not a part of it.
+_PASSWORD: Final = re.compile(r"((?://|^)[^/?#@:]*:)[^/?#]*@")
+
+
 @dataclass(frozen=True)
 class Place:
     """Where an engine inside this process keeps its journal."""
@@ -25,8 +29,30 @@ class Place:
     name: str
 
 
+def directory_of(url: str) -> Path:
+    """The directory of `file:DIRECTORY`, as it was written, or of a `file://` URI as `Path.as_uri` makes it.
+
+    Raises `ConfigError` for a URI of another machine.
+    """
+    rest = url.removeprefix("file:")
+    if rest.startswith("//"):
+        from urllib.parse import unquote
+
+        host, slash, path = rest[2:].partition("/")
+        if host not in ("", "localhost"):
+            reason = f"{url!r} names the host {host!r}; a directory of this machine is file:{rest[2:]}"
+            raise ConfigError(reason, key="url")
+        rest = unquote(slash + path)
+    if not rest:
+        raise ConfigError(f"{url!r} names no directory, as file:./trades does", key="url")
+    return Path(rest).expanduser()
+
+
 def parse_url(url: str) -> tuple[str, int] | tuple[Path] | Place:
-    """Host and port of `quire://host:port`, the directory of `local:DIRECTORY`, or the place of `file:DIRECTORY` and `memory:NAME`."""
+    """Host and port of `quire://host:port`, the directory of `local:DIRECTORY`, or the place of `file:DIRECTORY` and `memory:NAME`.
+
+    Raises `ConfigError` for any other text. The error does not repeat a password.
+    """
     scheme, colon, rest = url.partition(":")
     if colon and scheme == "memory":
         return Place(None, rest)
@@ -37,30 +63,34 @@ def parse_url(url: str) -> tuple[str, int] | tuple[Path] | Place:
             raise ConfigError(reason, key="url")
         return (directory,)
     if colon and scheme == "file":
-        if not rest:
-            raise ConfigError(f"{url!r} names no directory, as file:./trades does", key="url")
-        return Place(Path(rest.removeprefix("//")).expanduser().resolve(), "")
+        return Place(directory_of(url).resolve(), "")
+    shown = repr(_PASSWORD.sub(r"\1***@", url))
     from urllib.parse import urlsplit
 
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise ConfigError(f"{url!r}: {error}", key="url") from None
+        # The text of the error may repeat the password.
+        reason = str(error) if shown == repr(url) else "it is not a URL"
+        raise ConfigError(f"{shown}: {reason}", key="url") from None
     try:
         port = parts.port
     except ValueError:
         port = 0
     if port == 0:
-        raise ConfigError(f"{url!r}: the port must be a number from 1 to 65535", key="url")
+        raise ConfigError(f"{shown}: the port must be a number from 1 to 65535", key="url")
+    if parts.scheme == "quires":
+        reason = f"{shown} requires TLS, which this version does not have; quire:// is not encrypted"
+        raise ConfigError(reason, key="url")
     if parts.scheme != "quire":
-        reason = f"{url!r} does not begin with quire://, file:, memory: or local:"
+        reason = f"{shown} does not begin with quire://, file:, memory: or local:"
         if place := _HOST_AND_PORT.fullmatch(url):
             reason += f"; did you mean quire://{place[1]}?"
         raise ConfigError(reason, key="url")
     if not parts.hostname:
-        raise ConfigError(f"{url!r} names no host, as quire://127.0.0.1:{DEFAULT_PORT} does", key="url")
+        raise ConfigError(f"{shown} names no host, as quire://127.0.0.1:{DEFAULT_PORT} does", key="url")
     if parts.username is not None or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ConfigError(
-            f"{url!r} has more than a host and a port; user and password are arguments", key="url"
+            f"{shown} has more than a host and a port; user and password are arguments", key="url"
         )
     return parts.hostname, DEFAULT_PORT if port is None else port

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from quire._quire import spark_read_options, spark_write_options
+from quire.client._links import directory_of
 
 #: Where a read begins or ends, as the core writes it: `"earliest"`, `"latest"`, `{"back": 1000}`, `{"ago_ns": 1}`, `{"time_ns": 1}`,
 #: `{"bookmark": "1|2|"}`.
@@ -81,7 +82,7 @@ class WriteOptions:
         if self.checkpoint is not None:
             return Path(self.checkpoint) / "quire-staging"
         if self.url.startswith("file:"):
-            return Path(f"{self.url.removeprefix('file:')}.staging")
+            return Path(f"{directory_of(self.url)}.staging")
         return Path(tempfile.gettempdir()) / f"quire-staging-{os.getuid()}"
 
 
