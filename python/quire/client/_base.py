@@ -130,7 +130,11 @@ class ClientBase(Generic[S]):
 
     @property
     def persisted(self) -> int:
-        """All publishes of the client up to this sequence number are settled: persisted, accepted or refused."""
+        """All publishes of the client up to this sequence number are settled: persisted, accepted or refused.
+
+        A program may poll it to limit how many publishes are on their way: it is at most 0.1 ms old. `wait_persisted`
+        needs less processor time.
+        """
         return 0 if self._started is None else self._started.persisted
 
     @property
@@ -185,6 +189,11 @@ class ClientBase(Generic[S]):
     def _is_of_parent(self) -> bool:
         """Whether this process was forked after the client was made: the client is that of its parent."""
         return self._started is not None and self._started.is_of_parent
+
+    @property
+    def _log_fields(self) -> dict[str, str]:
+        """The fields of its log records."""
+        return {"quire_client": self.name}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self._options.urls)}, name={self.name!r})"
@@ -464,7 +473,11 @@ class ClientBase(Generic[S]):
                 reason = f"no queue has {'the' if is_name else 'a'} name{'' if is_name else ' that matches'}"
                 reason += ", and `quire queue ls` lists the queues"
             logger.warning(
-                "%r: max_backlog of the subscription to %r has no effect: %s", self, spec.topic, reason
+                "%r: max_backlog of the subscription to %r has no effect: %s",
+                self,
+                spec.topic,
+                reason,
+                extra=self._log_fields,
             )
         return subscription
 
@@ -491,6 +504,7 @@ class ClientBase(Generic[S]):
                 "its place is in memory, and bookmark_store= takes a file",
                 self,
                 sub_id,
+                extra=self._log_fields,
             )
         self._sub_ids.add(sub_id)
         return sub_id
@@ -855,7 +869,9 @@ class ClientBase(Generic[S]):
                 if not is_flushed and core.state != "connected":
                     deadline = monotonic()
         except QuireError as error:
-            logger.warning("%r: pending publishes were not persisted: %s", self, error)
+            logger.warning(
+                "%r: pending publishes were not persisted: %s", self, error, extra=self._log_fields
+            )
         except BaseException:
             # Ctrl-C or a cancellation: the caller does not want to wait.
             await self._end(core, monotonic())
@@ -863,7 +879,7 @@ class ClientBase(Generic[S]):
         report = await self._end(core, deadline)
         if report.unpersisted:
             unpersisted = counted(report.unpersisted, "publish", "publishes")
-            logger.warning("%r closed with %s not persisted", self, unpersisted)
+            logger.warning("%r closed with %s not persisted", self, unpersisted, extra=self._log_fields)
         return report
 
     async def _flushed_while_connected(self, core: _quire.Client, timeout: float) -> bool:
@@ -879,7 +895,7 @@ class ClientBase(Generic[S]):
         left = await self._driver.call(partial(core.close, left_until(deadline)))
         failed = core.take_failed_publishes()
         for sequence, error in failed:
-            logger.error("%r: %s", self, text_of_failure(sequence, error))
+            logger.error("%r: %s", self, text_of_failure(sequence, error), extra=self._log_fields)
         self._driver.wake()
         if self._handling is not None:
             await self._handling.join(left_until(deadline))
@@ -916,7 +932,7 @@ class ClientBase(Generic[S]):
         except BaseException as error:
             if not self._is_closed:
                 reason = f"the handlers of the client were ended by {error!r}"
-                logger.error("%r: %s", self, reason)
+                logger.error("%r: %s", self, reason, extra=self._log_fields)
                 core.fail(reason)
             raise
 
@@ -983,7 +999,9 @@ class ClientBase(Generic[S]):
                     except BaseException as error:
                         if self._driver.is_told_to_end(error):
                             raise
-                        logger.exception("a state listener of %r failed on %r", self, state)
+                        logger.exception(
+                            "a state listener of %r failed on %r", self, state, extra=self._log_fields
+                        )
                 if state == "closed":
                     return
 

@@ -34,7 +34,12 @@ class FailureLog:
             return
         if left_out:
             text += f" ({left_out} more failures of this message were not logged)"
-        logger.error("%s: %r", text, message, exc_info=error)
+        fields = {
+            "quire_topic": message.topic,
+            "quire_bookmark": message.bookmark,
+            "quire_sub_id": message.sub_id,
+        }
+        logger.error("%s: %r", text, message, exc_info=error, extra=fields)
 
     def _left_out(self, message: Message) -> int | None:
         """The failures that were not logged, to be logged with this one; `None`: this one is not logged either."""

@@ -274,7 +274,8 @@ class Following:
         except BaseException as error:
             if self.driver.is_told_to_end(error):
                 raise
-            logger.exception("on_persisted=%r failed on %s", function, receipt)
+            fields = {"quire_client": self._name}
+            logger.exception("on_persisted=%r failed on %s", function, receipt, extra=fields)
 
 
 def check_on_persisted(function: OnPersisted) -> None:

@@ -340,7 +340,8 @@ class TableBase(Mapping[TableKey, Message], Generic[S]):
                 changes, failure = [], error
             followers = list(self._followers) if changes else []
         if failure is not None:
-            logger.error("%r: %r has ended: %s", self._client, self, failure)
+            fields = {"quire_client": self._client.name}
+            logger.error("%r: %r has ended: %s", self._client, self, failure, extra=fields)
             # The call that makes the table may not have its subscription yet.
             subscription = self._client._subscriptions.get(message.sub_id)
             if subscription is not None:

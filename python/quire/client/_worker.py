@@ -215,4 +215,9 @@ class Worker:
             await self._client._unsubscribe([self._subscription.sub_id])
             await self._client._flush(FLUSH_TIMEOUT)
         except (QuireError, TimeoutError) as error:
-            logger.warning("%r: what a worker said may not be durable: %s", self._client, error)
+            logger.warning(
+                "%r: what a worker said may not be durable: %s",
+                self._client,
+                error,
+                extra={"quire_client": self._client.name},
+            )

@@ -58,7 +58,7 @@ def duration_between(low: str, high: str | None = None, *, is_low_excluded: bool
     return BeforeValidator(read)
 
 
-#: What a key takes, for type checkers: the models convert it.
+#: The values that a key accepts, for type checkers. The models convert them.
 DurationLike = units.Duration
 SizeLike = units.Size
 DirectoryLike = str | PathLike[str]

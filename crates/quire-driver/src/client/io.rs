@@ -62,6 +62,10 @@ struct Io {
 /// little.
 const REST: Duration = Duration::from_millis(5);
 
+/// The highest age of the figures that a caller sees while the thread rests. A program that polls them may publish one message for each
+/// acknowledgement. So acknowledgements are read together, and the server gets messages together.
+const LOOK: Duration = Duration::from_micros(100);
+
 /// Whether the thread watches the socket. It does not when acknowledgements come often and no caller waits for one, because the wake-up
 /// costs more than the acknowledgement.
 #[derive(Default)]
@@ -70,6 +74,8 @@ struct Rest {
     read_at: Option<Moment>,
     /// The socket is not watched until then.
     until: Option<Moment>,
+    /// When a caller last looked at the figures.
+    looked_at: Option<Moment>,
 }
 
 impl Rest {
@@ -289,12 +295,14 @@ fn hand_back(shared: &Shared, wire: &Option<Wire>) {
 pub(super) fn look(shared: &Shared) {
     let Some(mut io) = shared.driving.io.try_lock() else { return };
     let Io { wire, scratch, rest, .. } = &mut *io;
-    if rest.until.is_none() {
+    let now = shared.now();
+    if rest.until.is_none() || rest.looked_at.is_some_and(|at| now.since(at) < LOOK) {
         return;
     }
+    rest.looked_at = Some(now);
     let (Some(size), Some(connected)) = (visit(shared, wire, scratch), wire) else { return };
     if size > 0 {
-        rest.note_read(shared.now());
+        rest.note_read(now);
     }
     leave_to_thread(shared, connected);
 }
