@@ -42,7 +42,8 @@ def test_a_client_in_the_background_logs_that_no_server_has_accepted_it(
             "quire_code": "connection_refused",
             "quire_unpersisted": 1,
         }
-        with ServerProcess(tmp_path / "data", transport={"address": f"127.0.0.1:{port}"}):
+        config = quire.Config(data_directory=tmp_path / "data", transport={"address": f"127.0.0.1:{port}"})
+        with quire.Server(config):
             client.flush(PATIENCE)
             wait_until(lambda: bool(records(caplog, "connected to")))
 

@@ -132,8 +132,8 @@ class ClientBase(Generic[S]):
     def persisted(self) -> int:
         """All publishes of the client up to this sequence number are settled: persisted, accepted or refused.
 
-        A program may poll it to limit how many publishes are on their way: it is at most 0.1 ms old. `wait_persisted`
-        needs less processor time.
+        It can be 5 ms old while no call waits. To limit how many publishes are on their way, use `wait_persisted` and do not
+        poll.
         """
         return 0 if self._started is None else self._started.persisted
 

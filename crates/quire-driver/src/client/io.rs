@@ -62,10 +62,6 @@ struct Io {
 /// little.
 const REST: Duration = Duration::from_millis(5);
 
-/// The highest age of the figures that a caller sees while the thread rests. A program that polls them may publish one message for each
-/// acknowledgement. So acknowledgements are read together, and the server gets messages together.
-const LOOK: Duration = Duration::from_micros(100);
-
 /// Whether the thread watches the socket. It does not when acknowledgements come often and no caller waits for one, because the wake-up
 /// costs more than the acknowledgement.
 #[derive(Default)]
@@ -74,8 +70,6 @@ struct Rest {
     read_at: Option<Moment>,
     /// The socket is not watched until then.
     until: Option<Moment>,
-    /// When a caller last looked at the figures.
-    looked_at: Option<Moment>,
 }
 
 impl Rest {
@@ -287,50 +281,6 @@ fn hand_back(shared: &Shared, wire: &Option<Wire>) {
             && shared.poller.modify(as_source(&wire.stream), interest).is_ok()
     });
     if !is_watched {
-        shared.alarm();
-    }
-}
-
-/// Reads what has come while the thread of the client rests and does not watch the socket. The caller looks at the figures.
-pub(super) fn look(shared: &Shared) {
-    let Some(mut io) = shared.driving.io.try_lock() else { return };
-    let Io { wire, scratch, rest, .. } = &mut *io;
-    let now = shared.now();
-    if rest.until.is_none() || rest.looked_at.is_some_and(|at| now.since(at) < LOOK) {
-        return;
-    }
-    rest.looked_at = Some(now);
-    let (Some(size), Some(connected)) = (visit(shared, wire, scratch), wire) else { return };
-    if size > 0 {
-        rest.note_read(now);
-    }
-    leave_to_thread(shared, connected);
-}
-
-/// One turn on another thread while the thread of the client sleeps. Call [`leave_to_thread`] after it. Gives the number of bytes that were
-/// read; `None` when there is no connection.
-fn visit(shared: &Shared, wire: &mut Option<Wire>, scratch: &mut [u8]) -> Option<usize> {
-    let connected = wire.as_mut()?;
-    shared.awake.store(true, Ordering::Release);
-    let turned = turn(shared, connected, scratch, 1);
-    shared.awake.store(false, Ordering::Release);
-    match turned {
-        Ok(size) => Some(size),
-        Err(reason) => {
-            lose(shared, wire, reason);
-            shared.alarm();
-            None
-        }
-    }
-}
-
-/// Wakes the thread of the client when it has something to do.
-fn leave_to_thread(shared: &Shared, wire: &Wire) {
-    let inner = shared.inner.lock();
-    let is_closed = matches!(inner.core.state(), State::Closed(_));
-    let is_for_thread = has_work(&inner, wire) || !wire.is_idle() || inner.is_too_early_for_thread();
-    drop(inner);
-    if is_closed || is_for_thread {
         shared.alarm();
     }
 }

@@ -563,7 +563,7 @@ impl Client {
 
     /// The highest sequence that is persisted.
     pub fn persisted(&self) -> u64 {
-        self.figure(ClientCore::persisted)
+        self.shared.inner.lock().core.persisted()
     }
 
     /// The highest sequence of a publish that was taken.
@@ -606,19 +606,7 @@ impl Client {
 
     /// Publishes that are not known to be persisted.
     pub fn unpersisted_count(&self) -> u64 {
-        self.figure(ClientCore::unpersisted_count)
-    }
-
-    /// A figure that acknowledgements change. A program may ask for it again and again, to limit what it has published ahead. So those that
-    /// the thread of the client has left in the socket are read first.
-    fn figure(&self, of: impl Fn(&ClientCore) -> u64) -> u64 {
-        let inner = self.shared.inner.lock();
-        if !inner.is_resting {
-            return of(&inner.core);
-        }
-        drop(inner);
-        io::look(&self.shared);
-        of(&self.shared.inner.lock().core)
+        self.shared.inner.lock().core.unpersisted_count()
     }
 
     /// The refused publishes since the last call, the latest 1,024 of them.

@@ -8,8 +8,8 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use polling::PollMode;
 
-use super::{Driving, Duration, Event, Io, Moment, Ordering, SOCKET, Shared, Wire, as_source};
-use super::{io, leave_to_thread, visit};
+use super::{Driving, Duration, Event, Io, Moment, Ordering, SOCKET, Shared, State, Wire, as_source};
+use super::{has_work, io, lose, turn};
 use crate::descriptor::poller;
 
 /// How long a loop keeps the connection without a look at it.
@@ -62,17 +62,32 @@ pub(in crate::client) fn lend(shared: &Shared) {
 pub(in crate::client) fn step(shared: &Shared) {
     let Some(mut io) = shared.driving.io.try_lock() else { return };
     let Io { wire, scratch, lent_from, .. } = &mut *io;
-    let visited = visit(shared, wire, &mut scratch[..LOAN_READ_SIZE]);
+    let Some(connected) = wire else { return };
+    shared.awake.store(true, Ordering::Release);
+    let turned = turn(shared, connected, &mut scratch[..LOAN_READ_SIZE], 1);
+    shared.awake.store(false, Ordering::Release);
     shared.driving.end_burst();
-    let (Some(size), Some(connected)) = (visited, wire) else { return };
     let now = shared.now();
-    if size >= LOAN_READ_SIZE || !shared.is_reading.load(Ordering::Acquire) {
-        connected.end_loan(shared);
-        *lent_from = now + LOAN_MAX;
-        return shared.alarm();
+    match turned {
+        Err(reason) => {
+            lose(shared, wire, reason);
+            return shared.alarm();
+        }
+        Ok(size) if size >= LOAN_READ_SIZE || !shared.is_reading.load(Ordering::Acquire) => {
+            connected.end_loan(shared);
+            *lent_from = now + LOAN_MAX;
+            return shared.alarm();
+        }
+        Ok(_) => connected.lent_until = connected.lent_until.map(|_| now + LOAN_MAX),
     }
-    connected.lent_until = connected.lent_until.map(|_| now + LOAN_MAX);
-    leave_to_thread(shared, connected);
+    let inner = shared.inner.lock();
+    let is_closed = matches!(inner.core.state(), State::Closed(_));
+    let is_for_thread =
+        has_work(&inner, connected) || !connected.is_idle() || inner.is_too_early_for_thread();
+    drop(inner);
+    if is_closed || is_for_thread {
+        shared.alarm();
+    }
 }
 
 /// The event loop does not wait any more.
