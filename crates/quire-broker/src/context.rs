@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use crate::unreadable::UnreadableLog;
 use quire_command::{Code, Reply};
 use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::{Journal, Timestamp};
@@ -48,6 +49,7 @@ pub(crate) struct Context {
     pub(crate) counters: Counters,
     /// Kept between uses: memory for the fields of conflation keys.
     pub(crate) arena: Arena,
+    pub(crate) unreadable: UnreadableLog,
     /// Memory for the selected parts of a message.
     pub(crate) selected: Vec<u8>,
     /// The record that the last message of a last-value topic replaced, when a delta subscription follows the topic.
@@ -114,7 +116,13 @@ impl Subscriptions {
 }
 
 impl Context {
-    pub(crate) fn new(config: BrokerConfig, journal: Journal, topics: TopicTable, turn_effort: u64) -> Self {
+    pub(crate) fn new(
+        config: BrokerConfig,
+        journal: Journal,
+        topics: TopicTable,
+        unreadable: UnreadableLog,
+        turn_effort: u64,
+    ) -> Self {
         Context {
             config,
             log: Log::new(journal),
@@ -131,7 +139,8 @@ impl Context {
             wants_turn: false,
             shutdown: Shutdown::No,
             counters: Counters::default(),
-            arena: Arena::default(),
+            arena: unreadable.arena(),
+            unreadable,
             selected: Vec::new(),
             replaced: None,
             now: Now { instant: Instant::default(), wall: Timestamp::default() },

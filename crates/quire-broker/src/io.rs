@@ -1,5 +1,6 @@
 //! The input and the output of a broker.
 
+use quire_expression::unreadable::Unreadable;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -403,6 +404,13 @@ pub enum Event {
         /// The topic.
         topic: String,
     },
+    /// Messages could not be read for a filter or an expression. They are logged at intervals.
+    MessageUnreadable {
+        /// The first of them since the last line.
+        example: Unreadable,
+        /// How often a message could not be read since the last line.
+        count: u64,
+    },
     /// A snapshot of a last-value topic could not be written. The next start reads more of the log.
     SnapshotNotSaved {
         /// The topic.
@@ -563,6 +571,7 @@ impl Event {
             | Event::QueuesNotPaged { .. }
             | Event::TablesNotPaged { .. }
             | Event::KeyFieldMissing { .. }
+            | Event::MessageUnreadable { .. }
             | Event::RecordsMissing { .. }
             | Event::ClockBehind { .. }
             | Event::SnapshotNotSaved { .. }
@@ -721,6 +730,16 @@ impl fmt::Display for Event {
                 f,
                 "topic {topic:?}: a message lacks a field of the key; all messages without the field have one record"
             ),
+            Event::MessageUnreadable { example, count } => {
+                let Unreadable { topic, bookmark, message_type, reason } = example;
+                let bookmark = bookmark.map_or("without a bookmark".to_owned(), |bookmark| bookmark.to_string());
+                write!(
+                    f,
+                    "topic {topic:?}: message {bookmark} cannot be read as {}: {reason}. It matches no filter that reads fields. \
+                     Unreadable messages since the last such line: {count}",
+                    message_type.name()
+                )
+            }
             Event::SnapshotNotSaved { topic, reason } => {
                 write!(f, "topic {topic:?}: the snapshot is not saved: {reason}")
             }

@@ -31,6 +31,7 @@ mod tables;
 mod tail;
 mod timer;
 mod topic;
+mod unreadable;
 mod work;
 
 pub use access::Access;

@@ -36,6 +36,9 @@ pub struct Stats {
     /// Messages sent to subscriptions.
     #[serde(rename = "delivered")]
     pub delivered_count: u64,
+    /// How often a message could not be read for a filter or an expression (docs/filters.md section 12).
+    #[serde(rename = "unreadable")]
+    pub unreadable_count: u64,
     /// Bytes received.
     pub received_bytes: u64,
     /// Bytes handed to the driver.
@@ -149,6 +152,9 @@ pub struct ServerStats {
     /// As in [`Stats`].
     #[serde(rename = "delivered")]
     pub delivered_count: u64,
+    /// As in [`Stats`].
+    #[serde(rename = "unreadable")]
+    pub unreadable_count: u64,
     /// Position of the last record persisted.
     pub persisted: u64,
     /// Bytes appended to the journal but not yet persisted.

@@ -4,6 +4,8 @@
 //! owner by the number of the job and calls it. A number that is not in the table finds nothing.
 
 use hashbrown::HashMap;
+use quire_expression::message_type::Arena;
+use quire_expression::unreadable::Unreadables;
 use quire_journal::{Bookmark, JournalError, Position, Reader};
 use rustc_hash::FxBuildHasher;
 
@@ -22,6 +24,8 @@ use crate::tables::{FoundInstant, SnapshotFile, find_bookmark};
 pub struct ReadRequest {
     number: u64,
     job: Job,
+    /// For the messages that the job reads.
+    unreadables: Unreadables,
 }
 
 /// The result of a [`ReadRequest`].
@@ -119,7 +123,8 @@ impl Context {
     /// Has a job run on another thread; gives its number.
     pub(crate) fn begin_job(&mut self, owner: JobOwner, job: Job) -> u64 {
         let number = self.work.begin(owner);
-        self.outputs.push_back(Output::Read(ReadRequest { number, job }));
+        let unreadables = self.unreadable.reports().clone();
+        self.outputs.push_back(Output::Read(ReadRequest { number, job, unreadables }));
         number
     }
 }
@@ -132,12 +137,13 @@ impl ReadRequest {
 
     /// Runs the job. Never panics on any content of a disk.
     pub fn run(self) -> ReadDone {
+        let arena = Arena::reporting_to(&self.unreadables);
         let outcome = match self.job {
             Job::Locate { reader, range, now } => Outcome::Located(range.locate(&reader, now)),
-            Job::Read(reading) => Outcome::Read(Box::new(reading.run())),
-            Job::Decide(questions) => Outcome::Decided(decide_all(questions)),
-            Job::Queue(work) => Outcome::Queue(work.run()),
-            Job::Link(reading) => Outcome::Link(Box::new(reading.run())),
+            Job::Read(reading) => Outcome::Read(Box::new(reading.run(arena))),
+            Job::Decide(questions) => Outcome::Decided(decide_all(questions, arena)),
+            Job::Queue(work) => Outcome::Queue(work.run(arena)),
+            Job::Link(reading) => Outcome::Link(Box::new(reading.run(arena))),
             Job::Compare(comparison) => Outcome::Compared(comparison.run()),
             Job::LinkPlaces(file) => Outcome::LinkPlaces(file.write()),
             Job::Snapshot(file) => Outcome::Snapshot(file.write()),

@@ -21,6 +21,7 @@ INFO_NAMES = {
     "published": "messages published since the start",
     "delivered": "messages delivered since the start",
     "persisted": "records persisted since the log began",
+    "unreadable": "messages not readable for a filter",
 }
 
 #: The columns of `topic ls`: key, heading.

@@ -108,6 +108,7 @@ class ServerInfo:
     - `unpersisted_bytes`: bytes that wait to be persisted
     - `journal_files`, `journal_size`: the files of the journal and their bytes, archived files included
     - `journal_failed`: whether the journal takes no more writes
+    - `unreadable`: how often a message could not be read for a filter since the start (docs/filters.md section 12)
     """
 
     name: str
@@ -126,6 +127,7 @@ class ServerInfo:
     journal_files: int
     journal_size: int
     journal_failed: bool
+    unreadable: int = 0
 
 
 def server_info_of(figures: dict[str, Any]) -> ServerInfo:

@@ -368,7 +368,7 @@ impl Bookmarks {
                     return;
                 }
                 *inline_reads_left -= 1;
-                let found = self.next_read(cx, id, true).run();
+                let found = self.next_read(cx, id, true).run(cx.unreadable.arena());
                 self.add_chunk(cx, id, found);
             } else if self.read_slots.has_room() {
                 let reading = self.next_read(cx, id, false);

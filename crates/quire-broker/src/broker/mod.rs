@@ -34,6 +34,7 @@ mod publish;
 mod removals;
 mod subscribe;
 
+use crate::unreadable::UnreadableLog;
 use crate::{
     Access, BrokerConfig, ConfigError, ConnectionId, ConnectionStats, Event, Input, OpenError, Output, Page,
     QueueFigures, ReadDone, ServerStats, Stats, Stopwatch, Timer, TransportId,
@@ -113,10 +114,11 @@ impl Broker {
             return Err(ConfigError::new(format!("sow_topics[{index}].name"), reason).into());
         }
         let routes = found.definitions.iter().map(Definition::route).collect();
-        let queues = QueueService::new(&config, found, &journal)
+        let unreadable = UnreadableLog::default();
+        let queues = QueueService::new(&config, found, &journal, &unreadable)
             .map_err(|error| ConfigError::new("queues", error.to_string()))?;
-        let topics = TopicTable::new(rules, routes, Tables::routes(&tables));
-        let mut cx = Context::new(config, journal, topics, TURN_EFFORT_MAX);
+        let topics = TopicTable::new(rules, routes, Tables::routes(&tables), unreadable.arena());
+        let mut cx = Context::new(config, journal, topics, unreadable, TURN_EFFORT_MAX);
         cx.open_links(&links);
         let warnings = warnings.into_iter().map(|text| Output::Log(Event::ConfigWarning { text }));
         cx.outputs.extend(warnings);
@@ -127,8 +129,8 @@ impl Broker {
             tail: Tail::default(),
             maintenance: MaintenanceService::new(&mut cx),
             searches: Searches::default(),
-            ordinary: Ordinary::default(),
-            tables: Tables::new(tables, &cx.log.journal)
+            ordinary: Ordinary::new(&cx),
+            tables: Tables::new(tables, &cx.log.journal, &cx.unreadable)
                 .map_err(|error| ConfigError::new("sow_topics", error.to_string()))?,
             links: Links::new(links, &cx),
             attributes: AttributesBuffer::default(),
@@ -218,6 +220,7 @@ impl Broker {
             phase(self);
             self.remove_ended();
         }
+        self.cx.log_unreadable();
     }
 
     /// The next thing to do, until there is none.
@@ -318,6 +321,7 @@ impl Broker {
             replay_lag: self.bookmarks.lag_max(&self.cx),
             published_count: self.cx.counters.published,
             delivered_count: self.cx.counters.delivered,
+            unreadable_count: self.cx.unreadable.reports().count(),
             persisted: self.cx.log.journal.persisted().get(),
             unpersisted_bytes: self.cx.log.unpersisted_size(),
             journal_failed: self.cx.log.failure.is_some(),
@@ -359,6 +363,7 @@ impl Broker {
             duplicate_count: self.cx.counters.duplicates,
             refused_count: self.cx.counters.refused,
             delivered_count: self.cx.counters.delivered,
+            unreadable_count: self.cx.unreadable.reports().count(),
             received_bytes: self.cx.counters.received_bytes,
             sent_bytes: self.cx.counters.sent_bytes,
             unpersisted_bytes: self.cx.log.unpersisted_size(),

@@ -501,7 +501,7 @@ impl Broker {
         let is_heard = self.cx.topics.has_audience(topic, Stage::Published);
         let context = || context_of(publish, message_type, &known.name, Some(bookmark), timestamp);
         let mut ingested = Ingested::Unrecorded;
-        if known.recording.records(context) {
+        if known.recording.records(&mut self.cx.arena, context) {
             if origin == Origin::Client && self.cx.log.failure.is_some() {
                 return Ingested::Refused;
             }

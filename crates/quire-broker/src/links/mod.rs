@@ -102,7 +102,7 @@ impl Links {
             outgoing,
             connections: Vec::new(),
             places,
-            arena: Arena::default(),
+            arena: cx.unreadable.arena(),
             last: None,
             started: None,
             start_due: None,

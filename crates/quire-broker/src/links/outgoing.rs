@@ -620,7 +620,7 @@ impl Outgoing {
         };
         let has_filter = self.definition.route.topics.iter().any(|topic| topic.filter.is_some());
         if self.is_near(limit) && !has_filter {
-            self.add_found(cx, reading.run());
+            self.add_found(cx, reading.run(cx.unreadable.arena()));
         } else {
             let number = cx.begin_job(JobOwner::Link(self.number), Job::Link(Box::new(reading)));
             self.reading = Some(number);

@@ -54,9 +54,8 @@ pub(super) struct SentFrame {
 }
 
 impl LinkReading {
-    pub(crate) fn run(mut self) -> LinkFound {
+    pub(crate) fn run(mut self, mut arena: Arena) -> LinkFound {
         let mut chunk = Chunk { compression: self.definition.settings.compression, ..Chunk::default() };
-        let mut arena = Arena::default();
         let mut mark = None;
         let mut scanned_size = 0;
         let cursor = 'read: loop {

@@ -16,7 +16,6 @@ use deferred::{Deferred, SharedMessage};
 use delta::Change;
 
 /// See the module's documentation.
-#[derive(Default)]
 pub(crate) struct Ordinary {
     deferred: Deferred,
     /// `live` subscriptions that could not take a message, and the positions after which they continue from the log.
@@ -28,6 +27,15 @@ pub(crate) struct Ordinary {
 }
 
 impl Ordinary {
+    pub(crate) fn new(cx: &Context) -> Self {
+        Ordinary {
+            deferred: Deferred::default(),
+            behind: Vec::new(),
+            matched: Vec::new(),
+            arena: cx.unreadable.arena(),
+        }
+    }
+
     /// A `live` subscription that continues from the log, and the position after which it does.
     pub(crate) fn next_behind(&mut self) -> Option<(SubscriptionId, Position)> {
         (!self.behind.is_empty()).then(|| self.behind.remove(0))

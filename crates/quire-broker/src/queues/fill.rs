@@ -74,9 +74,9 @@ pub(crate) struct Portion {
 }
 
 impl FillJob {
-    pub fn run(self) -> Result<Portion, JournalError> {
+    pub fn run(self, mut arena: Arena) -> Result<Portion, JournalError> {
         let FillJob { reader, after, limit, definition, now, wall } = self;
-        let (mut arena, mut entries, mut size) = (Arena::default(), Vec::new(), 0);
+        let (mut entries, mut size) = (Vec::new(), 0);
         let wanted = [definition.clone()];
         let mut cursor = reader.cursor(after).sparingly();
         loop {

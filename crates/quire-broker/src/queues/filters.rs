@@ -14,7 +14,6 @@ use quire_queue::{FilterId, Matcher, QueueId};
 use quire_scan::context_of;
 
 /// The filters in use.
-#[derive(Default)]
 pub(super) struct Filters {
     filters: Slab<Entry>,
     by_filter: HashMap<(QueueId, Filter), u32, FxBuildHasher>,
@@ -36,6 +35,16 @@ struct Entry {
 }
 
 impl Filters {
+    pub fn new(arena: Arena) -> Self {
+        Filters {
+            filters: Slab::new(),
+            by_filter: HashMap::default(),
+            indexes: BTreeMap::new(),
+            costly: Vec::new(),
+            arena,
+        }
+    }
+
     /// The number of a filter of a queue; each call is to be undone by [`Filters::release`].
     pub fn acquire(&mut self, queue: QueueId, filter: &Filter) -> FilterId {
         let key = (queue, filter.clone());

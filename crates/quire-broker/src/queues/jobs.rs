@@ -117,7 +117,7 @@ pub(crate) struct Fetched {
 }
 
 impl QueueJob {
-    pub(crate) fn run(self) -> QueueOutcome {
+    pub(crate) fn run(self, arena: Arena) -> QueueOutcome {
         match self {
             QueueJob::Fetch { reader, from, limit, size, definitions } => {
                 QueueOutcome::Fetched(fetch(&reader, from, limit, size, &definitions))
@@ -127,12 +127,12 @@ impl QueueJob {
                 QueueOutcome::Found(bookmarks.into_iter().filter_map(find).collect())
             }
             QueueJob::Match { reader, positions, filter, now } => {
-                QueueOutcome::Found(matching(reader, positions, &filter, now))
+                QueueOutcome::Found(matching(reader, positions, &filter, now, arena))
             }
-            QueueJob::Page { reader, page } => QueueOutcome::Page(page.run(reader)),
-            QueueJob::Sort { reader, page, order } => QueueOutcome::Sorted(page.sort(reader, &order)),
-            QueueJob::Refill(refill) => QueueOutcome::Refilled(refill.run()),
-            QueueJob::Fill(fill) => QueueOutcome::Filled(fill.run()),
+            QueueJob::Page { reader, page } => QueueOutcome::Page(page.run(reader, arena)),
+            QueueJob::Sort { reader, page, order } => QueueOutcome::Sorted(page.sort(reader, &order, arena)),
+            QueueJob::Refill(refill) => QueueOutcome::Refilled(refill.run(arena)),
+            QueueJob::Fill(fill) => QueueOutcome::Filled(fill.run(arena)),
             QueueJob::WriteSettled { file, points } => QueueOutcome::Saved(file.write(&points)),
             QueueJob::WriteSnapshot { files, state } => QueueOutcome::Saved(state.write(&files)),
             QueueJob::RemoveSnapshot { files, queue } => QueueOutcome::Saved(files.remove(&queue)),
@@ -180,8 +180,14 @@ fn find(reader: &Reader, bookmark: Bookmark, definition: &Definition) -> Option<
 }
 
 /// Those of the messages that match. A message that cannot be read does not match.
-fn matching(reader: Reader, mut positions: Vec<Position>, filter: &Filter, now: Timestamp) -> Vec<Position> {
-    let (mut lookup, mut arena) = (Lookup::new(reader), Arena::default());
+fn matching(
+    reader: Reader,
+    mut positions: Vec<Position>,
+    filter: &Filter,
+    now: Timestamp,
+    mut arena: Arena,
+) -> Vec<Position> {
+    let mut lookup = Lookup::new(reader);
     positions.retain(|position| {
         let record = lookup.get(*position).ok().flatten();
         let message = record.as_ref().and_then(|record| context_of(record, now));
@@ -191,8 +197,7 @@ fn matching(reader: Reader, mut positions: Vec<Position>, filter: &Filter, now: 
 }
 
 impl Refill {
-    fn run(self) -> Result<Vec<(Position, Entry)>, JournalError> {
-        let mut arena = Arena::default();
+    fn run(self, mut arena: Arena) -> Result<Vec<(Position, Entry)>, JournalError> {
         let mut entries = Vec::new();
         let mut cursor = self.reader.cursor(self.after).sparingly();
         let wanted = [self.definition.clone()];

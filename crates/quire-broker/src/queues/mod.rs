@@ -74,6 +74,7 @@ use super::context::Context;
 use crate::BrokerConfig;
 use crate::session::SessionId;
 use crate::subscription::SubscriptionId;
+use crate::unreadable::UnreadableLog;
 use dead_letter::DeadLetters;
 use fetch::Recent;
 use fill::Fills;
@@ -152,6 +153,7 @@ impl QueueService {
         config: &BrokerConfig,
         found: FoundQueues,
         journal: &Journal,
+        unreadable: &UnreadableLog,
     ) -> Result<Self, queue::ConfigError> {
         let (instance, FoundQueues { definitions, defining, .. }) = (&config.name, found);
         let mut engine = Queues::new();
@@ -170,7 +172,7 @@ impl QueueService {
             by_name,
             defining,
             outstanding: definitions.iter().map(|_| Outstanding::default()).collect(),
-            filters: Filters::default(),
+            filters: Filters::new(unreadable.arena()),
             recent: Recent::default(),
             unreadable: BTreeSet::new(),
             subscriptions: HashMap::default(),
@@ -192,7 +194,7 @@ impl QueueService {
             lease_log: LeaseLog::new(definitions.len()),
             publisher: PublisherId::of_instance(instance, QUEUE_PUBLISHER),
             origin: None,
-            arena: Arena::default(),
+            arena: unreadable.arena(),
             all: definitions.into_iter().map(Arc::new).collect(),
         })
     }

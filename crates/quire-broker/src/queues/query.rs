@@ -244,9 +244,8 @@ impl Page {
     }
 
     /// Reads on until a chunk is full.
-    pub(super) fn run(self, reader: Reader) -> PageFound {
+    pub(super) fn run(self, reader: Reader, mut arena: Arena) -> PageFound {
         let mut lookup = Lookup::new(reader);
-        let mut arena = Arena::default();
         let mut found = PageFound::default();
         for waiting in &self.waiting[self.done..] {
             let is_full = found.message_count == self.left;
@@ -290,9 +289,9 @@ impl Page {
         self,
         reader: Reader,
         order: &Order,
+        mut arena: Arena,
     ) -> Result<(Vec<WaitingMessage>, u64), JournalError> {
         let mut lookup = Lookup::new(reader);
-        let mut arena = Arena::default();
         let mut keys = Vec::new();
         for waiting in self.waiting.iter() {
             let Some(record) = lookup.get(waiting.position)? else { continue };

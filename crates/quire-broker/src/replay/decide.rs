@@ -78,8 +78,8 @@ pub(crate) enum Verdict {
 }
 
 /// Answers all questions, in their order.
-pub(crate) fn decide_all(questions: Vec<Question>) -> Vec<Answer> {
-    let (mut arena, mut selected) = (Arena::default(), Vec::new());
+pub(crate) fn decide_all(questions: Vec<Question>, mut arena: Arena) -> Vec<Answer> {
+    let mut selected = Vec::new();
     let answer = |Question { subscription, message, filter, select, .. }| {
         arena.allow(EVALUATION_EFFORT_MAX);
         let filter: Option<Filter> = filter;

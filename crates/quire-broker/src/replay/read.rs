@@ -81,10 +81,10 @@ pub(crate) struct Item {
 }
 
 impl Reading {
-    pub(crate) fn run(self) -> Found {
+    pub(crate) fn run(self, arena: Arena) -> Found {
         let Reading { mut cursor, place, limit, members, chunk_size_max, is_itemized, now, inline_effort } =
             self;
-        let mut matcher = Matcher::new(&members, now, inline_effort);
+        let mut matcher = Matcher::new(&members, now, inline_effort, arena);
         let mut chunk = Chunk { next: place, ..Chunk::default() };
         let mut scanned_size = 0;
         let cursor = loop {
@@ -196,8 +196,7 @@ struct Matcher<'a> {
 }
 
 impl<'a> Matcher<'a> {
-    fn new(members: &'a [Member], now: Timestamp, inline_effort: Option<u64>) -> Self {
-        let mut arena = Arena::default();
+    fn new(members: &'a [Member], now: Timestamp, inline_effort: Option<u64>, mut arena: Arena) -> Self {
         arena.allow(inline_effort.unwrap_or(EVALUATION_EFFORT_MAX));
         Matcher {
             members,

@@ -121,7 +121,7 @@ impl ConflationKey {
             return;
         };
         let KeyPlan { plan, fields } = &**plan;
-        match message.and_then(|message| message.message_type.read(message.data, plan, arena).ok()) {
+        match message.and_then(|message| message.read(plan, arena)) {
             Some(values) => fields.iter().for_each(|field| put_value(out, &values[field.index()])),
             None => out.push(UNREADABLE),
         }

@@ -40,6 +40,7 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use crate::unreadable::UnreadableLog;
 use hashbrown::HashMap;
 use quire_command::{MessageKind, OofReason};
 use quire_expression::message_type::Arena;
@@ -180,6 +181,7 @@ impl Tables {
     pub(crate) fn new(
         definitions: Vec<TableDefinition>,
         journal: &Journal,
+        unreadable: &UnreadableLog,
     ) -> Result<Self, TableConfigError> {
         let mut memory = TableMemory { paged: PagedMemory::default(), heap: Memory::heap_in_pieces() };
         if definitions.iter().any(|definition| definition.file_backed) {
@@ -210,7 +212,7 @@ impl Tables {
             expired_at: None,
             unrecorded_count: 0,
             ahead: Ahead::default(),
-            arena: Arena::default(),
+            arena: unreadable.arena(),
         })
     }
 

@@ -137,6 +137,7 @@ impl TopicTable {
         rules: Vec<RecordingRule>,
         routes: Vec<QueueRoute>,
         TableRoutes { tables, containers }: TableRoutes,
+        arena: Arena,
     ) -> Self {
         TopicTable {
             rules,
@@ -152,7 +153,7 @@ impl TopicTable {
             link_count: 0,
             persisted_count: 0,
             generation: 0,
-            arena: Arena::default(),
+            arena,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Filters in a broker: message types of topics, what a filter knows about its subscriber, and what only a configuration allows.
 
-use quire_broker::{BrokerConfig, RecordedTopic};
+use quire_broker::{BrokerConfig, Event, RecordedTopic};
 use quire_command::*;
 use serde_json::json;
 
@@ -103,4 +103,52 @@ fn a_message_that_is_not_of_its_type_meets_only_filters_without_fields() {
         .collect();
     got.sort_unstable();
     assert_eq!(got, [3, 4]);
+}
+
+/// The lines in the log about messages that cannot be read.
+fn unreadable_lines(pair: &Pair) -> Vec<String> {
+    let lines = pair.log.iter().filter(|event| matches!(event, Event::MessageUnreadable { .. }));
+    lines.map(ToString::to_string).collect()
+}
+
+#[test]
+fn an_unreadable_message_is_counted_and_logged_with_its_bookmark_at_intervals() {
+    let mut pair = pair_of("xml");
+    pair.client(1, "a");
+    pair.subscribe(1, &filtered(subscribe(1, "t"), "/o/id = 1"));
+    pair.subscribe(1, &filtered(subscribe(2, "^t"), "/o/id = 2"));
+    pair.publish(1, 1, "t", "<o><id>1</id></o>");
+    pair.turn();
+    assert_eq!((pair.broker.stats().unreadable_count, unreadable_lines(&pair).len()), (0, 0));
+    for sequence in 2..=9 {
+        pair.publish(1, sequence, "t", "<o><id>1</o>");
+        pair.turn();
+    }
+    // Once for the subscriptions to the topic, once for those to the pattern.
+    assert_eq!(pair.broker.stats().unreadable_count, 16);
+    let lines = unreadable_lines(&pair);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("topic \"t\": message "), "{}", lines[0]);
+    assert!(lines[0].contains("|2| cannot be read as xml: malformed at byte "), "{}", lines[0]);
+    pair.pass(std::time::Duration::from_secs(11));
+    pair.turn();
+    let lines = unreadable_lines(&pair);
+    assert!(lines.len() == 2 && lines[1].ends_with("since the last such line: 14"), "{lines:?}");
+    // A replay reads on another thread.
+    pair.subscribe(1, &filtered(replay(3, "t", "0"), "/o/id = 1"));
+    pair.turn();
+    assert_eq!(pair.broker.stats().unreadable_count, 24);
+    assert_eq!(pair.take_data(1), ["<o><id>1</id></o>"; 2]);
+}
+
+#[test]
+fn a_recorded_topic_with_a_filter_logs_a_message_that_it_cannot_read() {
+    let mut config = config();
+    let topic = RecordedTopic { filter: Some("/a = 1".into()), ..RecordedTopic::new("t", "json") };
+    config.transaction_log.topics = vec![topic];
+    let mut pair = Pair::with(config);
+    pair.client(1, "a");
+    pair.publish(1, 1, "t", "{\"a\"");
+    pair.turn();
+    assert_eq!(unreadable_lines(&pair).len(), 1);
 }

@@ -478,7 +478,7 @@ fn the_figures_have_the_same_names_for_clients_and_for_the_process() {
     assert_eq!(
         names(&stats),
         "appended clients connections delivered duplicates journal_failed persisted published publishers queues received_bytes \
-         refused replay_lag replays sent_bytes subscriptions unpersisted_bytes"
+         refused replay_lag replays sent_bytes subscriptions unpersisted_bytes unreadable"
     );
     assert_eq!(
         names(&stats["queues"]["jobs"]),

@@ -5,7 +5,7 @@
 //! - Every expression reads the message as it was before the first assignment, and the previous record.
 //! - A field that the message has is replaced in place. Another one is added at the end of its object.
 //! - The other bytes of the message are copied as they are. The result is a well-formed message of the type.
-//! - A malformed message is an error, never a panic, and never half a result.
+//! - An unreadable message is an error, and never half a result.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use crate::message_type::{
     Arena, AssignError, FieldId, FieldPlan, Fields, MessageType, PATH_STEP_COUNT_MAX, Step, assign,
     expected_path,
 };
+use crate::unreadable::contained;
 
 /// Entries of one list: more fields than a person writes one by one. Each finds its place among the others.
 pub const ASSIGNMENT_COUNT_MAX: usize = 256;
@@ -126,7 +127,8 @@ impl Assignments {
         debug_assert_eq!(message.message_type, self.0.message_type);
         out.clear();
         arena.reset();
-        let result = self.0.apply(message, previous, arena, out);
+        let result = contained(|| self.0.apply(message, previous, arena, out))
+            .unwrap_or_else(|reason| Err(AssignError::Malformed(reason)));
         if result.is_err() {
             out.clear();
         }
@@ -147,12 +149,12 @@ impl List {
             out.extend_from_slice(message.data);
             return Ok(());
         }
-        let fields = message_type.read(message.data, plan, arena).map_err(AssignError::Malformed)?;
+        let fields = message_type.read_bare(message.data, plan, arena).map_err(AssignError::Malformed)?;
         let all = arena.nulls(plan.len() + previous_plan.len()).map_err(AssignError::Malformed)?;
         all[..plan.len()].copy_from_slice(fields);
         if let Some(previous) = previous
             && !previous_plan.is_empty()
-            && let Ok(fields) = message_type.read(previous, previous_plan, arena)
+            && let Ok(fields) = message_type.read_bare(previous, previous_plan, arena)
         {
             all[plan.len()..].copy_from_slice(fields);
         }

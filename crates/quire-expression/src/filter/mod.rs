@@ -30,7 +30,7 @@ use std::sync::{Arc, OnceLock};
 
 use quire_types::{Bookmark, Headers, Timestamp};
 
-use crate::message_type::{Arena, FieldId, FieldPlan, MessageType, Step, Truth, Value};
+use crate::message_type::{Arena, FieldId, FieldPlan, Malformed, MessageType, Step, Truth, Value};
 use evaluate::Evaluation;
 use parse::Parsed;
 
@@ -116,6 +116,13 @@ pub struct MessageContext<'a> {
     pub now: Timestamp,
 }
 
+impl<'a> MessageContext<'a> {
+    /// The values of the fields of `plan`, as [`MessageType::read`] gives them. `None` = the message is unreadable, which the arena reports.
+    pub fn read(&self, plan: &FieldPlan, arena: &'a Arena) -> Option<&'a [Value<'a>]> {
+        self.readable(arena, || self.message_type.read_bare(self.data, plan, arena))
+    }
+}
+
 /// A parsed filter. Cloning shares it.
 #[derive(Clone, Debug)]
 pub struct Filter(Expression);
@@ -150,7 +157,7 @@ impl Filter {
         self.0.fields()
     }
 
-    /// Whether the message matches. One that is not of its type matches no filter that reads fields.
+    /// Whether the message matches. One that is unreadable matches no filter that reads fields.
     ///
     /// Takes memory from the allocator; where many messages are looked at, use [`Filter::matches_with`].
     pub fn matches(&self, message: &MessageContext<'_>) -> bool {
@@ -170,11 +177,9 @@ impl Filter {
         if !arena.spend(FILTER_EFFORT + reading) {
             return None;
         }
-        let matches = match self.0.evaluation(message, arena) {
-            Some(evaluation) => evaluation.truth(&parsed.root) == Truth::True,
-            None => false,
-        };
-        (arena.effort_left() > 0).then_some(matches)
+        let arena = &*arena;
+        let truth = message.readable(arena, || Ok(self.0.evaluation(message, arena)?.truth(&parsed.root)));
+        (arena.effort_left() > 0).then_some(truth == Some(Truth::True))
     }
 
     /// The patterns that it searches for. Patterns make filters large and slow.
@@ -212,24 +217,30 @@ impl Expression {
         self.fields().eq([self.text()]).then(|| path_of(self.text()))
     }
 
-    /// Its value for the message. NULL when it reads fields and the message is malformed. The value lives as long as the arguments.
+    /// Its value for the message. NULL when it reads fields and the message is unreadable. The value lives as long as the arguments.
     pub fn evaluate<'a>(&'a self, message: &'a MessageContext<'a>, arena: &'a mut Arena) -> Value<'a> {
         arena.reset();
-        let evaluation = self.evaluation(message, arena);
-        evaluation.map_or(Value::Null, |evaluation| evaluation.value(&self.parsed().root))
+        let arena = &*arena;
+        let value =
+            message.readable(arena, || Ok(self.evaluation(message, arena)?.value(&self.parsed().root)));
+        value.unwrap_or(Value::Null)
     }
 
-    fn evaluation<'a>(&'a self, message: &'a MessageContext<'a>, arena: &'a Arena) -> Option<Evaluation<'a>> {
+    fn evaluation<'a>(
+        &'a self,
+        message: &'a MessageContext<'a>,
+        arena: &'a Arena,
+    ) -> Result<Evaluation<'a>, Malformed> {
         if self.parsed().names.is_empty() {
-            return Some(Evaluation { values: &[], fields: &[], message, arena });
+            return Ok(Evaluation { values: &[], fields: &[], message, arena });
         }
         let (plan, fields) = &**self.0.reading.get_or_init(|| {
             let mut plan = FieldPlan::default();
             let fields = self.parsed().names.iter().map(|name| plan.add(&path_of(name))).collect();
             Box::new((plan, fields))
         });
-        let values = message.message_type.read(message.data, plan, arena).ok()?;
-        Some(Evaluation { values, fields, message, arena })
+        let values = message.message_type.read_bare(message.data, plan, arena)?;
+        Ok(Evaluation { values, fields, message, arena })
     }
 
     fn parsed(&self) -> &Parsed {

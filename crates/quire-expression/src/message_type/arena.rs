@@ -6,6 +6,7 @@ use bumpalo::Bump;
 use bumpalo::collections::Vec as BumpVec;
 
 use super::{Malformed, Number, Value};
+use crate::unreadable::Unreadables;
 
 /// The most that the values of one message may take, in bytes: enough for every element of a 10 MB array, and no more for a message made to hurt.
 pub const ARENA_SIZE_MAX: usize = 512 * 1024 * 1024;
@@ -24,21 +25,32 @@ const ARENA_SIZE_KEPT: usize = 1024 * 1024;
 pub struct Arena {
     bump: Bump,
     effort: Cell<u64>,
+    unreadables: Option<Unreadables>,
 }
 
 impl Default for Arena {
     fn default() -> Self {
         let bump = Bump::new();
         bump.set_allocation_limit(Some(ARENA_SIZE_MAX));
-        Arena { bump, effort: Cell::new(u64::MAX) }
+        Arena { bump, effort: Cell::new(u64::MAX), unreadables: None }
     }
 }
 
 impl Arena {
+    /// An arena whose messages are reported there when they cannot be read.
+    pub fn reporting_to(unreadables: &Unreadables) -> Self {
+        Arena { unreadables: Some(unreadables.clone()), ..Arena::default() }
+    }
+
+    /// Where to report messages that cannot be read.
+    pub(crate) fn unreadables(&self) -> Option<&Unreadables> {
+        self.unreadables.as_ref()
+    }
+
     /// Forgets everything, keeping a reasonable part of the memory.
     pub fn reset(&mut self) {
         if self.bump.allocated_bytes() > ARENA_SIZE_KEPT {
-            *self = Arena { effort: self.effort.clone(), ..Arena::default() };
+            self.bump = Arena::default().bump;
         } else {
             self.bump.reset();
         }

@@ -54,7 +54,7 @@ fn read_object<'a>(
             reading.values[field.index()] = value;
             reading.set_elements(&Json, field, value)?;
         }
-        if depth == 1 {
+        if depth == 1 && !reading.is_whole {
             scanner.found(names, field);
         }
         Ok(())
@@ -68,6 +68,8 @@ pub(super) fn select_document(
     arena: &Arena,
     out: &mut Vec<u8>,
 ) -> Result<(), Malformed> {
+    #[cfg(test)]
+    super::tests::panic_at_bug(data);
     let mut scanner = Scanner::new(data);
     scanner.skip_blanks();
     if scanner.peek() != b'{' {

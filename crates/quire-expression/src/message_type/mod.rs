@@ -5,7 +5,7 @@
 //!
 //! - The text before the wanted fields, and the fields themselves, are checked. JSON is not read after the last wanted field. The other
 //!   formats are read whole.
-//! - A malformed message is an error, never a panic, and never half a result.
+//! - A malformed message is an error, never half a result. So is one in which a reader panics ([`contained`]).
 //! - Memory is bounded by [`ARENA_SIZE_MAX`], depth by [`DOCUMENT_DEPTH_MAX`].
 //!
 //! [`merge`] and [`difference`] are the write side.
@@ -28,6 +28,8 @@ mod write;
 mod xml;
 
 use bumpalo::collections::Vec as BumpVec;
+
+use crate::unreadable::contained;
 
 pub use self::arena::{ARENA_SIZE_MAX, Arena, TEXT_SIZE_MAX};
 pub(crate) use self::arena::{TextBuilder, push};
@@ -79,6 +81,11 @@ pub enum Malformed {
     /// The wanted fields need more than [`ARENA_SIZE_MAX`] bytes of memory.
     #[error("the fields need more than {ARENA_SIZE_MAX} bytes of memory")]
     TooLarge,
+    /// A reader panicked, which is a bug of quire.
+    #[error(
+        "not readable because of a bug in quire (a panic; the error output has its place): please report it"
+    )]
+    Panicked,
 }
 
 impl MessageType {
@@ -143,7 +150,52 @@ impl MessageType {
         plan: &FieldPlan,
         arena: &'a Arena,
     ) -> Result<&'a [Value<'a>], Malformed> {
-        let mut reading = Reading { plan, arena, values: arena.nulls(plan.len())? };
+        contained(|| self.read_bare(data, plan, arena))?
+    }
+
+    /// As [`MessageType::read`], and the message is read to its end.
+    ///
+    /// # Errors
+    /// The message is malformed; see [`Malformed`].
+    pub fn read_whole<'a>(
+        self,
+        data: &'a [u8],
+        plan: &FieldPlan,
+        arena: &'a Arena,
+    ) -> Result<&'a [Value<'a>], Malformed> {
+        contained(|| self.read_with(data, plan, arena, true))?
+    }
+
+    /// Reads a message to its end, and nothing out of it.
+    ///
+    /// # Errors
+    /// The message is malformed; see [`Malformed`].
+    pub fn check(self, data: &[u8], arena: &mut Arena) -> Result<(), Malformed> {
+        arena.reset();
+        self.read_whole(data, &FieldPlan::default(), arena).map(drop)
+    }
+
+    /// As [`MessageType::read`], for work that is contained as a whole.
+    #[inline]
+    pub(crate) fn read_bare<'a>(
+        self,
+        data: &'a [u8],
+        plan: &FieldPlan,
+        arena: &'a Arena,
+    ) -> Result<&'a [Value<'a>], Malformed> {
+        self.read_with(data, plan, arena, false)
+    }
+
+    fn read_with<'a>(
+        self,
+        data: &'a [u8],
+        plan: &FieldPlan,
+        arena: &'a Arena,
+        is_whole: bool,
+    ) -> Result<&'a [Value<'a>], Malformed> {
+        #[cfg(test)]
+        tests::panic_at_bug(data);
+        let mut reading = Reading { plan, arena, values: arena.nulls(plan.len())?, is_whole };
         match self {
             MessageType::Json => json::read_document(data, &mut reading)?,
             MessageType::Binary => binary::Binary.document(data, &mut reading)?,
@@ -166,6 +218,16 @@ impl MessageType {
         raw: &'a [u8],
         arena: &'a Arena,
     ) -> Result<&'a [(&'a [u8], Value<'a>)], Malformed> {
+        contained(|| self.members_bare(raw, arena))?
+    }
+
+    fn members_bare<'a>(
+        self,
+        raw: &'a [u8],
+        arena: &'a Arena,
+    ) -> Result<&'a [(&'a [u8], Value<'a>)], Malformed> {
+        #[cfg(test)]
+        tests::panic_at_bug(raw);
         let mut members: BumpVec<'a, NamedMember<'a>> = arena.list();
         let mut visit = |name, value| {
             let order = members.len() as u32;
@@ -264,6 +326,8 @@ struct Reading<'p, 'a> {
     plan: &'p FieldPlan,
     arena: &'a Arena,
     values: &'a mut [Value<'a>],
+    /// The text after the last wanted field is read too.
+    is_whole: bool,
 }
 
 /// A member on the way into an array: the field, which compound value it stood in, its place among all, the value.
@@ -395,8 +459,13 @@ impl<'a> Reading<'_, 'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// The bug that the tests of the boundary need: all that reads a message goes through it.
+    pub(crate) fn panic_at_bug(data: &[u8]) {
+        assert!(memchr::memmem::find(data, b"a bug").is_none(), "as a bug would");
+    }
 
     /// The members of the field `a`, printed.
     fn members(message_type: MessageType, data: &[u8]) -> String {

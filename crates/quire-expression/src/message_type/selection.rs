@@ -2,6 +2,7 @@
 
 use super::json::select_document;
 use super::{Arena, FieldId, FieldPlan, MessageType, Step};
+use crate::unreadable::contained;
 
 /// Which fields of a message stay in.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +43,7 @@ impl Selection {
         arena.reset();
         out.clear();
         let is_selected = message_type.is_some_and(MessageType::has_parts)
-            && select_document(data, self, arena, out).is_ok();
+            && contained(|| select_document(data, self, arena, out)) == Ok(Ok(()));
         if is_selected { out } else { data }
     }
 

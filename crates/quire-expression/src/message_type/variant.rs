@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use super::Malformed;
 use super::json::{Escaped, RawString, Scanner};
+use crate::unreadable::contained;
 
 /// The largest value, and the largest list of names, in bytes.
 pub const VARIANT_SIZE_MAX: usize = 128 << 20;
@@ -94,12 +95,23 @@ impl VariantEncoder {
         self.entries.clear();
         self.entries.shrink_to(KEPT_ENTRIES_MAX);
         let mut room = std::mem::take(&mut self.room);
-        let scanner = Scanner::new(json.as_bytes());
-        let mut writer = Writer { encoder: self, scanner, out: value, start, room: &mut room };
-        let written = writer.document().and_then(|()| self.write_metadata(metadata));
+        let named = metadata.len();
+        let written = contained(|| {
+            #[cfg(test)]
+            super::tests::panic_at_bug(json.as_bytes());
+            let scanner = Scanner::new(json.as_bytes());
+            let mut writer = Writer { encoder: self, scanner, out: value, start, room: &mut room };
+            writer.document().and_then(|()| self.write_metadata(metadata))
+        });
+        if written.is_err() {
+            // The names that are kept may be half of a list.
+            *self = VariantEncoder::default();
+        }
         self.room = room;
+        let written = written.flatten();
         if written.is_err() {
             value.truncate(start);
+            metadata.truncate(named);
         }
         written
     }

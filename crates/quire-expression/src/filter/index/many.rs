@@ -13,6 +13,7 @@ use crate::filter::evaluate::Evaluation;
 use crate::filter::parse::path_of;
 use crate::filter::{Decision, FILTER_EFFORT, Filter, MessageContext};
 use crate::message_type::{Arena, FieldId, FieldPlan, Truth, Value};
+use crate::unreadable::contained;
 
 /// The module above describes its promises and its structure.
 #[derive(Debug)]
@@ -157,7 +158,10 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
         self.matches.clear();
         self.open.clear();
         self.matches.extend(self.unfiltered.iter().map(|(order, id)| (*order, *id)));
-        let sources = usize::from(!self.matches.is_empty()) + self.match_entries(message, arena);
+        let together = contained(|| self.match_entries(message, arena));
+        // After a panic it is not known which filter it belongs to.
+        let matched_count = together.unwrap_or_else(|_| self.match_one_by_one(message, arena));
+        let sources = usize::from(!self.unfiltered.is_empty()) + matched_count;
         if sources > 1 {
             self.matches.sort_unstable_by_key(|(order, _)| *order);
         }
@@ -180,8 +184,11 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
         let values = if self.plan.is_empty() {
             Ok(&[][..])
         } else {
-            message.message_type.read(message.data, &self.plan, arena)
+            message.message_type.read_bare(message.data, &self.plan, arena)
         };
+        if let Err(reason) = values {
+            message.report(arena, reason);
+        }
         let mut matched_count = 0;
         for (field, index) in values.iter().flat_map(|_| &self.fields) {
             // Only entered when there are values.
@@ -215,6 +222,25 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
             } else if matches {
                 matched_count += 1;
                 members.give(&mut self.matches);
+            }
+        }
+        matched_count
+    }
+
+    /// As [`Many::match_entries`], with as many readings of the message as there are filters.
+    #[cold]
+    fn match_one_by_one(&mut self, message: &MessageContext<'_>, arena: &mut Arena) -> usize {
+        self.matches.truncate(self.unfiltered.len());
+        self.open.clear();
+        let mut matched_count = 0;
+        for (_, Entry { filter, members, .. }) in &self.entries {
+            match filter.decide(message, arena) {
+                Some(true) => {
+                    matched_count += 1;
+                    members.give(&mut self.matches);
+                }
+                Some(false) => {}
+                None => members.give(&mut self.open),
             }
         }
         matched_count

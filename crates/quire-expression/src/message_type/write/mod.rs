@@ -5,7 +5,7 @@
 //!
 //! - The bytes of a message that the merge does not name are copied as they are, blanks and spelling included.
 //! - A result is a well-formed message of its format.
-//! - Both messages are read whole. A malformed one is an error, never a panic, and never half a result: the output is empty then.
+//! - Both messages are read whole. An unreadable one is an error, and never half a result: the output is empty then.
 //! - Nesting is bounded by [`DOCUMENT_DEPTH_MAX`](super::DOCUMENT_DEPTH_MAX), and memory by [`ARENA_SIZE_MAX`]. Time grows with the size
 //!   of the messages, and with the logarithm of the number of members of one object.
 //!
@@ -23,6 +23,7 @@ mod tree;
 mod xml;
 
 use super::{ARENA_SIZE_MAX, Malformed, MessageType, Step};
+use crate::unreadable::contained;
 use tree::{Kind, Node, Tree};
 
 pub use construct::{AssignError, CONSTRUCTED_SIZE_MAX};
@@ -89,7 +90,7 @@ pub fn merge(
     out: &mut Vec<u8>,
 ) -> Result<(), MergeError> {
     out.clear();
-    let result = match message_type {
+    let result = contained(|| match message_type {
         MessageType::Json => merge::merge::<json::Json>(base, delta, out),
         MessageType::Binary => {
             out.extend_from_slice(delta);
@@ -100,7 +101,8 @@ pub fn merge(
         MessageType::Msgpack => merge::merge::<msgpack::Msgpack>(base, delta, out),
         MessageType::Bson => merge::merge::<bson::Bson>(base, delta, out),
         MessageType::Xml => merge::merge::<xml::Xml>(base, delta, out),
-    };
+    });
+    let result = result.unwrap_or_else(|reason| Err(MergeError::Malformed { side: Side::New, reason }));
     if result.is_err() {
         out.clear();
     }
@@ -124,7 +126,7 @@ pub fn difference(
     out: &mut Vec<u8>,
 ) -> Result<bool, MergeError> {
     out.clear();
-    let result = match message_type {
+    let result = contained(|| match message_type {
         MessageType::Json => difference::difference::<json::Json>(old, new, keep, out),
         MessageType::Binary => {
             out.extend_from_slice(new);
@@ -135,7 +137,8 @@ pub fn difference(
         MessageType::Msgpack => difference::difference::<msgpack::Msgpack>(old, new, keep, out),
         MessageType::Bson => difference::difference::<bson::Bson>(old, new, keep, out),
         MessageType::Xml => difference::difference::<xml::Xml>(old, new, keep, out),
-    };
+    });
+    let result = result.unwrap_or_else(|reason| Err(MergeError::Malformed { side: Side::New, reason }));
     if result.is_err() {
         out.clear();
     }
@@ -228,6 +231,8 @@ fn read_both<'a, L: Layout>(old: &'a [u8], new: &'a [u8]) -> Result<(Tree<'a>, T
 
 /// Reads a message. An element of XML with text is a value, or an object whose text is no field.
 fn read_tree<L: Layout>(data: &[u8], has_text_objects: bool) -> Result<Tree<'_>, Malformed> {
+    #[cfg(test)]
+    super::tests::panic_at_bug(data);
     let mut tree = Tree::new(data, L::REPEATED_NAMES_ARE_ARRAYS)?;
     tree.has_text_objects = has_text_objects;
     L::read(&mut tree)?;
