@@ -56,6 +56,17 @@ impl Fields {
         let values = message_type.read(data, &self.plan, arena)?;
         Ok(self.ids.iter().map(|id| values[id.index()]))
     }
+
+    /// As [`Fields::read`], and the message is read to its end.
+    pub fn read_whole<'a>(
+        &self,
+        message_type: MessageType,
+        data: &'a [u8],
+        arena: &'a Arena,
+    ) -> Result<impl Iterator<Item = Value<'a>>, Malformed> {
+        let values = message_type.read_whole(data, &self.plan, arena)?;
+        Ok(self.ids.iter().map(|id| values[id.index()]))
+    }
 }
 
 /// Where the field is that a text names, when it is the name of a field and nothing else.

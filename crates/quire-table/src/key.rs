@@ -10,6 +10,7 @@ use crate::error::{KeyError, TableConfigError};
 use crate::fields::Fields;
 use crate::index::Spelling;
 use quire_expression::message_type::{Arena, Malformed, MessageType, Step, Value};
+use quire_expression::unreadable::contained;
 
 /// The longest key, in bytes: a row has the size of its key in one byte.
 pub const KEY_SIZE_MAX: usize = u8::MAX as usize;
@@ -95,12 +96,16 @@ impl KeyFields {
     /// counts, of an object its bytes.
     ///
     /// # Errors
-    /// [`Malformed`] when the fields cannot be read.
+    /// [`Malformed`] when any part of the message is: a record that is cut off after its key must not replace a sound one.
     pub fn key_of(&self, data: &[u8], arena: &mut Arena) -> Result<Key, Malformed> {
-        let mut spelling = Spelling::Usual;
-        let (hash, has_missing) =
-            self.read(data, arena, |value| spelling = spelling.max(Spelling::of(value)))?;
-        Ok(Key { has_missing, spelling: Some(spelling), ..Key::generated(hash) })
+        arena.reset();
+        contained(|| {
+            let mut spelling = Spelling::Usual;
+            let values = self.fields.read_whole(self.message_type, data, arena)?;
+            let (hash, has_missing) =
+                self.hash_of_values(values, arena, |value| spelling = spelling.max(Spelling::of(value)));
+            Ok(Key { has_missing, spelling: Some(spelling), ..Key::generated(hash) })
+        })?
     }
 
     /// The values of the fields of a message.
@@ -122,18 +127,6 @@ impl KeyFields {
     ) -> bool {
         let (hash, _) = self.hash_of_values(values, arena, each);
         key == digits_of(hash)
-    }
-
-    /// The hash of the domain and the fields of a message, and whether a field is missing.
-    #[inline]
-    fn read(
-        &self,
-        data: &[u8],
-        arena: &mut Arena,
-        each: impl FnMut(Value<'_>),
-    ) -> Result<(u128, bool), Malformed> {
-        arena.reset();
-        Ok(self.hash_of_values(self.values_of(data, arena)?, arena, each))
     }
 
     #[inline]
@@ -373,7 +366,12 @@ mod tests {
     #[test]
     fn fields_that_cannot_be_read_are_an_error_and_give_no_key() {
         let fields = KeyFields::new(MessageType::Json, "orders", &["/a".into()]).unwrap();
-        assert!(fields.key_of(b"{\"b\"", &mut Arena::default()).is_err());
+        let deep = |levels| format!("{{\"a\":1,\"b\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
+        let (shallow, deep) = (deep(255), deep(256));
+        assert!(fields.key_of(shallow.as_bytes(), &mut Arena::default()).is_ok());
+        for data in ["{\"b\"", r#"{"a":1"#, r#"{"a":1,"b":10"#, r#"{"a":1,"b":x}"#, r#"{"a":1} {}"#, &deep] {
+            assert!(fields.key_of(data.as_bytes(), &mut Arena::default()).is_err(), "{data}");
+        }
         let refused = |message_type, fields: &[&str]| {
             let fields: Vec<String> = fields.iter().map(|field| field.to_string()).collect();
             KeyFields::new(message_type, "orders", &fields).unwrap_err().to_string()

@@ -112,6 +112,20 @@ fn messages_without_the_key_field_have_one_record_and_one_warning() {
 }
 
 #[test]
+fn a_message_that_is_malformed_after_its_key_is_refused_and_replaces_no_record() {
+    let mut pair = with_topics([sow_topic("orders")]);
+    pair.publish(1, 1, "orders", r#"{"id":1,"qty":10}"#);
+    let deep = format!("{{\"id\":1,\"a\":{}{}}}", "[".repeat(300), "]".repeat(300));
+    for (sequence, data) in [(2, r#"{"id":1,"qty":11"#), (3, r#"{"id":1,"qty":}"#), (4, &deep)] {
+        pair.publish(1, sequence, "orders", data);
+    }
+    pair.turn();
+    let is_refusal = |said: &Said| matches!(said, Said::Failed { code: Code::BadMessage, .. });
+    assert_eq!(pair.take(1).iter().filter(|said| is_refusal(said)).count(), 3);
+    assert_eq!(pair.records(2, query(5, "orders")), [r#"{"id":1,"qty":10}"#]);
+}
+
+#[test]
 fn topics_with_one_key_domain_have_the_same_keys() {
     let domain = |name| SowTopicSettings { key_domain: Some("ids".into()), ..sow_topic(name) };
     let mut pair = with_topics([domain("a"), domain("b"), sow_topic("c")]);
