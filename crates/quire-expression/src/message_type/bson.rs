@@ -6,6 +6,8 @@
 //! - A date is a float in seconds since 1970, and a timestamp is an integer.
 //! - A decimal128 is the nearest float.
 //! - Binary, code, symbols and the pattern of a regular expression are text.
+//!
+//! Names and strings are UTF-8, as the format says.
 
 use super::{
     Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, Number, Value, Visit, push,
@@ -84,7 +86,7 @@ impl<'a> Bytes<'a> {
     pub(super) fn name(&mut self) -> Result<&'a [u8], Malformed> {
         match memchr::memchr(0, &self.data[self.at..]) {
             Some(size) => {
-                let name = self.take(size)?;
+                let name = self.utf8(size)?;
                 self.at += 1;
                 Ok(name)
             }
@@ -92,12 +94,38 @@ impl<'a> Bytes<'a> {
         }
     }
 
+    fn utf8(&mut self, size: usize) -> Result<&'a [u8], Malformed> {
+        let text = self.take(size)?;
+        if std::str::from_utf8(text).is_ok() {
+            return Ok(text);
+        }
+        self.at -= size;
+        self.malformed("UTF-8")
+    }
+
     /// Text with its size before and a zero byte after it.
     fn string(&mut self) -> Result<&'a [u8], Malformed> {
         let size = self.size()?;
-        match self.take(size)?.split_last() {
-            Some((0, text)) => Ok(text),
+        let Some(text_size) = size.checked_sub(1) else { return self.malformed("size of a string") };
+        let text = self.utf8(text_size)?;
+        match self.take(1)? {
+            [0] => Ok(text),
             _ => self.malformed("end of a string"),
+        }
+    }
+
+    /// Bytes with their size and their subtype before them. Those of the old subtype have their size twice.
+    fn binary(&mut self) -> Result<&'a [u8], Malformed> {
+        const OLD: u8 = 0x02;
+        let size = self.size()?;
+        let [subtype] = self.array()?;
+        if subtype != OLD {
+            return self.take(size);
+        }
+        let inner_size = self.size()?;
+        match inner_size.checked_add(4) == Some(size) {
+            true => self.take(inner_size),
+            false => self.malformed("the same size again"),
         }
     }
 
@@ -147,11 +175,7 @@ impl<'a> Bytes<'a> {
                 })?;
                 Value::Array(elements.into_bump_slice())
             }
-            0x05 => {
-                let size = self.size()?;
-                self.take(1)?;
-                Value::text(self.take(size)?)
-            }
+            0x05 => Value::text(self.binary()?),
             0x06 | 0x0A => Value::Null,
             0x07 => {
                 let mut digits = arena.builder();
@@ -185,11 +209,7 @@ impl<'a> Bytes<'a> {
             0x01 | 0x09 | 0x11 | 0x12 => self.take(8).map(drop),
             0x02 | 0x0D | 0x0E => self.string().map(drop),
             0x03 | 0x04 => self.document(depth, |reader, kind, _| reader.skip(kind, depth + 1)),
-            0x05 => {
-                let size = self.size()?;
-                self.take(1)?;
-                self.take(size).map(drop)
-            }
+            0x05 => self.binary().map(drop),
             // Undefined, null, and the smallest and largest key.
             0x06 | 0x0A | 0xFF | 0x7F => Ok(()),
             0x07 => self.take(12).map(drop),

@@ -17,6 +17,7 @@ mod arena;
 mod binary;
 mod bson;
 mod json;
+mod markup;
 mod msgpack;
 mod nvfix;
 mod plan;

@@ -1,7 +1,9 @@
 //! `nvfix` and `fix`: pairs of tag and value, each ended by SOH (the last SOH may be missing).
 //!
-//! Types are inferred from the text of a value. A tag that occurs more than once is an array in the order of the message. FIX data fields,
-//! whose value may contain SOH, are not recognized: their length tag has no meaning here.
+//! Types are inferred from the text of a value. A tag that occurs more than once is an array in the order of the message.
+//!
+//! A FIX data field may contain SOH. The field directly before it gives its size in bytes: `95=3`, `96=…`. Where the size does not lead to the
+//! end of a pair, the data ends at the next SOH, as every other value does.
 
 use memchr::memchr;
 
@@ -16,14 +18,40 @@ pub(super) const NVFIX: Pairs = Pairs { numeric_tags: false };
 /// Numeric tags.
 pub(super) const FIX: Pairs = Pairs { numeric_tags: true };
 
+#[derive(Clone, Copy)]
 pub(super) struct Pairs {
     numeric_tags: bool,
 }
 
+/// The pairs of a message, in order.
+pub(super) struct PairReader<'a> {
+    pairs: Pairs,
+    data: &'a [u8],
+    at: usize,
+    /// Where the value of the next pair ends, when the last pair was its size.
+    data_end: Option<usize>,
+}
+
+/// The places of a pair in its message.
+pub(super) struct Pair {
+    pub start: usize,
+    /// Where its value begins, after the tag and `=`.
+    pub value: usize,
+    /// Where its value ends.
+    pub end: usize,
+    /// Its value is the size of the next pair, a data field.
+    pub is_size: bool,
+}
+
 impl Pairs {
+    /// Reads the pairs of a message.
+    pub(super) fn read(self, data: &[u8]) -> PairReader<'_> {
+        PairReader { pairs: self, data, at: 0, data_end: None }
+    }
+
     /// The size of the tag of a pair, which is checked. `offset` is the place of the pair in the message.
     #[inline(always)]
-    pub(super) fn tag_size(&self, pair: &[u8], offset: usize) -> Result<usize, Malformed> {
+    fn tag_size(self, pair: &[u8], offset: usize) -> Result<usize, Malformed> {
         let tag_size = memchr(b'=', pair).ok_or(Malformed::Syntax { offset, expected: "tag and =" })?;
         let tag = &pair[..tag_size];
         if tag.is_empty() || (self.numeric_tags && !tag.iter().all(u8::is_ascii_digit)) {
@@ -32,6 +60,78 @@ impl Pairs {
         }
         Ok(tag_size)
     }
+}
+
+impl PairReader<'_> {
+    /// The next pair; `None` at the end.
+    #[inline(always)]
+    pub(super) fn next(&mut self) -> Result<Option<Pair>, Malformed> {
+        let start = self.at;
+        let Some(rest) = self.data.get(start..).filter(|rest| !rest.is_empty()) else { return Ok(None) };
+        let end = match self.data_end.take() {
+            Some(end) => end,
+            None => memchr(SEPARATOR, rest).map_or(self.data.len(), |size| start + size),
+        };
+        let tag_size = self.pairs.tag_size(&self.data[start..end], start)?;
+        let value = start + tag_size + 1;
+        self.at = end + 1;
+        if self.pairs.numeric_tags {
+            self.data_end = self.end_of_data(start..start + tag_size, value..end);
+        }
+        Ok(Some(Pair { start, value, end, is_size: self.data_end.is_some() }))
+    }
+
+    /// Where the data field ends that comes next, when this pair is its size and leads to the end of a pair.
+    #[inline]
+    fn end_of_data(&self, tag: std::ops::Range<usize>, value: std::ops::Range<usize>) -> Option<usize> {
+        let data_tag = data_tag_of(number_of(&self.data[tag])?)?;
+        let size = number_of(&self.data[value])?;
+        let rest = self.data.get(self.at..)?;
+        let tag_size = memchr(b'=', rest)?;
+        if number_of(&rest[..tag_size]) != Some(data_tag) {
+            return None;
+        }
+        let end = self.at + tag_size + 1 + size as usize;
+        // The last SOH of a message ends a pair and belongs to no value.
+        let is_last = end == self.data.len() && !self.data.ends_with(&[SEPARATOR]);
+        (is_last || self.data.get(end) == Some(&SEPARATOR)).then_some(end)
+    }
+}
+
+/// A short number of digits.
+#[inline]
+fn number_of(digits: &[u8]) -> Option<u32> {
+    if !(1..=9).contains(&digits.len()) {
+        return None;
+    }
+    digits
+        .iter()
+        .try_fold(0, |number, digit| digit.is_ascii_digit().then(|| 10 * number + u32::from(digit - b'0')))
+}
+
+/// The data field whose size this tag gives. These are the pairs of the field types Length and data, in FIX 4.0 to 5.0 SP2.
+fn data_tag_of(size_tag: u32) -> Option<u32> {
+    Some(match size_tag {
+        93 => 89,
+        1525 => 1527,
+        1678 => 1697,
+        2372 => 2371,
+        2494 => 2493,
+        2522 => 2521,
+        2802 => 2801,
+        2809 => 2808,
+        2815 => 2814,
+        43109 => 42684,
+        43110 => 42486,
+        43111 => 42982,
+        90 | 95 | 212 | 348 | 350 | 352 | 354 | 356 | 358 | 360 | 362 | 364 | 445 | 618 | 621 | 1184
+        | 1277 | 1280 | 1282 | 1397 | 1401 | 1403 | 1468 | 1578 | 1620 | 1664 | 1733 | 1871 | 1874 | 2072
+        | 2074 | 2111 | 2179 | 2287 | 2351 | 2481 | 2637 | 2651 | 2665 | 2715 | 2718 | 2721 | 2797
+        | 40004 | 40008 | 40978 | 40980 | 40982 | 40984 | 40986 | 40988 | 41083 | 41101 | 41107 | 41256
+        | 41320 | 41324 | 41458 | 41476 | 41482 | 41653 | 41710 | 41806 | 41811 | 41873 | 41969 | 42025
+        | 42171 | 42451 | 42652 | 42947 => size_tag + 1,
+        _ => return None,
+    })
 }
 
 impl Format for Pairs {
@@ -43,15 +143,10 @@ impl Format for Pairs {
         level: &Level<'_, 'a>,
         found: Found<'_, 'a>,
     ) -> Result<(), Malformed> {
-        let mut rest = raw;
-        while !rest.is_empty() {
-            let offset = raw.len() - rest.len();
-            let end = memchr(SEPARATOR, rest).unwrap_or(rest.len());
-            let pair = &rest[..end];
-            rest = rest.get(end + 1..).unwrap_or_default();
-            let tag_size = self.tag_size(pair, offset)?;
-            if let Some(field) = level.child(&pair[..tag_size]) {
-                found(field, Value::inferred(&pair[tag_size + 1..]))?;
+        let mut pairs = self.read(raw);
+        while let Some(Pair { start, value, end, .. }) = pairs.next()? {
+            if let Some(field) = level.child(&raw[start..value - 1]) {
+                found(field, Value::inferred(&raw[value..end]))?;
             }
         }
         Ok(())

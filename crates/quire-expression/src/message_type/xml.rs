@@ -5,20 +5,12 @@
 //! with the same name and parent are an array.
 //!
 //! Entities other than the five of XML itself need a document type. Document types are refused, so that no message can expand into
-//! something large or refer to an outside resource.
-//!
-//! A byte order mark before the document is not a part of it (XML 1.0, appendix F).
+//! something large or refer to an outside resource. The other rules of well-formedness are those of XML 1.0: see `markup`.
 
-use quick_xml::Reader;
-use quick_xml::escape::{resolve_predefined_entity, unescape};
-use quick_xml::events::{BytesStart, Event};
+use quick_xml::escape::unescape;
 
-use super::{
-    Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, TextBuilder, Value, Visit,
-};
-
-/// The most attributes of one element. Names are compared pair by pair to find doubled ones.
-pub(super) const ATTRIBUTE_COUNT_MAX: usize = 256;
+use super::markup::{Markup, Piece, Tag};
+use super::{Arena, FieldPlan, Format, Found, Level, Malformed, TextBuilder, Value, Visit};
 
 pub(super) struct Xml;
 
@@ -41,38 +33,27 @@ impl Format for Xml {
         level: &Level<'_, 'a>,
         found: Found<'_, 'a>,
     ) -> Result<(), Malformed> {
-        let raw = utf8(raw)?;
         let is_document = level.at == FieldPlan::ROOT;
-        let mut root_count = 0;
-        walk(raw, is_document, &mut |part| match part {
+        let markup = if is_document { Markup::document(raw)? } else { Markup::element(raw)? };
+        walk(markup, is_document, &mut |part| match part {
             Part::Attribute(name, value) => {
                 match attribute_name(name, level.arena).and_then(|key| level.child(key)) {
                     Some(field) => found(field, attribute_value(value, level.arena)?),
                     None => Ok(()),
                 }
             }
-            Part::Element(name, raw) => {
-                root_count += 1;
-                match level.child(name.as_bytes()) {
-                    Some(field) => found(field, Value::Compound(raw.as_bytes())),
-                    None => Ok(()),
-                }
-            }
-            Part::Text(text) if is_document && !text.trim_ascii().is_empty() => {
-                Err(Malformed::Syntax { offset: 0, expected: "no text outside of the root element" })
-            }
+            Part::Element(name, raw) => match level.child(name.as_bytes()) {
+                Some(field) => found(field, Value::Compound(raw.as_bytes())),
+                None => Ok(()),
+            },
             Part::Text(_) => Ok(()),
-        })?;
-        if is_document && root_count != 1 {
-            return Err(Malformed::Syntax { offset: raw.len(), expected: "one root element" });
-        }
-        Ok(())
+        })
     }
 
     fn value_of_compound<'a>(&self, raw: &'a [u8], arena: &'a Arena) -> Result<Value<'a>, Malformed> {
         let mut text: TextBuilder<'a> = arena.builder();
         let mut is_object = false;
-        walk(utf8(raw)?, false, &mut |part| {
+        walk(Markup::element(raw)?, false, &mut |part| {
             match part {
                 Part::Text(piece) => text.push(piece.as_bytes()),
                 Part::Attribute(..) | Part::Element(..) => is_object = true,
@@ -90,7 +71,7 @@ pub(super) fn all_members<'a>(
     arena: &'a Arena,
     visit: Visit<'_, 'a>,
 ) -> Result<(), Malformed> {
-    walk(utf8(raw)?, false, &mut |part| match part {
+    walk(Markup::element(raw)?, false, &mut |part| match part {
         Part::Attribute(name, value) => {
             visit(attribute_name(name, arena).ok_or(Malformed::TooLarge)?, attribute_value(value, arena)?)
         }
@@ -107,82 +88,55 @@ fn attribute_name<'a>(name: &str, arena: &'a Arena) -> Option<&'a [u8]> {
     key.bytes()
 }
 
-/// Calls `visit` with the parts directly in the element `raw`, or in the document, and checks everything below.
+/// Calls `visit` with the parts directly in an element, or in the document, and checks everything below.
 fn walk<'a>(
-    raw: &'a str,
+    mut markup: Markup<'a>,
     is_document: bool,
     visit: &mut dyn FnMut(Part<'_, 'a>) -> Result<(), Malformed>,
 ) -> Result<(), Malformed> {
-    let mut reader = Markup::new(raw);
+    let raw = markup.raw();
     // Elements that are open; a document counts as one.
-    let outside = usize::from(is_document);
-    let mut depth = outside;
+    let mut depth = usize::from(is_document);
     let (mut child_start, mut child_name) = (0, "");
     loop {
-        let start = reader.position();
-        let malformed = |expected| Malformed::Syntax { offset: start, expected };
-        match reader.next()? {
-            Event::Start(tag) => {
-                if depth == DOCUMENT_DEPTH_MAX {
-                    return Err(Malformed::TooDeep);
-                }
+        let (start, piece) = markup.next()?;
+        match piece {
+            Piece::Start(tag) => {
                 if depth == 1 {
-                    (child_start, child_name) = (start, name_of(raw, start, &tag));
+                    (child_start, child_name) = (start, tag.name());
                 }
-                attributes(&tag, start, depth == 0, visit)?;
+                attributes(&tag, depth == 0, visit)?;
                 depth += 1;
             }
-            Event::Empty(tag) => {
-                attributes(&tag, start, depth == 0, visit)?;
+            Piece::Empty(tag) => {
+                attributes(&tag, depth == 0, visit)?;
                 if depth == 1 {
-                    visit(Part::Element(name_of(raw, start, &tag), &raw[start..reader.position()]))?;
+                    visit(Part::Element(tag.name(), &raw[start..markup.position()]))?;
                 }
             }
-            Event::End(_) => {
+            Piece::End => {
                 depth -= 1;
                 if depth == 1 {
-                    visit(Part::Element(child_name, &raw[child_start..reader.position()]))?;
+                    visit(Part::Element(child_name, &raw[child_start..markup.position()]))?;
                 }
             }
-            Event::Text(text) if depth == 1 => visit(Part::Text(&text))?,
-            Event::CData(text) if depth == 1 => visit(Part::Text(&text))?,
-            Event::GeneralRef(reference) => {
-                let character = reference.resolve_char_ref().map_err(|_| malformed("a character"))?;
-                let mut buffer = [0; 4];
-                let text = match character {
-                    Some(character) => &*character.encode_utf8(&mut buffer),
-                    None => resolve_predefined_entity(&reference).ok_or(malformed("a known entity"))?,
-                };
-                if depth == 1 {
-                    visit(Part::Text(text))?;
-                }
+            Piece::Text(text) if depth == 1 => visit(Part::Text(text))?,
+            Piece::Character(character) if depth == 1 => {
+                visit(Part::Text(character.encode_utf8(&mut [0; 4])))?;
             }
-            Event::DocType(_) => return Err(malformed("no document type")),
-            Event::Text(_) | Event::CData(_) | Event::Comment(_) | Event::Decl(_) | Event::PI(_) => {}
-            Event::Eof if depth == outside => return Ok(()),
-            Event::Eof => return Err(malformed("an end tag")),
+            Piece::Text(_) | Piece::Character(_) => {}
+            Piece::Eof => return Ok(()),
         }
     }
 }
 
 /// Checks the attributes of a tag, and visits them when they are wanted.
 fn attributes<'a>(
-    tag: &BytesStart<'_>,
-    offset: usize,
+    tag: &Tag<'a>,
     is_wanted: bool,
     visit: &mut dyn FnMut(Part<'_, 'a>) -> Result<(), Malformed>,
 ) -> Result<(), Malformed> {
-    for (count, attribute) in tag.attributes().enumerate() {
-        if count == ATTRIBUTE_COUNT_MAX {
-            return Err(Malformed::Syntax { offset, expected: "at most 256 attributes" });
-        }
-        let attribute = attribute.map_err(|_| Malformed::Syntax { offset, expected: "name=\"value\"" })?;
-        unescape(&attribute.value).map_err(|_| Malformed::Syntax { offset, expected: "a known entity" })?;
-        if is_wanted {
-            visit(Part::Attribute(attribute.key.as_ref(), &attribute.value))?;
-        }
-    }
-    Ok(())
+    tag.for_each_attribute(|name, value| if is_wanted { visit(Part::Attribute(name, value)) } else { Ok(()) })
 }
 
 fn attribute_value<'a>(escaped: &str, arena: &'a Arena) -> Result<Value<'a>, Malformed> {
@@ -190,43 +144,4 @@ fn attribute_value<'a>(escaped: &str, arena: &'a Arena) -> Result<Value<'a>, Mal
     // The walk has checked it.
     text.push(unescape(escaped).unwrap_or_default().as_bytes());
     text.bytes().map(Value::inferred).ok_or(Malformed::TooLarge)
-}
-
-/// The name in the tag that begins at `start`.
-fn name_of<'a>(raw: &'a str, start: usize, tag: &BytesStart<'_>) -> &'a str {
-    &raw[start + 1..start + 1 + tag.name().as_ref().len()]
-}
-
-/// Reads markup, and knows where in the text it is.
-pub(super) struct Markup<'a> {
-    reader: Reader<&'a [u8]>,
-    /// Bytes at the beginning of the text that the reader does not count: those of a byte order mark.
-    uncounted: usize,
-}
-
-impl<'a> Markup<'a> {
-    pub(super) fn new(raw: &'a str) -> Self {
-        let uncounted = if raw.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len_utf8() } else { 0 };
-        Markup { reader: Reader::from_str(raw), uncounted }
-    }
-
-    /// Where the next piece begins: a place in the text.
-    pub(super) fn position(&self) -> usize {
-        // The reader counts no byte before it has read a piece. A position in a slice fits.
-        self.uncounted + self.reader.buffer_position() as usize
-    }
-
-    /// The next piece.
-    pub(super) fn next(&mut self) -> Result<Event<'a>, Malformed> {
-        let offset = self.position();
-        self.reader.read_event().map_err(|_| Malformed::Syntax { offset, expected: "well-formed XML" })
-    }
-}
-
-/// It says that the text is UTF-8, and belongs to the document no more than a file name does.
-const BYTE_ORDER_MARK: char = '\u{feff}';
-
-pub(super) fn utf8(raw: &[u8]) -> Result<&str, Malformed> {
-    std::str::from_utf8(raw)
-        .map_err(|error| Malformed::Syntax { offset: error.valid_up_to(), expected: "UTF-8" })
 }

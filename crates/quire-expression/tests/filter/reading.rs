@@ -190,3 +190,76 @@ fn xml_after_a_byte_order_mark_is_read() {
         assert!(read(&format!("\u{feff}{marked}")).is_err(), "{text}");
     }
 }
+
+/// The values of some tags of a FIX message; `|` means SOH.
+fn fix(message: &str, tags: [&str; 3]) -> [String; 3] {
+    let data = message.replace('|', "\u{1}");
+    let mut plan = FieldPlan::default();
+    let ids = tags.map(|tag| plan.add(&names(&[tag])));
+    let arena = Arena::default();
+    let values = MessageType::Fix.read(data.as_bytes(), &plan, &arena).unwrap();
+    ids.map(|id| match values[id.index()] {
+        Value::Array(elements) => format!("{} values", elements.len()),
+        value => String::from_utf8_lossy(arena.text(value).unwrap_or(b"NULL")).replace('\u{1}', "|"),
+    })
+}
+
+#[test]
+fn a_data_field_of_fix_has_the_size_that_the_field_before_it_says() {
+    for (message, expected) in [
+        ("95=5|96=a|b=c|58=x|", ["5", "a|b=c", "x"]),
+        ("95=5|96=a|b=c", ["5", "a|b=c", "NULL"]),
+        ("95=5|96=a|58=|58=x|", ["5", "a|58=", "x"]),
+        ("95=0|96=|58=x|", ["0", "NULL", "x"]),
+        // A size that does not lead to the end of a pair, or that belongs to no data, has no effect.
+        ("95=4|96=abc|58=x|", ["4", "abc", "x"]),
+        ("95=900|96=abc|58=x|", ["900", "abc", "x"]),
+        ("95=-1|96=abc|58=x|", ["-1", "abc", "x"]),
+        ("95=99999999999999999999|96=abc|58=x|", ["99999999999999999999", "abc", "x"]),
+        ("95=5|58=x|96=a|1=c|", ["5", "a", "x"]),
+        ("95=5|", ["5", "NULL", "NULL"]),
+        ("96=abc|95=3|58=x|", ["3", "abc", "x"]),
+    ] {
+        assert_eq!(fix(message, ["95", "96", "58"]), expected, "{message}");
+    }
+    assert_eq!(fix("93=3|89=a|b|58=x|", ["93", "89", "58"]), ["3", "a|b", "x"]);
+    assert_eq!(fix("43109=3|42684=a|b|58=x|", ["43109", "42684", "58"]), ["3", "a|b", "x"]);
+    assert_eq!(fix("212=3|213=<|>|354=1|355=||", ["213", "354", "355"]), ["<|>", "1", "|"]);
+    // Names of NVFIX are of the application.
+    let data = b"95=3\x0196=a\x01b\x01";
+    assert!(MessageType::Nvfix.check(data, &mut Arena::default()).is_err());
+}
+
+/// The type, name and value of one element around `value`.
+fn bson(kind: u8, value: &[u8]) -> Vec<u8> {
+    let size = (4 + 1 + 2 + value.len() + 1) as u32;
+    [&size.to_le_bytes()[..], &[kind], b"a\0", value, b"\0"].concat()
+}
+
+#[test]
+fn bson_strings_are_utf8_and_binary_of_the_old_subtype_has_its_size_twice() {
+    let check = |data: &[u8]| MessageType::Bson.check(data, &mut Arena::default());
+    for kind in [0x02, 0x0D, 0x0E] {
+        assert_eq!(check(&bson(kind, b"\x03\0\0\0\xc3\xa9\0")), Ok(()));
+        assert!(check(&bson(kind, b"\x03\0\0\0\xc3\x28\0")).is_err(), "{kind:#x}");
+        assert!(check(&bson(kind, b"\0\0\0\0\0")).is_err(), "{kind:#x}");
+    }
+    let pointer = |name: &[u8]| [b"\x03\0\0\0", name, b"\0", &[7; 12]].concat();
+    assert_eq!(check(&bson(0x0C, &pointer("\u{e9}".as_bytes()))), Ok(()));
+    assert!(check(&bson(0x0C, &pointer(b"\xc3\x28"))).is_err());
+    assert!(check(&bson(0x0B, b"\xff\0i\0")).is_err());
+    assert!(check(b"\x08\0\0\0\x0a\xff\0\0").is_err());
+    let binary = |size: u8, inner: i8| {
+        let inner = i32::from(inner).to_le_bytes();
+        bson(0x05, &[&[size, 0, 0, 0, 2][..], &inner, b"xy"].concat())
+    };
+    assert_eq!(check(&binary(6, 2)), Ok(()));
+    for data in [binary(6, 1), binary(6, 3), binary(6, -1), bson(0x05, b"\x03\0\0\0\x02xyz")] {
+        assert!(check(&data).is_err(), "{data:?}");
+    }
+    let mut plan = FieldPlan::default();
+    let (field, arena) = (plan.add(&names(&["a"])), Arena::default());
+    let data = binary(6, 2);
+    let values = MessageType::Bson.read(&data, &plan, &arena).unwrap();
+    assert_eq!(arena.text(values[field.index()]), Some(&b"xy"[..]));
+}

@@ -93,9 +93,9 @@ fn each_message_type_writes_each_kind_of_value() {
         )
     );
     assert_eq!(
-        applied_text(MessageType::Xml, &ENTRIES, "<r><s>a\u{7}</s><l>1</l><l><a>2</a></l><l/></r>"),
+        applied_text(MessageType::Xml, &ENTRIES, "<r><s>a</s><l>1</l><l><a>2</a></l><l/></r>"),
         concat!(
-            "<r><s>&lt;&quot;&amp;a\u{FFFD}</s><l>1</l><l><a>2</a></l><l/><n/><t>true</t><i>3</i><f>3.0</f>",
+            "<r><s>&lt;&quot;&amp;a</s><l>1</l><l><a>2</a></l><l/><n/><t>true</t><i>3</i><f>3.0</f>",
             "<m>1</m><m><a>2</a></m><m/><nan/></r>"
         )
     );
@@ -156,6 +156,8 @@ fn xml_attributes_can_be_assigned_and_keep_the_text_of_their_element() {
     for (entries, data, expected) in [
         (&["'USD' AS /o/px/@ccy"][..], "<o><px>5</px></o>", r#"<o><px ccy="USD">5</px></o>"#),
         (&["/o/px * 2 AS /o/px"], "<o><px>5</px></o>", "<o><px>10</px></o>"),
+        // A character that XML cannot have.
+        (&["'a\u{7}' AS /o/b"], "<o/>", "<o><b>a\u{FFFD}</b></o>"),
         (&["'a\"\n' AS /o/@x", "1 AS /o/b"], "<o/>", r#"<o x="a&quot;&#10;"><b>1</b></o>"#),
         (&["/o/i AS /o/@x"], "<o><i>1</i><i>2</i></o>", r#"<o x="1"><i>1</i><i>2</i></o>"#),
         (&["/o/b AS /o/c"], "<o><b x='1' ><d/></b ></o>", "<o><b x='1' ><d/></b ><c x='1' ><d/></c></o>"),

@@ -70,6 +70,23 @@ fn pairs_of_one_tag_are_replaced_together() {
 }
 
 #[test]
+fn a_data_field_of_fix_is_merged_and_compared_with_its_size() {
+    let merged = |base, delta| merged_text(MessageType::Fix, base, delta);
+    assert_eq!(merged("1=a|95=3|96=x|y|2=b|", "95=5|96=p|q|r|"), "1=a|95=5|96=p|q|r|2=b|");
+    assert_eq!(merged("1=a|95=3|96=x|y|2=b|", "96=z|"), "1=a|96=z|2=b|");
+    assert_eq!(merged("1=a|96=z|", "95=3|96=x|y|3=c|"), "1=a|95=3|96=x|y|3=c|");
+    assert_eq!(merged("1=a|", "95=3|96=x|y|"), "1=a|95=3|96=x|y|");
+    let compared = |old: &str, new: &str| {
+        let mut out = Vec::new();
+        let bytes = |text: &str| text.replace('|', "\u{1}").into_bytes();
+        difference(MessageType::Fix, &bytes(old), &bytes(new), &[], &mut out).unwrap();
+        String::from_utf8(out).unwrap().replace('\u{1}', "|")
+    };
+    assert_eq!(compared("1=a|95=3|96=x|y|", "1=a|95=3|96=x|z|"), "95=3|96=x|z|");
+    assert_eq!(compared("1=a|95=3|96=x|y|", "1=a|"), "96=|");
+}
+
+#[test]
 fn xml_elements_and_attributes_merge_by_name() {
     for (base, delta, expected) in [
         (

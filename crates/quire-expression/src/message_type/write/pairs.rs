@@ -3,19 +3,19 @@
 use super::tree::{Kind, Space, Tree};
 use super::{Layout, Patch};
 use crate::message_type::Malformed;
-use crate::message_type::nvfix::{FIX, NVFIX, Pairs as Reader, SEPARATOR};
+use crate::message_type::nvfix::{FIX, NVFIX, Pair, Pairs, SEPARATOR};
 
-pub(super) struct Pairs<const NUMERIC_TAGS: bool>;
+pub(super) struct Tagged<const NUMERIC_TAGS: bool>;
 
-pub(super) type Nvfix = Pairs<false>;
+pub(super) type Nvfix = Tagged<false>;
 
-pub(super) type Fix = Pairs<true>;
+pub(super) type Fix = Tagged<true>;
 
-impl<const NUMERIC_TAGS: bool> Layout for Pairs<NUMERIC_TAGS> {
+impl<const NUMERIC_TAGS: bool> Layout for Tagged<NUMERIC_TAGS> {
     const REPEATED_NAMES_ARE_ARRAYS: bool = true;
 
     fn read(tree: &mut Tree<'_>) -> Result<(), Malformed> {
-        read(if NUMERIC_TAGS { &FIX } else { &NVFIX }, tree)
+        read(if NUMERIC_TAGS { FIX } else { NVFIX }, tree)
     }
 
     fn go_to_end(patch: &mut Patch<'_>, base: &Tree<'_>, object: u32, _round: u8) {
@@ -48,8 +48,8 @@ impl<const NUMERIC_TAGS: bool> Layout for Pairs<NUMERIC_TAGS> {
     }
 
     fn write_null(out: &mut Vec<u8>, tree: &Tree<'_>, member: u32) {
-        let node = tree.node(member);
-        out.extend_from_slice(tree.bytes(node.start..node.value));
+        out.extend_from_slice(tree.name(member).bytes);
+        out.push(b'=');
     }
 
     fn write_separator(out: &mut Vec<u8>) {
@@ -65,15 +65,19 @@ impl<const NUMERIC_TAGS: bool> Layout for Pairs<NUMERIC_TAGS> {
     }
 }
 
-fn read(pairs: &Reader, tree: &mut Tree<'_>) -> Result<(), Malformed> {
-    let (data, mut start, mut member_count) = (tree.data, 0, 0);
-    while start < data.len() {
-        let end = memchr::memchr(SEPARATOR, &data[start..]).map_or(data.len(), |size| start + size);
-        let tag_size = pairs.tag_size(&data[start..end], start)?;
-        let value = start + tag_size + 1;
-        let node = tree.open(Space::Name, start..start + tag_size, start, value)?;
+/// The size of a data field belongs to it: one is never written without the other.
+fn read(pairs: Pairs, tree: &mut Tree<'_>) -> Result<(), Malformed> {
+    let (data, mut size_start, mut member_count) = (tree.data, None, 0);
+    let mut reader = pairs.read(data);
+    while let Some(Pair { start, value, end, is_size }) = reader.next()? {
+        if is_size {
+            size_start = Some(start);
+            continue;
+        }
+        let member_start = size_start.take().unwrap_or(start);
+        let node = tree.open(Space::Name, start..value - 1, member_start, value)?;
         tree.close(node, if value == end { Kind::Null } else { Kind::Leaf }, end);
-        (start, member_count) = (end + 1, member_count + 1);
+        member_count += 1;
     }
     tree.describe_object(0, 0, data.len(), member_count);
     tree.close(0, Kind::Object, data.len());

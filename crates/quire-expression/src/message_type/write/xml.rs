@@ -3,13 +3,10 @@
 //! An element with text directly in it is one value, together with its attributes and elements. An element with nothing in it is NULL, but
 //! the root element is an object then.
 
-use quick_xml::escape::{resolve_predefined_entity, unescape};
-use quick_xml::events::{BytesStart, Event};
-
 use super::tree::{Kind, Mark, Node, Space, Tree};
 use super::{Layout, MergeError, Patch};
-use crate::message_type::xml::{ATTRIBUTE_COUNT_MAX, Markup, utf8};
-use crate::message_type::{DOCUMENT_DEPTH_MAX, Malformed};
+use crate::message_type::Malformed;
+use crate::message_type::markup::{Markup, Piece, Tag, place_in};
 
 pub(super) struct Xml;
 
@@ -128,46 +125,22 @@ struct Open {
 
 impl<'a> Reading<'_, 'a> {
     fn read(mut self) -> Result<(), Malformed> {
-        let raw = utf8(self.tree.data)?;
-        let mut reader = Markup::new(raw);
+        let mut markup = Markup::document(self.tree.data)?;
+        let raw = markup.raw();
         loop {
-            let start = reader.position();
-            let malformed = |expected| Malformed::Syntax { offset: start, expected };
-            match reader.next()? {
-                Event::Start(tag) => {
-                    if self.open.len() == DOCUMENT_DEPTH_MAX {
-                        return Err(Malformed::TooDeep);
-                    }
+            let (start, piece) = markup.next()?;
+            match piece {
+                Piece::Start(tag) => self.start(raw, start, &tag)?,
+                Piece::Empty(tag) => {
                     self.start(raw, start, &tag)?;
-                }
-                Event::Empty(tag) => {
-                    self.start(raw, start, &tag)?;
-                    let end = reader.position();
+                    let end = markup.position();
                     self.end(end - "/>".len(), end);
                 }
-                Event::End(_) => self.end(start, reader.position()),
-                Event::Text(text) => self.text(&text, start)?,
-                Event::CData(text) => self.text(&text, start)?,
-                Event::GeneralRef(reference) => {
-                    let character = reference.resolve_char_ref().map_err(|_| malformed("a character"))?;
-                    match character {
-                        Some(character) => self.text(character.encode_utf8(&mut [0; 4]), start)?,
-                        None => {
-                            let text = resolve_predefined_entity(&reference);
-                            self.text(text.ok_or(malformed("a known entity"))?, start)?;
-                        }
-                    }
-                }
-                Event::DocType(_) => return Err(malformed("no document type")),
-                Event::Comment(_) | Event::Decl(_) | Event::PI(_) => {}
-                Event::Eof => break,
+                Piece::End => self.end(start, markup.position()),
+                Piece::Text(text) => self.text(text),
+                Piece::Character(character) => self.text(character.encode_utf8(&mut [0; 4])),
+                Piece::Eof => break,
             }
-        }
-        let malformed = |expected| Err(Malformed::Syntax { offset: raw.len(), expected });
-        match &*self.open {
-            [document] if document.member_count == 1 => {}
-            [_] => return malformed("one root element"),
-            _ => return malformed("an end tag"),
         }
         self.tree.describe_object(0, 0, raw.len(), 1);
         self.tree.close(0, Kind::Object, raw.len());
@@ -175,51 +148,30 @@ impl<'a> Reading<'_, 'a> {
     }
 
     /// Takes the name and the attributes of an element.
-    fn start(&mut self, raw: &'a str, start: usize, tag: &BytesStart<'_>) -> Result<(), Malformed> {
-        let malformed = |expected| Malformed::Syntax { offset: start, expected };
-        let name_size = tag.name().as_ref().len();
-        let name = start + 1..start + 1 + name_size;
-        if !is_name(&raw[name.clone()]) {
-            return Err(malformed("the name of an element"));
-        }
+    fn start(&mut self, raw: &'a str, start: usize, tag: &Tag<'a>) -> Result<(), Malformed> {
+        let name = start + 1..start + 1 + tag.name().len();
         let mut open = Open { node: 0, body: name.end, member_count: 0, has_text: false };
         open.node = self.tree.open(Space::Name, name, start, start)?;
-        for attribute in tag.attributes() {
-            let attribute = attribute.map_err(|_| malformed("name=\"value\""))?;
-            if open.member_count as usize == ATTRIBUTE_COUNT_MAX {
-                return Err(malformed("at most 256 attributes"));
-            }
-            unescape(&attribute.value).map_err(|_| malformed("a known entity"))?;
-            let key = attribute.key.as_ref();
-            if !is_name(key) {
-                return Err(malformed("the name of an attribute"));
-            }
-            let start = place_in(raw, key);
+        tag.for_each_attribute(|name, value| {
+            let start = place_in(raw, name);
             // The closing quote is part of the attribute.
-            let end = place_in(raw, &attribute.value) + attribute.value.len() + 1;
-            let node = self.tree.open(Space::Attribute, start..start + key.len(), start, start)?;
-            self.tree.close(node, if attribute.value.is_empty() { Kind::Null } else { Kind::Leaf }, end);
+            let end = place_in(raw, value) + value.len() + 1;
+            let node = self.tree.open(Space::Attribute, start..start + name.len(), start, start)?;
+            self.tree.close(node, if value.is_empty() { Kind::Null } else { Kind::Leaf }, end);
             (open.body, open.member_count) = (end, open.member_count + 1);
-        }
+            Ok(())
+        })?;
         self.open.push(open);
         Ok(())
     }
 
     /// Takes a piece of text without escapes.
-    fn text(&mut self, text: &str, offset: usize) -> Result<(), Malformed> {
-        if !text.trim_ascii().is_empty() {
-            match &mut *self.open {
-                [_] => {
-                    return Err(Malformed::Syntax {
-                        offset,
-                        expected: "no text outside of the root element",
-                    });
-                }
-                [.., element] => element.has_text = true,
-                [] => {}
-            }
+    fn text(&mut self, text: &str) {
+        if !text.trim_ascii().is_empty()
+            && let Some(element) = self.open.last_mut()
+        {
+            element.has_text = true;
         }
-        Ok(())
     }
 
     /// Ends an element. `tail` is the beginning of its end tag.
@@ -241,16 +193,4 @@ impl<'a> Reading<'_, 'a> {
             around.member_count += 1;
         }
     }
-}
-
-/// The reader takes any text as a name. These characters would end it in another place when it is written.
-fn is_name(name: &str) -> bool {
-    !name.is_empty()
-        && !name.bytes().any(|byte| matches!(byte, b'<' | b'>' | b'&' | b'\'' | b'"' | b'/' | b'='))
-}
-
-/// Where a part of `raw` begins in it.
-fn place_in(raw: &str, part: &str) -> usize {
-    // The reader borrows from the text that it reads.
-    (part.as_ptr() as usize).saturating_sub(raw.as_ptr() as usize)
 }

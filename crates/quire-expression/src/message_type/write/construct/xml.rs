@@ -3,7 +3,7 @@
 //! XML cannot have most control characters, and bytes that are not UTF-8: they become U+FFFD.
 
 use super::{AssignError, Field, Fields, check_size, write_number};
-use crate::message_type::Value;
+use crate::message_type::{Value, markup};
 
 pub(super) fn expected_path(names: &[Box<[u8]>]) -> Option<&'static str> {
     let [elements @ .., last] = names else { return Some("a field") };
@@ -18,9 +18,7 @@ pub(super) fn expected_path(names: &[Box<[u8]>]) -> Option<&'static str> {
 }
 
 fn is_name(name: &[u8]) -> bool {
-    let is_start = |byte: &u8| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b':' | 0x80..);
-    let is_part = |byte: &u8| is_start(byte) || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    name.first().is_some_and(is_start) && name.iter().all(is_part)
+    std::str::from_utf8(name).is_ok_and(markup::is_name)
 }
 
 /// Writes the elements of an object. Its attributes are in its start tag.
