@@ -126,6 +126,38 @@ def test_grep_prints_what_matches_and_says_when_nothing_does(command: Command, d
     assert "/n > > 5\n     ^\n" in wrong.err
 
 
+def test_grep_lists_the_messages_that_no_filter_can_read(command: Command, tmp_path: Path) -> None:
+    directory = tmp_path / "odd" / "journal"
+    config = quire.Config(
+        transaction_log={
+            "topic": [{"name": "x", "message_type": "xml"}, {"name": "^", "message_type": "json"}],
+        }
+    )
+    with quire.Client(f"file:{directory.parent}", config=config) as client:
+        client.publish("x", b"\xef\xbb\xbf<o><id>1</id></o>")
+        client.publish("x", b"<o><id>2</o>")
+        client.publish("j", {"id": 3})
+        client.publish("j", b'{"id":4,"qty":10')
+        client.flush()
+    found = lines(command("grep", directory, "--unreadable", "--json"))
+    assert [(record["topic"], record["unreadable"].partition(":")[0]) for record in found] == [
+        ("x", "malformed at byte 8"),
+        ("j", "malformed at byte 16"),
+    ]
+    assert found[0]["bookmark"]
+    table = command("grep", directory, "--unreadable", "--topic", "x")
+    assert table.code == 0
+    assert "cause" in table.out.splitlines()[0]
+    assert "well-formed XML expected (xml, 12 bytes)" in table.out
+    assert len(lines(command("grep", directory, "--unreadable", "--json", "--count", "1"))) == 1
+    assert command("grep", directory, "/o/id = 1").code == 0
+    assert command("grep", directory, "--unreadable", "--topic", "other").code == 1
+    for arguments in (["/id = 1", "--unreadable"], []):
+        refused = command("grep", directory, *arguments)
+        assert refused.code == 2
+        assert "give either FILTER or --unreadable" in refused.err
+
+
 def test_find_names_file_and_offset(command: Command, directory: Path) -> None:
     found = lines(command("find", directory, "17|300|", "--json"))[0]
     plain = command("find", directory, "17|300|")

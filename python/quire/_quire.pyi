@@ -526,6 +526,9 @@ class Record:
     def message_type(self) -> str:
         """The type of the data, such as `"json"`."""
     @property
+    def unreadable(self) -> str | None:
+        """Why filters cannot read the data, or `None` when they can. The data is read to its end (docs/filters.md section 12)."""
+    @property
     def publisher(self) -> str:
         """The id of the publisher, as in the bookmark."""
     @property

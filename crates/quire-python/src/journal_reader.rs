@@ -11,7 +11,7 @@ use pyo3::types::{PyBytes, PyDict};
 use quire_client::Message as Received;
 use quire_driver::Clock;
 use quire_driver::client::HandedTo;
-use quire_expression::message_type::MessageType;
+use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::{
     Attributes, Batch, DeletedKeys, JournalError, Position, Reader, Record as Stored, RecordKind, SegmentInfo,
 };
@@ -301,6 +301,21 @@ impl Record {
     fn message_type(&self) -> String {
         let known = MessageType::from_code(self.message_type);
         known.map_or_else(|| self.message_type.to_string(), |known| known.name().to_owned())
+    }
+
+    /// Why filters cannot read the data, or `None` when they can. The data is read to its end.
+    #[getter]
+    fn unreadable(&self, py: Python<'_>) -> Option<String> {
+        if self.kind != RecordKind::Publish {
+            return None;
+        }
+        let Some(message_type) = MessageType::from_code(self.message_type) else {
+            return Some(format!("of an unknown message type, {}", self.message_type));
+        };
+        let data = &self.data[..];
+        interpreter::outside(py, || {
+            message_type.check(data, &mut Arena::default()).err().map(|reason| reason.to_string())
+        })
     }
 
     /// The id of the publisher, as in the bookmark.

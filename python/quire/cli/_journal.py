@@ -153,9 +153,16 @@ def dump(
 @app.command
 def grep(
     directory: Directory,
-    filter: Annotated[str, Parameter(name="FILTER", help="Content filter.")],
+    filter: Annotated[str | None, Parameter(name="FILTER", help="Content filter.")] = None,
     /,
     *,
+    unreadable: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Instead of FILTER: only messages whose content filters cannot read, with the cause.",
+        ),
+    ] = False,
     topic: Topic = None,
     from_: From = "epoch",
     until: Until = None,
@@ -164,15 +171,18 @@ def grep(
     format: Style = "table",
     json: Json = False,
 ) -> int:
-    """Print the messages that match a content filter. Exit code 1 if there are none.
+    """Print the messages that match a content filter, or that no filter can read. Exit code 1 if there are none.
 
     For example:
       quire journal grep quire-data/journal "/symbol = 'IBM' AND /qty > 50"
       quire journal grep quire-data/journal "/qty > 50" --topic "^orders" --json | jq .data
+      quire journal grep quire-data/journal --unreadable
     """
-    shown = _dump(
-        _open(directory, archive_directory), topic, filter, from_, until, count, "json" if json else format
-    )
+    if unreadable == (filter is not None):
+        raise quire.ConfigError("grep: give either FILTER or --unreadable")
+    journal = _open(directory, archive_directory)
+    style: Format = "json" if json else format
+    shown = _dump(journal, topic, filter, from_, until, count, style, unreadable=unreadable)
     return 0 if shown else FAILURE
 
 
@@ -376,8 +386,10 @@ def _dump(
     until: str | None,
     count: int | None,
     style: Format,
+    *,
+    unreadable: bool = False,
 ) -> int:
-    """Prints records, and returns their number."""
+    """Prints records, or only those that cannot be read, and returns their number."""
     check_count(count)
     after = bookmark_to_core(begin, "--from")
     end = None if until is None else bookmark_to_core(until, "--until")
@@ -388,12 +400,14 @@ def _dump(
         except quire.BadFilterError as error:
             show_filter_mistake(filter, error)
             raise
-        for shown, record in enumerate(islice(records, count), start=1):
-            _print(record, style, is_first=shown == 1)
+        causes = ((record, record.unreadable if unreadable else None) for record in records)
+        wanted = ((record, cause) for record, cause in causes if cause is not None or not unreadable)
+        for shown, (record, cause) in enumerate(islice(wanted, count), start=1):
+            _print(record, style, cause, is_first=shown == 1)
     return shown
 
 
-def _print(record: quire.Record, style: Format, *, is_first: bool) -> None:
+def _print(record: quire.Record, style: Format, cause: str | None, *, is_first: bool) -> None:
     if style == "raw":
         print_raw(record.data)
         return
@@ -417,13 +431,16 @@ def _print(record: quire.Record, style: Format, *, is_first: bool) -> None:
             source_position=record.source_position,
             segment=record.segment.name,
             offset=record.offset,
+            **({} if cause is None else {"unreadable": cause}),
         )
         return
     if is_first:
-        print_row(("position", "time (UTC)", "kind", "topic", "bookmark", "data"), _WIDTHS)
+        last = "data" if cause is None else "cause"
+        print_row(("position", "time (UTC)", "kind", "topic", "bookmark", last), _WIDTHS)
     # Only queues read their own records. `quire pipeline queue-audit` shows them.
     kind, size = record.kind, len(record.data)
     text = record.data.decode(errors="replace") if kind == "publish" else f"({size:,} bytes)"
+    text = text if cause is None else f"{cause} ({record.message_type}, {size:,} bytes)"
     time = time_text(record.timestamp_ns, " ")
     print_row((str(record.position), time, kind, record.topic, record.bookmark, text), _WIDTHS)
 
