@@ -11,7 +11,7 @@ JAR_SOURCES := $(shell find crates/quire-jvm -name '*.java' -o -name '*.py')
 # Python keeps its bytecode, whatever the environment says: otherwise each of the thousands of processes of the tests compiles the package.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash link-crash table-crash protocol-kills churn peers docs wheel clean
+.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz fuzz-readers crash client-crash queue-crash link-crash table-crash protocol-kills churn peers docs wheel clean
 
 setup: $(STAMP)
 
@@ -93,12 +93,27 @@ fuzz: export PROPTEST_CASES = $(or $(CASES),1000000)
 fuzz: setup
 	cargo test --profile editable --locked --package quire-journal --test journal any_bytes
 	cargo test --profile editable --locked --package quire-wire --package quire-expression --package quire-queue --package quire-table --package quire-broker --package quire-client \
-		--test wire --test filter --test write --test variant --test queue --test table --test broker --test client -- any_
+		--test wire --test filter --test write --test variant --test corpus --test queue --test table --test broker --test client -- any_
 	cargo test --profile editable --locked --package quire-broker --lib any_bytes
 	cargo test --profile editable --locked --package quire-driver --test stores any_bytes
 	cargo test --profile editable --locked --package quire-arrow --test any_values
 	cargo test --profile editable --locked --package quire-spark --test any_texts
 	QUIRE_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -q -n auto --timeout 0 tests/test_any_bytes.py
+	$(MAKE) --no-print-directory fuzz-readers RUNS=$(or $(CASES),1000000)
+
+# Guided by coverage, one reader of messages after the other: RUNS inputs each, or those of READERS only. It needs a compiler for C++. What
+# reached new code is kept in target/fuzz/corpus, and a later run continues there. An input that fails is in target/fuzz.
+READERS := json msgpack bson xml fix nvfix binary
+FUZZ_HOST := $(shell rustc --print host-tuple)
+FUZZ_BINARY := target/fuzz/$(FUZZ_HOST)/release/quire-fuzz
+FUZZ_FLAGS := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,level=4 inline-8bit-counters pc-table trace-compares)
+fuzz-readers:
+	RUSTFLAGS='$(FUZZ_FLAGS)' cargo build --quiet --release --locked --manifest-path fuzz/Cargo.toml --target $(FUZZ_HOST) --target-dir target/fuzz
+	for reader in $(READERS); do \
+		export QUIRE_READER=$$reader; \
+		SEEDS=target/fuzz/corpus/$$reader $(FUZZ_BINARY) && $(FUZZ_BINARY) target/fuzz/corpus/$$reader -runs=$(or $(RUNS),1000000) \
+			-max_len=512 -artifact_prefix=target/fuzz/$$reader- -print_final_stats=1 -verbosity=0 || exit 1; \
+	done
 
 python-test: setup
 	$(BIN)/python -m pytest -n auto -q tests --ignore tests/spark --hypothesis-profile ci
