@@ -5,7 +5,7 @@
 //! - An ObjectId is its 24 hexadecimal digits.
 //! - A date is a float in seconds since 1970, and a timestamp is an integer.
 //! - A decimal128 is the nearest float.
-//! - Binary, code, symbols and the pattern of a regular expression are text.
+//! - Binary, code, symbols and the pattern of a regular expression are text. Of code with a scope the code counts, of a pointer its ObjectId.
 //!
 //! Names and strings are UTF-8, as the format says.
 
@@ -15,6 +15,8 @@ use super::{
 
 /// Bytes of the smallest document: its size and its end.
 const DOCUMENT_SIZE_MIN: usize = 5;
+
+const EMPTY_DOCUMENT: [u8; DOCUMENT_SIZE_MIN] = [5, 0, 0, 0, 0];
 
 pub(super) struct Bson;
 
@@ -177,14 +179,7 @@ impl<'a> Bytes<'a> {
             }
             0x05 => Value::text(self.binary()?),
             0x06 | 0x0A => Value::Null,
-            0x07 => {
-                let mut digits = arena.builder();
-                for byte in self.array::<12>()? {
-                    let digit = |half: u8| b"0123456789abcdef"[usize::from(half)];
-                    digits.push(&[digit(byte >> 4), digit(byte & 0x0F)]);
-                }
-                digits.value()
-            }
+            0x07 => self.object_id(arena)?,
             0x08 => Value::Boolean(self.boolean()?),
             0x09 => Value::float(i64::from_le_bytes(self.array()?) as f64 / 1000.0),
             0x0B => {
@@ -192,15 +187,38 @@ impl<'a> Bytes<'a> {
                 self.name()?;
                 Value::text(pattern)
             }
+            0x0C => {
+                self.string()?;
+                self.object_id(arena)?
+            }
+            0x0F => Value::text(self.code_with_scope(depth)?),
             0x10 => Value::integer(i32::from_le_bytes(self.array()?).into()),
             0x11 => Value::number(Number::of_u64(u64::from_le_bytes(self.array()?))),
             0x12 => Value::integer(i64::from_le_bytes(self.array()?)),
             0x13 => Value::float(decimal(u128::from_le_bytes(self.array()?))),
-            other => {
-                self.skip(other, depth)?;
-                Value::Compound(&self.data[start..self.at])
-            }
+            // The smallest and the largest key: objects without members.
+            0x7F | 0xFF => Value::Compound(&EMPTY_DOCUMENT),
+            _ => return self.malformed("known type"),
         })
+    }
+
+    /// 24 hexadecimal digits.
+    fn object_id(&mut self, arena: &'a Arena) -> Result<Value<'a>, Malformed> {
+        let mut digits = arena.builder();
+        for byte in self.array::<12>()? {
+            let digit = |half: u8| b"0123456789abcdef"[usize::from(half)];
+            digits.push(&[digit(byte >> 4), digit(byte & 0x0F)]);
+        }
+        Ok(digits.value())
+    }
+
+    /// Takes code and its scope, and gives the code. It is no document, although it has a size before it.
+    fn code_with_scope(&mut self, depth: usize) -> Result<&'a [u8], Malformed> {
+        let start = self.at;
+        let size = self.size()?;
+        let code = self.string()?;
+        self.document(depth, |reader, kind, _| reader.skip(kind, depth + 1))?;
+        if self.at - start == size { Ok(code) } else { self.malformed("size of code with scope") }
     }
 
     /// Takes a value. Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
@@ -216,13 +234,7 @@ impl<'a> Bytes<'a> {
             0x08 => self.boolean().map(drop),
             0x0B => self.name().and_then(|_| self.name()).map(drop),
             0x0C => self.string().and_then(|_| self.take(12)).map(drop),
-            0x0F => {
-                let start = self.at;
-                let size = self.size()?;
-                self.string()?;
-                self.document(depth, |reader, kind, _| reader.skip(kind, depth + 1))?;
-                if self.at - start == size { Ok(()) } else { self.malformed("size of code with scope") }
-            }
+            0x0F => self.code_with_scope(depth).map(drop),
             0x10 => self.take(4).map(drop),
             0x13 => self.take(16).map(drop),
             _ => self.malformed("known type"),

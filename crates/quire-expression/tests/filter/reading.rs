@@ -236,6 +236,29 @@ fn bson(kind: u8, value: &[u8]) -> Vec<u8> {
     [&size.to_le_bytes()[..], &[kind], b"a\0", value, b"\0"].concat()
 }
 
+/// They begin with a size, as documents do, and were taken for documents.
+#[test]
+fn bson_values_that_are_no_documents_have_no_fields_below_them() {
+    let code =
+        [&26_u32.to_le_bytes()[..], b"\x06\0\0\0f(a);\0", &[12, 0, 0, 0, 0x10, b'b', 0, 1, 0, 0, 0, 0]]
+            .concat();
+    let pointer = [&b"\x03\0\0\0db\0"[..], &[0xAB; 12]].concat();
+    for (kind, value, expected) in [
+        (0x0F, &code[..], "f(a);"),
+        (0x0C, &pointer, "abababababababababababab"),
+        (0x7F, b"", "-"),
+        (0xFF, b"", "-"),
+    ] {
+        let data = bson(kind, value);
+        let mut plan = FieldPlan::default();
+        let (own, below) = (plan.add(&names(&["a"])), plan.add(&names(&["a", "b"])));
+        let arena = Arena::default();
+        let values = MessageType::Bson.read(&data, &plan, &arena).unwrap();
+        assert_eq!(arena.text(values[own.index()]).unwrap_or(b"-"), expected.as_bytes(), "{kind:#x}");
+        assert!(values[below.index()].is_null() && !values[own.index()].is_null(), "{kind:#x}");
+    }
+}
+
 #[test]
 fn bson_strings_are_utf8_and_binary_of_the_old_subtype_has_its_size_twice() {
     let check = |data: &[u8]| MessageType::Bson.check(data, &mut Arena::default());
