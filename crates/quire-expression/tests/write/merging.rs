@@ -83,6 +83,12 @@ fn a_data_field_of_fix_is_merged_and_compared_with_its_size() {
         String::from_utf8(out).unwrap().replace('\u{1}', "|")
     };
     assert_eq!(compared("1=a|95=3|96=x|y|", "1=a|95=3|96=x|z|"), "95=3|96=x|z|");
+    // A wrong size, which leads to the end of a pair after the merge.
+    let wrong = "95=6|96=4|1=a|95=3|96=7|>|".replace('|', "\u{1}").into_bytes();
+    let mut out = b"an earlier result".to_vec();
+    let error = merge(MessageType::Fix, &wrong, &wrong, &mut out);
+    assert!(matches!(error, Err(MergeError::Malformed { side: Side::New, .. })), "{error:?}");
+    assert!(out.is_empty());
     assert_eq!(compared("1=a|95=3|96=x|y|", "1=a|"), "96=|");
 }
 

@@ -65,6 +65,13 @@ impl<const NUMERIC_TAGS: bool> Layout for Tagged<NUMERIC_TAGS> {
     }
 }
 
+/// Whether a FIX message is well-formed.
+pub(super) fn check(data: &[u8]) -> Result<(), Malformed> {
+    let mut reader = FIX.read(data);
+    while reader.next()?.is_some() {}
+    Ok(())
+}
+
 /// The size of a data field belongs to it: one is never written without the other.
 fn read(pairs: Pairs, tree: &mut Tree<'_>) -> Result<(), Malformed> {
     let (data, mut size_start, mut member_count) = (tree.data, None, 0);
