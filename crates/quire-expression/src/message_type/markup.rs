@@ -312,7 +312,11 @@ fn has_known_references(text: &str) -> bool {
 fn is_declaration(content: &str) -> bool {
     let tag = Tag { content, name_size: "xml".len(), start: 0 };
     let mut found = Vec::new();
-    if tag.for_each_attribute(|name, value| Ok(found.push((name, value)))).is_err() {
+    let read = tag.for_each_attribute(|name, value| {
+        found.push((name, value));
+        Ok(())
+    });
+    if read.is_err() {
         return false;
     }
     let is_version = |value: &str| {

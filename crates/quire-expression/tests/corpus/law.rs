@@ -23,8 +23,11 @@ pub struct Law {
     select: Select,
 }
 
+/// Whether a message is sound, and the message.
+pub type Entry = (bool, Vec<u8>);
+
 /// The corpus: a verdict and bytes with escapes in each line.
-pub fn corpus(message_type: MessageType) -> Vec<(bool, Vec<u8>)> {
+pub fn corpus(message_type: MessageType) -> Vec<Entry> {
     let text = match message_type {
         MessageType::Json => include_str!("json.txt"),
         MessageType::Binary => include_str!("binary.txt"),

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use quire_expression::message_type::MessageType;
 
-use law::{Law, corpus};
+use law::{Entry, Law, corpus};
 
 #[test]
 fn each_message_of_the_corpus_has_its_verdict_on_every_path() {
@@ -92,8 +92,8 @@ thread_local! {
         MessageType::ALL.iter().map(|known| (*known, Law::new(*known))).collect::<Vec<_>>().into();
 }
 
-fn corpus_of(message_type: MessageType) -> &'static [(bool, Vec<u8>)] {
-    static ALL: std::sync::OnceLock<Vec<Vec<(bool, Vec<u8>)>>> = std::sync::OnceLock::new();
+fn corpus_of(message_type: MessageType) -> &'static [Entry] {
+    static ALL: std::sync::OnceLock<Vec<Vec<Entry>>> = std::sync::OnceLock::new();
     let all = ALL.get_or_init(|| MessageType::ALL.iter().map(|known| corpus(*known)).collect());
     &all[MessageType::ALL.iter().position(|known| *known == message_type).unwrap_or_default()]
 }
