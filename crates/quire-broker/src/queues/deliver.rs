@@ -165,7 +165,13 @@ impl QueueService {
         let Pending { delivery, persisted } = *pending;
         let Some(subscription) = cx.subscriptions.get(id) else { return Attempt::Void };
         let (session_id, number) = (subscription.session, subscription.number);
-        let ServedBy::Queue(queued) = &subscription.served_by else { return Attempt::Void };
+        let queued = match &subscription.served_by {
+            ServedBy::Queue(queued) => queued,
+            _ => match &subscription.left_queues {
+                Some(queued) => queued,
+                None => return Attempt::Void,
+            },
+        };
         let (is_named, select) = (queued.is_named, subscription.select.clone());
         let still_holds = delivery.barrier
             || self.engine.holder(delivery.queue, delivery.position) == Some(delivery.subscription);
@@ -188,7 +194,8 @@ impl QueueService {
         let index = delivery.queue.get() as usize;
         let definition = &all[index];
         let lease_ms = match (delivery.lease_deadline, definition.config.semantics, delivery.barrier) {
-            (Some(deadline), _, _) => deadline.get().saturating_sub(now.get()) / 1_000_000,
+            // 0 would mean that there is no lease.
+            (Some(deadline), _, _) => (deadline.get().saturating_sub(now.get()) / 1_000_000).max(1),
             (None, Semantics::AtLeastOnce, false) => u64::MAX,
             (None, ..) => 0,
         };

@@ -259,6 +259,8 @@ impl QueueService {
         for position in known {
             self.engine.extend(queue, connection, position, deadline, now);
         }
+        // The client learns first which of the leases were over: the answer means that it has the others.
+        self.notify_lost_leases(cx);
         if command != 0 {
             cx.acknowledge_processed(id, command, 0, acks);
         }

@@ -110,6 +110,8 @@ impl QueueService {
                     None => VecDeque::new(),
                 };
                 self.engine.hold(id, self.paused.contains(&session));
+                // Messages that wait to be sent may come from another queue than the client expects.
+                let is_named = is_named || !pending.is_empty();
                 Ok(QueueSubscription { id, is_named, pending, filters })
             }
             Err(error) => {
@@ -122,10 +124,33 @@ impl QueueService {
         }
     }
 
+    /// A subscription is replaced by one that is not served by queues. It keeps its messages. `None`: it has none, and has ended for the queues.
+    pub(crate) fn part(
+        &mut self,
+        cx: &mut Context,
+        session: SessionId,
+        mut queued: QueueSubscription,
+    ) -> Option<QueueSubscription> {
+        let is_empty = self.engine.backlog(queued.id).is_none_or(|(_, outstanding)| outstanding == 0);
+        if is_empty && queued.pending.is_empty() {
+            self.leave(cx, queued);
+            return None;
+        }
+        std::mem::take(&mut queued.filters).iter().for_each(|filter| self.filters.release(*filter));
+        queued.is_named = true;
+        let connection = ConnectionId::new(cx.session(session).connection.0);
+        let spec = SubscriptionSpec { connection, backlog: Some(0), queues: Vec::new() };
+        // Only a specification that names queues can be refused.
+        let _ = self.engine.replace(queued.id, &spec);
+        Some(queued)
+    }
+
     /// From now on the engine's deliveries for the subscription go to its connection. Gives the granted backlog, or `None` when it is not a
     /// subscription of a queue.
     pub(crate) fn attach(&mut self, cx: &mut Context, id: SubscriptionId) -> Option<u32> {
-        let engine_id = cx.queue_subscription(id)?.id;
+        let subscription = cx.subscriptions.get(id)?;
+        let ServedBy::Queue(queued) = &subscription.served_by else { return None };
+        let engine_id = queued.id;
         self.subscriptions.insert(engine_id, id);
         self.engine.backlog(engine_id).map(|(granted, _)| granted)
     }
@@ -192,10 +217,12 @@ impl QueueService {
 }
 
 impl Context {
+    /// The part of a subscription that queues serve, or have served while it still holds messages of them.
     pub(super) fn queue_subscription(&mut self, id: SubscriptionId) -> Option<&mut QueueSubscription> {
-        match &mut self.subscriptions.get_mut(id)?.served_by {
+        let subscription = self.subscriptions.get_mut(id)?;
+        match &mut subscription.served_by {
             ServedBy::Queue(queued) => Some(queued),
-            _ => None,
+            _ => subscription.left_queues.as_deref_mut(),
         }
     }
 }

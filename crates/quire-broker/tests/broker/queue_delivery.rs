@@ -200,6 +200,70 @@ fn rule_16_replaced_by_a_smaller_backlog_it_waits_until_less_is_outstanding_and_
     assert_eq!((pair.figure("jobs", "backlog"), pair.figure("jobs", "depth")), (0, 4));
 }
 
+/// A worker, with three of four messages, whose subscription is replaced by another; and another worker.
+fn replaced(replacement: &Subscribe<'_>) -> (Pair, Vec<FromQueue>) {
+    let mut pair = with_queues([queue("jobs")]);
+    pair.client(1, "publisher");
+    pair.client(2, "worker");
+    pair.client(3, "other");
+    pair.subscribe(2, &consume(1, "jobs", 3));
+    publish_all(&mut pair, "jobs", 1..=4);
+    let held = pair.take_queued(2);
+    pair.subscribe(2, &Subscribe { options: SubscribeOptions::REPLACE, ..*replacement });
+    pair.turn();
+    pair.subscribe(3, &consume(1, "jobs", 10));
+    pair.turn();
+    assert_eq!(numbers(&pair.take_queued(3)), [4], "the others are still leased");
+    (pair, held)
+}
+
+#[test]
+fn a_subscription_that_is_replaced_by_another_kind_keeps_its_leases() {
+    for replacement in [subscribe(1, "plain"), replay(1, "plain", "0"), consume(1, "others", 3)] {
+        let (mut pair, held) = replaced(&replacement);
+        pair.settle(2, "jobs", Verdict::Acknowledge, &held[..1]);
+        pair.settle(2, "jobs", Verdict::Release, &held[1..2]);
+        let again = pair.take_queued(3);
+        assert_eq!((numbers(&again), again[0].deliveries), (vec![2], 1));
+        pair.publish(1, 5, "plain", "news");
+        pair.turn();
+        let is_news = |said: &Said| matches!(said, Said::Message { data, .. } if data == "news");
+        let is_plain = replacement.topic == "plain";
+        assert_eq!(pair.take(2).iter().any(is_news), is_plain);
+        let mut begun = Vec::new();
+        put_bookmark(&mut begun, held[2].bookmark.0, held[2].bookmark.1);
+        let begun = Bookmarks::from_bytes(&begun);
+        let unsubscribe = Unsubscribe { command: 9, acks: Acks::default(), subscription: 1, begun };
+        pair.send(2, &Command::Unsubscribe(unsubscribe));
+        pair.turn();
+        let again = pair.take_queued(3);
+        assert_eq!((numbers(&again), again[0].deliveries), (vec![3], 2), "the delivery counts");
+        assert_eq!(pair.figure("jobs", "subscriptions"), 1);
+    }
+}
+
+#[test]
+fn a_replaced_subscription_that_loses_its_connection_loses_its_leases() {
+    let (mut pair, _) = replaced(&subscribe(1, "plain"));
+    pair.disconnect(2);
+    pair.turn();
+    assert_eq!(numbers(&pair.take_queued(3)), [1, 2, 3]);
+}
+
+#[test]
+fn a_subscription_that_returns_to_its_queue_has_its_leases_in_its_backlog() {
+    let (mut pair, held) = replaced(&subscribe(1, "plain"));
+    pair.send(3, &Command::Goodbye);
+    pair.turn();
+    pair.disconnect(3);
+    pair.subscribe(2, &Subscribe { options: SubscribeOptions::REPLACE, ..consume(1, "jobs", 3) });
+    pair.turn();
+    assert_eq!(pair.take_queued(2), [], "three are outstanding");
+    pair.settle(2, "jobs", Verdict::Acknowledge, &held);
+    assert_eq!(numbers(&pair.take_queued(2)), [4]);
+    assert_eq!(pair.figure("jobs", "depth"), 1);
+}
+
 #[test]
 fn rule_17_the_highest_priority_first_ties_to_the_oldest_and_what_is_no_number_last() {
     let settings = QueueSettings { priority: Some("/price * /qty".into()), ..queue("jobs") };

@@ -226,10 +226,14 @@ impl Broker {
         });
         let queue_before = match before.take_if(|served_by| matches!(served_by, ServedBy::Queue(_))) {
             Some(ServedBy::Queue(served_by)) => Some(*served_by),
-            _ => None,
+            _ => replaced
+                .and_then(|replaced| self.cx.subscription(replaced).left_queues.take())
+                .map(|left| *left),
         };
+        let mut left_queues = None;
         let queue_course = if queues.is_empty() {
-            queue_before.into_iter().for_each(|served_by| self.queues.leave(&mut self.cx, served_by));
+            left_queues =
+                queue_before.and_then(|before| self.queues.part(&mut self.cx, id, before)).map(Box::new);
             None
         } else {
             let is_named = matches!(selector, TopicSelector::Pattern(_));
@@ -299,6 +303,7 @@ impl Broker {
             conflation,
             select,
             family: if is_bookmark { Family::Subscribe } else { Family::of(options) },
+            left_queues,
             has_ended: false,
         };
         let subscription_id = match replaced {
@@ -374,8 +379,15 @@ impl Broker {
         self.bookmarks.clear_until(&mut self.cx, id);
         let Some(subscription) = self.cx.subscriptions.all.remove(id) else { return };
         self.cx.session(subscription.session).subscriptions.remove(&subscription.number);
-        if let ServedBy::Queue(served_by) = subscription.served_by {
-            self.queues.leave(&mut self.cx, *served_by);
+        self.leave_queues(subscription);
+    }
+
+    /// A subscription that ends is not one of its queues any more, nor of those that it had left.
+    fn leave_queues(&mut self, subscription: Subscription) {
+        let Subscription { served_by, left_queues, .. } = subscription;
+        let served_by = if let ServedBy::Queue(queued) = served_by { Some(queued) } else { None };
+        for queued in served_by.into_iter().chain(left_queues) {
+            self.queues.leave(&mut self.cx, *queued);
         }
     }
 
@@ -389,9 +401,8 @@ impl Broker {
             self.cx.release_patterns(subscription);
             self.cx.timers.clear(Timer::Conflated(subscription));
             self.bookmarks.clear_until(&mut self.cx, subscription);
-            let removed = self.cx.subscriptions.all.remove(subscription);
-            if let Some(Subscription { served_by: ServedBy::Queue(served_by), .. }) = removed {
-                self.queues.leave(&mut self.cx, *served_by);
+            if let Some(removed) = self.cx.subscriptions.all.remove(subscription) {
+                self.leave_queues(removed);
             }
         }
         self.queues.forget_session(id);
