@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import quire
-import quire.client._worker
 from quire.testing import ServerProcess, server
 from support.waiting import PATIENCE, stop, wait_until
 
@@ -435,35 +434,6 @@ def test_a_drain_leaves_what_a_handler_has_with_it(connect: Connect) -> None:
     assert (seen, [report.is_clean for report in reports]) == ([0, 1], [True])
     with pytest.raises(TimeoutError):
         mine.get(0.3)
-
-
-def test_a_worker_keeps_the_leases_of_what_it_handles(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A renewal every 10 ms of a lease of an hour.
-    monkeypatch.setattr(quire.client._worker, "RENEWALS_PER_PERIOD", 360_000)
-    client, other = connect(), connect()
-    publish(other, 1)
-    handled = threading.Event()
-
-    def deadline(message: quire.Message) -> datetime:
-        assert message.lease_deadline is not None
-        return message.lease_deadline
-
-    def handle(message: quire.Message) -> None:
-        for _ in range(3):
-            before = deadline(message)
-            wait_until(lambda: deadline(message) > before)  # noqa: B023
-        assert not message.lease_lost
-        handled.set()
-
-    worker = threading.Thread(target=lambda: client.process("JOBS", handle))
-    worker.start()
-    assert handled.wait(PATIENCE)
-    wait_until(lambda: depth(other) == 0)
-    client.drain(PATIENCE)
-    worker.join(PATIENCE)
-    assert other.queue_stats("JOBS")["JOBS"]["expired_leases"] == 0
 
 
 def test_a_worker_that_stops_finishes_what_it_handles_and_returns_the_rest(connect: Connect) -> None:

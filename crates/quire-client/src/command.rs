@@ -80,6 +80,8 @@ pub(super) struct Commands {
     settled_count: u64,
     confirmed_count: u64,
     is_confirming: bool,
+    /// Those of them that a server has said to be durable.
+    durable_count: u64,
     /// Settled messages whose durability is unknown, until a flush has reported them.
     lost_count: u64,
     /// No flush has a lower `answered_by`.
@@ -122,9 +124,15 @@ impl Commands {
         });
     }
 
-    /// Counts settled messages.
-    pub fn settled(&mut self, count: u64) {
+    /// Counts settled messages. Gives their number so far.
+    pub fn settled(&mut self, count: u64) -> u64 {
         self.settled_count += count;
+        self.settled_count
+    }
+
+    /// How many of the messages that were ever settled a server has said to be so for good: the first ones.
+    pub fn durable_count(&self) -> u64 {
+        self.durable_count
     }
 
     /// Settled messages of which it is not known yet that this is durable.
@@ -360,9 +368,13 @@ impl Commands {
             self.lost_count += if result.is_err() { said.saturating_sub(self.confirmed_count) } else { 0 };
             self.is_confirming = false;
             self.confirmed(said);
+            if result.is_ok() {
+                self.durable_count = self.durable_count.max(said);
+            }
             return;
         }
         if let (Waiting::Flush { said, .. }, Ok(())) = (&command, &result) {
+            self.durable_count = self.durable_count.max(*said);
             self.confirmed(*said);
         }
         if let (Waiting::Once { query: Some(query), .. }, Err(failure)) = (&command, &result)

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use quire_types::{Bookmark, PublisherId};
 
 use super::command::CommandId;
+use super::leases::Unwanted;
 use super::message::Message;
 use super::subscription::CaughtUp;
 use super::{ClientConfig, ClientCore, Event, Failure, State};
@@ -22,6 +23,8 @@ pub(super) struct Connection {
     heartbeat: Option<Duration>,
     last_received: Instant,
     last_sent: Instant,
+    /// Bytes may wait since then, because nothing was read. A lease in them began at that time at the earliest.
+    unread_since: Option<Instant>,
 }
 
 impl Connection {
@@ -32,6 +35,7 @@ impl Connection {
             heartbeat: config.heartbeat,
             last_received: now,
             last_sent: now,
+            unread_since: None,
         }
     }
 
@@ -78,6 +82,7 @@ impl Connection {
             }
         };
         run.end(core);
+        core.leases.report(now, &mut core.events);
         self.inbox = inbox;
         result
     }
@@ -98,16 +103,26 @@ impl Connection {
         }
         if let Reply::Message(message) = &frame {
             let ClientCore { leases, subscriptions, .. } = core;
-            let queue = || subscriptions.queue(message.subscription).cloned();
-            let lease = message.queued.and_then(|queued| leases.received(now, message, &queued, queue));
+            let lease = match &message.queued {
+                Some(queued) => {
+                    let renewal = subscriptions.renewal(message.subscription);
+                    let queue = || subscriptions.queue(message.subscription).cloned();
+                    let arrived = self.unread_since.unwrap_or(now);
+                    match leases.received(arrived, message, queued, renewal, queue) {
+                        Ok(lease) => lease,
+                        Err(Unwanted) => return Ok(()),
+                    }
+                }
+                None => None,
+            };
             run.push(Message::new(shared(bytes, raw.body), message, lease), core);
             return Ok(());
         }
         run.end(core);
         match frame {
             Reply::Message(_) | Reply::Heartbeat => (),
-            Reply::LeaseLost { subscription, reason: _, publisher, sequence } => {
-                core.leases.lost(subscription, publisher, sequence);
+            Reply::LeaseLost { subscription, reason, publisher, sequence } => {
+                core.leases.lost((subscription, publisher, sequence), reason, &mut core.events);
             }
             Reply::Stats { command, json } => {
                 let ClientCore { commands, subscriptions, events, .. } = core;
@@ -145,6 +160,7 @@ impl Connection {
                         }
                     }
                     AckKind::Received => (),
+                    AckKind::Processed if core.leases.answered(ack.command, result.is_ok()) => (),
                     AckKind::Processed | AckKind::Persisted => {
                         let command = CommandId(ack.command);
                         match result {
@@ -163,6 +179,7 @@ impl Connection {
                                     }
                                 }
                                 commands.answered(command, result, subscriptions, events);
+                                core.leases.confirmed(core.commands.durable_count());
                             }
                         }
                     }
@@ -183,6 +200,7 @@ impl Connection {
                 }
             }
             Reply::SubscriptionEnded { subscription, code, reason } => {
+                core.leases.ended(subscription);
                 if core.subscriptions.remove(subscription) {
                     let failure = (code != Code::Ok).then(|| Failure::new(code, reason));
                     core.events.push_back(Event::Ended { subscription, failure });
@@ -202,6 +220,12 @@ impl Connection {
     /// Nothing is read for now: the server is not silent.
     pub fn unread(&mut self, now: Instant) {
         self.last_received = now;
+        self.unread_since.get_or_insert(now);
+    }
+
+    /// Everything that had come was read.
+    pub fn emptied(&mut self) {
+        self.unread_since = None;
     }
 
     pub fn next_timeout(&self) -> Option<Instant> {

@@ -1,53 +1,81 @@
-//! Messages of queues that a client holds: the state of each lease, and the commands about them that are still to be sent.
+//! The lease of one message of a queue: its owner, and its end.
 //!
-//! Acknowledgements wait until there is a batch of them, or for a limited time, and are sent as one command for each queue. A lease ends
-//! with its connection. An acknowledgement or an expiry of a message whose lease is over is still sent: the server removes the message when
-//! the queue allows that and still has it (docs/clients.md).
+//! A lease has one owner at every moment. [`Lease::begin`] and the verdict of the program change the owner, and so does the server.
+//!
+//! | state | owner |
+//! | --- | --- |
+//! | `FETCHED` | the client. It renews the lease, or gives the message back |
+//! | `HANDLED` | a handler that runs. The client renews the lease meanwhile |
+//! | `HELD` | the program. Only the program extends the lease |
+//! | `SETTLED`, `SETTLED_LATE` | none. The program has given its verdict |
+//! | `LOST`, `OUTRUN`, `RETURNED` | none. The message is in its queue, or with another consumer |
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use quire_types::{Bookmark, PublisherId};
-use rustc_hash::FxBuildHasher;
+use quire_types::{Bookmark, Verdict};
 
-use quire_command::{Acks, Bookmarks, Command, Extend, Message, Queued, put_bookmark};
-use quire_types::Verdict;
+use quire_command::Queued;
 use quire_types::time::Instant;
-use quire_wire::Encode;
+
+/// The leases of a subscription that the client renews.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Renewal {
+    /// Those of messages that the program has not begun. From then on the program extends them: it takes messages one by one or in
+    /// batches, and the client does not know for how long it needs each.
+    #[default]
+    UntilBegun,
+    /// Also those of messages on which a handler runs, until [`Lease::end_handling`].
+    WhileHandled,
+    /// None. Messages that the program does not begin in time go back.
+    Never,
+}
+
+/// The result of [`Lease::begin`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// The program gets the message.
+    Yes,
+    /// As `Yes`, and the lease has run for a while: it is to be renewed now ([`super::ClientCore::renew`]).
+    Aged,
+    /// The program must not see the message: its lease is lost, or ends too soon, and the message is delivered again.
+    No,
+}
 
 /// How a message came from a queue, and whether it is still in our hands. Shared by all copies of the message.
 #[derive(Debug)]
 pub struct Lease {
-    queue: Arc<str>,
+    pub(super) queue: Arc<str>,
     bookmark: Bookmark,
     subscription: u32,
     lease_ms: u64,
     deliveries: u32,
     cancels: u32,
+    renewal: Renewal,
     /// Nanoseconds of the driver's clock; `u64::MAX`: it does not end.
     deadline: AtomicU64,
+    /// When the client last asked for another period, or got the first one. In nanoseconds, too.
+    asked_at: AtomicU64,
     state: AtomicU8,
-    connection: Arc<ConnectionEnd>,
 }
-
-/// Whether the connection that brought the leases is over.
-#[derive(Debug, Default)]
-struct ConnectionEnd(AtomicBool);
 
 /// `Lease::state`: the program has begun the message, and there is no verdict and no end of the lease.
 const HELD: u8 = 0;
 /// The client has given a verdict on the message. The bits of [`VERDICTS`] say which.
 const SETTLED: u8 = 1;
-/// The server has reported that the client no longer holds the message.
+/// The client no longer holds the message.
 const LOST: u8 = 2;
 /// The lease was over, and then the client gave a verdict on the message. The bits of [`VERDICTS`] say which.
 const SETTLED_LATE: u8 = 3;
 /// The message came, and the program has not begun it.
 const FETCHED: u8 = 4;
-/// It went back before the program began it.
-const RELEASED: u8 = 5;
+/// It went back before the program began it, or the program has dealt with another copy. The program must not see it.
+const RETURNED: u8 = 5;
+/// A handler runs on the message. Otherwise as `HELD`.
+const HANDLED: u8 = 6;
+/// A handler runs on the message, and the client no longer holds it.
+const OUTRUN: u8 = 7;
 
 /// The bits of `Lease::state` with the verdict of a settled message. The verdict and the state change together, so no reader sees one
 /// without the other.
@@ -61,19 +89,69 @@ const EXPIRED: u8 = 0b10_000;
 /// `lease_ms` of a lease without end.
 const UNLIMITED_MS: u64 = u64::MAX;
 
+/// Renewals in each lease period. With three, two of them may fail before a lease is lost.
+const RENEWALS_PER_PERIOD: u64 = 3;
+/// A message that has not begun goes back when this part of its period is left: the time in which the command reaches the server.
+const RETURN_PART: u64 = 4;
+/// A lease that has run for this part of its period is renewed when the program begins the message, so that the program has almost a
+/// whole period. Renewals of younger leases would cost a command for each message of a fast program.
+const AGED_PART: u64 = 20;
+/// See [`Lease::must_renew`].
+const EARLY_PART: u32 = 12;
+
+/// How a verdict about a message counts.
+pub(super) enum Word {
+    /// The lease was not known to be over.
+    InTime,
+    /// The lease was over. The message may be with another consumer.
+    Late,
+    /// Another verdict came before it.
+    Repeated,
+}
+
+/// Whom a lost lease belonged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// The client: the program never sees the message.
+    Unbegun,
+    /// The program.
+    Begun,
+    /// A handler that still runs.
+    Outrun,
+}
+
 impl Lease {
-    /// The lease of a message that did not come from a connection. Commands about it are not sent.
-    pub(super) fn detached(queue: &str, bookmark: Bookmark, queued: &Queued<'_>) -> Self {
-        Lease {
-            queue: queue.into(),
+    /// The lease of a message that has just come.
+    pub(super) fn new(
+        queue: Arc<str>,
+        bookmark: Bookmark,
+        subscription: u32,
+        queued: &Queued<'_>,
+        renewal: Renewal,
+        arrived: Instant,
+    ) -> Self {
+        let lease = Lease {
+            queue,
             bookmark,
-            subscription: 0,
+            subscription,
             lease_ms: queued.lease_ms,
             deliveries: queued.deliveries,
             cancels: queued.cancels,
+            renewal,
+            deadline: AtomicU64::new(u64::MAX),
+            asked_at: AtomicU64::new(arrived.0),
+            state: AtomicU8::new(FETCHED),
+        };
+        lease.deadline.store(lease.end_after(arrived, lease.period()), Ordering::Relaxed);
+        lease
+    }
+
+    /// The lease of a message that did not come from a connection. Commands about it are not sent.
+    pub(super) fn detached(queue: &str, bookmark: Bookmark, queued: &Queued<'_>) -> Self {
+        Lease {
             deadline: AtomicU64::new(u64::MAX),
             state: AtomicU8::new(HELD),
-            connection: Arc::default(),
+            ..Lease::new(queue.into(), bookmark, 0, queued, Renewal::Never, Instant(0))
         }
     }
 
@@ -104,7 +182,8 @@ impl Lease {
         (self.lease_ms != 0 && self.lease_ms != UNLIMITED_MS).then(|| Duration::from_millis(self.lease_ms))
     }
 
-    /// When it ends, counted from the arrival of the message; `None`: it has no end, or there is no lease.
+    /// When it ends, counted from the arrival of the message, or from the last renewal that the server has confirmed; `None`: it has no end,
+    /// or there is no lease.
     pub fn deadline(&self) -> Option<Instant> {
         let deadline = self.deadline.load(Ordering::Acquire);
         (deadline != u64::MAX).then_some(Instant(deadline))
@@ -125,26 +204,41 @@ impl Lease {
         self.subscription
     }
 
-    /// The program gets the message. False: the message was released before, and the program must not see it.
-    pub fn begin(&self) -> bool {
-        let begun = self.state.compare_exchange(FETCHED, HELD, Ordering::AcqRel, Ordering::Acquire);
-        begun != Err(RELEASED)
+    /// The program is about to get the message.
+    #[must_use]
+    pub fn begin(&self, now: Instant) -> Begun {
+        match self.state() {
+            FETCHED => (),
+            LOST | OUTRUN | RETURNED => return Begun::No,
+            _ => return Begun::Yes,
+        }
+        if self.is_too_late(now) {
+            return Begun::No;
+        }
+        let to = if self.renewal == Renewal::WhileHandled && self.has_lease() { HANDLED } else { HELD };
+        match self.change(FETCHED, to) {
+            false => Begun::No,
+            true if self.is_aged(now) => Begun::Aged,
+            true => Begun::Yes,
+        }
     }
 
-    /// Gives the message back, unless the program has begun it. Whether it did.
-    fn release(&self) -> bool {
-        self.state.compare_exchange(FETCHED, RELEASED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    /// The handler has returned. Without a verdict, the program has the message from now on, and extends its lease.
+    pub fn end_handling(&self) {
+        let _ = self.change(HANDLED, HELD) || self.change(OUTRUN, LOST);
+    }
+
+    /// Whether the program must not see the message, or has seen it.
+    pub fn is_settled_or_over(&self) -> bool {
+        self.has_lease() && self.state() != FETCHED
     }
 
     /// Whether another consumer has the message, or may have it: the server reported it, the time is over, or the connection is closed.
     pub fn is_lost(&self, now: Instant) -> bool {
-        match self.state.load(Ordering::Acquire) & STATES {
+        match self.state() {
             SETTLED => false,
-            LOST | SETTLED_LATE | RELEASED => true,
-            _ => {
-                self.lease_ms != 0
-                    && (self.is_disconnected() || self.deadline().is_some_and(|deadline| deadline <= now))
-            }
+            LOST | OUTRUN | SETTLED_LATE | RETURNED => true,
+            _ => self.has_lease() && self.deadline().is_some_and(|deadline| deadline <= now),
         }
     }
 
@@ -160,274 +254,143 @@ impl Lease {
 
     /// Whether there is a lease and no verdict: the queue keeps the message until it gets one.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.lease_ms != 0 && self.verdict().is_none()
+        self.has_lease() && self.verdict().is_none()
+    }
+
+    pub(super) fn has_lease(&self) -> bool {
+        self.lease_ms != 0
+    }
+
+    /// Whether the program has the message, and it is neither settled nor lost.
+    pub(super) fn is_begun(&self) -> bool {
+        matches!(self.state(), HELD | HANDLED)
+    }
+
+    /// Gives the message back, unless the program has begun it. Whether it did.
+    pub(super) fn give_back(&self) -> bool {
+        self.change(FETCHED, RETURNED)
+    }
+
+    /// The client no longer holds the message. `None`: there was a verdict before, which remains.
+    pub(super) fn lose(&self) -> Option<Lost> {
+        if self.change(FETCHED, LOST) {
+            Some(Lost::Unbegun)
+        } else if self.change(HANDLED, OUTRUN) {
+            Some(Lost::Outrun)
+        } else {
+            self.change(HELD, LOST).then_some(Lost::Begun)
+        }
+    }
+
+    /// The server has delivered the message to this client again, while its handler still runs: the handler continues with this delivery.
+    /// False: the handler has returned.
+    pub(super) fn resume(&self, arrived: Instant) -> bool {
+        self.set_period(arrived, self.period());
+        self.change(OUTRUN, HANDLED)
+    }
+
+    /// Another period was asked for at `now`, and is granted from then on.
+    pub(super) fn set_period(&self, now: Instant, period: Option<Duration>) {
+        self.asked_at.store(now.0, Ordering::Release);
+        self.deadline.store(self.end_after(now, period), Ordering::Release);
+    }
+
+    /// Another period is asked for. It counts when the server confirms it.
+    pub(super) fn ask(&self, now: Instant) {
+        self.asked_at.store(now.0, Ordering::Release);
+    }
+
+    /// The server has granted the period that was asked for at `asked_at`, unless something else was asked for since.
+    pub(super) fn confirm(&self, asked_at: Instant) {
+        if self.asked_at.load(Ordering::Acquire) == asked_at.0 {
+            self.deadline.fetch_max(self.end_after(asked_at, self.period()), Ordering::AcqRel);
+        }
     }
 
     /// Notes a verdict about the message; the first one counts.
-    fn settle(&self, verdict: Verdict) -> Word {
+    pub(super) fn settle(&self, verdict: Verdict) -> Word {
         let verdict = match verdict {
             Verdict::Acknowledge => ACKNOWLEDGED,
             Verdict::Cancel | Verdict::CancelWithDelay { .. } | Verdict::Release => CANCELLED,
             Verdict::Expire => EXPIRED,
         };
-        let change = |from, to| self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
-        self.begin();
-        if self.lease_ms != 0 && self.is_disconnected() {
-            // Fails when the message was settled, or is lost already.
-            let _ = change(HELD, LOST);
-        }
-        if change(HELD, SETTLED | verdict).is_ok() {
-            Word::InTime
-        } else if change(LOST, SETTLED_LATE | verdict).is_ok() {
-            Word::Late
-        } else {
-            Word::Repeated
-        }
-    }
-
-    fn is_disconnected(&self) -> bool {
-        self.connection.0.load(Ordering::Acquire)
-    }
-}
-
-/// How a verdict about a message counts.
-enum Word {
-    /// The lease was not known to be over.
-    InTime,
-    /// The lease was over. The message may be with another consumer.
-    Late,
-    /// Another verdict came before it.
-    Repeated,
-}
-
-/// The leases of one client.
-#[derive(Debug)]
-pub(super) struct Leases {
-    batch_size: u32,
-    timeout: Duration,
-    held: HashMap<(u32, u64, u64), Arc<Lease>, FxBuildHasher>,
-    connection: Arc<ConnectionEnd>,
-    /// Verdicts that wait.
-    waiting: Vec<Waiting>,
-    waiting_count: u64,
-    /// When those that wait go out at the latest.
-    due: Option<Instant>,
-    /// Whether they go out with the next bytes.
-    is_due: bool,
-}
-
-/// Messages of one queue with the same verdict, which was not sent yet.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    pub queue: Arc<str>,
-    pub verdict: Verdict,
-    /// As bytes.
-    pub bookmarks: Vec<u8>,
-}
-
-/// Bookmarks of one command: with the longest name of a queue they fit into the smallest frame that a server may be configured to take.
-const BOOKMARKS_PER_FRAME: usize = 4096;
-
-/// Bytes of the bookmarks of begun messages that one command takes.
-pub(super) const BEGUN_SIZE_MAX: usize = BOOKMARKS_PER_FRAME * size_of::<u128>();
-
-impl Leases {
-    pub fn new(batch_size: u32, timeout: Duration) -> Self {
-        Leases {
-            batch_size: batch_size.max(1),
-            timeout,
-            held: HashMap::default(),
-            connection: Arc::default(),
-            waiting: Vec::new(),
-            waiting_count: 0,
-            due: None,
-            is_due: false,
-        }
-    }
-
-    /// Makes the lease of a message that came from a queue. The message names the queue, or all messages of the subscription come from `queue`.
-    pub fn received(
-        &mut self,
-        now: Instant,
-        message: &Message<'_>,
-        queued: &Queued<'_>,
-        queue: impl FnOnce() -> Option<Arc<str>>,
-    ) -> Option<Arc<Lease>> {
-        let queue = match queued.queue {
-            Some(name) => Arc::from(std::str::from_utf8(name).ok()?),
-            None => queue()?,
-        };
-        let (subscription, (publisher, sequence)) = (message.subscription, message.bookmark?);
-        let period = (queued.lease_ms != UNLIMITED_MS).then(|| Duration::from_millis(queued.lease_ms));
-        let lease = Arc::new(Lease {
-            queue,
-            bookmark: Bookmark { publisher: PublisherId(publisher), sequence },
-            subscription,
-            lease_ms: queued.lease_ms,
-            deliveries: queued.deliveries,
-            cancels: queued.cancels,
-            deadline: AtomicU64::new(match period {
-                Some(period) if queued.lease_ms > 0 => (now + period).0,
-                _ => u64::MAX,
-            }),
-            state: AtomicU8::new(FETCHED),
-            connection: self.connection.clone(),
-        });
-        if queued.lease_ms > 0 {
-            self.held.insert((subscription, publisher, sequence), lease.clone());
-        }
-        Some(lease)
-    }
-
-    /// The server reports that a lease is over.
-    pub fn lost(&mut self, subscription: u32, publisher: u64, sequence: u64) {
-        if let Some(lease) = self.held.remove(&(subscription, publisher, sequence)) {
-            // A verdict that was given before the server ended the lease remains.
-            for from in [FETCHED, HELD] {
-                let _ = lease.state.compare_exchange(from, LOST, Ordering::AcqRel, Ordering::Acquire);
+        for held in [HELD, HANDLED, FETCHED] {
+            if self.change(held, SETTLED | verdict) {
+                return Word::InTime;
             }
         }
-    }
-
-    /// Whether the program has messages of the subscription that are neither settled nor lost.
-    pub fn has_begun(&self, subscription: u32) -> bool {
-        let is_begun = |lease: &Lease| lease.state.load(Ordering::Acquire) == HELD;
-        self.held.iter().any(|((of, ..), lease)| *of == subscription && is_begun(lease))
-    }
-
-    /// Ends the leases of a subscription. Gives the bookmarks of the messages that the program has begun, as bytes; the others are
-    /// released.
-    pub fn release(&mut self, subscription: u32) -> Vec<u8> {
-        let mut begun = Vec::new();
-        self.held.retain(|(of, publisher, sequence), lease| {
-            if *of == subscription && !lease.release() {
-                lease.state.store(LOST, Ordering::Release);
-                put_bookmark(&mut begun, *publisher, *sequence);
-            }
-            *of != subscription
-        });
-        begun
-    }
-
-    /// Keeps an acknowledgement until a batch is full; `granted` is the backlog of the subscription. Whether it is worth waking the driver.
-    pub fn acknowledge(&mut self, lease: &Lease, granted: u32, now: Instant) -> bool {
-        if matches!(self.take(lease, Verdict::Acknowledge), Word::Repeated) {
-            return false;
-        }
-        self.keep(lease, Verdict::Acknowledge);
-        let is_first = self.due.is_none();
-        if is_first {
-            self.due = Some(now + self.timeout);
-        }
-        let was_due = self.is_due;
-        self.is_due |= self.waiting_count >= u64::from(self.batch_size.min(granted.max(1)));
-        is_first || self.is_due != was_due
-    }
-
-    /// The frame of a cancel or an expiry, which is sent at once. `None` when an earlier verdict was given. A late cancel is not sent: the
-    /// message was returned when the lease ended, and a cancel must not take it from its next holder.
-    pub fn settle(&mut self, lease: &Lease, verdict: Verdict) -> Option<Vec<u8>> {
-        let is_said = match self.take(lease, verdict) {
-            Word::InTime => true,
-            Word::Late => !verdict.gives_back(),
-            Word::Repeated => false,
-        };
-        is_said.then(|| {
-            let mut bookmarks = Vec::new();
-            put_bookmark(&mut bookmarks, lease.bookmark.publisher.get(), lease.bookmark.sequence);
-            bookmarks
-        })
-    }
-
-    /// Keeps a verdict until it can be sent.
-    pub fn keep(&mut self, lease: &Lease, verdict: Verdict) {
-        let is_it = |waiting: &Waiting| waiting.verdict == verdict && waiting.queue == lease.queue;
-        let at = self.waiting.iter().position(is_it).unwrap_or_else(|| {
-            self.waiting.push(Waiting { queue: lease.queue.clone(), verdict, bookmarks: Vec::new() });
-            self.waiting.len() - 1
-        });
-        let Bookmark { publisher, sequence } = lease.bookmark;
-        put_bookmark(&mut self.waiting[at].bookmarks, publisher.get(), sequence);
-        self.waiting_count += 1;
-    }
-
-    /// Asks for longer leases of those that are still ours; `None`: for as long as the queue grants. Gives the frames.
-    pub fn extend(&mut self, leases: &[Arc<Lease>], period: Option<Duration>, now: Instant) -> Vec<u8> {
-        let mut by_queue: Vec<(&str, Vec<u8>)> = Vec::new();
-        for lease in leases {
-            let key = (lease.subscription, lease.bookmark.publisher.get(), lease.bookmark.sequence);
-            if !self.held.contains_key(&key) || lease.is_lost(now) {
-                continue;
-            }
-            let granted = period.or(lease.period());
-            let deadline = granted.map_or(u64::MAX, |period| (now + period).0);
-            lease.deadline.store(deadline, Ordering::Release);
-            let at = by_queue.iter().position(|(queue, _)| *queue == &*lease.queue).unwrap_or_else(|| {
-                by_queue.push((&lease.queue, Vec::new()));
-                by_queue.len() - 1
-            });
-            put_bookmark(&mut by_queue[at].1, key.1, key.2);
-        }
-        // 0 means the period of the queue. So a period below a millisecond is sent as one millisecond.
-        let to_ms = |period: Duration| u64::try_from(period.as_millis()).unwrap_or(UNLIMITED_MS - 1).max(1);
-        let period_ms = period.map_or(0, to_ms);
-        let mut out = Vec::new();
-        for (queue, bookmarks) in by_queue {
-            for bookmarks in pieces(&bookmarks) {
-                let extend = Extend { period_ms, command: 0, acks: Acks(0), queue, bookmarks };
-                Command::Extend(extend).encode(&mut out);
+        for lost in [LOST, OUTRUN] {
+            if self.change(lost, SETTLED_LATE | verdict) {
+                return Word::Late;
             }
         }
-        out
+        Word::Repeated
     }
 
-    /// Acknowledgements that have waited long enough are sent with the next bytes.
-    pub fn tick(&mut self, now: Instant) {
-        if self.due.is_some_and(|due| due <= now) {
-            self.is_due = true;
-        }
+    /// When the client has to renew it, or to give the message back.
+    pub(super) fn needs_attention_at(&self) -> Option<Instant> {
+        let back = self.return_at().filter(|_| self.state() == FETCHED);
+        let renewal = self.renew_at().filter(|_| self.is_renewed());
+        back.into_iter().chain(renewal).min()
     }
 
-    /// Whether acknowledgements go out with the next bytes.
-    pub fn is_due(&self) -> bool {
-        self.is_due
+    /// Whether the message goes back at `now`, because the program has not begun it. Renewals were not answered, or there are none.
+    pub(super) fn must_return(&self, now: Instant) -> bool {
+        self.state() == FETCHED && self.is_too_late(now)
     }
 
-    /// The waiting verdicts, to be sent now.
-    pub fn take_waiting(&mut self) -> Vec<Waiting> {
-        (self.due, self.is_due, self.waiting_count) = (None, false, 0);
-        std::mem::take(&mut self.waiting)
+    /// Whether the client has to renew it at `now`, or soon after it: renewals that are due soon are made together.
+    pub(super) fn must_renew(&self, now: Instant) -> bool {
+        let early = now + self.period().unwrap_or_default() / EARLY_PART;
+        self.is_renewed() && self.renew_at().is_some_and(|at| at <= early)
     }
 
-    /// Verdicts that were not sent.
-    pub fn waiting_count(&self) -> u64 {
-        self.waiting_count
+    /// Whether the client may renew it now, because it has run for a while.
+    pub(super) fn may_renew(&self, now: Instant) -> bool {
+        self.is_renewed() && self.is_aged(now)
     }
 
-    pub fn next_timeout(&self) -> Option<Instant> {
-        self.due.filter(|_| !self.is_due)
+    fn is_renewed(&self) -> bool {
+        self.renewal != Renewal::Never && matches!(self.state(), FETCHED | HANDLED)
     }
 
-    /// Every lease is over. The verdicts that wait go out with the first bytes of the next connection. Gives their number.
-    pub fn disconnected(&mut self) -> u64 {
-        self.connection.0.store(true, Ordering::Release);
-        self.connection = Arc::default();
-        self.held.clear();
-        self.is_due |= self.waiting_count > 0;
-        self.waiting_count
+    fn is_too_late(&self, now: Instant) -> bool {
+        self.return_at().is_some_and(|at| at <= now)
     }
 
-    fn take(&mut self, lease: &Lease, verdict: Verdict) -> Word {
-        let word = lease.settle(verdict);
-        if matches!(word, Word::InTime) {
-            let Bookmark { publisher, sequence } = lease.bookmark;
-            self.held.remove(&(lease.subscription, publisher.get(), sequence));
-        }
-        word
+    fn is_aged(&self, now: Instant) -> bool {
+        let (Some(period), Some(deadline)) = (self.period_ns(), self.deadline()) else { return false };
+        let is_asked = now.0 < self.asked_at.load(Ordering::Acquire).saturating_add(period / AGED_PART);
+        self.renewal != Renewal::Never
+            && !is_asked
+            && deadline.0 < now.0.saturating_add(period - period / AGED_PART)
     }
-}
 
-/// Bookmarks, as many at a time as go into one frame.
-pub(super) fn pieces(bookmarks: &[u8]) -> impl Iterator<Item = Bookmarks<'_>> {
-    bookmarks.chunks(BOOKMARKS_PER_FRAME * size_of::<u128>()).filter_map(Bookmarks::from_bytes)
+    fn return_at(&self) -> Option<Instant> {
+        let (period, deadline) = (self.period_ns()?, self.deadline()?);
+        Some(Instant(deadline.0.saturating_sub(period / RETURN_PART)))
+    }
+
+    fn renew_at(&self) -> Option<Instant> {
+        let (period, deadline) = (self.period_ns()?, self.deadline()?);
+        let step = period / RENEWALS_PER_PERIOD;
+        let asked_at = self.asked_at.load(Ordering::Acquire);
+        Some(Instant(deadline.0.saturating_sub(period - step).max(asked_at.saturating_add(step))))
+    }
+
+    fn period_ns(&self) -> Option<u64> {
+        self.period().map(|period| u64::try_from(period.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn end_after(&self, now: Instant, period: Option<Duration>) -> u64 {
+        period.map_or(u64::MAX, |period| (now + period).0)
+    }
+
+    fn state(&self) -> u8 {
+        self.state.load(Ordering::Acquire) & STATES
+    }
+
+    fn change(&self, from: u8, to: u8) -> bool {
+        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
 }

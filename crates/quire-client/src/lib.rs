@@ -20,6 +20,7 @@
 mod command;
 mod connection;
 mod lease;
+mod leases;
 mod maintenance;
 mod message;
 mod numbered;
@@ -43,8 +44,9 @@ use quire_types::Bookmark;
 pub use command::CommandId;
 use command::Commands;
 use connection::Connection;
-pub use lease::Lease;
-use lease::Leases;
+pub use lease::{Begun, Lease, Renewal};
+use leases::Leases;
+pub use leases::{LossCause, LossCount};
 pub use message::{Cause, Message};
 use numbered::Numbered;
 pub use progress::{Processed, Progress};
@@ -217,6 +219,21 @@ pub enum Event {
         subscription: u32,
         /// Why; `None` = the end of its range was passed.
         failure: Option<Failure>,
+    },
+    /// Messages of a subscription that may wait for the program must not reach it any more: their leases are lost, or the messages were given
+    /// back ([`Lease::is_settled_or_over`]).
+    Dropped {
+        /// The number of the subscription.
+        subscription: u32,
+    },
+    /// Leases were lost. Reported once a minute at most, with all losses since then.
+    LeasesLost {
+        /// The queue.
+        queue: Arc<str>,
+        /// Why.
+        cause: LossCause,
+        /// How many.
+        count: LossCount,
     },
     /// None of the bookmarks of a subscription is in the log: it begins with the log, or now, as its options say.
     BookmarkMissing {
@@ -574,7 +591,8 @@ impl ClientCore {
         let was_up = self.is_up();
         self.connection = None;
         self.store.rewind();
-        let unsaid = self.leases.disconnected();
+        let unsaid = self.leases.disconnected(&mut self.events);
+        self.leases.report(now, &mut self.events);
         self.ending();
         self.backoff.failed(now);
         if matches!(self.state, State::Closed(_)) {
@@ -660,6 +678,8 @@ impl ClientCore {
     #[must_use]
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         self.leases.tick(now);
+        self.attend_leases(now);
+        self.leases.report(now, &mut self.events);
         let is_up = self.is_up();
         let Some(connection) = &mut self.connection else { return false };
         if connection.is_silent(now) {
@@ -859,6 +879,7 @@ impl SubscriptionSpec {
             conflation_key: None,
             select: None,
             records: None,
+            renewal: Renewal::default(),
         }
     }
 }

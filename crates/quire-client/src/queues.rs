@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use quire_types::Bookmark;
 
-use super::lease::{BEGUN_SIZE_MAX, Waiting, pieces};
-use super::{ClientCore, CommandId, Failure, Lease, State};
+use super::leases::{BEGUN_SIZE_MAX, Waiting, pieces};
+use super::{Begun, ClientCore, CommandId, Failure, Lease, State};
 use quire_command::{
     Acks, Bookmarks, Command, DefineQueue, LinkAction, SETTLE_BOOKMARKS_MAX, Selection, Settle, Subject,
     put_bookmark,
@@ -16,26 +16,74 @@ use quire_types::time::Instant;
 use quire_wire::Encode;
 
 impl ClientCore {
+    /// The program is about to get a message. False: it must not see it, because the message is delivered again, perhaps to another
+    /// consumer.
+    pub fn begin(&mut self, lease: &Arc<Lease>, now: Instant) -> bool {
+        let begun = lease.begin(now);
+        if begun == Begun::Aged {
+            self.renew(lease, now);
+        }
+        begun != Begun::No
+    }
+
+    /// Renews the lease of a message that the program has begun, and others that have run for a while. Returns true when there is something
+    /// to send.
+    pub fn renew(&mut self, lease: &Arc<Lease>, now: Instant) -> bool {
+        let ClientCore { leases, commands, .. } = self;
+        let frames = leases.renew(lease, now, || commands.unanswered().0);
+        !frames.is_empty() && self.queue_frames(&frames)
+    }
+
+    /// Deliveries of a subscription that were lost before the program saw them, since the last call.
+    pub fn take_unseen(&mut self, number: u32) -> u64 {
+        self.leases.take_unseen(number)
+    }
+
+    /// The program takes no more messages of a subscription, and keeps those that it has begun. The others go back, and their deliveries do
+    /// not count. Returns the command that [`super::Event::Answered`] will name.
+    ///
+    /// # Errors
+    /// [`quire_command::Code::UnknownSubscription`], and when the client is closed.
+    pub fn retire(&mut self, number: u32) -> Result<CommandId, Failure> {
+        let spec = self.subscriptions.retire(number)?;
+        let command = self.replace(number, spec)?;
+        let ClientCore { leases, commands, events, .. } = self;
+        let frames = leases.give_back_unbegun(number, || commands.unanswered().0, events);
+        self.queue_frames(&frames);
+        Ok(command)
+    }
+
     /// Gives a verdict on a message. The first verdict counts. Acknowledgements wait for a batch. Acknowledgements and expiries wait for a
     /// connection. When the lease is over, they are still sent, because a `sublease` queue that still has the message takes them. A cancel is
     /// not sent. Returns true when the driver has work now, or a new [`next_timeout`](Self::next_timeout).
     ///
     /// # Errors
     /// When the client is closed, and the verdict would be the first on a message with a lease.
-    pub fn settle(&mut self, lease: &Lease, verdict: Verdict, now: Instant) -> Result<bool, Failure> {
+    pub fn settle(&mut self, lease: &Arc<Lease>, verdict: Verdict, now: Instant) -> Result<bool, Failure> {
         if lease.is_unsettled() {
             self.check_settles()?;
         }
         if verdict == Verdict::Acknowledge {
             let granted = self.subscriptions.backlog(lease.subscription());
-            return Ok(self.leases.acknowledge(lease, granted, now));
+            return Ok(self.leases.acknowledge(lease, granted, now, &mut self.events));
         }
-        let Some(bookmarks) = self.leases.settle(lease, verdict) else { return Ok(false) };
-        if !self.is_up() && !verdict.gives_back() {
-            self.leases.keep(lease, verdict);
+        if !self.leases.settle(lease, verdict, &mut self.events) {
             return Ok(false);
         }
-        Ok(self.say(lease.queue(), verdict, &bookmarks))
+        if verdict.gives_back() {
+            if !self.is_up() {
+                return Ok(false);
+            }
+            let CommandId(command) = self.commands.unanswered();
+            let frames = self.leases.cancel(lease, verdict, command);
+            self.commands.settled(1);
+            return Ok(self.queue_frames(&frames));
+        }
+        self.leases.keep(lease, verdict);
+        if self.is_up() {
+            self.send_verdicts();
+        }
+        Ok(self.is_up())
     }
 
     /// Asks for longer leases of messages that are still held; `None`: for another period of the queue's. True: there is something to send.
@@ -158,20 +206,20 @@ impl ClientCore {
     /// The frames of the verdicts that wait, to be sent now.
     pub(super) fn take_verdicts(&mut self) -> Vec<u8> {
         let mut frames = Vec::new();
-        for Waiting { queue, verdict, bookmarks } in self.leases.take_waiting() {
-            let count = put_settles(&mut frames, &queue, verdict, &bookmarks);
-            self.commands.settled(count);
+        for waiting in self.leases.take_waiting() {
+            let Waiting { queue, verdict, bookmarks } = &waiting;
+            let count = put_settles(&mut frames, queue, *verdict, bookmarks);
+            let settled_count = self.commands.settled(count);
+            self.leases.said(waiting, settled_count);
         }
         frames
     }
 
-    /// Gives a verdict on messages. Returns true when it will be sent.
-    fn say(&mut self, queue: &str, verdict: Verdict, bookmarks: &[u8]) -> bool {
-        let mut frames = Vec::new();
-        let count = put_settles(&mut frames, queue, verdict, bookmarks);
-        let is_said = self.queue_frames(&frames);
-        self.commands.settled(if is_said { count } else { 0 });
-        is_said
+    /// Renews leases, and gives back messages that the program cannot begin in time.
+    pub(super) fn attend_leases(&mut self, now: Instant) {
+        let ClientCore { leases, commands, events, .. } = self;
+        let frames = leases.attend(now, || commands.unanswered().0, events);
+        self.queue_frames(&frames);
     }
 
     /// Whether to ask now if the settled messages are durable.
@@ -182,8 +230,9 @@ impl ClientCore {
     /// Releases the messages of queues that the program has not begun. Gives the bookmarks of those that it has begun, as bytes, for the
     /// command that ends the subscription; `None` when no messages of queues come to it.
     pub(super) fn release(&mut self, number: u32) -> Option<Vec<u8>> {
+        // A replacement may have left the queue and kept the leases.
+        let is_of_queue = self.subscriptions.is_of_queue(number) || self.leases.has_any(number);
         let begun = self.leases.release(number);
-        let is_of_queue = self.subscriptions.is_of_queue(number) || !begun.is_empty();
         // More than one frame takes: all messages count as begun.
         (is_of_queue && begun.len() <= BEGUN_SIZE_MAX).then_some(begun)
     }

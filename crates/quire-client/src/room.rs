@@ -19,10 +19,18 @@ impl ClientCore {
         self.subscriptions.companions(number)
     }
 
-    /// Nothing is read for now, for want of room: the silence is not the server's.
+    /// Nothing is read for now, for want of room: the silence is not the server's. Leases may run in what is not read, until
+    /// [`ClientCore::handle_emptied`].
     pub fn handle_unread(&mut self, now: Instant) {
         if let Some(connection) = &mut self.connection {
             connection.unread(now);
+        }
+    }
+
+    /// Everything that had come was read, after [`ClientCore::handle_unread`].
+    pub fn handle_emptied(&mut self) {
+        if let Some(connection) = &mut self.connection {
+            connection.emptied();
         }
     }
 

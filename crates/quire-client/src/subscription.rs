@@ -10,7 +10,7 @@ use super::command::CommandId;
 use super::message::Cause;
 use super::resume_position::{last_of_each, text_of};
 use super::view::{Name, Shown, View};
-use super::{Event, Failure, Instance, LastBookmarks, Message, ResumePosition};
+use super::{Event, Failure, Instance, LastBookmarks, Message, Renewal, ResumePosition};
 use quire_command::{
     Acks, Code, KEY_SIZE_MAX, Keys, MessageKind, OofReason, Subscribe, SubscribeOptions, put_key,
 };
@@ -45,6 +45,8 @@ pub struct SubscriptionSpec {
     pub select: Option<String>,
     /// The query with which it begins, with the options `sow` and perhaps `oof`.
     pub records: Option<RecordsSpec>,
+    /// Which leases of messages from queues the client renews. A replacement does not change it.
+    pub renewal: Renewal,
 }
 
 /// The query with which a subscription to last-value topics begins.
@@ -179,7 +181,9 @@ impl Subscriptions {
     }
 
     pub fn propose(&mut self, number: u32, spec: SubscriptionSpec) -> Result<(), Failure> {
-        self.entry(number)?.proposed = Some(spec);
+        let entry = self.entry(number)?;
+        let renewal = entry.spec.renewal;
+        entry.proposed = Some(SubscriptionSpec { renewal, ..spec });
         Ok(())
     }
 
@@ -315,6 +319,18 @@ impl Subscriptions {
 
     pub fn resume_position(&self, number: u32) -> Option<&ResumePosition> {
         self.entries.get(&number).map(|entry| &entry.resume_position)
+    }
+
+    /// Which leases of the subscription the client renews.
+    pub fn renewal(&self, number: u32) -> Renewal {
+        self.entries.get(&number).map_or(Renewal::Never, |entry| entry.spec.renewal)
+    }
+
+    /// The program takes no more messages of the subscription.
+    pub fn retire(&mut self, number: u32) -> Result<SubscriptionSpec, Failure> {
+        let spec = &mut self.entry(number)?.spec;
+        spec.renewal = Renewal::Never;
+        Ok(SubscriptionSpec { max_backlog: Some(0), ..spec.clone() })
     }
 
     /// The name of the queue that the messages of this subscription come from.

@@ -17,7 +17,8 @@ use pyo3::types::{PyBytes, PyList};
 use quire_arrow::Messages;
 use quire_client::{
     BatchError, ClientConfig, CommandId, DeleteSpec, Failure, Message as Received, NewDelay, NewMessage,
-    PublishError, QuerySpec, Reconnect, RecordsSpec, Sequence, ServerChooser, State, SubscriptionSpec,
+    PublishError, QuerySpec, Reconnect, RecordsSpec, Renewal, Sequence, ServerChooser, State,
+    SubscriptionSpec,
 };
 use quire_command::{DefineQueue, Subject, SubscribeOptions};
 use quire_driver::client::{
@@ -35,7 +36,7 @@ use crate::fork;
 use crate::headers;
 use crate::interpreter;
 use crate::maintenance::{action_of, files_of, link_action};
-use crate::message::{Message, Progress};
+use crate::message::Progress;
 use crate::queue::verdict_of;
 use crate::receipt::Receipt;
 use crate::store::BookmarkStore;
@@ -518,7 +519,8 @@ impl Client {
     }
 
     /// Starts a subscription; wait for its command. With `handled`, its messages come with `handled_batch`; with `is_kept`, the store keeps
-    /// its place under `sub_id`.
+    /// its place under `sub_id`. `renewal`: the leases that the client renews, `"until_begun"`, `"while_handled"` or `"never"`.
+    #[allow(clippy::too_many_arguments)] // the ways in which a subscription is served
     fn subscribe(
         &self,
         py: Python<'_>,
@@ -527,14 +529,21 @@ impl Client {
         is_kept: bool,
         handled: bool,
         auto_ack: bool,
+        renewal: &str,
     ) -> PyResult<Subscription> {
         self.handle.check_fork(py)?;
+        let renewal = match renewal {
+            "while_handled" => Renewal::WhileHandled,
+            "never" => Renewal::Never,
+            _ => Renewal::UntilBegun,
+        };
+        let spec = SubscriptionSpec { renewal, ..spec.into() };
         // Held meanwhile, so that no message is taken before its progress is known.
         let mut by_number = self.handled_progress.lock();
         let subscribed = self
             .handle
             .client()
-            .subscribe(spec.into(), &sub_id, is_kept, auto_ack, handled.then(|| self.handled.clone()))
+            .subscribe(spec, &sub_id, is_kept, auto_ack, handled.then(|| self.handled.clone()))
             .map_err(|failure| errors::to_python(py, &failure))?;
         let progress = Progress::of_client(
             subscribed.progress.clone(),
@@ -571,20 +580,6 @@ impl Client {
         self.handle.check_fork(py)?;
         let verdict = verdict_of(py, verdict)?;
         number_of(py, self.handle.client().settle_matching(queue, verdict, filter))
-    }
-
-    /// Asks for longer leases of messages, all with one command.
-    fn extend(
-        &self,
-        py: Python<'_>,
-        messages: Vec<PyRef<'_, Message>>,
-        period: Option<Duration>,
-    ) -> PyResult<()> {
-        self.handle.check_fork(py)?;
-        let leases: Vec<_> = messages.iter().filter_map(|message| message.lease().cloned()).collect();
-        // A handler that settles its message after the end of the client gets the error.
-        let _ = self.handle.client().extend(&leases, period);
-        Ok(())
     }
 
     /// Asks for records, or for the messages of a queue that could be delivered: they come, then the subscription ends.
@@ -987,6 +982,7 @@ impl From<SpecArgument> for SubscriptionSpec {
                 skip_n: records.skip_n,
                 keys: records.keys,
             }),
+            renewal: Renewal::default(),
         }
     }
 }

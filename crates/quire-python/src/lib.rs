@@ -35,6 +35,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<receipt::Receipt>()?;
     module.add_class::<store::BookmarkStore>()?;
     module.add_class::<subscription::Subscription>()?;
+    module.add_class::<subscription::SubscriptionMessages>()?;
     module.add_class::<message::Message>()?;
     module.add_class::<embedded::Embedded>()?;
     module.add_class::<engine::Engine>()?;

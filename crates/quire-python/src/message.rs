@@ -90,7 +90,7 @@ impl Progress {
     /// with the last of them.
     pub fn subscription_dropped(&self) {
         let (Origin::Client(handle, _), Some(number)) = (&self.origin, self.ends_with) else { return };
-        if !handle.is_forked() && !handle.client().has_begun(number) {
+        if !handle.is_forked() && handle.client().retire(number) {
             self.end();
         }
     }
@@ -430,9 +430,22 @@ impl Message {
         self.lease().map_or(0, |lease| lease.cancels())
     }
 
-    /// The handler gets the message. False: it was released before, and the handler must not see it.
-    fn _begin(&self) -> bool {
-        self.lease().is_none_or(|lease| lease.begin())
+    /// The handler gets the message. False: it was released or lost before, and the handler must not see it.
+    fn _begin(&self, py: Python<'_>) -> PyResult<bool> {
+        let Origin::Client(handle, account) = &self.progress.origin else { return Ok(true) };
+        if handle.client().begin(&self.received) {
+            return Ok(true);
+        }
+        // It is delivered again, and this delivery is not waited for.
+        let dropped = handle.client().settled(account, &self.received, self.ordinal, None);
+        dropped.map(|()| false).map_err(|failure| errors::to_python(py, &failure))
+    }
+
+    /// The handler has returned. Without a verdict, the program has the message.
+    fn _end_handling(&self) {
+        if let Some(lease) = self.lease() {
+            lease.end_handling();
+        }
     }
 
     /// The first verdict of the program on the message.

@@ -46,6 +46,25 @@ pub enum Taker {
     Query,
 }
 
+/// An iterator over the messages of a subscription.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct SubscriptionMessages {
+    subscription: Py<Subscription>,
+    _owner: Py<PyAny>,
+    ahead: usize,
+}
+
+#[pymethods]
+impl SubscriptionMessages {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, Message>>> {
+        self.subscription.get().next(py, None, self.ahead)
+    }
+}
+
 enum Next {
     Messages(Vec<Received>),
     Ended(Option<Failure>),
@@ -72,6 +91,12 @@ impl Subscription {
             },
             None => Ok(None),
         }
+    }
+
+    /// An iterator over the messages, of which `ahead` are taken from the queue at a time. It keeps `owner` alive. It ends only with the
+    /// subscription: after an exception, such as that of a signal handler, it continues.
+    fn iterate(slf: Py<Self>, owner: Py<PyAny>, ahead: usize) -> SubscriptionMessages {
+        SubscriptionMessages { subscription: slf, _owner: owner, ahead }
     }
 
     /// Up to `count_max` messages: at least one, none when `timeout` seconds passed first, `None` when the subscription has ended.
@@ -157,7 +182,9 @@ impl Subscription {
     #[getter]
     fn outstanding_count(&self) -> usize {
         let waiting = if self.taker == Taker::Handler { 0 } else { self.queue.len() };
-        self.progress.outstanding_count() + self.ahead.lock().len() + waiting
+        let is_over = |message: &Received| message.lease().is_some_and(|lease| lease.is_settled_or_over());
+        let ahead = self.ahead.lock().iter().filter(|message| !is_over(message)).count();
+        self.progress.outstanding_count() + ahead + waiting
     }
 
     /// How many messages of queues it may have outstanding; 0 when none of its messages comes from a queue.
@@ -165,6 +192,11 @@ impl Subscription {
     fn granted_backlog(&self, py: Python<'_>) -> PyResult<u32> {
         self.handle.check_fork(py)?;
         Ok(self.handle.client().granted_backlog(self.number))
+    }
+
+    /// Deliveries that were lost before the program saw them, since the last call.
+    fn take_unseen(&self) -> u64 {
+        self.handle.client().take_unseen(self.number)
     }
 
     /// Whether one of its bookmarks was in the log.
@@ -207,9 +239,9 @@ impl Subscription {
                 };
             }
             let handed_count = ready.len() as u64;
-            // Those that were released are with another consumer.
-            ready.retain(|message| message.lease().is_none_or(|lease| lease.begin()));
-            // Nothing is left of them when all were processed in an earlier life, or released.
+            // Messages that were released or lost are delivered again.
+            ready.retain(|message| self.handle.client().begin(message));
+            // Nothing is left of them when all were processed in an earlier life, released or lost.
             let handed = self.progress.hand_out(ready, HandedTo::Loop);
             if self.queue.handed(handed_count) {
                 self.handle.client().announce();

@@ -51,7 +51,7 @@ from quire.client._reports import (
     server_info_of,
     text_of_failure,
 )
-from quire.client._spec import Spec
+from quire.client._spec import Renewal, Spec
 from quire.client._stores import BookmarkStore
 from quire.client._subscription import DEFAULT_BATCH_COUNT, SubscriptionBase
 from quire.client._unclosed import finish_when_dropped
@@ -423,17 +423,23 @@ class ClientBase(Generic[S]):
 
     # Subscribing
 
-    async def _enter(self, spec: Spec, *, auto_ack: bool, on_end: OnEnd | None = None) -> S:
+    async def _enter(
+        self, spec: Spec, *, auto_ack: bool, renewal: Renewal | None = None, on_end: OnEnd | None = None
+    ) -> S:
+        """`renewal`: left out, the client renews leases while a handler runs, and else until the program has the message."""
         spec.check_together()
         handler = spec.on_message
         if handler is not None:
             self._driver.check_handler(handler)
             # Before anything is sent. The handlers start when the server has accepted the subscription.
             self._driver.check_background()
+        if renewal is None:
+            renewal = "until_begun" if handler is None else "while_handled"
         client = await self._ready()
         with self._lock:
             sub_id = self._new_sub_id(spec)
-            core = client.subscribe(spec, sub_id, spec.sub_id is not None, handler is not None, auto_ack)
+            is_kept = spec.sub_id is not None
+            core = client.subscribe(spec, sub_id, is_kept, handler is not None, auto_ack, renewal)
             subscription = self._subscription_class(self, core, spec, sub_id)
             self._subscriptions[sub_id] = subscription
             if handler is not None:
@@ -759,11 +765,13 @@ class ClientBase(Generic[S]):
         delays = delays_of(retry_delay)
         backlog = backlog_of(concurrency, max_backlog)
         spec = Spec(queue, filter=filter, max_backlog=backlog_to_core(backlog))
-        subscription = await self._enter(spec, auto_ack=False)
+        # The leases end with their time, unless the handler extends them.
+        renewal: Renewal = "while_handled" if extend else "never"
+        subscription = await self._enter(spec, auto_ack=False, renewal=renewal)
         if refusal := refusal_of(queue, subscription._core):
             await self._unsubscribe([subscription.sub_id])
             raise refusal
-        worker = Worker(self, subscription, handler, concurrency, extend, delays)
+        worker = Worker(self, subscription, handler, concurrency, delays)
         with self._lock:
             self._workers.add(worker)
         try:
@@ -978,6 +986,7 @@ class ClientBase(Generic[S]):
                 with suppress(DisconnectedError):
                     message.cancel()
         finally:
+            message._end_handling()
             self._in_hand = None
             if self._is_leaving:
                 self._returned.set()

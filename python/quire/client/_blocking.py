@@ -74,6 +74,24 @@ class Snapshot(SnapshotBase):
         return is_set
 
 
+# An iterator and not a generator: the exception of a signal handler would end a generator for good.
+class _Batches(Iterator[list[Message]]):
+    """The messages of a subscription in lists."""
+
+    __slots__ = ("_max_messages", "_seconds", "_subscription")
+
+    def __init__(self, subscription: Subscription, max_messages: int, seconds: float | None) -> None:
+        self._subscription = subscription
+        self._max_messages = max_messages
+        self._seconds = seconds
+
+    def __next__(self) -> list[Message]:
+        batch = self._subscription._core.batch(self._max_messages, self._seconds)
+        if batch is None:
+            raise StopIteration
+        return batch
+
+
 class Subscription(SubscriptionBase):
     """A subscription: iterate over it, or take messages with `get` or `batches`.
 
@@ -93,9 +111,7 @@ class Subscription(SubscriptionBase):
 
     def __iter__(self) -> Iterator[Message]:
         self._check_not_handled()
-        take, ahead = self._core.next, self._spec.ahead
-        while (message := take(None, ahead)) is not None:
-            yield message
+        return self._core.iterate(self, self._spec.ahead)
 
     def get(self, timeout: Duration | None = None) -> Message:
         """Returns the next message, and waits for it for at most `timeout`.
@@ -121,7 +137,7 @@ class Subscription(SubscriptionBase):
         """
         self._check_not_handled()
         check_count(max_messages)
-        return _batches(self._core, max_messages, timeout_to_core(timeout))
+        return _Batches(self, max_messages, timeout_to_core(timeout))
 
     def pause(self, timeout: Duration | None = None) -> None:
         """Pauses a bookmark subscription until `resume`."""
@@ -850,7 +866,9 @@ class Client(ClientBase[Subscription]):
         - `concurrency`: number of handlers that run at a time, each in a separate thread. A single handler
           runs in the calling thread
         - `max_backlog`: limit of messages that the server delivers ahead. Without it: two for each handler
-        - `extend`: renew the lease of a message while its handler runs, every third of the lease period
+        - `extend`: renew the leases of fetched messages, and of a message while its handler runs, every third
+          of the lease period. With `False` only the handler extends, and a message that cannot begin before
+          its lease ends goes back to the queue without counting as a delivery
         - `retry_delay`: delay before a cancelled message is delivered again: one delay, or one for each
           cancel, of which the last one repeats. Without it: the delay in the configuration of the queue
         - `filter`: content filter. Messages that do not match stay in the queue, for other workers
@@ -887,9 +905,3 @@ class Client(ClientBase[Subscription]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _batches(core: _quire.Subscription, max_messages: int, timeout: float | None) -> Iterator[list[Message]]:
-    take = core.batch
-    while (batch := take(max_messages, timeout)) is not None:
-        yield batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import signal
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -87,7 +88,15 @@ class Threads(Driver):
         check_threads("a handler of a blocking client")
 
     async def handle(self, handler: Callable[[T], object], argument: T) -> None:
-        result = handler(argument)
+        try:
+            result = handler(argument)
+        except BaseException as error:
+            # Not an `Exception`, but a failure of the handler: it has waited for a task of the loop of another thread. A program
+            # without a loop does not load asyncio.
+            asyncio = sys.modules.get("asyncio")
+            if asyncio is None or not isinstance(error, asyncio.CancelledError):
+                raise
+            raise RuntimeError(f"{handler!r} waited for a task that was cancelled") from error
         if inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()

@@ -29,9 +29,6 @@ FLUSH_TIMEOUT = 10.0
 #: The field of the report for each verdict. A message that cannot be settled any more went back to its queue.
 _OUTCOMES = {"ack": "acknowledged", "cancel": "cancelled", "expire": "expired", None: "lost"}
 
-#: Renewals in each lease period. With three, two renewals can be late before the lease is lost.
-RENEWALS_PER_PERIOD = 3
-
 
 def backlog_of(concurrency: int, max_backlog: int | None) -> int:
     """Returns the backlog of a worker. By default each handler has a next message while it works."""
@@ -74,7 +71,6 @@ class Worker:
         subscription: SubscriptionBase,
         handler: Handler,
         concurrency: int,
-        extend: bool,
         retry_delay: Sequence[float],
     ) -> None:
         self._client = client
@@ -82,18 +78,11 @@ class Worker:
         self._subscription = subscription
         self._handler = handler
         self._concurrency = concurrency
-        self._extend = extend
         self._retry_delay = retry_delay
         self._is_stopping = False
-        self._is_over = False
-        #: Held while the members below change, never during a wait.
+        #: Held while the counts change, never during a wait.
         self._lock = threading.Lock()
-        self._in_hand: dict[int, Message] = {}
         self._counts = {"acknowledged": 0, "cancelled": 0, "lost": 0, "expired": 0}
-        #: Whether the renewals need not be told of a message in hand.
-        self._is_renewing = not extend
-        #: Set when the first message is in hand, so that the renewals begin, and at the end.
-        self._changed = self._driver.event()
         #: Everything is said and done.
         self.done = self._driver.event()
 
@@ -103,20 +92,14 @@ class Worker:
         self._driver.wake()
 
     async def run(self) -> WorkReport:
-        name, renewals = self._client.name, None
         try:
             with self._driver.on_sigterm(self.stop):
-                if self._extend:
-                    renewals = self._driver.run(f"quire-leases-{name}", self._renew())
                 works = [self._work() for _ in range(self._concurrency)]
-                await self._driver.run_all(f"quire-worker-{name}", works, self.stop)
+                await self._driver.run_all(f"quire-worker-{self._client.name}", works, self.stop)
         finally:
             try:
                 self.stop()
-                self._is_over = True
-                self._changed.set()
-                if renewals is not None:
-                    await renewals.join(None)
+                self._counts["lost"] += self._subscription._core.take_unseen()
                 await self._leave()
             finally:
                 self.done.set()
@@ -144,15 +127,6 @@ class Worker:
             return ()
 
     async def _handle(self, message: Message) -> None:
-        with self._lock:
-            if message.lease_lost:
-                # Lost before it was begun: another consumer may have it.
-                self._counts["lost"] += 1
-                return
-            self._in_hand[id(message)] = message
-            if not self._is_renewing:
-                self._is_renewing = True
-                self._changed.set()
         error: BaseException | None = None
         try:
             await self._driver.handle(self._handler, message)
@@ -165,7 +139,6 @@ class Worker:
 
     def _settle(self, message: Message, error: BaseException | None) -> None:
         """Acknowledges or cancels a message without a verdict of its handler, and counts the outcome."""
-        self._in_hand.pop(id(message), None)
         is_lost, given = message.lease_lost, message._verdict
         if error is None:
             try:
@@ -192,20 +165,6 @@ class Worker:
         if not self._retry_delay:
             return None
         return self._retry_delay[min(message.cancel_count, len(self._retry_delay) - 1)]
-
-    async def _renew(self) -> None:
-        """Renews the leases of the messages in hand, several times in each of their periods."""
-        interval: float | None = None
-        while not self._is_over:
-            is_changed = await self._changed.wait(interval)
-            self._changed.clear()
-            with self._lock:
-                periods = [(m, m.lease_period) for m in self._in_hand.values()]
-                held = [(m, period.total_seconds()) for m, period in periods if period is not None]
-                interval = min(period for _, period in held) / RENEWALS_PER_PERIOD if held else None
-                self._is_renewing = interval is not None
-            if held and not is_changed:
-                self._client._bind().extend([m for m, _ in held], None)
 
     async def _leave(self) -> None:
         """Returns messages without a handler to the queue, and flushes the acknowledgements."""

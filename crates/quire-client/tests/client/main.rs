@@ -5,6 +5,7 @@ mod away;
 mod delays;
 mod failover;
 mod flushes;
+mod leases;
 mod link;
 mod logon;
 mod maintenance;

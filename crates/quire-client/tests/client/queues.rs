@@ -15,22 +15,29 @@ use crate::link::{config, message_of};
 /// Something that a program does.
 type Say = fn(&mut Worker);
 
-const LEASE: Duration = Duration::from_secs(30);
+pub const LEASE: Duration = Duration::from_secs(30);
 
 /// A client that is logged on, and the server's end of its connection.
-struct Worker {
-    core: ClientCore,
-    now: Instant,
+pub struct Worker {
+    pub core: ClientCore,
+    pub now: Instant,
     inbox: Inbox,
-    number: u32,
+    pub number: u32,
     /// Flushes that the client has said; `said` shows them when `shows_flushes`.
     flushes: Vec<CommandId>,
     shows_flushes: bool,
+    /// Commands about leases that are not answered.
+    asked: Vec<u32>,
 }
 
 impl Worker {
     /// With a subscription to the queue `jobs`.
     fn new(config: ClientConfig, max_backlog: u32) -> Self {
+        Self::renewing(config, max_backlog, Renewal::default())
+    }
+
+    /// With a subscription to the queue `jobs`, some of whose leases the client renews.
+    pub fn renewing(config: ClientConfig, max_backlog: u32, renewal: Renewal) -> Self {
         let core = ClientCore::new(config, Instant(0));
         let mut worker = Worker {
             core,
@@ -39,9 +46,11 @@ impl Worker {
             number: 0,
             flushes: Vec::new(),
             shows_flushes: false,
+            asked: Vec::new(),
         };
         worker.connect();
-        let spec = SubscriptionSpec { max_backlog: Some(max_backlog), ..SubscriptionSpec::new("jobs") };
+        let max = Some(max_backlog);
+        let spec = SubscriptionSpec { max_backlog: max, renewal, ..SubscriptionSpec::new("jobs") };
         let (number, command) = worker.core.subscribe(spec).unwrap();
         worker.number = number;
         let said = worker.said();
@@ -58,7 +67,7 @@ impl Worker {
         self.hear(&Reply::Ack(ack));
     }
 
-    fn connect(&mut self) {
+    pub fn connect(&mut self) {
         self.core.handle_connected(self.now);
         self.inbox = Inbox::new(1 << 20);
         self.said();
@@ -67,21 +76,39 @@ impl Worker {
         self.hear(&Reply::LoggedOn(logged_on));
     }
 
-    fn hear(&mut self, frame: &Reply<'_>) {
+    pub fn hear(&mut self, frame: &Reply<'_>) {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
         self.core.handle_received(self.now, bytes.into()).unwrap();
     }
 
     /// Gives the client a message, and gives what it made of it.
-    fn deliver(&mut self, sequence: u64) -> Message {
-        let lease_ms = LEASE.as_millis() as u64;
-        let queued = Queued { lease_ms, deliveries: 2, cancels: 1, position: 9, queue: None };
-        self.hear(&Reply::Message(message(self.number, sequence, queued)));
-        self.messages().pop().unwrap()
+    pub fn deliver(&mut self, sequence: u64) -> Message {
+        self.deliver_again(sequence, 2).unwrap()
     }
 
-    fn messages(&mut self) -> Vec<Message> {
+    /// Gives the client a message, and gives what the program may see.
+    pub fn deliver_again(&mut self, sequence: u64, deliveries: u32) -> Option<Message> {
+        let lease_ms = LEASE.as_millis() as u64;
+        let queued = Queued { lease_ms, deliveries, cancels: 1, position: 9, queue: None };
+        self.hear(&Reply::Message(message(self.number, sequence, queued)));
+        self.messages().pop()
+    }
+
+    /// The server ends the lease of a message.
+    pub fn lapse(&mut self, sequence: u64) {
+        let (subscription, reason) = (self.number, LeaseEnd::Expired);
+        self.hear(&Reply::LeaseLost { subscription, reason, publisher: 5, sequence });
+    }
+
+    /// The server answers the last commands about leases.
+    pub fn grant(&mut self) {
+        for command in std::mem::take(&mut self.asked) {
+            self.hear(&accepted(CommandId(command)));
+        }
+    }
+
+    pub fn messages(&mut self) -> Vec<Message> {
         let mut all = Vec::new();
         while let Some(event) = self.core.poll_event() {
             if let Event::Messages { messages, .. } = event {
@@ -91,7 +118,12 @@ impl Worker {
         all
     }
 
-    fn acknowledge(&mut self, message: &Message) -> bool {
+    /// The program gets a message. Whether it may.
+    pub fn begin(&mut self, message: &Message) -> bool {
+        self.core.begin(message.lease().unwrap(), self.now)
+    }
+
+    pub fn acknowledge(&mut self, message: &Message) -> bool {
         self.core.settle(message.lease().unwrap(), Verdict::Acknowledge, self.now).unwrap()
     }
 
@@ -101,13 +133,20 @@ impl Worker {
         self.hear(&Reply::Ack(Ack { kind, code: Code::Ok, command, subscription: 0, detail: 0, reason: "" }));
     }
 
-    fn pass(&mut self, duration: Duration) {
+    /// The server cannot make durable what the client settled before a flush, counted from 0.
+    pub fn not_persisted(&mut self, flush: usize) {
+        let (CommandId(command), kind) = (self.flushes[flush], AckKind::Persisted);
+        let code = Code::StorageFailed;
+        self.hear(&Reply::Ack(Ack { kind, code, command, subscription: 0, detail: 0, reason: "" }));
+    }
+
+    pub fn pass(&mut self, duration: Duration) {
         self.now = self.now + duration;
         assert!(!self.core.handle_timeout(self.now));
     }
 
     /// What the client has said since the last call, as text.
-    fn said(&mut self) -> Vec<String> {
+    pub fn said(&mut self) -> Vec<String> {
         let mut bytes = Vec::new();
         self.core.poll_transmit(self.now, &mut bytes);
         let mut rest = &bytes[..];
@@ -122,13 +161,15 @@ impl Worker {
             }
             said.push(match frame {
                 Command::Settle(settle) => {
+                    self.asked.extend((settle.command != 0).then_some(settle.command));
                     let messages = match settle.messages {
                         Selection::Matching(filter) => format!("matching {filter:?}"),
                         Selection::Bookmarks(all) => format!("{:?}", all.iter().collect::<Vec<_>>()),
                     };
                     format!("{:?} {} {messages}", settle.verdict, settle.queue)
                 }
-                Command::Extend(Extend { period_ms, queue, bookmarks, .. }) => {
+                Command::Extend(Extend { period_ms, queue, bookmarks, command, .. }) => {
+                    self.asked.extend((command != 0).then_some(command));
                     format!("extend {queue} {period_ms} {:?}", bookmarks.iter().collect::<Vec<_>>())
                 }
                 Command::Unsubscribe(Unsubscribe { begun: Some(begun), .. }) => {
@@ -156,13 +197,13 @@ fn message(subscription: u32, sequence: u64, queued: Queued<'_>) -> command::Mes
     }
 }
 
-fn accepted(command: CommandId) -> Reply<'static> {
+pub fn accepted(command: CommandId) -> Reply<'static> {
     let CommandId(command) = command;
     let kind = AckKind::Processed;
     Reply::Ack(Ack { kind, code: Code::Ok, command, subscription: 0, detail: 0, reason: "" })
 }
 
-fn batching(ack_batch_size: u32) -> ClientConfig {
+pub fn batching(ack_batch_size: u32) -> ClientConfig {
     ClientConfig { ack_batch_size, ack_timeout: Duration::from_secs(1), ..config("worker") }
 }
 
@@ -239,7 +280,7 @@ fn an_acknowledgement_waits_no_longer_than_it_may() {
     assert_eq!(worker.said(), [""; 0]);
     worker.pass(Duration::from_millis(1));
     assert_eq!(worker.said(), ["Acknowledge jobs [(5, 1)]"]);
-    assert_eq!(worker.core.next_timeout(), None);
+    assert!(worker.core.next_timeout() > Some(worker.now + Duration::from_secs(1)), "that of the lease");
 }
 
 #[test]
@@ -392,12 +433,12 @@ fn a_message_has_begun_until_it_is_settled_or_lost() {
     let number = worker.number;
     let messages = [worker.deliver(1), worker.deliver(2)];
     assert!(!worker.core.has_begun(number), "the program has neither");
-    messages[0].lease().unwrap().begin();
+    assert!(worker.begin(&messages[0]));
     assert!(worker.core.has_begun(number));
     assert!(!worker.core.has_begun(number + 1), "another subscription");
     worker.acknowledge(&messages[0]);
     assert!(!worker.core.has_begun(number));
-    messages[1].lease().unwrap().begin();
+    assert!(worker.begin(&messages[1]));
     let lost = worker.now;
     worker.core.handle_disconnected(lost);
     assert!(!worker.core.has_begun(number));
@@ -418,38 +459,27 @@ fn what_the_program_has_not_begun_is_released_with_the_subscription_or_the_clien
     for (end, frame_count) in cases {
         let mut worker = Worker::new(batching(80), 10);
         let messages: Vec<Message> = (1..=4).map(|sequence| worker.deliver(sequence)).collect();
-        let leases: Vec<&Arc<Lease>> = messages.iter().map(|message| message.lease().unwrap()).collect();
-        assert!(leases[1].begin() && leases[2].begin() && leases[1].begin());
-        worker.core.settle(leases[2], Verdict::Cancel, worker.now).unwrap();
+        let leases: Vec<Arc<Lease>> =
+            messages.iter().map(|message| message.lease().unwrap().clone()).collect();
+        assert!([1, 2, 1].into_iter().all(|index| worker.core.begin(&leases[index], worker.now)));
+        worker.core.settle(&leases[2], Verdict::Cancel, worker.now).unwrap();
         worker.said();
         end(&mut worker);
         let said = worker.said();
         assert_eq!((said.len(), &*said[0]), (frame_count, "Unsubscribe begun [(5, 2)]"), "{said:?}");
-        assert!(!leases[0].begin() && !leases[3].begin(), "the program must not see them");
+        assert!(!worker.begin(&messages[0]) && !worker.begin(&messages[3]), "the program must not see them");
         assert!(leases.iter().all(|lease| lease.is_lost(worker.now) || lease.verdict().is_some()));
-        let told = worker.core.settle(leases[0], Verdict::Acknowledge, worker.now);
+        let told = worker.core.settle(&leases[0], Verdict::Acknowledge, worker.now);
         assert_ne!(told, Ok(true), "nothing is said about what went back");
     }
-}
-
-#[test]
-fn a_message_that_is_lost_before_it_is_begun_still_reaches_the_program() {
-    let mut worker = Worker::new(batching(80), 10);
-    let message = worker.deliver(1);
-    let (subscription, reason) = (worker.number, LeaseEnd::Expired);
-    worker.hear(&Reply::LeaseLost { subscription, reason, publisher: 5, sequence: 1 });
-    let lease = message.lease().unwrap();
-    assert!(lease.begin() && lease.is_lost(worker.now));
-    worker.said();
-    worker.core.unsubscribe(worker.number).unwrap();
-    assert_eq!(worker.said(), ["Unsubscribe begun []"], "it is another consumer's");
 }
 
 #[test]
 fn more_begun_messages_than_one_frame_takes_are_not_named() {
     let mut worker = Worker::new(batching(80), 5_000);
     for sequence in 1..=4_097 {
-        worker.deliver(sequence).lease().unwrap().begin();
+        let message = worker.deliver(sequence);
+        assert!(worker.begin(&message));
     }
     worker.said();
     worker.core.unsubscribe(worker.number).unwrap();
@@ -475,6 +505,7 @@ fn a_closed_client_refuses_the_first_verdict_on_a_message_with_a_lease() {
 fn a_lease_can_be_extended_while_it_is_held() {
     let mut worker = Worker::new(batching(1), 10);
     let (held, done) = (worker.deliver(1), worker.deliver(2));
+    assert!(worker.begin(&held));
     worker.acknowledge(&done);
     worker.said();
     let leases: Vec<Arc<Lease>> = [&held, &done].map(|message| message.lease().unwrap().clone()).into();
@@ -511,7 +542,9 @@ fn by_filter_and_by_bookmark_it_is_answered_once() {
     }
     assert_eq!(answers, [(expire, Ok(())), (ack, Err(FailureCode::Disconnected))]);
     worker.connect();
-    assert!(worker.said().iter().all(|said| said.starts_with("Subscribe")));
+    let said = worker.said();
+    assert_eq!(said[0], "Acknowledge jobs [(5, 1)]", "it was not known to be durable");
+    assert!(said[1..].iter().all(|said| said.starts_with("Subscribe")), "{said:?}");
 }
 
 #[test]

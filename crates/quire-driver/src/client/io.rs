@@ -508,6 +508,9 @@ fn receive(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> Result<usize
     let mut inner = shared.inner.lock();
     inner.received_at = Some(SystemTime::now());
     let received = inner.core.handle_received(shared.now(), bytes);
+    if size < scratch.len() {
+        inner.core.handle_emptied();
+    }
     shared.dispatch(&mut inner);
     received.map_err(|error| format!("the server does not speak the protocol: {error}"))?;
     Ok(size)

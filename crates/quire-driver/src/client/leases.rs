@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use quire_client::{CommandId, Failure, Lease, Message, QuerySpec};
+use quire_client::{Begun, CommandId, Failure, Lease, LossCause, LossCount, Message, QuerySpec};
 use quire_command::{DefineQueue, LinkAction, Subject};
 use quire_journal::Bookmark;
 use quire_types::Verdict;
@@ -12,11 +12,27 @@ use quire_types::time::Instant;
 use super::{Client, Feed, Progress, Queue, Subscribed};
 
 impl Client {
+    /// The program is about to get a message. False: it must not see it; see [`quire_client::ClientCore::begin`].
+    pub fn begin(&self, message: &Message) -> bool {
+        let Some(lease) = message.lease() else { return true };
+        let now = self.shared.now();
+        let begun = lease.begin(now);
+        if begun == Begun::Aged && self.shared.inner.lock().core.renew(lease, now) {
+            self.shared.wake();
+        }
+        begun != Begun::No
+    }
+
+    /// See [`quire_client::ClientCore::take_unseen`].
+    pub fn take_unseen(&self, number: u32) -> u64 {
+        self.shared.inner.lock().core.take_unseen(number)
+    }
+
     /// Gives a verdict on a message; see [`quire_client::ClientCore::settle`].
     ///
     /// # Errors
     /// As there.
-    pub fn settle(&self, lease: &Lease, verdict: Verdict) -> Result<(), Failure> {
+    pub fn settle(&self, lease: &Arc<Lease>, verdict: Verdict) -> Result<(), Failure> {
         let result = self.shared.inner.lock().core.settle(lease, verdict, self.shared.now());
         if result? {
             self.shared.send(true);
@@ -187,4 +203,21 @@ impl Client {
     pub fn wall_time(&self, at: Instant) -> SystemTime {
         self.shared.started_at + Duration::from_nanos(at.as_ns())
     }
+}
+
+/// The log line about lost leases.
+pub(super) fn text_of(client: &str, queue: &str, cause: LossCause, count: LossCount) -> String {
+    let LossCount { begun, unbegun } = count;
+    let leases = if begun + unbegun == 1 { "lease" } else { "leases" };
+    let because = match cause {
+        LossCause::Expired => "the lease period was over, and the messages are in the queue again",
+        LossCause::MessageExpired => "the lease period was over, and the messages have expired",
+        LossCause::Settled => "another client settled the messages",
+        LossCause::Disconnected => "the connection was lost, and the messages are in the queue again",
+        LossCause::Ended => "the server ended the subscription, and the messages are in the queue again",
+    };
+    format!(
+        "client {client:?}: lost {} {leases} of the queue {queue:?} ({begun} of messages that the program had begun): {because}",
+        begun + unbegun
+    )
 }

@@ -455,9 +455,21 @@ impl Client {
         Ok(command)
     }
 
-    /// See [`ClientCore::has_begun`].
-    pub fn has_begun(&self, number: u32) -> bool {
-        self.shared.inner.lock().core.has_begun(number)
+    /// The program has dropped a subscription. False: it has messages of a queue that it has begun, so that it keeps the subscription, and
+    /// gets no more messages. True: the subscription can end.
+    pub fn retire(&self, number: u32) -> bool {
+        let mut inner = self.shared.inner.lock();
+        if !inner.core.has_begun(number) {
+            return true;
+        }
+        // Fails when the client or the subscription has ended.
+        if let Ok(command) = inner.core.retire(number) {
+            inner.abandoned.insert(command);
+            self.shared.dispatch(&mut inner);
+        }
+        drop(inner);
+        self.shared.wake();
+        false
     }
 
     /// Pauses or resumes bookmark subscriptions.
@@ -927,6 +939,14 @@ impl Shared {
                         );
                     }
                     inner.warned_at = None;
+                }
+                Event::Dropped { subscription } => {
+                    if let Some(feed) = inner.feeds.get(&subscription) {
+                        feed.queue.drop_over();
+                    }
+                }
+                Event::LeasesLost { queue, cause, count } => {
+                    log::warn!(target: "quire.client", "{}", leases::text_of(inner.core.name(), &queue, cause, count));
                 }
                 Event::BookmarkMissing { topic, begins_now } => {
                     let begins = match begins_now {

@@ -300,6 +300,36 @@ impl Queue {
         self.end(number, None);
     }
 
+    /// Drops the messages that the program must not see any more. Nothing else changes for the subscriptions that share the queue.
+    pub(super) fn drop_over(&self) {
+        let mut state = self.state.lock();
+        let before = state.size;
+        let taken_count = state.taken_count;
+        let (mut place, mut dropped) = (taken_count, Vec::new());
+        state.messages.retain(|message| {
+            place += 1;
+            let is_over = message.lease().is_some_and(|lease| lease.is_settled_or_over());
+            if is_over {
+                dropped.push((place, size_of_message(message)));
+            }
+            !is_over
+        });
+        if dropped.is_empty() {
+            return;
+        }
+        state.size -= dropped.iter().map(|(_, size)| size).sum::<usize>();
+        self.room.changed(before, state.size);
+        let earlier = |behind: u64| behind - dropped.partition_point(|(place, _)| *place <= behind) as u64;
+        let QueueState { completed, ended, pushed_count, .. } = &mut *state;
+        for completed in completed {
+            completed.behind = earlier(completed.behind);
+            completed.behind_last = completed.behind_last.map(earlier);
+        }
+        ended.values_mut().for_each(|ended| ended.behind = earlier(ended.behind));
+        *pushed_count = earlier(*pushed_count);
+        self.wake(&state);
+    }
+
     /// The user will not ask about a subscription any more.
     pub fn forget(&self, number: u32) {
         let mut state = self.state.lock();

@@ -1,0 +1,674 @@
+//! The messages of queues that a client holds: their leases, and the commands about them that are still to be sent.
+//!
+//! The client renews what it fetched, and what a handler works on. It gives back what the program cannot begin before the lease ends
+//! ([`Leases::attend`]). It drops what it has lost, and reports it.
+//!
+//! Acknowledgements wait until there is a batch of them, or for a limited time, and are sent as one command for each queue. A lease ends
+//! with its connection. An acknowledgement or an expiry of a message whose lease is over is still sent: the server removes the message when
+//! the queue allows that and still has it (docs/clients.md). Those that are not known to be durable when the connection is lost are sent
+//! again.
+//!
+//! The server may deliver a message again before it has heard what the client said about it. The client does not hand out such a copy: the
+//! program has settled the message, or a handler still works on it, or the command that gives the message back is on its way and gives
+//! the copy back too.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quire_types::{Bookmark, PublisherId};
+use rustc_hash::FxBuildHasher;
+
+use super::Event;
+use super::lease::{Lease, Lost, Renewal, Word};
+use quire_command::{
+    Acks, Bookmarks, Command, Extend, LeaseEnd, Message, Queued, Selection, Settle, put_bookmark,
+};
+use quire_types::Verdict;
+use quire_types::time::Instant;
+use quire_wire::Encode;
+
+/// The subscription, and the bookmark of the message.
+type Key = (u32, u64, u64);
+
+/// Why leases were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LossCause {
+    /// Their period was over, and the messages went back to the queue.
+    Expired,
+    /// Their period was over, and the messages left the queue.
+    MessageExpired,
+    /// Another connection settled the messages.
+    Settled,
+    /// The connection was lost.
+    Disconnected,
+    /// The server ended the subscription.
+    Ended,
+}
+
+/// The leases of one client.
+#[derive(Debug)]
+pub(super) struct Leases {
+    batch_size: u32,
+    timeout: Duration,
+    held: HashMap<Key, Arc<Lease>, FxBuildHasher>,
+    /// Lost leases of messages on which a handler still runs.
+    outrun: HashMap<Key, Arc<Lease>, FxBuildHasher>,
+    /// No lease needs anything before.
+    attends_at: Option<Instant>,
+    /// Renewals that the server has not confirmed.
+    renewals: VecDeque<Asked>,
+    /// Messages that go back by commands that the server has not answered.
+    returns: VecDeque<Returned>,
+    /// By subscription: deliveries that were lost before the program saw them, since they were last asked for.
+    unseen: HashMap<u32, u64, FxBuildHasher>,
+    losses: Losses,
+    /// Verdicts that wait.
+    waiting: Vec<Waiting>,
+    waiting_count: u64,
+    /// When those that wait go out at the latest.
+    due: Option<Instant>,
+    /// Whether they go out with the next bytes.
+    is_due: bool,
+    /// Verdicts that were sent and are not known to be durable, in their order.
+    said: VecDeque<Said>,
+    said_count: usize,
+    /// Some verdicts were given, or are sent, when their leases are over. The server may deliver the messages before it hears of them, after a
+    /// restart with any count of deliveries.
+    has_late: bool,
+}
+
+/// Messages of one queue with the same verdict, which was not sent yet.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub queue: Arc<str>,
+    pub verdict: Verdict,
+    /// As bytes.
+    pub bookmarks: Vec<u8>,
+}
+
+/// Verdicts that were sent.
+#[derive(Debug)]
+struct Said {
+    /// The number of messages that the client had settled after it.
+    settled_count: u64,
+    verdicts: Waiting,
+}
+
+/// A command for another period.
+#[derive(Debug)]
+struct Asked {
+    command: u32,
+    at: Instant,
+    leases: Vec<Arc<Lease>>,
+}
+
+/// A command that gives messages back.
+#[derive(Debug)]
+struct Returned {
+    command: u32,
+    queue: Arc<str>,
+    bookmarks: Vec<u8>,
+}
+
+/// Losses that were not reported yet.
+#[derive(Debug, Default)]
+struct Losses {
+    counts: BTreeMap<(Arc<str>, LossCause), LossCount>,
+    reported_at: Option<Instant>,
+}
+
+/// A number of lost leases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LossCount {
+    /// Of messages that the program had begun.
+    pub begun: u64,
+    /// Of messages that the program never sees.
+    pub unbegun: u64,
+}
+
+/// Bookmarks of one command: with the longest name of a queue they fit into the smallest frame that a server may be configured to take.
+const BOOKMARKS_PER_FRAME: usize = 4096;
+
+/// Bytes of a bookmark in a command.
+const BOOKMARK_SIZE: usize = size_of::<u128>();
+
+/// Bytes of the bookmarks of begun messages that one command takes.
+pub(super) const BEGUN_SIZE_MAX: usize = BOOKMARKS_PER_FRAME * BOOKMARK_SIZE;
+
+/// Verdicts that are kept until they are known to be durable, 16 bytes each. Of more, the oldest are not sent again after a lost connection.
+const SAID_COUNT_MAX: usize = 1_000_000;
+
+/// The shortest time between two reports of losses, so that a queue that loses leases again and again does not flood the log.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+
+impl Leases {
+    pub fn new(batch_size: u32, timeout: Duration) -> Self {
+        Leases {
+            batch_size: batch_size.max(1),
+            timeout,
+            held: HashMap::default(),
+            outrun: HashMap::default(),
+            attends_at: None,
+            renewals: VecDeque::new(),
+            returns: VecDeque::new(),
+            unseen: HashMap::default(),
+            losses: Losses::default(),
+            waiting: Vec::new(),
+            waiting_count: 0,
+            due: None,
+            is_due: false,
+            said: VecDeque::new(),
+            said_count: 0,
+            has_late: false,
+        }
+    }
+
+    /// Makes the lease of a message that came from a queue, at `arrived`. The message names the queue, or all messages of the subscription
+    /// come from `queue`. `Err`: the program must not see the message, because it has dealt with another copy.
+    pub fn received(
+        &mut self,
+        arrived: Instant,
+        message: &Message<'_>,
+        queued: &Queued<'_>,
+        renewal: Renewal,
+        queue: impl FnOnce() -> Option<Arc<str>>,
+    ) -> Result<Option<Arc<Lease>>, Unwanted> {
+        let queue = match queued.queue {
+            Some(name) => std::str::from_utf8(name).ok().map(Arc::from),
+            None => queue(),
+        };
+        let (Some(queue), Some((publisher, sequence))) = (queue, message.bookmark) else { return Ok(None) };
+        let bookmark = Bookmark { publisher: PublisherId(publisher), sequence };
+        let lease = Lease::new(queue, bookmark, message.subscription, queued, renewal, arrived);
+        if lease.has_lease() {
+            let key = key_of(&lease);
+            if self.is_unwanted(&lease) {
+                return Err(Unwanted);
+            }
+            if let Some(running) = self.outrun.remove(&key)
+                && running.resume(arrived)
+            {
+                *self.unseen.entry(message.subscription).or_default() += 1;
+                self.watch(&running);
+                self.held.insert(key, running);
+                return Err(Unwanted);
+            }
+            let lease = Arc::new(lease);
+            self.watch(&lease);
+            self.held.insert(key, lease.clone());
+            return Ok(Some(lease));
+        }
+        Ok(Some(Arc::new(lease)))
+    }
+
+    /// The server reports that a lease is over.
+    pub fn lost(&mut self, key: Key, end: LeaseEnd, events: &mut VecDeque<Event>) {
+        let cause = match end {
+            LeaseEnd::Expired => LossCause::Expired,
+            LeaseEnd::MessageExpired => LossCause::MessageExpired,
+            LeaseEnd::SettledByAnother => LossCause::Settled,
+        };
+        if let Some(lease) = self.held.remove(&key)
+            && self.lose(&lease, cause)
+        {
+            note_dropped(lease.subscription(), events);
+        }
+    }
+
+    /// The server has ended a subscription, and with it its leases.
+    pub fn ended(&mut self, subscription: u32) {
+        let ended: Vec<_> = self.held.extract_if(|(of, ..), _| *of == subscription).collect();
+        for (_, lease) in ended {
+            self.lose(&lease, LossCause::Ended);
+        }
+        self.forget(subscription);
+    }
+
+    /// Every lease is over. The verdicts that wait or are not known to be durable go out with the first bytes of the next connection. Gives the
+    /// number of those that were never sent.
+    pub fn disconnected(&mut self, events: &mut VecDeque<Event>) -> u64 {
+        let mut dropped = Vec::new();
+        for (_, lease) in std::mem::take(&mut self.held) {
+            if self.lose(&lease, LossCause::Disconnected) {
+                dropped.push(lease.subscription());
+            }
+        }
+        dropped.sort_unstable();
+        dropped.into_iter().for_each(|subscription| note_dropped(subscription, events));
+        self.attends_at = None;
+        self.renewals.clear();
+        self.returns.clear();
+        let unsaid = self.waiting_count;
+        let said = std::mem::take(&mut self.said).into_iter().map(|said| said.verdicts);
+        let later = std::mem::take(&mut self.waiting);
+        for verdicts in said.filter(|said| !said.verdict.gives_back()).chain(later) {
+            let Waiting { queue, verdict, bookmarks } = verdicts;
+            self.waiting_of(&queue, verdict).extend_from_slice(&bookmarks);
+        }
+        self.said_count = 0;
+        self.waiting_count =
+            self.waiting.iter().map(|waiting| waiting.bookmarks.len() / BOOKMARK_SIZE).sum::<usize>() as u64;
+        self.has_late |= self.waiting_count > 0;
+        self.is_due |= self.waiting_count > 0;
+        unsaid
+    }
+
+    /// Whether the program has messages of the subscription that are neither settled nor lost.
+    pub fn has_begun(&self, subscription: u32) -> bool {
+        self.held.iter().any(|((of, ..), lease)| *of == subscription && lease.is_begun())
+    }
+
+    /// Whether the client holds messages of the subscription.
+    pub fn has_any(&self, subscription: u32) -> bool {
+        self.held.keys().any(|(of, ..)| *of == subscription)
+    }
+
+    /// Deliveries of the subscription that were lost before the program saw them, since the last call.
+    pub fn take_unseen(&mut self, subscription: u32) -> u64 {
+        self.unseen.remove(&subscription).unwrap_or_default()
+    }
+
+    /// Ends the leases of a subscription. Gives the bookmarks of the messages that the program has begun, as bytes; the others are
+    /// released.
+    pub fn release(&mut self, subscription: u32) -> Vec<u8> {
+        let mut begun = Vec::new();
+        self.held.retain(|(of, publisher, sequence), lease| {
+            if *of == subscription && !lease.give_back() {
+                lease.lose();
+                put_bookmark(&mut begun, *publisher, *sequence);
+            }
+            *of != subscription
+        });
+        self.forget(subscription);
+        begun
+    }
+
+    /// Keeps an acknowledgement until a batch is full; `granted` is the backlog of the subscription. Whether it is worth waking the driver.
+    pub fn acknowledge(
+        &mut self,
+        lease: &Lease,
+        granted: u32,
+        now: Instant,
+        events: &mut VecDeque<Event>,
+    ) -> bool {
+        if matches!(self.take(lease, Verdict::Acknowledge, events), Word::Repeated) {
+            return false;
+        }
+        self.keep(lease, Verdict::Acknowledge);
+        let is_first = self.due.is_none();
+        if is_first {
+            self.due = Some(now + self.timeout);
+        }
+        let was_due = self.is_due;
+        self.is_due |= self.waiting_count >= u64::from(self.batch_size.min(granted.max(1)));
+        is_first || self.is_due != was_due
+    }
+
+    /// Whether a cancel or an expiry is to be sent. Not when an earlier verdict was given. A late cancel is not sent: the message was returned
+    /// when the lease ended, and a cancel must not take it from its next holder.
+    pub fn settle(&mut self, lease: &Lease, verdict: Verdict, events: &mut VecDeque<Event>) -> bool {
+        match self.take(lease, verdict, events) {
+            Word::InTime => true,
+            Word::Late => !verdict.gives_back(),
+            Word::Repeated => false,
+        }
+    }
+
+    /// Keeps a verdict until it can be sent.
+    pub fn keep(&mut self, lease: &Lease, verdict: Verdict) {
+        let Bookmark { publisher, sequence } = lease.bookmark();
+        put_bookmark(self.waiting_of(&lease.queue, verdict), publisher.get(), sequence);
+        self.waiting_count += 1;
+    }
+
+    /// Asks for longer leases of those that are still ours; `None`: for as long as the queue grants. Gives the frames.
+    pub fn extend(&mut self, leases: &[Arc<Lease>], period: Option<Duration>, now: Instant) -> Vec<u8> {
+        let mut by_queue = ByQueue::default();
+        for lease in leases {
+            if self.held.contains_key(&key_of(lease)) && !lease.is_lost(now) {
+                lease.set_period(now, period.or(lease.period()));
+                self.watch(lease);
+                by_queue.put(lease);
+            }
+        }
+        // 0 means the period of the queue. So a period below a millisecond is sent as one millisecond.
+        let to_ms = |period: Duration| u64::try_from(period.as_millis()).unwrap_or(u64::MAX - 1).max(1);
+        let period_ms = period.map_or(0, to_ms);
+        let mut out = Vec::new();
+        for (queue, leases) in &by_queue.0 {
+            for bookmarks in pieces(&bookmarks_of(leases)) {
+                let extend = Extend { period_ms, command: 0, acks: Acks(0), queue, bookmarks };
+                Command::Extend(extend).encode(&mut out);
+            }
+        }
+        out
+    }
+
+    /// Renews a lease that the program has begun, and those that have run for a while: a program that begins one message after the other
+    /// does not cost a command for each. Gives the frames; `command` numbers them.
+    pub fn renew(&mut self, begun: &Arc<Lease>, now: Instant, command: impl FnMut() -> u32) -> Vec<u8> {
+        let mut by_queue = ByQueue::default();
+        if self.held.get(&key_of(begun)).is_some_and(|held| Arc::ptr_eq(held, begun)) {
+            by_queue.put(begun);
+        }
+        let others = self.held.values().filter(|lease| !Arc::ptr_eq(lease, begun));
+        others.filter(|lease| lease.may_renew(now)).for_each(|lease| by_queue.put(lease));
+        self.ask(by_queue, now, command)
+    }
+
+    /// Renews the leases that need it, and gives back the messages that cannot begin any more. Gives the frames; `command` numbers them.
+    pub fn attend(
+        &mut self,
+        now: Instant,
+        mut command: impl FnMut() -> u32,
+        events: &mut VecDeque<Event>,
+    ) -> Vec<u8> {
+        if self.attends_at.is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        let (mut renewed, mut returned) = (ByQueue::default(), ByQueue::default());
+        self.attends_at = None;
+        for lease in self.held.values() {
+            if lease.must_return(now) {
+                returned.put(lease);
+            } else if lease.must_renew(now) {
+                renewed.put(lease);
+            }
+        }
+        let mut frames = self.ask(renewed, now, &mut command);
+        frames.extend(self.give_back(returned, command, events));
+        self.attends_at = self.held.values().filter_map(|lease| lease.needs_attention_at()).min();
+        frames
+    }
+
+    /// Gives back the messages of a subscription that the program has not begun. Gives the frames; `command` numbers them.
+    pub fn give_back_unbegun(
+        &mut self,
+        subscription: u32,
+        command: impl FnMut() -> u32,
+        events: &mut VecDeque<Event>,
+    ) -> Vec<u8> {
+        let mut returned = ByQueue::default();
+        let of_it = self.held.values().filter(|lease| lease.subscription() == subscription);
+        of_it.for_each(|lease| returned.put(lease));
+        self.give_back(returned, command, events)
+    }
+
+    /// The frames of a verdict of the program that gives a message back.
+    pub fn cancel(&mut self, lease: &Arc<Lease>, verdict: Verdict, command: u32) -> Vec<u8> {
+        let mut returned = ByQueue::default();
+        returned.put(lease);
+        self.put_returns(returned, verdict, || command)
+    }
+
+    /// The server has answered a command. Whether it was one of those that [`attend`](Self::attend) or [`cancel`](Self::cancel) made.
+    pub fn answered(&mut self, command: u32, is_done: bool) -> bool {
+        if let Some(index) = self.renewals.iter().position(|asked| asked.command == command) {
+            if let Some(Asked { at, leases, .. }) = self.renewals.remove(index)
+                && is_done
+            {
+                leases.iter().for_each(|lease| lease.confirm(at));
+            }
+            return true;
+        }
+        let index = self.returns.iter().position(|returned| returned.command == command);
+        index.and_then(|index| self.returns.remove(index)).is_some()
+    }
+
+    /// Acknowledgements that have waited long enough are sent with the next bytes.
+    pub fn tick(&mut self, now: Instant) {
+        if self.due.is_some_and(|due| due <= now) {
+            self.is_due = true;
+        }
+    }
+
+    /// Whether acknowledgements go out with the next bytes.
+    pub fn is_due(&self) -> bool {
+        self.is_due
+    }
+
+    /// The waiting verdicts, to be sent now.
+    pub fn take_waiting(&mut self) -> Vec<Waiting> {
+        (self.due, self.is_due, self.waiting_count) = (None, false, 0);
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Verdicts were sent. The client has settled `settled_count` messages now.
+    pub fn said(&mut self, verdicts: Waiting, settled_count: u64) {
+        self.said_count += verdicts.bookmarks.len() / BOOKMARK_SIZE;
+        self.said.push_back(Said { settled_count, verdicts });
+        while self.said_count > SAID_COUNT_MAX {
+            self.forget_first_said();
+        }
+    }
+
+    /// The first verdicts, up to this number of settled messages, are known to be durable.
+    pub fn confirmed(&mut self, settled_count: u64) {
+        while self.said.front().is_some_and(|said| said.settled_count <= settled_count) {
+            self.forget_first_said();
+        }
+        self.has_late &= !self.said.is_empty() || !self.waiting.is_empty();
+    }
+
+    /// Verdicts that were not sent.
+    pub fn waiting_count(&self) -> u64 {
+        self.waiting_count
+    }
+
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let due = self.due.filter(|_| !self.is_due);
+        due.into_iter().chain(self.attends_at).chain(self.losses.next_report()).min()
+    }
+
+    /// Reports the losses, once a minute at most.
+    pub fn report(&mut self, now: Instant, events: &mut VecDeque<Event>) {
+        if self.losses.next_report().is_some_and(|at| at <= now) {
+            self.losses.reported_at = Some(now);
+            let losses = std::mem::take(&mut self.losses.counts).into_iter();
+            events.extend(losses.map(|((queue, cause), count)| Event::LeasesLost { queue, cause, count }));
+        }
+    }
+
+    /// Whether the program has dealt with the message, or a command is on its way that gives this copy back. A message that was acknowledged
+    /// or expired is so again, if the server may not have heard it.
+    fn is_unwanted(&mut self, lease: &Lease) -> bool {
+        let is_it =
+            |queue: &Arc<str>, bookmarks: &[u8]| *queue == lease.queue && has(bookmarks, lease.bookmark());
+        if self.returns.iter().any(|returned| is_it(&returned.queue, &returned.bookmarks)) {
+            return true;
+        }
+        if lease.deliveries() < 2 && !self.has_late {
+            return false;
+        }
+        let is_given = |given: &Waiting| !given.verdict.gives_back() && is_it(&given.queue, &given.bookmarks);
+        if self.waiting.iter().any(is_given) {
+            self.is_due = true;
+            return true;
+        }
+        let said = self.said.iter().map(|said| &said.verdicts).find(|given| is_given(given));
+        let Some(verdict) = said.map(|given| given.verdict) else { return false };
+        self.keep(lease, verdict);
+        self.is_due = true;
+        true
+    }
+
+    /// The client does not hold the message any more. Whether the program never sees it.
+    fn lose(&mut self, lease: &Arc<Lease>, cause: LossCause) -> bool {
+        let Some(lost) = lease.lose() else { return false };
+        let count = self.losses.counts.entry((lease.queue.clone(), cause)).or_default();
+        match lost {
+            Lost::Unbegun => {
+                count.unbegun += 1;
+                *self.unseen.entry(lease.subscription()).or_default() += 1;
+            }
+            Lost::Begun => count.begun += 1,
+            Lost::Outrun => {
+                count.begun += 1;
+                self.outrun.insert(key_of(lease), lease.clone());
+            }
+        }
+        lost == Lost::Unbegun
+    }
+
+    /// A subscription has ended.
+    fn forget(&mut self, subscription: u32) {
+        self.unseen.remove(&subscription);
+        self.outrun.retain(|(of, ..), _| *of != subscription);
+    }
+
+    /// Sees to it that a lease gets what it needs.
+    fn watch(&mut self, lease: &Lease) {
+        if let Some(at) = lease.needs_attention_at() {
+            self.attends_at = Some(self.attends_at.map_or(at, |other| other.min(at)));
+        }
+    }
+
+    /// Notes a verdict of the program. Another copy of the message is settled with it, and the program must not see it.
+    fn take(&mut self, lease: &Lease, verdict: Verdict, events: &mut VecDeque<Event>) -> Word {
+        let word = lease.settle(verdict);
+        let key = key_of(lease);
+        match word {
+            // `attends_at` stays: a new time for each message would wake the thread of the client for each.
+            Word::InTime => drop(self.held.remove(&key)),
+            Word::Late => {
+                self.has_late = true;
+                self.outrun.remove(&key);
+                let is_copied = self.held.get(&key).is_some_and(|copy| copy.queue == lease.queue);
+                if is_copied && !verdict.gives_back() && self.held[&key].give_back() {
+                    self.held.remove(&key);
+                    note_dropped(lease.subscription(), events);
+                }
+            }
+            Word::Repeated => (),
+        }
+        word
+    }
+
+    fn ask(&mut self, leases: ByQueue, now: Instant, mut command: impl FnMut() -> u32) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (queue, leases) in leases.0 {
+            for leases in leases.chunks(BOOKMARKS_PER_FRAME) {
+                let command = command();
+                let bytes = bookmarks_of(leases);
+                let Some(bookmarks) = Bookmarks::from_bytes(&bytes) else { continue };
+                let extend =
+                    Extend { period_ms: 0, command, acks: Acks::PROCESSED, queue: &queue, bookmarks };
+                Command::Extend(extend).encode(&mut out);
+                leases.iter().for_each(|lease| lease.ask(now));
+                self.renewals.push_back(Asked { command, at: now, leases: leases.to_vec() });
+            }
+        }
+        out
+    }
+
+    /// Gives back those of the messages that the program has not begun meanwhile.
+    fn give_back(
+        &mut self,
+        mut leases: ByQueue,
+        command: impl FnMut() -> u32,
+        events: &mut VecDeque<Event>,
+    ) -> Vec<u8> {
+        for (_, leases) in &mut leases.0 {
+            leases.retain(|lease| lease.give_back());
+            for lease in leases {
+                self.held.remove(&key_of(lease));
+                note_dropped(lease.subscription(), events);
+            }
+        }
+        self.put_returns(leases, Verdict::Release, command)
+    }
+
+    fn put_returns(
+        &mut self,
+        leases: ByQueue,
+        verdict: Verdict,
+        mut command: impl FnMut() -> u32,
+    ) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (queue, leases) in leases.0 {
+            for leases in leases.chunks(BOOKMARKS_PER_FRAME) {
+                let command = command();
+                let bookmarks = bookmarks_of(leases);
+                let Some(messages) = Bookmarks::from_bytes(&bookmarks).map(Selection::Bookmarks) else {
+                    continue;
+                };
+                let settle = Settle { verdict, command, acks: Acks::PROCESSED, queue: &queue, messages };
+                Command::Settle(settle).encode(&mut out);
+                self.returns.push_back(Returned { command, queue: queue.clone(), bookmarks });
+            }
+        }
+        out
+    }
+
+    fn forget_first_said(&mut self) {
+        if let Some(said) = self.said.pop_front() {
+            self.said_count -= said.verdicts.bookmarks.len() / BOOKMARK_SIZE;
+        }
+    }
+
+    fn waiting_of(&mut self, queue: &Arc<str>, verdict: Verdict) -> &mut Vec<u8> {
+        let is_it = |waiting: &Waiting| waiting.verdict == verdict && waiting.queue == *queue;
+        let at = self.waiting.iter().position(is_it).unwrap_or_else(|| {
+            self.waiting.push(Waiting { queue: queue.clone(), verdict, bookmarks: Vec::new() });
+            self.waiting.len() - 1
+        });
+        &mut self.waiting[at].bookmarks
+    }
+}
+
+/// The program must not see a message, because it has dealt with another copy.
+pub(super) struct Unwanted;
+
+/// Leases, grouped by their queues.
+#[derive(Default)]
+struct ByQueue(Vec<(Arc<str>, Vec<Arc<Lease>>)>);
+
+impl ByQueue {
+    fn put(&mut self, lease: &Arc<Lease>) {
+        let at = self.0.iter().position(|(queue, _)| *queue == lease.queue).unwrap_or_else(|| {
+            self.0.push((lease.queue.clone(), Vec::new()));
+            self.0.len() - 1
+        });
+        self.0[at].1.push(lease.clone());
+    }
+}
+
+impl Losses {
+    fn next_report(&self) -> Option<Instant> {
+        let at = self.reported_at.map_or(Instant(0), |at| at + REPORT_INTERVAL);
+        (!self.counts.is_empty()).then_some(at)
+    }
+}
+
+/// The program must not see some messages of a subscription, which may wait for it.
+fn note_dropped(subscription: u32, events: &mut VecDeque<Event>) {
+    if !matches!(events.back(), Some(Event::Dropped { subscription: last }) if *last == subscription) {
+        events.push_back(Event::Dropped { subscription });
+    }
+}
+
+fn key_of(lease: &Lease) -> Key {
+    let Bookmark { publisher, sequence } = lease.bookmark();
+    (lease.subscription(), publisher.get(), sequence)
+}
+
+fn bookmarks_of(leases: &[Arc<Lease>]) -> Vec<u8> {
+    let mut bookmarks = Vec::with_capacity(leases.len() * BOOKMARK_SIZE);
+    for lease in leases {
+        let Bookmark { publisher, sequence } = lease.bookmark();
+        put_bookmark(&mut bookmarks, publisher.get(), sequence);
+    }
+    bookmarks
+}
+
+fn has(bookmarks: &[u8], bookmark: Bookmark) -> bool {
+    let mut bytes = Vec::with_capacity(BOOKMARK_SIZE);
+    put_bookmark(&mut bytes, bookmark.publisher.get(), bookmark.sequence);
+    bookmarks.chunks_exact(BOOKMARK_SIZE).any(|other| other == bytes)
+}
+
+/// Bookmarks, as many at a time as go into one frame.
+pub(super) fn pieces(bookmarks: &[u8]) -> impl Iterator<Item = Bookmarks<'_>> {
+    bookmarks.chunks(BEGUN_SIZE_MAX).filter_map(Bookmarks::from_bytes)
+}
