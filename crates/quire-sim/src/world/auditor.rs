@@ -11,6 +11,7 @@
 //! - Q5: a queue delivers a message that was published with a delay when the delay is over, and not before.
 //! - G3: a journal file is removed only when no queue and no subscription needs it. A reader that was not connected meanwhile continues
 //!   after it.
+//! - Q2: workers that fetch ahead: see [`jobs`].
 //! - Ordinary subscribers see each publisher's messages in order, each once in the life of a connection.
 
 use std::collections::{BTreeMap, HashMap};
@@ -22,6 +23,7 @@ use quire_types::time::{Instant, Now};
 use super::Canary;
 use super::client::Client;
 use super::delays::{ClockSteps, Delayed, delay_ns_of};
+use super::jobs;
 use super::last_values::Ledger;
 use crate::random::Random;
 
@@ -70,6 +72,8 @@ pub(super) struct Auditor {
     pub clock_steps: ClockSteps,
     /// The checks of last-value topics.
     pub last_values: Ledger,
+    /// The checks of workers that fetch ahead.
+    pub jobs: jobs::Ledger,
     /// The first violation, if there was one.
     fault: Option<String>,
 }
@@ -163,6 +167,7 @@ impl Auditor {
             delivered: 0,
             clock_steps: ClockSteps::default(),
             last_values,
+            jobs: jobs::Ledger::default(),
             fault: None,
         }
     }
@@ -190,6 +195,11 @@ impl Auditor {
     /// Whether clients lose the delays of messages.
     pub fn forgets_delays(&self) -> bool {
         self.canary == Some(Canary::ForgottenDelay)
+    }
+
+    /// Whether the leases of workers are not renewed, and what cannot begin does not go back.
+    pub fn stops_timers_of_workers(&self) -> bool {
+        self.canary == Some(Canary::ForgottenLeases)
     }
 
     /// A client has taken it. `now`: with its delay, if it has one.
@@ -360,6 +370,7 @@ impl Auditor {
             return Err(fault.clone());
         }
         self.last_values.verdict()?;
+        self.jobs.verdict()?;
         let witness = clients.iter().find_map(Client::witness).ok_or("nobody read the log at the end")?;
         let log = self.whole_log(&self.streams[witness].got);
         self.check_log(&log)?;

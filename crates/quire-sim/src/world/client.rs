@@ -11,10 +11,10 @@ use quire_types::time::Now;
 
 use super::auditor::{Auditor, Condition, Start, StreamId, Value, Want};
 use super::delays::new_delay;
-use super::last_values;
 use super::network::Network;
 use super::server::Server;
 use super::worker::Worker;
+use super::{jobs, last_values};
 use crate::random::Random;
 
 /// The longest time for which a client that uses last-value topics reads nothing.
@@ -29,6 +29,8 @@ pub(super) struct Client {
     is_settling: bool,
     /// Reads nothing before this time.
     reads_from: u64,
+    /// The connection of a worker was noted as slow or silent.
+    is_disturbed: bool,
 }
 
 enum Program {
@@ -36,6 +38,7 @@ enum Program {
     Read(Reader),
     Work(Worker),
     LastValues(last_values::Program),
+    Jobs(jobs::Program),
 }
 
 #[derive(Default)]
@@ -83,6 +86,11 @@ impl Client {
         Client::new(name, Program::LastValues(program), random, now)
     }
 
+    /// A client that publishes or works on jobs.
+    pub fn jobs(name: String, program: jobs::Program, random: &mut Random, now: Now) -> Self {
+        Client::new(name, Program::Jobs(program), random, now)
+    }
+
     /// The reader stays paused for seconds.
     pub fn linger(&mut self) {
         if let Program::Read(reader) = &mut self.program {
@@ -101,7 +109,15 @@ impl Client {
 
     fn new(name: String, program: Program, random: &mut Random, now: Now) -> Self {
         let core = ClientCore::new(config(&name, random), now.instant);
-        Client { name, program, core, connection: None, is_settling: false, reads_from: 0 }
+        Client {
+            name,
+            program,
+            core,
+            connection: None,
+            is_settling: false,
+            reads_from: 0,
+            is_disturbed: false,
+        }
     }
 
     /// The stream of the reader of everything.
@@ -122,9 +138,11 @@ impl Client {
             Program::Read(reader) => reader.restart(&self.core, random.percent(50), auditor),
             Program::Work(worker) => worker.restart(),
             Program::LastValues(program) => program.restart(&mut auditor.last_values),
+            Program::Jobs(program) => program.restart(&self.name, &mut auditor.jobs),
         }
         self.core = ClientCore::new(config(&self.name, random), now.instant);
         self.connection = None;
+        self.is_disturbed = false;
     }
 
     /// From now on nothing new is begun, and nothing is held back.
@@ -160,6 +178,10 @@ impl Client {
                 reader.act(&self.name, &mut self.core, random, auditor, self.is_settling);
             }
             Program::Work(worker) => worker.act(&mut self.core, now, random, self.is_settling),
+            Program::Jobs(program) => {
+                let ledger = &mut auditor.jobs;
+                program.act(&self.name, &mut self.core, now.instant, ledger, self.is_settling);
+            }
             Program::LastValues(program) => {
                 if !self.is_settling && random.percent(2) {
                     // Shorter than the silence after which the server or the client ends the connection.
@@ -232,7 +254,13 @@ impl Client {
             let received = self.core.handle_received(now.instant, bytes.into());
             received.map_err(|error| format!("{} does not understand the server: {error}", self.name))?;
         }
-        let is_silent = self.core.handle_timeout(now.instant);
+        let is_worker = matches!(&self.program, Program::Jobs(program) if program.is_worker());
+        if is_worker && network.is_disturbed(connection) && !self.is_disturbed {
+            self.is_disturbed = true;
+            auditor.jobs.disturbed(&self.name);
+        }
+        let is_silent =
+            !(is_worker && auditor.stops_timers_of_workers()) && self.core.handle_timeout(now.instant);
         let mut bytes = Vec::new();
         self.core.poll_transmit(now.instant, &mut bytes);
         if !bytes.is_empty() {
@@ -248,6 +276,10 @@ impl Client {
             if let Program::Read(Reader { stream: Some(stream), .. }) = &self.program {
                 auditor.reconnected(*stream);
             }
+            if is_worker && !self.is_disturbed {
+                auditor.jobs.disturbed(&self.name);
+            }
+            self.is_disturbed = false;
         }
         Ok(is_busy)
     }
@@ -265,6 +297,7 @@ impl Client {
             (Program::LastValues(program), event) => {
                 program.take(&self.core, event, now, &mut auditor.last_values)
             }
+            (Program::Jobs(program), event) => program.take(&self.core, event, &mut auditor.jobs),
             _ => (),
         }
     }

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use quire_journal::{AllTopics, Position, Reader, Record, RecordKind};
 use quire_queue::{LeaseEventKind, LeaseRun};
 
+use super::jobs::{self, Job, job_of};
 use super::server::AT_MOST_ONCE;
 
 /// The holders after the records so far.
@@ -18,13 +19,25 @@ struct Holders {
     /// By queue and message.
     holders: HashMap<(String, u64), String>,
     counted: u64,
+    /// The jobs in the log.
+    jobs: HashMap<u64, Job>,
+    /// How often the lease of a worker on a job ran out.
+    ran_out: HashMap<(String, Job), u64>,
 }
 
-/// Reads the journal. `lives` are its ends when its servers began. Returns the number of deliveries and ends of leases in it.
+/// The result of [`follow`].
+pub(super) struct Followed {
+    /// Deliveries and ends of leases.
+    pub count: u64,
+    /// How often the lease of a worker on a job ran out.
+    pub ran_out: HashMap<(String, Job), u64>,
+}
+
+/// Reads the journal. `lives` are its ends when its servers began.
 ///
 /// # Errors
 /// An impossible event, or a part of the journal that cannot be read.
-pub(super) fn follow(reader: &Reader, lives: &[Position]) -> Result<u64, String> {
+pub(super) fn follow(reader: &Reader, lives: &[Position]) -> Result<Followed, String> {
     let (mut all, mut lives) = (Holders::default(), lives.iter().peekable());
     let mut cursor = reader.cursor(Position::ZERO);
     // The first entries about older messages were removed together with the files that held them.
@@ -35,12 +48,17 @@ pub(super) fn follow(reader: &Reader, lives: &[Position]) -> Result<u64, String>
             while lives.next_if(|begin| record.position > **begin).is_some() {
                 all.holders.retain(|(queue, _), _| queue == AT_MOST_ONCE);
             }
+            if record.kind == RecordKind::Publish
+                && let Some(job) = job_of(record.data)
+            {
+                all.jobs.insert(record.position.get(), job);
+            }
             if record.kind == RecordKind::Lease {
                 all.take(&record, removed)?;
             }
         }
     }
-    Ok(all.counted)
+    Ok(Followed { count: all.counted, ran_out: all.ran_out })
 }
 
 impl Holders {
@@ -49,6 +67,11 @@ impl Holders {
             let run = run.map_err(|error| format!("record {}: {error}", record.position))?;
             for position in run.first.max(removed.next()).get()..=run.last.get() {
                 self.counted += 1;
+                if let (jobs::QUEUE, LeaseEventKind::RanOut) = (record.topic, run.kind)
+                    && let Some(job) = self.jobs.get(&position)
+                {
+                    *self.ran_out.entry((run.consumer.to_owned(), *job)).or_default() += 1;
+                }
                 self.take_one(record.topic, position, &run)
                     .map_err(|reason| format!("record {}: message {position} {reason}", record.position))?;
             }

@@ -10,6 +10,7 @@ mod auditor;
 mod client;
 mod delays;
 mod holders;
+mod jobs;
 mod last_values;
 mod network;
 mod operator;
@@ -69,6 +70,10 @@ pub enum Canary {
     SkippedDifference,
     /// Conflated subscriptions see a message that is older than the one before.
     OlderMessage,
+    /// The timers of workers that fetch ahead stand still: their leases are not renewed.
+    ForgottenLeases,
+    /// Workers begin messages whose leases are lost.
+    BegunLost,
 }
 
 /// How long things go wrong, in virtual time, and how long everything may then take to be well, or the next message to leave a queue.
@@ -132,7 +137,7 @@ pub fn play(seed: u64, canary: Option<Canary>) -> Result<Played, String> {
     world.trouble(&mix)?;
     world.peace()?;
     world.auditor.verdict(&world.clients)?;
-    world.played.leases = world.server.judge_leases()?;
+    world.played.leases = world.server.judge_leases(&world.auditor)?;
     Ok(world.played())
 }
 
@@ -200,13 +205,20 @@ impl World {
         {
             clients.push(Client::last_values(name, program, &mut last_values, clock.now()));
         }
+        let mut jobs = Random::new(seed ^ 0x006a_u64.rotate_left(40));
+        let has_jobs = jobs.percent(50);
+        if has_jobs {
+            for (name, program) in jobs::Program::draw_all(&mut jobs, canary) {
+                clients.push(Client::jobs(name, program, &mut jobs, clock.now()));
+            }
+        }
         let ledger = Ledger::new(topics.clone(), canary, last_values.number());
         let visitors = (0..visitor_count)
             .map(|number| Visitor::new(FIRST_VISITOR + number as usize, Random::new(apart.number())));
         World {
             visitors: visitors.collect(),
             operator,
-            server: Server::new(disk.clone(), backlog_max, rules, topics, canary),
+            server: Server::new(disk.clone(), backlog_max, rules, topics, has_jobs, canary),
             network: Network::new(random.number()),
             auditor: Auditor::new(canary, random.number(), ledger),
             random,
@@ -398,6 +410,7 @@ impl World {
             hung_syncs: self.server.hung_count(),
             stalls: self.network.stall_count(),
             visits: self.visitors.iter().map(Visitor::visit_count).sum(),
+            runs: self.auditor.jobs.run_count(),
             defined: self.operator.as_ref().map_or(0, Operator::answer_count),
             ..self.played
         }
@@ -473,6 +486,8 @@ mod tests {
             Canary::SkippedMove,
             Canary::SkippedDifference,
             Canary::OlderMessage,
+            Canary::ForgottenLeases,
+            Canary::BegunLost,
         ] {
             assert_eq!(found(canary), 4, "{canary:?}");
         }

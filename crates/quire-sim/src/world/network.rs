@@ -117,6 +117,13 @@ impl Network {
         self.links.get(&connection).is_some_and(|link| link.client_open)
     }
 
+    /// Whether bytes of the connection are slow, or do not arrive.
+    pub fn is_disturbed(&self, connection: ConnectionId) -> bool {
+        self.links.get(&connection).is_none_or(|link| {
+            !link.carries() || link.up.byte_ns > 0 || link.down.byte_ns > 0 || link.server == ServerSide::Gone
+        })
+    }
+
     pub fn send_up(&mut self, connection: ConnectionId, now: u64, bytes: Vec<u8>) {
         if let Some(link) = self.links.get_mut(&connection).filter(|link| link.carries()) {
             link.up.put(now, bytes, &mut self.random);

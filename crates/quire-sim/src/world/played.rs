@@ -9,6 +9,8 @@ pub struct Played {
     pub delivered: u64,
     /// Messages of a queue whose acknowledgement by a worker was confirmed.
     pub acknowledged: u64,
+    /// Runs of handlers of workers that fetch ahead.
+    pub runs: u64,
     /// Deliveries and ends of leases in the journal.
     pub leases: u64,
     /// Power cuts.
@@ -70,11 +72,12 @@ impl Played {
         }
     }
 
-    pub(super) fn counters(&mut self) -> [&mut u64; 28] {
+    pub(super) fn counters(&mut self) -> [&mut u64; 29] {
         [
             &mut self.published,
             &mut self.delivered,
             &mut self.acknowledged,
+            &mut self.runs,
             &mut self.leases,
             &mut self.power_cuts,
             &mut self.kills,
@@ -106,15 +109,25 @@ impl Played {
 
 impl std::fmt::Display for Played {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Played { published, delivered, acknowledged, leases, power_cuts, kills, stops, poisoned, .. } =
-            self;
+        let Played {
+            published,
+            delivered,
+            acknowledged,
+            runs,
+            leases,
+            power_cuts,
+            kills,
+            stops,
+            poisoned,
+            ..
+        } = self;
         let Played { hung_syncs, cuts, silences, client_kills, clock_steps, stalls, visits, .. } = self;
         let Played { maintained, removed, cut_short, defined, .. } = self;
         let Played { queried, followed, left, differences, deleted, .. } = self;
         let Played { earlier, paged, conflated, replaced, .. } = self;
         write!(
             f,
-            "{published} messages published, {delivered} delivered, {acknowledged} acknowledged in queues, {leases} words of their holders; {power_cuts} power cuts, {kills} kills and {stops} stops of the server, \
+            "{published} messages published, {delivered} delivered, {acknowledged} acknowledged in queues, {runs} runs of handlers, {leases} words of their holders; {power_cuts} power cuts, {kills} kills and {stops} stops of the server, \
              {poisoned} failed disks, {hung_syncs} hung syncs, {cuts} cut and {silences} silent connections, {client_kills} killed clients, \
              {clock_steps} clock steps, {stalls} stalls, {visits} visits; {maintained} journal files maintained, {removed} of them removed, \
              {cut_short} jobs cut short, {defined} commands that create, alter and drop queues; \

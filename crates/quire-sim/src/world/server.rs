@@ -16,7 +16,7 @@ use quire_types::time::{Instant, Now};
 use super::auditor::Auditor;
 use super::last_values::{self, Topic};
 use super::network::{Arrival, Network};
-use super::{Canary, SECOND_NS, holders, ns};
+use super::{Canary, SECOND_NS, holders, jobs, ns};
 use crate::disk::SimulatedDisk;
 use crate::random::Random;
 
@@ -41,6 +41,7 @@ pub(super) struct Server {
     removed: u64,
     cut_short: u64,
     last_values: Vec<Topic>,
+    has_jobs: bool,
     /// Nothing goes wrong any more.
     is_calm: bool,
     canary: Option<Canary>,
@@ -65,6 +66,7 @@ impl Server {
         backlog_max: u64,
         rules: Option<Random>,
         last_values: Vec<Topic>,
+        has_jobs: bool,
         canary: Option<Canary>,
     ) -> Self {
         Server {
@@ -79,6 +81,7 @@ impl Server {
             removed: 0,
             cut_short: 0,
             last_values,
+            has_jobs,
             is_calm: false,
             canary,
         }
@@ -118,14 +121,17 @@ impl Server {
         network.server_is_gone();
         let recorded = RecordedTopic::new("^recorded/", "json");
         let passing = RecordedTopic { recorded: false, ..RecordedTopic::new("^passing/", "json") };
+        let jobs = self.has_jobs.then(jobs::rule);
+        let mut queues = vec![at_least_once(random), at_most_once(random)];
+        queues.extend(self.has_jobs.then(jobs::settings));
         let config = BrokerConfig {
             transaction_log: TransactionLogConfig {
-                topics: [recorded, passing].into_iter().chain(last_values::rules()).collect(),
+                topics: [recorded, passing].into_iter().chain(last_values::rules()).chain(jobs).collect(),
                 journal_archive_directory: Some(ARCHIVE.into()),
                 maintenance: self.rules.as_mut().map(rules).unwrap_or_default(),
                 ..TransactionLogConfig::default()
             },
-            queues: vec![at_least_once(random), at_most_once(random)],
+            queues,
             sow_topics: last_values::settings(&self.last_values),
             transports: vec![TransportConfig {
                 max_client_backlog: self.backlog_max,
@@ -168,9 +174,11 @@ impl Server {
     ///
     /// # Errors
     /// What cannot have been.
-    pub fn judge_leases(&self) -> Result<u64, String> {
+    pub fn judge_leases(&self, auditor: &Auditor) -> Result<u64, String> {
         let running = self.running.as_ref().ok_or("no server is left")?;
-        holders::follow(&running.broker.journal().reader(), &self.lives)
+        let followed = holders::follow(&running.broker.journal().reader(), &self.lives)?;
+        auditor.jobs.judge(&followed.ran_out)?;
+        Ok(followed.count)
     }
 
     /// The process is gone between two instructions.

@@ -53,13 +53,14 @@ impl Worker {
                 self.entering = Some(command);
             }
         }
+        // It begins one half at once, whose leases end with their time. The client renews the leases of the others.
+        for lease in
+            self.held.iter().filter(|(value, _)| value % 2 == 0).filter_map(|(_, message)| message.lease())
+        {
+            core.begin(lease, now.instant);
+        }
         // A worker that leaves has begun some of its messages; the others are released.
         if !is_settling && random.percent(3) {
-            for lease in self.held.iter().filter_map(|(_, message)| message.lease()) {
-                if random.percent(50) {
-                    lease.begin();
-                }
-            }
             if let Some(subscription) = self.subscription.take() {
                 // Fails when the client is closed, which releases them as well.
                 let _ = core.unsubscribe(subscription);
