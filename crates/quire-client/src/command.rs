@@ -298,8 +298,16 @@ impl Commands {
     }
 
     /// Adds a command for every subscription that a new connection must enter, before the waiting commands. After them, subscriptions that
-    /// share a replay are resumed. Returns the number of subscriptions.
-    pub fn reenter(&mut self, subscriptions: &mut Subscriptions) -> usize {
+    /// share a replay are resumed. Pauses that the user asked for without a connection are done by this: the subscriptions are entered as the
+    /// last of them says. Returns the number of subscriptions.
+    pub fn reenter(&mut self, subscriptions: &mut Subscriptions, events: &mut VecDeque<Event>) -> usize {
+        self.waiting.retain(|id, command| {
+            let is_pause = matches!(command, Waiting::Pause { .. });
+            if is_pause {
+                events.push_back(Event::Answered { command: *id, result: Ok(()) });
+            }
+            !is_pause
+        });
         let groups = subscriptions.begin_connection();
         let mut count = 0;
         for number in subscriptions.accepted_numbers() {

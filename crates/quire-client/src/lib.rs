@@ -789,7 +789,7 @@ impl ClientCore {
         self.backoff.succeeded(now);
         // Sent before a waiting flush, because the flush also covers them.
         self.send_verdicts();
-        let subscription_count = self.commands.reenter(&mut self.subscriptions);
+        let subscription_count = self.commands.reenter(&mut self.subscriptions, &mut self.events);
         let publish_count = self.store.count();
         self.events.push_back(Event::LoggedOn { publish_count, subscription_count });
         for (command, frame) in self.commands.frames(&self.subscriptions) {
