@@ -167,7 +167,7 @@ impl QueueService {
         let (session_id, number) = (subscription.session, subscription.number);
         let queued = match &subscription.served_by {
             ServedBy::Queue(queued) => queued,
-            _ => match &subscription.left_queues {
+            _ => match cx.subscriptions.left_queues.get(id) {
                 Some(queued) => queued,
                 None => return Attempt::Void,
             },

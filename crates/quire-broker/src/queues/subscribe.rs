@@ -7,9 +7,9 @@ use quire_journal::Timestamp;
 use super::QueueService;
 use super::deliver::Pending;
 use super::filters::Answers;
-use crate::context::Context;
+use crate::context::{Context, Subscriptions};
 use crate::session::SessionId;
-use crate::subscription::{ServedBy, SubscriptionId};
+use crate::subscription::{ServedBy, Subscription, SubscriptionId};
 use quire_command::{Bookmarks, LeaseEnd, Reply};
 use quire_expression::filter::Filter;
 use quire_expression::topic::TopicSelector;
@@ -219,10 +219,10 @@ impl QueueService {
 impl Context {
     /// The part of a subscription that queues serve, or have served while it still holds messages of them.
     pub(super) fn queue_subscription(&mut self, id: SubscriptionId) -> Option<&mut QueueSubscription> {
-        let subscription = self.subscriptions.get_mut(id)?;
-        match &mut subscription.served_by {
-            ServedBy::Queue(queued) => Some(queued),
-            _ => subscription.left_queues.as_deref_mut(),
+        let Subscriptions { all, left_queues, .. } = &mut self.subscriptions;
+        match all.get_mut(id).filter(|subscription| !subscription.has_ended)? {
+            Subscription { served_by: ServedBy::Queue(queued), .. } => Some(queued),
+            _ => left_queues.get_mut(id),
         }
     }
 }

@@ -40,8 +40,6 @@ pub(crate) struct Subscription {
     pub(crate) select: Option<Select>,
     /// With which it was made.
     pub(crate) family: Family,
-    /// It was replaced by one that is not served by queues, and holds messages of those that served it before.
-    pub(crate) left_queues: Option<Box<QueueSubscription>>,
     /// The server has ended it. It gets no further message and is about to be removed.
     pub(crate) has_ended: bool,
 }

@@ -112,6 +112,6 @@ mod tests {
             .unwrap();
         assert_eq!(ended.status.signal(), Some(libc::SIGBUS), "{ended:?}");
         let said = String::from_utf8_lossy(&ended.stderr);
-        assert_eq!(said.matches("the disk cannot read the states of queues").count(), 1, "{said}");
+        assert_eq!(said.matches("the disk cannot read memory that was paged out").count(), 1, "{said}");
     }
 }

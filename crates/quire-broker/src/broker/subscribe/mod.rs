@@ -226,14 +226,11 @@ impl Broker {
         });
         let queue_before = match before.take_if(|served_by| matches!(served_by, ServedBy::Queue(_))) {
             Some(ServedBy::Queue(served_by)) => Some(*served_by),
-            _ => replaced
-                .and_then(|replaced| self.cx.subscription(replaced).left_queues.take())
-                .map(|left| *left),
+            _ => replaced.and_then(|replaced| self.cx.subscriptions.left_queues.remove(replaced)),
         };
         let mut left_queues = None;
         let queue_course = if queues.is_empty() {
-            left_queues =
-                queue_before.and_then(|before| self.queues.part(&mut self.cx, id, before)).map(Box::new);
+            left_queues = queue_before.and_then(|before| self.queues.part(&mut self.cx, id, before));
             None
         } else {
             let is_named = matches!(selector, TopicSelector::Pattern(_));
@@ -303,7 +300,6 @@ impl Broker {
             conflation,
             select,
             family: if is_bookmark { Family::Subscribe } else { Family::of(options) },
-            left_queues,
             has_ended: false,
         };
         let subscription_id = match replaced {
@@ -318,6 +314,9 @@ impl Broker {
                 new
             }
         };
+        if let Some(left) = left_queues {
+            self.cx.subscriptions.left_queues.insert(subscription_id, left);
+        }
         self.cx.count_patterns(subscription_id);
         self.bookmarks.set_until(&mut self.cx, subscription_id, until);
         let granted = self.queues.attach(&mut self.cx, subscription_id);
@@ -379,15 +378,16 @@ impl Broker {
         self.bookmarks.clear_until(&mut self.cx, id);
         let Some(subscription) = self.cx.subscriptions.all.remove(id) else { return };
         self.cx.session(subscription.session).subscriptions.remove(&subscription.number);
-        self.leave_queues(subscription);
+        self.leave_queues(id, subscription);
     }
 
     /// A subscription that ends is not one of its queues any more, nor of those that it had left.
-    fn leave_queues(&mut self, subscription: Subscription) {
-        let Subscription { served_by, left_queues, .. } = subscription;
-        let served_by = if let ServedBy::Queue(queued) = served_by { Some(queued) } else { None };
-        for queued in served_by.into_iter().chain(left_queues) {
+    fn leave_queues(&mut self, id: SubscriptionId, subscription: Subscription) {
+        if let ServedBy::Queue(queued) = subscription.served_by {
             self.queues.leave(&mut self.cx, *queued);
+        }
+        if let Some(queued) = self.cx.subscriptions.left_queues.remove(id) {
+            self.queues.leave(&mut self.cx, queued);
         }
     }
 
@@ -402,7 +402,7 @@ impl Broker {
             self.cx.timers.clear(Timer::Conflated(subscription));
             self.bookmarks.clear_until(&mut self.cx, subscription);
             if let Some(removed) = self.cx.subscriptions.all.remove(subscription) {
-                self.leave_queues(removed);
+                self.leave_queues(subscription, removed);
             }
         }
         self.queues.forget_session(id);
