@@ -127,13 +127,13 @@ def test_grep_prints_what_matches_and_says_when_nothing_does(command: Command, d
 
 
 def test_grep_lists_the_messages_that_no_filter_can_read(command: Command, tmp_path: Path) -> None:
-    directory = tmp_path / "odd" / "journal"
+    directory = tmp_path / "odd"
     config = quire.Config(
         transaction_log={
             "topic": [{"name": "x", "message_type": "xml"}, {"name": "^", "message_type": "json"}],
         }
     )
-    with quire.Client(f"file:{directory.parent}", config=config) as client:
+    with quire.Client(f"file:{directory}", config=config) as client:
         client.publish("x", b"\xef\xbb\xbf<o><id>1</id></o>")
         client.publish("x", b"<o><id>2</o>")
         client.publish("j", {"id": 3})

@@ -155,8 +155,8 @@ def client_ls(*, subscriptions: bool = False, url: Url = None, json: Json = Fals
     Parameters
     ----------
     subscriptions
-        List the subscriptions of the connections, with the lag of each replay and the outstanding messages of each
-        queue subscription. The lag counts the records of all topics.
+        List the subscriptions of the connections, with the lag of replays and the messages that queues have sent.
+        The lag counts the records of all topics.
     """
     with quire.Client(url or default_url()) as client:
         found = client._subscription_figures() if subscriptions else client._clients()
