@@ -276,8 +276,11 @@ impl Client {
             if let Program::Read(Reader { stream: Some(stream), .. }) = &self.program {
                 auditor.reconnected(*stream);
             }
-            if is_worker && !self.is_disturbed {
-                auditor.jobs.disturbed(&self.name);
+            if is_worker {
+                if !self.is_disturbed {
+                    auditor.jobs.disturbed(&self.name);
+                }
+                auditor.jobs.disconnected(&self.name);
             }
             self.is_disturbed = false;
         }

@@ -61,6 +61,8 @@ pub(super) struct Ledger {
     begun: HashMap<(String, Job), u64>,
     /// How often the connection of a worker was slow, silent or lost.
     disturbances: HashMap<String, u64>,
+    /// The workers whose present connection is slow or silent. Renewals and deliveries arrive late on it, so its leases prove nothing.
+    disturbed: HashSet<String>,
     /// The jobs that the process of a worker has acknowledged.
     acknowledged: HashMap<String, HashSet<Job>>,
     fault: Option<String>,
@@ -96,9 +98,10 @@ impl Ledger {
     fn begin(&mut self, worker: &str, job: Job, lease: &Arc<Lease>, is_renewed: bool, now: Instant) {
         self.jobs[job].run_count += 1;
         *self.begun.entry((worker.to_owned(), job)).or_default() += 1;
+        let is_disturbed = self.disturbed.contains(worker);
         let others = self.runs.iter().filter(|run| run.job == job);
         let first = others.clone().find(|run| {
-            let is_held = !run.is_disturbed && !run.lease.is_lost(now + TRAVEL);
+            let is_held = !is_disturbed && !run.is_disturbed && !run.lease.is_lost(now + TRAVEL);
             is_held || (run.worker == worker && run.is_renewed)
         });
         if let Some(Run { worker: first, .. }) = first {
@@ -108,7 +111,7 @@ impl Ledger {
             self.fault.get_or_insert(format!("job {job} begins on {worker}, which has acknowledged it"));
         }
         let (worker, lease) = (worker.to_owned(), lease.clone());
-        self.runs.push(Run { job, worker, lease, is_renewed, is_disturbed: false });
+        self.runs.push(Run { job, worker, lease, is_renewed, is_disturbed });
     }
 
     fn end(&mut self, worker: &str, job: Job, lease: &Arc<Lease>, is_acknowledged: bool) {
@@ -121,13 +124,20 @@ impl Ledger {
 
     /// The connection of a worker is slow, silent or lost.
     pub fn disturbed(&mut self, worker: &str) {
+        self.disturbed.insert(worker.to_owned());
         *self.disturbances.entry(worker.to_owned()).or_default() += 1;
         self.runs.iter_mut().filter(|run| run.worker == worker).for_each(|run| run.is_disturbed = true);
+    }
+
+    /// The connection of a worker is over. The next one may be a good one.
+    pub fn disconnected(&mut self, worker: &str) {
+        self.disturbed.remove(worker);
     }
 
     /// The process of a worker is gone.
     fn killed(&mut self, worker: &str) {
         self.disturbed(worker);
+        self.disconnected(worker);
         self.runs.retain(|run| run.worker != worker);
         self.acknowledged.remove(worker);
     }

@@ -127,11 +127,13 @@ impl Log {
     pub fn draw_earlier(&self, granularity_ns: u64, random: &mut Random) -> Option<(String, Earlier)> {
         let last = self.changes.last()?;
         let change = &self.changes[random.below(self.changes.len() as u64) as usize];
-        // Texts have whole microseconds.
-        let named_ns = change.timestamp_ns / 1_000 * 1_000;
-        if named_ns >= last.timestamp_ns {
+        // The time of the last change can be that of the server still, and then the state is the current one: its lifetimes end by the
+        // clock, which may be behind the log.
+        if change.timestamp_ns >= last.timestamp_ns {
             return None;
         }
+        // Texts have whole microseconds.
+        let named_ns = change.timestamp_ns / 1_000 * 1_000;
         let is_bookmark = change.row.is_some() && random.percent(50);
         let asked_ns = if is_bookmark { change.timestamp_ns } else { named_ns };
         let text = if is_bookmark { change.bookmark.to_string() } else { Timestamp(named_ns).to_string() };
