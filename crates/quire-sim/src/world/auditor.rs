@@ -197,11 +197,6 @@ impl Auditor {
         self.canary == Some(Canary::ForgottenDelay)
     }
 
-    /// Whether the leases of workers are not renewed, and what cannot begin does not go back.
-    pub fn stops_timers_of_workers(&self) -> bool {
-        self.canary == Some(Canary::ForgottenLeases)
-    }
-
     /// A client has taken it. `now`: with its delay, if it has one.
     pub fn taken(&mut self, publisher: usize, topic: &'static str, now: Option<Now>) {
         let value = self.published_count();

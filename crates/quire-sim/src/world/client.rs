@@ -259,8 +259,7 @@ impl Client {
             self.is_disturbed = true;
             auditor.jobs.disturbed(&self.name);
         }
-        let is_silent =
-            !(is_worker && auditor.stops_timers_of_workers()) && self.core.handle_timeout(now.instant);
+        let is_silent = self.core.handle_timeout(now.instant);
         let mut bytes = Vec::new();
         self.core.poll_transmit(now.instant, &mut bytes);
         if !bytes.is_empty() {

@@ -31,6 +31,8 @@ const COUNT_MAX: u64 = 40;
 /// A run holds its lease by the clock of its client, which counts from the arrival. On the server it ends earlier, by the time that the
 /// message traveled.
 const TRAVEL: Duration = Duration::from_millis(5);
+/// In this time a verdict reaches the server: programs act every 20 ms at most.
+const VERDICT: Duration = Duration::from_millis(40);
 
 /// Number of a job.
 pub(super) type Job = usize;
@@ -57,8 +59,8 @@ pub(super) fn settings() -> QueueSettings {
 pub(super) struct Ledger {
     jobs: Vec<Known>,
     runs: Vec<Run>,
-    /// How often a worker has begun a job.
-    begun: HashMap<(String, Job), u64>,
+    /// How often the lease of a worker ran out while its handler worked on the job.
+    outran: HashMap<(String, Job), u64>,
     /// How often the connection of a worker was slow, silent or lost.
     disturbances: HashMap<String, u64>,
     /// The workers whose present connection is slow or silent. Renewals and deliveries arrive late on it, so its leases prove nothing.
@@ -97,7 +99,6 @@ impl Ledger {
 
     fn begin(&mut self, worker: &str, job: Job, lease: &Arc<Lease>, is_renewed: bool, now: Instant) {
         self.jobs[job].run_count += 1;
-        *self.begun.entry((worker.to_owned(), job)).or_default() += 1;
         let is_disturbed = self.disturbed.contains(worker);
         let others = self.runs.iter().filter(|run| run.job == job);
         let first = others.clone().find(|run| {
@@ -114,7 +115,11 @@ impl Ledger {
         self.runs.push(Run { job, worker, lease, is_renewed, is_disturbed });
     }
 
-    fn end(&mut self, worker: &str, job: Job, lease: &Arc<Lease>, is_acknowledged: bool) {
+    /// `is_late`: the lease is over, or is over before the verdict arrives.
+    fn end(&mut self, worker: &str, job: Job, lease: &Arc<Lease>, is_acknowledged: bool, is_late: bool) {
+        if is_late {
+            *self.outran.entry((worker.to_owned(), job)).or_default() += 1;
+        }
         self.runs.retain(|run| !Arc::ptr_eq(&run.lease, lease));
         if is_acknowledged {
             self.jobs[job].is_done = true;
@@ -164,14 +169,14 @@ impl Ledger {
     /// `ran_out`: how often the lease of a worker on a job ran out, by the journal.
     ///
     /// # Errors
-    /// A lease ran out on a job that its holder had not begun.
+    /// A lease ran out on a job on which its holder did not work.
     pub fn judge(&self, ran_out: &HashMap<(String, Job), u64>) -> Result<(), String> {
         for ((worker, job), count) in ran_out {
-            let begun = self.begun.get(&(worker.clone(), *job)).copied().unwrap_or_default();
+            let outran = self.outran.get(&(worker.clone(), *job)).copied().unwrap_or_default();
             let excused = self.disturbances.get(worker).copied().unwrap_or_default();
-            if *count > begun + excused {
+            if *count > outran + excused {
                 return Err(format!(
-                    "{count} leases of {worker} on job {job} ran out, which it began {begun} times"
+                    "{count} leases of {worker} on job {job} ran out, {outran} of them while its handler ran"
                 ));
             }
         }
@@ -407,11 +412,12 @@ impl Worker {
         is_settling: bool,
     ) {
         let (Some(lease), Some(job)) = (message.lease(), job_of(message.data())) else { return };
+        let is_late = lease.is_lost(now + VERDICT);
         let fails = !is_settling && self.random.percent(10);
         let verdict = if fails { Verdict::Cancel } else { Verdict::Acknowledge };
         // Fails when the client is closed, which gives the job back.
         let is_settled = core.settle(lease, verdict, now).is_ok();
-        ledger.end(name, job, lease, is_settled && !fails);
+        ledger.end(name, job, lease, is_settled && !fails, is_late);
     }
 
     fn take(&mut self, event: Event) {

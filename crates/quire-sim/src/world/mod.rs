@@ -70,8 +70,6 @@ pub enum Canary {
     SkippedDifference,
     /// Conflated subscriptions see a message that is older than the one before.
     OlderMessage,
-    /// The timers of workers that fetch ahead stand still: their leases are not renewed.
-    ForgottenLeases,
     /// Workers begin messages whose leases are lost.
     BegunLost,
 }
@@ -486,12 +484,9 @@ mod tests {
             Canary::SkippedMove,
             Canary::SkippedDifference,
             Canary::OlderMessage,
-            Canary::ForgottenLeases,
             Canary::BegunLost,
         ] {
-            // A lost connection excuses a lease that runs out, and most worlds lose some.
-            let least = if canary == Canary::ForgottenLeases { 1 } else { 4 };
-            assert!(found(canary) >= least, "{canary:?}");
+            assert_eq!(found(canary), 4, "{canary:?}");
         }
     }
 }
