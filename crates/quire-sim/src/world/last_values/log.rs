@@ -127,8 +127,8 @@ impl Log {
     pub fn draw_earlier(&self, granularity_ns: u64, random: &mut Random) -> Option<(String, Earlier)> {
         let last = self.changes.last()?;
         let change = &self.changes[random.below(self.changes.len() as u64) as usize];
-        // The time of the last change can be that of the server still, and then the state is the current one: its lifetimes end by the
-        // clock, which may be behind the log.
+        // A server whose clock was set back gives the time of the last change to the next ones, too. The state at this time is the current
+        // one, and its lifetimes end by the clock.
         if change.timestamp_ns >= last.timestamp_ns {
             return None;
         }
