@@ -61,7 +61,7 @@ pub(super) struct AllLeftOut {
     by_queue: BTreeMap<QueueId, LeftOut>,
     /// The queues that left the configuration with messages, as `queues.ack` has them.
     absent: Vec<QueuePoint>,
-    /// Those among them that were dropped, and who waits until `queues.ack` says so.
+    /// Dropped queues among them, each with the requester, which waits until `queues.ack` is written without them.
     dropped: Vec<(Requester, QueuePoint)>,
     /// The part of `dropped` that the write of `queues.ack` under way leaves out.
     writing: Vec<(Requester, QueuePoint)>,

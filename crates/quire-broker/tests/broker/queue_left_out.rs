@@ -47,7 +47,7 @@ fn with(settings: QueueSettings) -> BrokerConfig {
     queue_config([settings])
 }
 
-/// Publishes `{"i": i}` to `jobs/0` or `jobs/1`, by turns.
+/// Publishes `{"i": i}` to `jobs/0` and `jobs/1` in alternation.
 fn publish(pair: &mut Pair, numbers: std::ops::RangeInclusive<u64>) {
     numbers.for_each(|i| pair.publish(1, i, &format!("jobs/{}", i % 2), &format!("{{\"i\":{i}}}")));
     pair.turn();

@@ -16,7 +16,7 @@ fn start(settings: QueueSettings) -> Pair {
     pair
 }
 
-/// Cancels every message that the worker gets, so many times.
+/// Cancels all messages of the worker, and repeats this `times` times.
 fn cancel(pair: &mut Pair, times: usize) {
     for _ in 0..times {
         let held = pair.take_queued(2);
