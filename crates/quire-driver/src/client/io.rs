@@ -413,37 +413,31 @@ fn disconnected(shared: &Shared, code: &'static str, reason: String) {
         State::Connected => {
             inner.lost_at = Some(Instant::now());
             inner.warned_at = inner.lost_at;
-            log::warn!(
-                target: "quire.client",
-                quire_client = inner.core.name(),
-                quire_address = inner.address.as_str(),
-                quire_code = code,
-                quire_unpersisted = inner.core.unpersisted_count();
-                "client {:?}: lost the connection to {}: {reason}; publishes that are not known to be persisted: {}",
-                inner.core.name(),
-                inner.address,
-                inner.core.unpersisted_count()
-            );
+            warn(&inner, code, format_args!("lost the connection to {}: {reason}", inner.address));
         }
         State::Reconnecting | State::Closed(_) => (),
     }
     if inner.is_to_warn(shared) {
         inner.warned_at = Some(Instant::now());
-        log::warn!(
-            target: "quire.client",
-            quire_client = inner.core.name(),
-            quire_address = inner.address.as_str(),
-            quire_code = code,
-            quire_unpersisted = inner.core.unpersisted_count();
-            "client {:?}: no connection to {}: {reason}; it tries again; publishes that are not known to be persisted: {}",
-            inner.core.name(),
-            inner.address,
-            inner.core.unpersisted_count()
-        );
+        warn(&inner, code, format_args!("no connection to {}: {reason}; it tries again", inner.address));
     }
     shared.dispatch(&mut inner);
     // Callers wait for the outcome of the first attempts, of which the core has no event.
     shared.announce();
+}
+
+/// Logs `text` about the connection, with the client, the address, the code and the number of unpersisted publishes as fields.
+fn warn(inner: &Inner, code: &str, text: std::fmt::Arguments<'_>) {
+    log::warn!(
+        target: "quire.client",
+        quire_client = inner.core.name(),
+        quire_address = inner.address.as_str(),
+        quire_code = code,
+        quire_unpersisted = inner.core.unpersisted_count();
+        "client {:?}: {text}; publishes that are not known to be persisted: {}",
+        inner.core.name(),
+        inner.core.unpersisted_count()
+    );
 }
 
 /// The reads of a turn that is not limited otherwise.
