@@ -168,6 +168,21 @@ fn xml_attributes_can_be_assigned_and_keep_the_text_of_their_element() {
 }
 
 #[test]
+fn texts_of_xml_between_which_an_element_is_removed_do_not_become_the_end_of_a_section() {
+    for (data, expected) in [
+        ("<o>]]<n/>><n/></o>", "<o>]]<n>1</n>></o>"),
+        ("<o><n/>]]<n/>></o>", "<o><n>1</n>]]&gt;</o>"),
+        ("<o><n/>]<n/>]></o>", "<o><n>1</n>]]&gt;</o>"),
+        ("<o><n/>]<n/>]<n/>></o>", "<o><n>1</n>]]&gt;</o>"),
+        ("<o><n/>]]<n/><n/>></o>", "<o><n>1</n>]]&gt;</o>"),
+        ("<o><n/>]<n/>></o>", "<o><n>1</n>]></o>"),
+        ("<o><n/>]<n/>]]</o>", "<o><n>1</n>]]]</o>"),
+    ] {
+        assert_eq!(applied_text(MessageType::Xml, &["1 AS /o/n"], data), expected, "{data}");
+    }
+}
+
+#[test]
 fn enrichment_reads_the_previous_record() {
     let entries =
         ["IF(/qty < 0, /qty OF PREVIOUS, /qty) as /qty", "/qty - COALESCE([/qty] OF PREVIOUS, 0) AS /change"];

@@ -62,6 +62,22 @@ impl Layout for Xml {
         }
     }
 
+    fn remove(patch: &mut Patch<'_>, base: &Tree<'_>, member: u32) {
+        let node = base.node(member);
+        patch.copy_to(node.start);
+        patch.skip_to(node.end);
+        // The texts on both sides become one, in which `]]>` must not occur. Base text has none by itself.
+        let is_bracket = |byte: &&u8| **byte == b']';
+        let before = patch.out.iter().rev().take(2).take_while(is_bracket).count();
+        let after = patch.base[node.end as usize..].iter().take(2).take_while(is_bracket).count();
+        let angle = node.end + after as u32;
+        if before + after >= 2 && patch.base.get(angle as usize) == Some(&b'>') {
+            patch.copy_to(angle);
+            patch.out.extend_from_slice(b"&gt;");
+            patch.skip_to(angle + 1);
+        }
+    }
+
     fn write_member(out: &mut Vec<u8>, tree: &Tree<'_>, member: u32) {
         if tree.node(member).space == Space::Attribute {
             out.push(b' ');
