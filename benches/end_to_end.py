@@ -7,8 +7,9 @@
     python benches/end_to_end.py queue [--publishers 1] [--consumers 1] [--messages 2000000] [--size 512] [--record-leases]
     python benches/end_to_end.py queue-latency [--rate 2000] [--seconds 10] [--record-leases]
 
-Each prints one JSON object. Where hardware sets a bound, it is measured in the same run and the figure is given as a ratio to it too:
-rates on a shared machine mean little on their own. The journal is below `--directory` (a temporary directory otherwise), synced.
+Each prints one JSON object. `--save NAME`, before the name of the bench, also writes it to a result file. Where hardware sets a bound,
+it is measured in the same run and the figure is given as a ratio to it too: rates on a shared machine mean little on their own. The
+journal is below `--directory` (a temporary directory otherwise), synced.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import quire
+import saved
 from recorded import Recorded
 
 TIMEOUT = 600.0
@@ -43,40 +45,43 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--directory", type=Path, help="where the journal goes (a temporary directory)")
+    saved.add_option(parser)
     benches = parser.add_subparsers(required=True)
 
     publish = benches.add_parser("publish", help="publish to persisted")
     publish.add_argument("--processes", type=int, default=1)
     publish.add_argument("--messages", type=int, default=2_000_000, help="of each process")
     publish.add_argument("--size", type=int, default=512, help="bytes of a message")
-    publish.set_defaults(bench=bench_publish)
+    publish.set_defaults(bench=bench_publish, row="processes: {processes}, {size} B")
 
     replay = benches.add_parser("replay", help="replay to one client with batches()")
     replay.add_argument("--messages", type=int, default=5_000_000)
     replay.add_argument("--size", type=int, default=256)
     replay.add_argument("--rounds", type=int, default=3, help="with and without the server, by turns")
-    replay.set_defaults(bench=bench_replay)
+    replay.set_defaults(bench=bench_replay, row="{messages:,} messages of {size} B")
 
     latency = benches.add_parser("latency", help="publish to subscriber, at a steady rate")
     latency.add_argument("--rate", type=int, default=5_000, help="messages a second")
     latency.add_argument("--seconds", type=int, default=10)
-    latency.set_defaults(bench=bench_latency)
+    latency.set_defaults(bench=bench_latency, row="{rate:,}/s")
 
     slow = benches.add_parser("slow-reader", help="memory of a server that replays to a reader that is slow")
     slow.add_argument("--gigabytes", type=float, default=5.0, help="size of the journal")
-    slow.set_defaults(bench=bench_slow_reader)
+    slow.set_defaults(bench=bench_slow_reader, row="{gigabytes:g} GB")
 
     queue = benches.add_parser("queue", help="publish to acknowledged, through a queue")
     queue.add_argument("--publishers", type=int, default=1)
     queue.add_argument("--consumers", type=int, default=1)
     queue.add_argument("--messages", type=int, default=2_000_000, help="of all publishers")
     queue.add_argument("--size", type=int, default=512, help="bytes of a message")
-    queue.set_defaults(bench=bench_queue)
+    queue.set_defaults(bench=bench_queue, row="publishers: {publishers}, consumers: {consumers}, {size} B")
 
     queue_latency = benches.add_parser("queue-latency", help="publish to consumer, at a steady rate")
     queue_latency.add_argument("--rate", type=int, default=2_000, help="messages a second")
     queue_latency.add_argument("--seconds", type=int, default=10)
-    queue_latency.set_defaults(bench=bench_queue_latency)
+    queue_latency.set_defaults(
+        bench=bench_queue_latency, row="queue, {rate:,}/s, leases recorded: {record_leases}"
+    )
     for parser_of_queues in (queue, queue_latency):
         parser_of_queues.add_argument(
             "--record-leases", action="store_true", help="the journal says who held what"
@@ -84,7 +89,9 @@ def main() -> None:
 
     options = parser.parse_args()
     with bench_directory(options.directory) as directory:
-        print(json.dumps(options.bench(directory, options), indent=2))
+        figures = options.bench(directory, options)
+    print(json.dumps(figures, indent=2))
+    saved.save(options.save, saved.rows_of(options.row.format(**vars(options)), figures))
 
 
 def bench_publish(directory: Path, options: argparse.Namespace) -> dict[str, Any]:

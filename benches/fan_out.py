@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import quire
+import saved
 from end_to_end import Served
 
 COUNTS = (1, 100, 10_000)
@@ -38,6 +39,7 @@ def main() -> None:
     )
     parser.add_argument("--messages", type=int, default=100_000, help="of each round")
     parser.add_argument("--rounds", type=int, default=5)
+    saved.add_option(parser)
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -71,6 +73,10 @@ def main() -> None:
                 {f"{what}_per_s": round(rate), f"{what}_to_one": round(ratio, 3)}
             )
     print(json.dumps(figures, indent=2))
+    rows = {
+        f"{kind}, {count} subscriptions": row for kind, rows in figures.items() for count, row in rows.items()
+    }
+    saved.save(options.save, rows)
 
 
 def _directory(directory: Path) -> tuple[Path, Path]:

@@ -35,6 +35,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import quire
+import saved
 from end_to_end import Served, bench_directory, run_role
 from strangers import ACK, ERROR, LOGON, MESSAGE, fields, frame, number, unsubscribe
 
@@ -53,6 +54,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--directory", type=Path, help="where the journal goes (a temporary directory)")
+    saved.add_option(parser)
     benches = parser.add_subparsers(required=True)
 
     upsert = benches.add_parser("upsert", help="publish to a last-value topic, and to the log alone")
@@ -60,31 +62,56 @@ def main() -> None:
     upsert.add_argument("--keys", type=int, default=100_000)
     upsert.add_argument("--size", type=int, default=300, help="bytes of a message")
     upsert.add_argument("--rounds", type=int, default=5)
-    upsert.set_defaults(bench=bench_upsert)
+    upsert.set_defaults(bench=bench_upsert, rows=rows_by_kind)
 
     query = benches.add_parser("query", help="queries by key, of a range, and of all records")
     query.add_argument("--records", default="1000,100000,10000000", help="numbers of records")
     query.add_argument("--size", type=int, default=256, help="bytes of a record")
     query.add_argument("--seconds", type=float, default=3.0, help="of each kind")
-    query.set_defaults(bench=bench_query)
+    query.set_defaults(bench=bench_query, rows=rows_by_size)
 
     start = benches.add_parser("start", help="start with a snapshot")
     start.add_argument("--records", type=int, default=10_000_000)
     start.add_argument("--size", type=int, default=256, help="bytes of a record")
     start.add_argument("--rounds", type=int, default=3)
     start.add_argument("--topic", choices=["plain", "hashed", "records"], default="records")
-    start.set_defaults(bench=bench_start)
+    start.set_defaults(bench=bench_start, rows=rows_of_start)
 
     beside = benches.add_parser("beside", help="latency of a publish during queries of all records")
     beside.add_argument("--records", type=int, default=10_000_000)
     beside.add_argument("--size", type=int, default=256, help="bytes of a record")
     beside.add_argument("--rate", type=int, default=200, help="publishes a second")
     beside.add_argument("--seconds", type=float, default=10.0, help="of each of four portions")
-    beside.set_defaults(bench=bench_beside)
+    beside.set_defaults(bench=bench_beside, rows=rows_by_kind)
 
     options = parser.parse_args()
     with bench_directory(options.directory) as directory:
-        print(json.dumps(options.bench(directory, options), indent=2))
+        figures = options.bench(directory, options)
+    print(json.dumps(figures, indent=2))
+    saved.save(options.save, options.rows(figures))
+
+
+def rows_by_kind(figures: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """One row for each kind of publish. The rounds are left out."""
+    named = {name: each for name, each in figures.items() if isinstance(each, dict) and name != "rounds"}
+    kinds = next(iter(named.values()))
+    return {kind: {name: each[kind] for name, each in named.items()} for kind in kinds}
+
+
+def rows_by_size(figures: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """One column for each number of records."""
+    rows: dict[str, dict[str, Any]] = {}
+    for size, found in figures.items():
+        for name, each in found["p50_us"].items():
+            rows.setdefault(f"{name}, p50 in µs", {})[size] = each
+        for name in ("query_to_ping", "scan_records_per_s", "scan_to_range"):
+            rows.setdefault(name, {})[size] = found[name]
+    return rows
+
+
+def rows_of_start(figures: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    medians = {name: statistics.median(each) for name, each in figures.items() if isinstance(each, list)}
+    return {f"{figures['records']:,} records, topic {figures['topic']}": medians}
 
 
 def bench_upsert(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -202,13 +229,13 @@ def bench_start(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def bench_beside(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
-    took: dict[str, list[int]] = {"alone": [], "beside a scan": []}
+    took: dict[str, list[int]] = {"alone": [], "during scans": []}
     scans = 0
     with Served(directory, configured(directory)) as server:
         fill(server, options.records, options.size)
         # The publishes are not to wait until the disk has written the records and their snapshot.
         os.sync()
-        for name in ["alone", "beside a scan"] * 2:
+        for name in ["alone", "during scans"] * 2:
             stop = threading.Event()
             done: list[int] = []
             with contextlib.ExitStack() as resources:
@@ -223,7 +250,7 @@ def bench_beside(directory: Path, options: argparse.Namespace) -> dict[str, Any]
     return {
         "p50_us": p50,
         "p99_us": p99,
-        "ratio_p99": round(p99["beside a scan"] / p99["alone"], 2),
+        "ratio_p99": round(p99["during scans"] / p99["alone"], 2),
         "scans": scans,
     }
 

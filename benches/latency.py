@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 import quire
+import saved
 from end_to_end import Served, bench_directory, consume_all, publish_all, run_roles
 
 if TYPE_CHECKING:
@@ -73,12 +74,16 @@ def main() -> None:
         "--rounds", type=int, default=1, help="of each row; the median of each figure is printed"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object for each row")
+    saved.add_option(parser)
     options = parser.parse_args()
     if options.cpus is not None:
         os.sched_setaffinity(0, {int(cpu) for cpu in options.cpus.split(",")})
     kinds, rates = options.only.split(","), [int(rate) for rate in options.rates.split(",")]
+    rows: dict[str, dict[str, Any]] = {}
     with bench_directory(options.directory) as directory, computing(options.busy):
-        show(options, "disk", disk_alone(directory, options.seconds))
+        disk = disk_alone(directory, options.seconds)
+        rows["disk alone"] = {"disk": f"p50 {disk['p50']} µs, p99 {disk['p99']} µs"}
+        show(options, "disk", disk)
         for kind in kinds:
             for rate in {"wait": [0], "flow": [1, 4], "settle": [1, 4]}.get(kind, rates):
                 row = kind if kind == "wait" else f"{kind} {rate}" + "/s" * (kind in ("confirm", "queue"))
@@ -88,7 +93,13 @@ def main() -> None:
                         figures = measure_row(directory, engine, kind, rate, options)
                         measured.setdefault(engine, []).append(figures)
                 for engine, rounds in measured.items():
-                    show(options, row if engine == "quire" else f"{row} {engine}", median_of(rounds))
+                    figures = median_of(rounds)
+                    for name in ("p50", "p99", "per_s"):
+                        if name in figures:
+                            unit = "messages/s" if name == "per_s" else f"{name} in µs"
+                            rows.setdefault(f"{row}, {unit}", {})[engine] = figures[name]
+                    show(options, row if engine == "quire" else f"{row} {engine}", figures)
+    saved.save(options.save, rows)
 
 
 def measure_row(

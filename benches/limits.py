@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import quire
+import saved
 import stalls
 from end_to_end import Served
 from strangers import ACK, CutOffError, Strangers, subscribe, unsubscribe
@@ -59,17 +60,22 @@ def main() -> None:
     )
     parser.add_argument("--short", action="store_true", help="a part of each, for a quick look")
     parser.add_argument("--directory", type=Path, help="where the journal goes (a temporary directory)")
+    saved.add_option(parser)
     options = parser.parse_args()
     rows = []
+    figures: dict[str, dict[str, Any]] = {}
     for name in options.names or [*CROWDS, *stalls.ROWS]:
         with tempfile.TemporaryDirectory(prefix="quire-limits-", dir=options.directory) as directory:
             if name in CROWDS:
-                result = {"crowd": name, **CROWDS[name](Path(directory), 10 if options.short else 1)}
+                figures[name] = CROWDS[name](Path(directory), 10 if options.short else 1)
+                result = {"crowd": name, **figures[name]}
             else:
                 rows.append(result := stalls.measure(Path(directory), name, options.short))
+                figures[stalls.ROWS[name].what] = stalls.figures(result)
             print(json.dumps(result), flush=True)
     if rows:
         print(stalls.table(rows))
+    saved.save(options.save, figures)
 
 
 def connections(directory: Path, part: int) -> dict[str, Any]:

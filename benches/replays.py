@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import quire
+import saved
 from end_to_end import TIMEOUT, Served, bench_directory, run_role, run_roles
 
 #: Clients of one process when there are many.
@@ -41,7 +42,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--directory", type=Path, help="where the journal goes (a temporary directory)")
-    benches = parser.add_subparsers(required=True)
+    saved.add_option(parser)
+    benches = parser.add_subparsers(required=True, dest="name")
 
     many = benches.add_parser("many", help="many replays at once, to one")
     many.add_argument("--replays", type=int, default=50)
@@ -77,7 +79,9 @@ def main() -> None:
 
     options = parser.parse_args()
     with bench_directory(options.directory) as directory:
-        print(json.dumps(options.bench(directory, options), indent=2))
+        figures = options.bench(directory, options)
+    print(json.dumps(figures, indent=2))
+    saved.save(options.save, saved.listed(options.name, figures))
 
 
 def bench_many(directory: Path, options: argparse.Namespace) -> dict[str, Any]:

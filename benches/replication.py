@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import quire
 import quire.testing
+import saved
 
 #: Messages that are handed to the client at once.
 _BATCH = 500
@@ -42,9 +43,12 @@ def main() -> None:
     )
     parser.add_argument("--backlog", type=int, default=400_000, help="messages that a destination lacks")
     parser.add_argument("--directory", type=Path, help="where the journals go (a temporary directory)")
+    saved.add_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="quire-bench-", dir=options.directory) as directory:
-        print(json.dumps(bench(Path(directory), options), indent=2))
+        figures = bench(Path(directory), options)
+    print(json.dumps(figures, indent=2))
+    saved.save(options.save, {f"`{kind}`": each for kind, each in figures.items()})
 
 
 def bench(directory: Path, options: argparse.Namespace) -> dict[str, Any]:

@@ -183,6 +183,13 @@ def measure(directory: Path, name: str, is_short: bool) -> dict[str, Any]:
     }
 
 
+def figures(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns the columns of a row in a result file. The three times are p50, p99 and the maximum."""
+    names = {"alone_ms": "alone, ms", "busy_ms": "with a busy process, ms", "beside_ms": "with the peer, ms"}
+    times = {title: ", ".join(f"{each:.1f}" for each in row[key].values()) for key, title in names.items()}
+    return {**times, "p99_ratio": row["p99_ratio"], "heartbeats": row["heartbeats"], "peer": row["peer"]}
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """Returns the rows as a table in Markdown."""
     lines = [

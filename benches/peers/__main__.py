@@ -26,6 +26,9 @@ from .engines import ALL
 from .roles import Scale
 from .work import FAMILIES, LINES, lines_of
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+import saved
+
 
 def main() -> None:
     options = _options()
@@ -66,6 +69,7 @@ def main() -> None:
                 engines.remove(engine)
             finally:
                 shutil.rmtree(directory, ignore_errors=True)
+    saved.save(options.save, report.rows(rounds, units))
     if options.json:
         print(json.dumps(report.as_json(rounds, units), indent=2))
     else:
@@ -165,6 +169,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--directory", type=Path, help="where the servers keep their files")
     parser.add_argument("--json", action="store_true", help="every figure of every round")
+    saved.add_option(parser)
     return parser.parse_args()
 
 

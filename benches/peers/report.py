@@ -38,3 +38,17 @@ def as_json(rounds: Rounds, units: Mapping[str, str]) -> dict[str, Any]:
         label: {"unit": units[label], **{engine: list(values) for engine, values in figures.items()}}
         for label, figures in rounds.items()
     }
+
+
+def rows(rounds: Rounds, units: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """The medians, for a result file."""
+    return {
+        f"{label}, {units[label].replace('/s', 'messages/s')}": {
+            engine: _rounded(statistics.median(values)) for engine, values in figures.items() if values
+        }
+        for label, figures in rounds.items()
+    }
+
+
+def _rounded(value: float) -> float:
+    return round(value) if value >= 100 else round(value, 1)

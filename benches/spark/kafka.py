@@ -27,6 +27,7 @@ from pyspark.sql import functions as f
 from scan import JSON_SCHEMA, write
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
+import saved
 from peers.engine import Durability
 from peers.engines.kafka import Kafka
 
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument(
         "--directory", type=Path, help="a journal in it is used; else it is made there and left"
     )
+    saved.add_option(parser)
     arguments = parser.parse_args()
     broker = Kafka(Durability.OS)
     jars = ",".join(map(str, sorted(Path(os.environ["SPARK_KAFKA_LIBS"]).glob("*.jar"))))
@@ -94,11 +96,18 @@ def run(spark: SparkSession, journal: Path, servers: str, arguments: argparse.Na
                 frame.write.format("noop").mode("overwrite").save()
                 if round > 0:
                     found.append(time.perf_counter() - begun)
+    rows = {}
     for name, found in seconds.items():
         mine, theirs = map(statistics.median, found)
         print(
             f"{name:30} quire {mine:7.2f} s   Kafka {theirs:7.2f} s   ratio {mine / theirs:5.2f}   target <= 1"
         )
+        rows[name] = {
+            "ratio": round(mine / theirs, 2),
+            "journal, s": round(mine, 2),
+            "Kafka, s": round(theirs, 2),
+        }
+    saved.save(arguments.save, rows)
 
 
 if __name__ == "__main__":

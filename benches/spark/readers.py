@@ -19,6 +19,7 @@ import argparse
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -31,6 +32,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+import saved
 
 #: Reads that the memory of Java is compared over.
 SCANS = 100
@@ -72,6 +76,7 @@ def main() -> None:
     parser.add_argument("--against", default=PARQUET, metavar="FORMAT")
     parser.add_argument("--jars", help="jars of that format, separated by commas")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
+    saved.add_option(parser)
     arguments = parser.parse_args()
     directory = arguments.directory or Path(tempfile.mkdtemp(prefix="quire-bench-"))
     try:
@@ -119,6 +124,7 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
     readers = [arguments.against, *arguments.readers.split(",")]
     every = [*QUERIES, FIELDS, VARIANT, "micro-batches", "memory", "cancel"]
     wanted = arguments.only.split(",") if arguments.only else every
+    rows: dict[str, dict[str, str]] = {}
     for name in wanted:
         if name == "memory":
             memory(spark, lambda: frame("jvm"))
@@ -127,20 +133,25 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
         elif name == "cancel":
             cancel(spark, journal, arguments.rounds)
         elif name == FIELDS:
-            compare(name, fields, "<= 0.15 of from_json", readers, arguments.rounds)
+            rows |= compare(name, fields, "<= 0.15 of from_json", readers, arguments.rounds)
         elif name == VARIANT:
             parsing = [f"{reader}{PARSED}" for reader in readers[1:]]
-            compare(name, variants, "", readers + parsing, arguments.rounds)
+            rows |= compare(name, variants, "", readers + parsing, arguments.rounds)
         else:
             query, target = QUERIES[name]
-            compare(name, lambda reader, query=query: query(frame(reader)), target, readers, arguments.rounds)
+            queried: Callable[[str], DataFrame] = lambda reader, query=query: query(frame(reader))  # noqa: E731
+            rows |= compare(name, queried, target, readers, arguments.rounds)
     spark.stop()
+    saved.save(arguments.save, rows)
 
 
 def compare(
     name: str, frame: Callable[[str], DataFrame], target: str, readers: list[str], rounds: int
-) -> None:
-    """Runs a query with each reader in turns and prints the ratios to the first of them."""
+) -> dict[str, dict[str, str]]:
+    """Runs a query with each reader in turns and prints the ratios to the first of them.
+
+    Returns a row of the table for each of the other readers.
+    """
     taken: dict[str, list[tuple[float, float]]] = {reader: [] for reader in readers}
     for round in range(rounds + 1):
         for reader, found in taken.items():
@@ -151,12 +162,19 @@ def compare(
     base = taken[readers[0]]
     shown = f"{_spread([cpu for cpu, _ in base], ' s')}, wall {_spread([wall for _, wall in base], ' s')}"
     print(f"{name}: {readers[0]} takes processor {shown}", flush=True)
+    rows = {}
     for reader in readers[1:]:
         pairs = list(zip(taken[reader], base, strict=True))
         cpu = [own[0] / other[0] for own, other in pairs]
         wall = [own[1] / other[1] for own, other in pairs]
         shown = f"target {target}" if target and reader == "jvm" else ""
         print(f"    {reader:8} processor {_spread(cpu)}   wall {_spread(wall)}   {shown}", flush=True)
+        rows[f"{name}, {reader}"] = {
+            "processor time": _spread(cpu),
+            "wall time": _spread(wall),
+            f"{readers[0]}, s": f"{statistics.median(wall for _, wall in base):.2f}",
+        }
+    return rows
 
 
 def _spread(found: list[float], unit: str = "") -> str:

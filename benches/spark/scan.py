@@ -15,6 +15,7 @@ import json
 import random
 import shutil
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -29,6 +30,9 @@ import variants
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+import saved
 
 #: Messages of the rare topic, in a thousand.
 RARE = 1
@@ -48,6 +52,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--only", help="names of cases, separated by commas")
+    saved.add_option(parser)
     parser.add_argument("--tcp", action="store_true", help="workers over TCP instead of Unix sockets")
     arguments = parser.parse_args()
     directory = arguments.directory or Path(tempfile.mkdtemp(prefix="quire-bench-"))
@@ -87,15 +92,19 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
     medians = {name: statistics.median(found) for name, found in seconds.items()}
     for name, found in seconds.items():
         print(f"{name:24} {medians[name]:8.3f} s   spread {max(found) / min(found):.2f}")
+    rows: dict[str, dict[str, Any]] = {}
     for ratio, above, below, target in RATIOS:
         if above in medians and below in medians:
             print(f"{ratio:62} {medians[above] / medians[below]:6.2f}   target {target}")
+            rows[ratio] = {"ratio": round(medians[above] / medians[below], 2), "goal": target}
     for difference, larger, smaller, target in DIFFERENCES:
         if larger in medians and smaller in medians:
             print(f"{difference:62} {1000 * (medians[larger] - medians[smaller]):6.0f} ms   target {target}")
+            rows[difference] = {"ms": round(1000 * (medians[larger] - medians[smaller])), "goal": target}
     private, mapped = _worker_peaks(spark, journal)
     print(f"peak of one Python worker: {private:.0f} MiB of its own, {mapped:.0f} MiB of mapped files")
     spark.stop()
+    saved.save(arguments.save, rows)
 
 
 #: What is shown, the case above and the case below the line, what it should be.
