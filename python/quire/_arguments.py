@@ -121,7 +121,7 @@ def check_type(value: object, kind: type[str | int], key: str, *, optional: bool
     """Raises `ConfigError` that names the argument for a value of another type. `optional`: `None` is allowed."""
     if optional and value is None:
         return
-    # NumPy's whole numbers are no `int`, and `True` is one.
+    # NumPy's whole numbers are not `int`, and `True` is.
     is_whole = hasattr(type(value), "__index__") and not isinstance(value, bool)
     if not (is_whole if kind is int else isinstance(value, kind)):
         raise ConfigError(f"expected {_WORDS[kind]}, got `{type(value).__name__}`", key=key)

@@ -324,7 +324,7 @@ CASES: dict[str, Case] = {
     ),
     "duplicate_logon": Case(
         ProtocolError,
-        "A second logon came on one connection.",
+        "A connection sent a second logon.",
         "Does not happen with the clients of quire. If you write a client, log on once per connection.",
     ),
     "authentication_failed": Case(

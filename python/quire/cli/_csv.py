@@ -96,7 +96,7 @@ def _number(cell: str) -> str | None:
 
 
 def _rows(lines: Iterable[bytes], file: str, delimiter: str | None) -> Iterator[list[str]]:
-    """The header, and then the rows below it. A blank line is none."""
+    """The header, and then the rows below it. Blank lines are left out."""
     # One setting for the whole process: a command has no other reader.
     csv.field_size_limit(CELL_SIZE_MAX)
     pulled: list[str] = []

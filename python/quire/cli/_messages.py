@@ -469,7 +469,7 @@ def _show_all(
 
 
 def _queues_among(client: quire.Client, pattern: str) -> list[str]:
-    """The queues whose names a pattern matches; none when the topic is no pattern, or one that only the server understands."""
+    """The queues whose names a pattern matches; none for a plain topic, and for a pattern that only the server understands."""
     if not is_pattern(pattern):
         return []
     with suppress(re.error):

@@ -251,7 +251,7 @@ def redrive(
                     break
                 found = _content(letter)
                 if found is None:
-                    left += 1  # It goes back when the subscription ends.
+                    left += 1  # It is released when the subscription ends.
                     continue
                 topic, data = found
                 try:

@@ -63,7 +63,7 @@ class Source:
         self.name = name
         #: Its bytes; `None` where that is not known.
         self.size = size
-        #: Lines of records that are no messages.
+        #: Lines of records that are not messages.
         self.left_out = 0
         self._stream = stream
         self._form = form

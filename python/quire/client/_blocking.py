@@ -207,7 +207,7 @@ class Client(ClientBase[Subscription]):
     - `connect_timeout`: limit for the first logon. A client that no server accepts raises immediately. With
       `wait=True` it tries again until this limit
     - `command_timeout`: how long a call without `timeout=` waits for the server, before it raises
-      `TimeoutError`. `None` is no limit. `flush`, `get` and iterations wait without a limit
+      `TimeoutError`. `None` means no limit. `flush`, `get` and iterations wait without a limit
     - `receive_size_max`: limit of received messages that wait for the program, in bytes. Above it, a
       subscription that takes more than its share is paused; the page "Clients" lists all limits, under "Bounds"
     - `encoder`: converts data that JSON does not have to JSON values, or a whole message to bytes or text.
@@ -603,7 +603,7 @@ class Client(ClientBase[Subscription]):
         - `batch_size`: number of records to take from the connection at a time, at most 10,000
         - `timeout`: how long to wait for the server, instead of `command_timeout`
 
-        Raises `NotLastValueError` for a topic that keeps no last values and is no queue, `BadFilterError` and
+        Raises `NotLastValueError` for a topic that is not a queue and keeps no last values, `BadFilterError` and
         `BadTopicError`, and `TimeoutError` after `timeout`. Raises `BadBookmarkError` for a state before the
         history of the topic, and for a bookmark that is not in the log. The iteration raises
         `DisconnectedError` when the connection is lost before the last record.

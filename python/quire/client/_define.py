@@ -86,7 +86,7 @@ def changes_to_core(name: str, changes: QueueChanges) -> str:
 
     check_type(name, str, "name")
     given: dict[str, Any] = {**changes}
-    # `None` is no value of some keys. An unknown key is refused with any value.
+    # Some keys do not take `None`. An unknown key is refused with any value.
     values = {
         key: value for key, value in given.items() if value is not None or key not in Queue.model_fields
     }

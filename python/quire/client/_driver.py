@@ -99,7 +99,7 @@ class Driver(ABC):
 
     @abstractmethod
     def is_told_to_end(self, error: BaseException) -> bool:
-        """Whether an error that came out of a handler is meant for what runs the handlers, which then must end."""
+        """Whether an error of a handler is meant for what runs the handlers, which then must end."""
 
     @abstractmethod
     def run(self, name: str, work: Coroutine[Any, Any, None]) -> Running:

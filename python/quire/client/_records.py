@@ -154,7 +154,7 @@ class DeltaSpec(Spec):
 
 @dataclass(frozen=True)
 class BlockingDeltaSpec(DeltaSpec):
-    """The arguments of the blocking client's `delta_subscribe`: its handlers are no coroutine functions."""
+    """The arguments of the blocking client's `delta_subscribe`: its handlers cannot be coroutine functions."""
 
     on_message: Callable[[Message], None] | None = field(default=None, kw_only=True)
 
@@ -241,7 +241,7 @@ class RecordsSpec:
 
 @dataclass(frozen=True)
 class BlockingRecordsSpec(RecordsSpec):
-    """The arguments of the blocking client's `sow_and_subscribe`: its handlers are no coroutine functions."""
+    """The arguments of the blocking client's `sow_and_subscribe`: its handlers cannot be coroutine functions."""
 
     on_message: Callable[[Message], None] | None = field(default=None, kw_only=True)
 

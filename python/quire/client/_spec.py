@@ -158,7 +158,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class BlockingSpec(Spec):
-    """The arguments of the blocking client's `subscribe`: its handlers are no coroutine functions."""
+    """The arguments of the blocking client's `subscribe`: its handlers cannot be coroutine functions."""
 
     on_message: Callable[[Message], None] | None = field(default=None, kw_only=True)
 

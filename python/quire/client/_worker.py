@@ -156,7 +156,7 @@ class Worker:
             with suppress(DisconnectedError):
                 message.cancel(self._delay_of(message))
         elif given is None:
-            # Ctrl-C or a cancelled task: it goes back with the subscription, and counts as not handled.
+            # Ctrl-C or a cancelled task: it is released with the subscription, and counts as not handled.
             return
         self._counts["lost" if is_lost else _OUTCOMES[message._verdict]] += 1
 

@@ -486,7 +486,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, server: Server, transport: int, *, is_local: bool = False) -> None:
         self._server = server
-        #: Where it came in, by its place in the configuration.
+        #: The transport, by its place in the configuration.
         self._transport_number = transport
         self._is_local = is_local
         self._number = 0

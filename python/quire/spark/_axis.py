@@ -32,7 +32,7 @@ class Axis:
         power = math.floor(math.log10(rough))
         factor = next((factor for factor in (1, 2, 2.5, 5) if factor * 10.0**power >= rough), 10)
         step = factor * 10.0**power
-        # A number such as 0.3 is no multiple of 0.1 by a hair.
+        # A number such as 0.3 is not exactly a multiple of 0.1.
         numbers = range(math.ceil(lowest / step - 1e-6), math.floor(highest / step + 1e-6) + 1)
         decimals = max(-power + (factor == 2.5), 0)
         ticks = [(number * step, _label(number * step, decimals)) for number in numbers]

@@ -55,7 +55,7 @@ def _candles(rows: Sequence[Row]) -> str:
     """A picture for each of the keys with the most messages, the newest windows of it."""
     by_key: dict[Any, list[Row]] = {}
     for row in rows:
-        # Larger ones, and what is none, have no place on an axis.
+        # Larger numbers, and other values, have no place on an axis.
         if all(abs(row[name]) <= _VALUE_MAX for name in ("open", "high", "low", "close")):
             by_key.setdefault(row["key"], []).append(row)
     most = sorted(by_key, key=lambda key: -sum(row["count"] for row in by_key[key]))[:_KEYS_MAX]

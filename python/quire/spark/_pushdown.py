@@ -52,7 +52,7 @@ def _literal(value: object) -> dict[str, Any]:
             return {"literal": value.toordinal() - _EPOCH.toordinal()}
         case float() if not isfinite(value):
             return {"other": str(value)}
-        # It can be bytes that are no UTF-8, which equal no text.
+        # It can be bytes that are not UTF-8, which equal no text.
         case str() if "\ufffd" in value:
             return {"other": value}
         case None | bool() | int() | float() | str():

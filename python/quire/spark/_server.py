@@ -151,7 +151,7 @@ class Connection:
         return True
 
     def time_of(self, bookmark: str) -> int | None:
-        """When the message was taken, in nanoseconds; `None` when it is no message."""
+        """When the message was taken, in nanoseconds; `None` when it is not a message."""
         found = None if bookmark == EPOCH else self.first(_only(bookmark))
         return None if found is None else found[1]
 
