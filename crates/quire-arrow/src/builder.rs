@@ -522,7 +522,7 @@ impl MapBuilder {
         }
         for (name, value) in members {
             self.keys.append_option(field::utf8(name));
-            // As in an array, an array is no value.
+            // As in an array, an array has no value.
             let value = if matches!(value, Read::Array(_)) { Read::Null } else { *value };
             self.values.push(self.kind.convert(value, room));
         }

@@ -24,7 +24,7 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// The entries of a record; what is no list of entries ends it.
+    /// The entries of a record. The first bytes that are not an entry end the list.
     pub fn of<'a>(record: &Record<'a>) -> impl Iterator<Item = Event> + use<'a> {
         let is_of = |kind| if record.kind == kind { record.data } else { b"" };
         let changes = Logged::read(is_of(RecordKind::Acknowledge), record.position).map_while(Result::ok);

@@ -60,7 +60,7 @@ impl FieldType {
                 Read::Text(text) => timestamp_us(text),
                 Read::Number(Number::Integer(seconds), _) => seconds.checked_mul(1_000_000).and_then(instant),
                 Read::Number(number, _) if number.is_nan() => None,
-                // A number beyond the range of the integer is at its end, which is no instant.
+                // A number beyond the range of the integer is at its end, which does not name an instant.
                 Read::Number(number, _) => instant((number.as_f64() * 1e6).round() as i64),
                 _ => None,
             },

@@ -300,7 +300,7 @@ pub enum SpecError {
     /// The content filter does not parse.
     #[error("filter: {0}")]
     Filter(#[from] FilterError),
-    /// The topic is none, or its pattern does not compile.
+    /// The name is not a valid topic, or its pattern does not compile.
     #[error("topics: {0}")]
     Topic(#[from] TopicError),
     /// The path of a column names no field.

@@ -35,7 +35,7 @@ impl VariantBuilder {
         }
     }
 
-    /// Appends JSON. NULL when there is none, or it is no variant.
+    /// Appends JSON. NULL without JSON, and for JSON that cannot be a variant.
     pub fn append(&mut self, json: Option<&[u8]>) {
         let encoded = json
             .and_then(utf8)
