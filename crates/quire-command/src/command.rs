@@ -112,7 +112,7 @@ pub struct Logon<'a> {
     pub connection_number: u32,
 }
 
-/// One message on its way in.
+/// One message that a client sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Publish<'a> {
     /// Number in this publisher's sequence, 0 = none.
