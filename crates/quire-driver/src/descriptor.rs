@@ -80,7 +80,7 @@ pub(crate) fn connect(address: &SocketAddr, timeout: Duration) -> io::Result<Own
         if left.is_zero() {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "connection timed out"));
         }
-        // A time that is too long for the system is no limit.
+        // A time that is too long for the system means no limit.
         match poll(&mut [PollFd::new(&stream, PollFlags::OUT)], Timespec::try_from(left).ok().as_ref()) {
             Ok(0) | Err(Errno::INTR) => (),
             Ok(_) => {

@@ -258,7 +258,7 @@ fn sleep(shared: &Shared, wire: &Wire, deadline: Instant) -> bool {
         [PollFd::new(wake_rx, PollFlags::IN), PollFd::from_borrowed_fd(as_source(&wire.stream), flags)];
     // A socket that was closed by the server is always ready, also for nothing.
     let descriptors = if flags.is_empty() { &mut both[..1] } else { &mut both[..] };
-    // An interrupted wait is as good as a wake-up. A time that is too long for the system is no limit.
+    // An interrupted wait counts as a wake-up. A time that is too long for the system means no limit.
     let _ = poll(descriptors, Timespec::try_from(timeout).ok().as_ref());
     if !both[0].revents().is_empty() {
         while matches!((&*shared.driving.wake_rx).read(&mut [0; 64]), Ok(64)) {}

@@ -165,7 +165,7 @@ struct Inner {
     feeds: HashMap<u32, Feed>,
     /// The numbers of those that are full.
     full: Vec<u32>,
-    /// Subscriptions that begin, or begin anew, with the bookmark of the command when the server accepts it.
+    /// Subscriptions that begin, or begin again, with the bookmark of the command when the server accepts it.
     beginnings: HashMap<CommandId, u32>,
     /// Queues that subscriptions share, also while they have none.
     shared_queues: Vec<Weak<Queue>>,
@@ -626,7 +626,7 @@ impl Client {
         self.shared.inner.lock().failed_publishes.drain(..).collect()
     }
 
-    /// `on_ready` is called, on the client's thread, after answers, messages or changes of state came in. It must not block. Without one,
+    /// `on_ready` is called, on the client's thread, after answers, messages or changes of state arrived. It must not block. Without one,
     /// the thread may read an acknowledgement some milliseconds late when no caller waits for it.
     pub fn set_on_ready(&self, on_ready: Option<Arc<dyn Fn() + Send + Sync>>) {
         *self.shared.on_ready.lock() = on_ready;

@@ -17,7 +17,7 @@ pub struct Progress {
     /// The user's name of the subscription.
     pub sub_id: String,
     state: Mutex<State>,
-    /// `None`: an ordinary subscription, whose messages have no place in a log to go back to.
+    /// `None`: an ordinary subscription, whose messages have no position in a log.
     writer: Option<PositionWriter>,
     instances: Instances,
     /// A warning was logged that the place stays where it is.
@@ -55,7 +55,7 @@ impl Progress {
         })
     }
 
-    /// The subscription begins, or begins anew, with the bookmark of its command. A store that cannot keep that reports it with the next
+    /// The subscription begins, or begins again, with the bookmark of its command. A store that cannot keep that reports it with the next
     /// message.
     pub(super) fn begin(&self, generation: u16) {
         let mut state = self.state.lock();

@@ -33,7 +33,7 @@ struct QueueState {
     taken_count: u64,
     completed: Vec<Completed>,
     ended: HashMap<u32, Ended>,
-    /// The client is: nothing more will come for anybody.
+    /// The client is closed: no receiver gets anything more.
     is_closed: bool,
     /// The number of waiting threads. Without one, no wake-up is needed.
     waiters: usize,

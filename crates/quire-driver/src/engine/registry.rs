@@ -65,7 +65,7 @@ fn registry() -> &'static Registry {
     unsafe { &*current }
 }
 
-/// This process has come out of a fork: it has no engines.
+/// This process was forked: it has no engines.
 pub fn after_fork_in_child() {
     REGISTRY.store(ptr::null_mut(), Ordering::Release);
 }
