@@ -31,7 +31,7 @@ static TABLE: [AtomicU64; NUMBERS_MAX / 64] = [const { AtomicU64::new(0) }; NUMB
 static CHANGING: AtomicUsize = AtomicUsize::new(0);
 /// Threads that are about to fork.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
-/// How often this process came out of a fork.
+/// How many forks led to this process.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Descriptors of a value, by their numbers.
@@ -44,7 +44,7 @@ pub struct Owned<T> {
     forks: u64,
 }
 
-/// How often this process came out of a fork: it differs between a parent and its children.
+/// How many forks led to this process: the number differs between a parent and its children.
 pub fn fork_count() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
@@ -60,7 +60,7 @@ pub fn after_fork_in_parent() {
     FORKING.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// The process has come out of a fork. Closes the descriptors of the parent.
+/// This process was forked. Closes the descriptors of the parent.
 #[allow(unsafe_code)] // the descriptors have owners, which do not use them any more
 pub fn after_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);

@@ -51,7 +51,7 @@ pub(crate) struct Log {
     pub writing_sidecars: Mutex<()>,
     /// Held while a segment is archived, compressed or removed; true when that must not be done any more.
     pub maintenance_ended: Mutex<bool>,
-    /// Files that are no part of the log any more and are still there, oldest first: none goes before the one in front of it.
+    /// Files that no longer belong to the log and still exist, oldest first. They are removed in this order.
     pub doomed: Mutex<VecDeque<PathBuf>>,
 }
 

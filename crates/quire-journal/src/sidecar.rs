@@ -78,7 +78,7 @@ impl Sidecars {
         (found == name).then_some((head, reader))
     }
 
-    /// Writes a file anew, its content from parts that follow each other: a crash leaves the old file or the new one. Returns when it is
+    /// Replaces a file, with its content from parts that follow each other: a crash leaves the old file or the new one. Returns when it is
     /// on stable storage.
     ///
     /// # Errors

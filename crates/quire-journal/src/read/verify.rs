@@ -33,7 +33,7 @@ pub struct Damage {
 }
 
 impl Reader {
-    /// Checks every byte that was written; empty when all is sound. A missing index is no damage: the next start makes it again. A missing
+    /// Checks every byte that was written; empty when all is sound. A missing index does not count as damage: the next start makes it again. A missing
     /// segment of a journal that this process writes is reported; of any other journal [`Reader::refresh`] finds it.
     pub fn verify(&self) -> Vec<Damage> {
         let log = self.log();

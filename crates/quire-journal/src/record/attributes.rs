@@ -35,7 +35,7 @@ impl<'a> InstancePath<'a> {
     /// That of a record that was published here.
     pub const EMPTY: InstancePath<'static> = InstancePath(&[]);
 
-    /// The path in these bytes, as [`InstancePath::as_bytes`] gave them; `None` when they are no path.
+    /// The path in these bytes, as [`InstancePath::as_bytes`] gave them; `None` when they do not spell a path.
     pub fn from_bytes(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = bytes;
         while !rest.is_empty() {

@@ -58,7 +58,7 @@ pub struct NewRecord<'a> {
     /// Its number in that publisher's sequence. A record that is not above the publisher's highest one is a duplicate. 0 = none was given:
     /// the sequence is then the record's own position, or the number after the highest one if that is larger. So it is never a duplicate.
     pub sequence: u64,
-    /// When this instance took it. The log never goes back: an earlier time than that of the record before is raised to it.
+    /// When this instance took it. Times in the log never decrease: an earlier time than that of the record before is raised to it.
     pub timestamp: Timestamp,
     /// Where it was published.
     pub topic: &'a str,

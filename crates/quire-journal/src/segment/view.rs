@@ -126,7 +126,7 @@ impl Part {
         (end <= self.bytes.len()).then_some(start..end)
     }
 
-    /// Reads the file anew into the buffer, or into a new one while a batch shares the old one.
+    /// Reads the file again, into the buffer, or into a new one while a batch shares the old one.
     fn read(&mut self, file: &dyn File, range: Range<u64>) -> io::Result<()> {
         let size = (range.end - range.start) as usize;
         let mut bytes =
@@ -196,7 +196,7 @@ impl View {
         Ok(range.is_none_or(|range| self.part.bytes[range].iter().all(|byte| *byte == 0)))
     }
 
-    /// The range in the part of `size` bytes from `offset` of the segment. When the part does not have them, it is read anew, up to
+    /// The range in the part of `size` bytes from `offset` of the segment. When the part does not have them, it is read again, up to
     /// `until`. `None` when the segment has no such bytes.
     fn fill(&mut self, offset: u64, size: usize, until: u64) -> Result<Option<Range<usize>>, Fault> {
         if let Some(range) = self.part.range(offset, size) {

@@ -1,4 +1,4 @@
-//! Bodies of batches that were written, for the next ones: memory that comes anew from the system costs more than encoding into it.
+//! Bodies of batches that were written, for the next ones: new memory from the system costs more than encoding into it.
 
 use parking_lot::Mutex;
 

@@ -117,7 +117,7 @@ enum Route {
         writer: Arc<Shared>,
         thread: Option<JoinHandle<()>>,
     },
-    /// `waiting` goes out at `submit`, or at [`Journal::write_waiting`] when it is driven by hand.
+    /// `waiting` is written at `submit`, or at [`Journal::write_waiting`] when it is driven by hand.
     Inline {
         writer: Box<Writer>,
         waiting: Vec<NewBatch>,
@@ -261,7 +261,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Behind`] when too much waits to become persistent: append again later, or use [`Journal::append_waiting`].
-    /// [`JournalError::BadOption`] for a topic or correlation id that is too long, a delete whose data is no list of keys, or a record
+    /// [`JournalError::BadOption`] for a topic or correlation id that is too long, a delete whose data does not list keys, or a record
     /// above 1 GiB.
     /// [`JournalError::SequencesEnd`] for a record without a sequence after the last one. Why the journal takes no more writes, when it
     /// does not.

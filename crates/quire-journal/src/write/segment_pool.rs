@@ -69,7 +69,7 @@ impl SegmentFactory {
             && let Ok(file) = self.disk.open(&path)
             && let Ok(found) = file.size()
             && found >= size
-            // One that cannot be read is made anew.
+            // A segment that cannot be read is made again.
             && is_blank(&*file, found).unwrap_or(false)
         {
             let size = found;

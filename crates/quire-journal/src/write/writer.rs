@@ -385,7 +385,7 @@ impl From<JournalError> for Trouble {
 /// ones. One batch may exceed it.
 const FLUSH_SIZE_MAX: u64 = 2 * 1024 * 1024;
 
-/// Begins the next segment: its header goes out with the first flush, which syncs both. The caller adds it to the log.
+/// Begins the next segment: its header is written with the first flush, which syncs both. The caller adds it to the log.
 pub(crate) fn begin(
     log: &Log,
     pool: &mut SegmentPool,
