@@ -418,7 +418,7 @@ pub fn to_python(py: Python<'_>, error: EngineError) -> PyErr {
     errors::new_error(py, code, &error.to_string(), 0)
 }
 
-/// The stable code of an error of the journal. That another process has it is no error of a connection, and has no code there.
+/// The stable code of an error of the journal. A lock of another process does not concern connections, so it has no code there.
 pub fn journal_code(error: &JournalError) -> &'static str {
     match error {
         JournalError::Locked { .. } => "journal_locked",

@@ -11,7 +11,7 @@ use quire_types::time;
 use crate::errors;
 use crate::interpreter;
 
-/// How fast messages may go out; see `docs/replay.md`.
+/// How fast messages may be sent; see `docs/replay.md`.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Pace {
     group: Mutex<Group>,
