@@ -35,13 +35,13 @@ pub struct LogRange<'a> {
 /// Why a range cannot be read.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ScanError {
-    /// The topic is none. The fault of the caller.
+    /// The name is not a valid topic. The fault of the caller.
     #[error(transparent)]
     Topic(#[from] TopicError),
     /// The filter does not parse. The fault of the caller.
     #[error("{}", .0.reason)]
     Filter(#[from] FilterError),
-    /// The text is no place in a log. The fault of the caller.
+    /// The text does not name a place in a log. The fault of the caller.
     #[error(transparent)]
     Bookmark(#[from] BookmarkError),
     /// The journal does not have it.
