@@ -115,7 +115,7 @@ pub fn defined_by(option: &str, definitions: &str) -> Outcome<Vec<Column>> {
     Ok(columns)
 }
 
-/// Whether a part of the type is none of a field.
+/// Whether a part of the type cannot be read from a field.
 fn has_other_type(data_type: &Type) -> bool {
     match data_type {
         Type::Struct(columns) => columns.iter().any(|column| has_other_type(&column.data_type)),
@@ -154,7 +154,7 @@ fn named<'a>(columns: &'a [Column], lower: &str) -> impl Iterator<Item = &'a Col
     columns.iter().filter(move |column| column.name.to_lowercase() == lower)
 }
 
-/// Where a column of a condition is read from, with its type; `None` when it is no column with one value.
+/// Where a column of a condition is read from, with its type; `None` without a column of one value.
 pub(crate) fn source(
     schema: &Schema,
     path: &[String],

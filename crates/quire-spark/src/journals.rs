@@ -161,7 +161,7 @@ pub fn reader_of(range: &Range) -> Outcome<Reader> {
     ))
 }
 
-/// Opens the directory anew when it is asked for next.
+/// Opens the directory again at the next request.
 fn forget(directory: &str) {
     OPENED.lock().retain(|opened| opened.directory != directory);
 }

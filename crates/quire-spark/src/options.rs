@@ -199,7 +199,7 @@ pub struct ReadOptions {
     pub batch_rows: u64,
     /// Bytes of an Arrow batch.
     pub batch_bytes: u64,
-    /// Definitions of columns that come on top of the attributes.
+    /// Definitions of columns in addition to the attributes.
     pub fields: Option<String>,
     /// Path of a column, by its name in lower case, in the data when it is not its name.
     pub field_paths: BTreeMap<String, String>,

@@ -176,7 +176,7 @@ fn struct_json(columns: &[Column]) -> Value {
     json!({"type": "struct", "fields": columns.iter().map(field).collect::<Vec<_>>()})
 }
 
-/// The columns that a user defines, as `qty int, order struct<price: double NOT NULL>`. The failure is the definition that is none.
+/// The columns that a user defines, as `qty int, order struct<price: double NOT NULL>`. The failure is the definition that is not valid.
 pub(crate) fn defined(definitions: &str) -> Result<Vec<Column>, String> {
     parts(definitions)
         .into_iter()

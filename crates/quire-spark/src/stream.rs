@@ -328,7 +328,7 @@ impl Stream {
 
 /// The spelling of `json.dumps` in Python: blanks after commas and colons, and only ASCII.
 ///
-/// PySpark reads the offsets of a source in Python and spells them anew, in this way. Spark takes an offset of another spelling for another
+/// PySpark reads the offsets of a source in Python and writes them again, in this spelling. Spark takes an offset of another spelling for another
 /// offset, so the source on the JVM spells them in this way, too. A query can then change its source.
 struct Spelling;
 
