@@ -217,7 +217,7 @@ impl Hashed {
 }
 
 impl Key {
-    /// The key in these bytes; `None` when they are no key or too long.
+    /// The key in these bytes; `None` when they do not spell a key, or are too long.
     pub fn from_bytes(bytes: &[u8]) -> Option<Key> {
         std::str::from_utf8(bytes).ok()?;
         let is_key = (1..=KEY_SIZE_MAX).contains(&bytes.len());
