@@ -1,6 +1,6 @@
 //! Time as the core sees it: an argument, never something it reads.
 //!
-//! The driver reads its clocks once per turn and passes both times on. Timers run on [`Instant`], which never goes back. Messages are
+//! The driver reads its clocks once per turn and passes both times on. Timers run on [`Instant`], which never decreases. Messages are
 //! stamped with [`Now::wall`]. Tests begin at zero and move time by hand.
 
 use std::ops::Add;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::Timestamp;
 
-/// Nanoseconds on a clock that never goes back; where it begins is the driver's business.
+/// Nanoseconds on a clock that never decreases. The driver decides where it begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(pub u64);
 
