@@ -33,7 +33,7 @@ pub struct BrokerConfig {
     pub sow_topics: Vec<SowTopicSettings>,
     /// Links to other instances.
     pub replication: ReplicationConfig,
-    /// The ways in. The driver names one with each connection, by its place here.
+    /// The transports. The driver names one with each connection, by its place here.
     pub transports: Vec<TransportConfig>,
     /// The limits of all connections together.
     pub limits: Limits,
@@ -703,7 +703,7 @@ impl Default for Limits {
     }
 }
 
-/// More ways in than anybody listens on.
+/// A limit far above the number of transports of a server.
 const TRANSPORTS_MAX: usize = 64;
 
 /// A journal file below this would hold hardly more than its own header.

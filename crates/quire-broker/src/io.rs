@@ -25,7 +25,7 @@ pub enum Input<'a> {
         connection: ConnectionId,
         /// Where it comes from, for the log.
         peer: &'a str,
-        /// Where it came in.
+        /// The transport that accepted it.
         transport: TransportId,
         /// The rights of its peer.
         access: Access,
@@ -343,10 +343,10 @@ pub enum Event {
     InstanceRenamed {
         /// The name at the last start.
         from: String,
-        /// The name of now.
+        /// The present name.
         to: String,
     },
-    /// The file with the earlier names of the instance cannot be used, and was written anew.
+    /// The file with the earlier names of the instance cannot be used, and was replaced.
     InstanceNamesLost {
         /// The file.
         file: &'static str,

@@ -86,14 +86,14 @@ impl Sessions {
         }
     }
 
-    /// Connections of clients that came in there.
+    /// Connections of clients of that transport.
     pub(crate) fn count_of(&self, transport: TransportId) -> usize {
         self.counts.get(transport.0 as usize).copied().unwrap_or_default()
     }
 }
 
 impl Context {
-    /// Where the session came in, with its limits.
+    /// The transport of the session, with its limits.
     #[inline]
     pub(crate) fn transport_of(&self, id: SessionId) -> &TransportConfig {
         &self.config.transports[self.sessions.all[id].transport.0 as usize]

@@ -277,7 +277,7 @@ pub struct SourceStats {
     pub received: u64,
     /// The position of its log up to which it got acknowledgements.
     pub acknowledged: u64,
-    /// Records that came on this connection.
+    /// Records that this connection received.
     #[serde(rename = "records")]
     pub received_count: u64,
     /// Of these, dropped as duplicates.

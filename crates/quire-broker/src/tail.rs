@@ -58,7 +58,7 @@ pub(crate) trait LogConsumer {
 /// Where the tail reads on.
 #[derive(Default)]
 pub(super) struct Tail {
-    /// There while anybody follows.
+    /// `Some` while a service follows the log.
     cursor: Option<Cursor>,
 }
 

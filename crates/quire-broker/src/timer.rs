@@ -15,11 +15,11 @@ use quire_types::time::Instant;
 pub(crate) enum Timer {
     /// The logon must have been taken: the connection is ended.
     Logon(SessionId),
-    /// Nothing may have been sent for an interval: a heartbeat goes out.
+    /// Nothing may have been sent for an interval: a heartbeat is sent.
     Heartbeat(SessionId),
     /// If no byte arrived for two intervals, the connection is ended.
     Silence(SessionId),
-    /// The shortest time between two acknowledgements has passed: the one that is due goes out.
+    /// The shortest time between two acknowledgements has passed: the one that is due is sent.
     Acknowledge(SessionId),
     /// The next message of a replay may go.
     Replay(ReplayId),
@@ -39,7 +39,7 @@ pub(crate) enum Timer {
     Links,
 }
 
-/// The timers that run, earliest first. A frequent event does not set a timer anew. Instead the timer checks, when it fires, whether its
+/// The timers that run, earliest first. A frequent event does not set a timer again. Instead the timer checks, when it fires, whether its
 /// time has really come. So a received frame costs nothing here.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {

@@ -10,7 +10,7 @@ use crate::subscription::{Source, Subscription, SubscriptionId};
 use quire_command::{Acks, Code, SubscriptionNumbers};
 
 impl Bookmarks {
-    /// Nothing more is put in line for these subscriptions; what is in line already still goes out.
+    /// No further message is queued for these subscriptions. Messages that are queued are still sent.
     pub(crate) fn pause(
         &mut self,
         cx: &mut Context,

@@ -7,7 +7,7 @@
 //!            next_timeout()         when to come back at the latest
 //! ```
 //!
-//! The broker has no socket, clock, thread or file. Bytes come in as [`Input`], and actions come out as [`Output`]. Time is an argument.
+//! The broker has no socket, clock, thread or file. The driver hands in bytes as [`Input`], and takes actions as [`Output`]. Time is an argument.
 //! Work that may block is a [`ReadRequest`](ReadRequest) or a [`MaintenanceJob`], which the driver runs on another thread. Equal inputs at
 //! equal times give equal outputs.
 //!

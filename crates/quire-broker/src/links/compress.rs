@@ -34,7 +34,7 @@ pub(super) fn compress(compression: Compression, body: &[u8]) -> Option<(u8, Vec
 /// The body of `size` bytes.
 ///
 /// # Errors
-/// The algorithm is unknown, the size is 0, wrong or above `size_max`, or the bytes are no compressed body.
+/// The algorithm is unknown, the size is 0, wrong or above `size_max`, or the bytes are not a compressed body.
 pub(super) fn decompress(
     algorithm: u8,
     bytes: &[u8],

@@ -1,7 +1,7 @@
 //! Records that count as duplicates, and are others than those of the log here.
 //!
 //! Two causes: a publisher without a store used the same sequences on two instances that could not reach each other, or the publisher
-//! went on here before its earlier messages came. Neither can be undone when the record arrives, so it is reported
+//! continued here before its earlier messages arrived. Neither can be undone when the record arrives, so it is reported
 //! (docs/replication.md, *The cost of a fault*).
 
 use std::hash::BuildHasher;

@@ -24,7 +24,7 @@ const CAUGHT_UP: u8 = 7;
 const COMPRESSED: u8 = 8;
 const ENDED: u8 = 9;
 
-/// Bytes that are no frame. The fault of the peer.
+/// Bytes that are not a frame. The fault of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bytes that are no frame of a link: {0}")]
 pub(super) struct BadFrame(pub(super) &'static str);
@@ -136,7 +136,7 @@ pub(super) struct Records<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Compressed<'a> {
     algorithm: u8,
-    /// Of the body that comes out.
+    /// Of the decompressed body.
     size: u32,
     bytes: &'a [u8],
 }
@@ -311,8 +311,8 @@ impl Compressed<'_> {
 }
 
 impl<'a> Records<'a> {
-    /// The records after the first `done` bytes, in their order, each with the number of bytes up to its end. Ends after the first one that
-    /// is none.
+    /// The records after the first `done` bytes, in their order, each with the number of bytes up to its end. Ends after the first bytes
+    /// that are not a record.
     pub(super) fn each_after(
         self,
         done: usize,

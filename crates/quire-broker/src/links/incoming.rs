@@ -1,7 +1,7 @@
 //! A link from a source: the state machine of the destination (docs/replication.md).
 //!
 //! A link begins with `hello`. The two configurations are checked against each other, and the log is asked for the message that the source
-//! knows to be here. Then `welcome` goes out and records come in. The run loop takes them one frame at a time, so that a source which has
+//! knows to be here. Then `welcome` is sent, and records arrive. The run loop takes them one frame at a time, so that a source which has
 //! much to send does not keep the other connections waiting. A frame is acknowledged when all that was recorded of it is safe here.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -259,7 +259,7 @@ impl Arrived {
     /// The records that were not worked on yet, in their order, each with the number of bytes up to its end.
     ///
     /// # Errors
-    /// The bytes after the last one are no record.
+    /// The bytes after the last one are not a record.
     pub(crate) fn records(&self) -> impl Iterator<Item = Result<(SentRecord<'_>, usize), String>> {
         let records = self.frame().map(|records| records.each_after(self.begun.done));
         records.into_iter().flatten().map(|record| record.map_err(|error| error.to_string()))
@@ -340,7 +340,7 @@ impl Incoming {
         self.state == State::Broken
     }
 
-    /// Something came on the connection.
+    /// Bytes arrived on the connection.
     pub(super) fn heard(&mut self, now: Instant) {
         if self.state != State::AwaitingHello {
             self.received_at = now;

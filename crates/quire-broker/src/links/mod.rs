@@ -2,7 +2,7 @@
 //!
 //! A link has one direction. The two links between a pair share a connection (`connection.rs`), whichever of the two has made it.
 //! `outgoing.rs` is the state machine of the source, `incoming.rs` that of the destination, and `frame.rs` has their frames. The records
-//! come from the log (`read.rs`), where the tests of `route.rs` choose them. The run loop records what came in, through the one intake.
+//! come from the log (`read.rs`), where the tests of `route.rs` choose them. The run loop records what arrived, through the one intake.
 
 mod check;
 mod compress;
@@ -205,7 +205,7 @@ impl Links {
         }
     }
 
-    /// The next frame of records that came in. `None` while the journal takes no writes: the frames wait.
+    /// The next frame of records that arrived. `None` while the journal takes no writes: the frames wait.
     pub(crate) fn next_arrived(&mut self, cx: &mut Context) -> Option<Arrived> {
         if cx.log.failure.is_some() {
             return None;

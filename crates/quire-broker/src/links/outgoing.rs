@@ -420,7 +420,7 @@ impl Outgoing {
         self.is_writable = is_writable;
     }
 
-    /// Something came on the connection.
+    /// Bytes arrived on the connection.
     pub(super) fn heard(&mut self, now: Instant) {
         self.received_at = now;
     }
@@ -550,7 +550,7 @@ impl Outgoing {
         while self.waiting.pop_front_if(|(position, _)| *position <= self.acknowledged).is_some() {}
     }
 
-    /// A piece of the log came from the destination. Pieces that were there when the link came up are read: the destination may have lost
+    /// A piece of the log was received from the destination. Pieces that existed before the link came up are read: the destination may have lost
     /// them.
     pub(super) fn has_run(&mut self, run: Run) {
         if !self.is_live() || run.after < self.greeted {

@@ -69,8 +69,8 @@ impl Change {
 }
 
 impl Ordinary {
-    /// Decides at once about a message that the filter of a delta subscription has not decided within the effort of a turn. `None`: it is no
-    /// delta subscription.
+    /// Decides at once about a message that the filter of a delta subscription has not decided within the effort of a turn. `None` for
+    /// other subscriptions.
     pub(super) fn decide_delta(
         &mut self,
         cx: &mut Context,

@@ -108,7 +108,7 @@ impl CreatedQueuesFile {
         JournalError::Corrupt { path, offset: 0, reason, readable_to: Position::ZERO }
     }
 
-    /// Writes the file anew; a crash leaves the old one or the new one. Blocks until it is on stable storage.
+    /// Replaces the file: a crash leaves the old one or the new one. Blocks until it is on stable storage.
     ///
     /// # Errors
     /// What the system refuses.

@@ -276,7 +276,7 @@ pub(super) struct Outstanding {
 }
 
 impl Outstanding {
-    /// A message goes out.
+    /// A message is delivered.
     pub fn insert(&mut self, bookmark: Bookmark, position: Position) {
         self.positions.insert(bookmark, position);
         self.bookmarks.insert(position, bookmark);

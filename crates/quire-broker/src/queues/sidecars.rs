@@ -173,7 +173,7 @@ impl QueuePointsFile {
             FoundSidecar::Whole(head, content) if head.version == POINTS_VERSION_WITHOUT_END => {
                 Some(QueuePoints { points: decode_older(&content)?, covers: None, needs: head.needs })
             }
-            // It does not say what is needed, so that it is written anew at the start.
+            // It does not say what is needed, so the start replaces it.
             FoundSidecar::Older(bytes) => {
                 let points = decode_older(bytes.strip_prefix(OLDER_POINTS_HEAD)?)?;
                 Some(QueuePoints { points, covers: None, needs: None })
@@ -195,7 +195,7 @@ impl QueuePointsFile {
         }
     }
 
-    /// Writes the file anew; a crash leaves the old one or the new one. Blocks until it is on stable storage.
+    /// Replaces the file: a crash leaves the old one or the new one. Blocks until it is on stable storage.
     ///
     /// # Errors
     /// What the system refuses; a name or recovery point that is too long.
@@ -222,7 +222,7 @@ impl QueueStates {
         (head.version == STATE_VERSION).then_some(reader)
     }
 
-    /// Writes the file of a queue anew, from parts that follow each other. They cover the log up to `position`. A crash leaves the old file
+    /// Replaces the file of a queue, from parts that follow each other. They cover the log up to `position`. A crash leaves the old file
     /// or the new one. Blocks until it is on stable storage.
     ///
     /// # Errors
@@ -370,7 +370,7 @@ mod tests {
         file.write_at(&bytes, 0).unwrap();
         let points = QueuePointsFile::new(journal.sidecars()).read().unwrap();
         assert_eq!(points.points, [point("jobs", 7)]);
-        // So a start writes it anew.
+        // So a start replaces it.
         assert!(!points.is_as_good_as(&QueuePoints::new(
             points.points.clone(),
             Position::new(1),

@@ -2,7 +2,7 @@
 //!
 //! Every message has an instant before which it does not go. It follows from when the one before it was due, so that an error does not
 //! add up: a timer that fires late, or a read that takes long, is made up for. What is *not* made up for is time in which the server
-//! could not have sent anything: then the pace begins anew.
+//! could not have sent anything: then the pace begins again.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use quire_journal::Timestamp;
 
 use quire_types::time::Instant;
 
-/// The fastest that messages may go out.
+/// The fastest rate at which messages may be sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
     /// This number per second.

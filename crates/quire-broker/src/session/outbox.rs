@@ -25,7 +25,7 @@ pub(crate) struct Outbox {
     full_replayed_size: usize,
     /// Of the backlog, bytes that other outboxes hold as well.
     shared_size: usize,
-    /// Once it was closed: bytes that still go out. The outbox drops the bytes after them.
+    /// Once it was closed: bytes that are still sent. The outbox drops the bytes after them.
     closed_size: Option<usize>,
 }
 
@@ -228,7 +228,7 @@ impl Outbox {
                 if chunk.replayed_size == 0 {
                     self.shared_size -= data.bytes.len();
                 }
-                // An outbox is closed between two frames, so the whole data goes out or none of it.
+                // An outbox is closed between two frames, so all of the data is sent or none of it.
                 if left == 0 {
                     return None;
                 }
@@ -256,7 +256,7 @@ impl Outbox {
                 self.full_replayed_size -= replayed_size;
                 match bytes {
                     Bytes::Own(bytes) => (self.last, self.last_replayed_size) = (bytes, replayed_size),
-                    // An outbox is closed between two frames, so the data is no part of an earlier one.
+                    // An outbox is closed between two frames, so the data does not belong to an earlier one.
                     Bytes::Shared(data) => {
                         self.shared_size -= if replayed_size == 0 { data.bytes.len() } else { 0 };
                         excess = excess.saturating_sub(data.bytes.len());

@@ -16,7 +16,7 @@ use quire_expression::filter::{Expression, FilterOptions, MessageContext};
 use quire_expression::message_type::{Arena, FieldId, FieldPlan, Value};
 use quire_types::time::Instant;
 
-/// Fields of a key: far more than anybody identifies a thing by.
+/// Fields of a key: far more than an application needs to identify a thing.
 pub const KEY_FIELDS_MAX: usize = 16;
 
 /// The shortest interval: below it a message would cost a timer each.

@@ -134,7 +134,7 @@ impl SowSubscription {
         expires.is_none_or(|expires| expires > self.begun.time) || self.begun.is_before(position)
     }
 
-    /// Whether a message about a record, or without a key, is none of its messages. The table compares the keys for a page. While the page
+    /// Whether a message about a record, or without a key, does not belong to it. The table compares the keys for a page. While the page
     /// is turned, the messages are those of the former page, which can have other keys.
     pub(crate) fn leaves_out(&self, key: &[u8]) -> bool {
         let is_chosen = self.is_follower && !key.is_empty();

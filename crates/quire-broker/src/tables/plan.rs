@@ -64,7 +64,7 @@ impl RecordsPlan {
         self.is_page
     }
 
-    /// The rows of a page; `None`: it is no page.
+    /// The rows of a page. `None` without a page.
     pub(super) fn page_query(&self, filter: Option<&Filter>, size_max: u64) -> Option<PageQuery> {
         self.is_page.then(|| PageQuery {
             filter: filter.cloned(),

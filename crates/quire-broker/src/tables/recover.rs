@@ -118,7 +118,7 @@ impl Tables {
                 let generated;
                 let key = match record.key() {
                     Some(key) => key,
-                    // It was published before the topic kept last values. Without a supplied key it is no record.
+                    // It was published before the topic kept last values. Without a supplied key it does not make a record.
                     None if matches!(definition.key_rule, KeyRule::Supplied) => return,
                     None => match self.key_of(cx, id, &Arriving::of_record(record), record.timestamp) {
                         Ok(key) => {

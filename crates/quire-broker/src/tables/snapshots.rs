@@ -250,7 +250,7 @@ impl Tables {
                     let Some(id) = writing.left.pop_front() else {
                         return Some(Step::Waiting { sections: std::mem::take(&mut writing.done) });
                     };
-                    // The topic is gone, and another topic may have its place. A topic that came back has only messages after the
+                    // The topic is gone, and another topic may have its place. A topic that was configured again has only messages after the
                     // beginning of the snapshot, and needs no section.
                     let state = self.state(id);
                     if matches!(unit, Unit::Container(own) if state.is_free || state.container != Some(own)) {
