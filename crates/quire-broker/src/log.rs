@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use quire_journal::{Appended, Journal, JournalError, NewRecord, Position, PublisherId, Reader, Timestamp};
+use quire_journal::{
+    AllTopics, Appended, Bookmark, Journal, JournalError, NewRecord, Position, PublisherId, Reader, Timestamp,
+};
 
 use super::failure::Failure;
 use super::replicated::{Destinations, Replicated};
@@ -49,6 +51,22 @@ pub(crate) struct Log {
     pub(crate) letters_due: u64,
     /// The first of them have their dead letters in the log: this many.
     pub(crate) letters_appended: u64,
+}
+
+/// A moment of the log: a time, and the message that has it when a message was named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    pub time: Timestamp,
+    pub position: Option<Position>,
+}
+
+/// The position and the time of the message that a bookmark names; `None` when the log does not have it. May read from the disk.
+pub(crate) fn find_moment(reader: &Reader, bookmark: Bookmark) -> Result<Option<Moment>, JournalError> {
+    let Some(position) = reader.find(bookmark)? else { return Ok(None) };
+    let mut cursor = reader.cursor(Position::new(position.get() - 1)).sparingly();
+    let Some(batch) = cursor.next(position, &AllTopics)? else { return Ok(None) };
+    let record = batch.records().find(|record| record.position == position);
+    Ok(record.map(|record| Moment { time: record.timestamp, position: Some(position) }))
 }
 
 impl Log {

@@ -28,7 +28,6 @@ use crate::session::SessionId;
 use crate::slice::PASS;
 use crate::subscription::{EndPosition, Member, Members, ServedBy, Source, Subscription, SubscriptionId};
 use crate::topic::Stage;
-use crate::work::{Job, JobOwner};
 use quire_command::{AckKind, Code};
 
 /// Reads under way and chunks not yet handed over, together: with chunks of 256 KiB, 32 MiB for all replays of a broker.
@@ -372,7 +371,10 @@ impl Bookmarks {
                 self.add_chunk(cx, id, found);
             } else if self.read_slots.has_room() {
                 let reading = self.next_read(cx, id, false);
-                let number = cx.begin_job(JobOwner::Replay(id), Job::Read(Box::new(reading)));
+                let number = cx.begin_job(
+                    move |arena| reading.run(arena),
+                    move |bookmarks: &mut Bookmarks, cx, number, found| bookmarks.read(cx, id, number, found),
+                );
                 self.replay(id).reading = Some(number);
                 self.read_slots.under_way += 1;
                 return;
@@ -489,12 +491,16 @@ impl Bookmarks {
         Reading { cursor, place, limit, members, chunk_size_max, is_itemized, now, inline_effort }
     }
 
-    /// A read of a replay has been done.
-    pub(crate) fn read(&mut self, cx: &mut Context, id: ReplayId, number: u64, found: Found) {
+    /// A read of a replay has been done. One that panicked ends its subscriptions, because they would otherwise wait forever.
+    fn read(&mut self, cx: &mut Context, id: ReplayId, number: u64, found: Option<Found>) {
         self.read_slots.under_way -= 1;
-        if let Some(replay) = self.replays.get_mut(id).filter(|replay| replay.reading == Some(number)) {
-            replay.reading = None;
-            self.add_chunk(cx, id, found);
+        let Some(replay) = self.replays.get_mut(id).filter(|replay| replay.reading == Some(number)) else {
+            return;
+        };
+        replay.reading = None;
+        match found {
+            Some(found) => self.add_chunk(cx, id, found),
+            None => self.end_subscriptions(cx, id, Code::Internal, "reading the journal failed"),
         }
     }
 
@@ -521,15 +527,6 @@ impl Bookmarks {
         let session = self.replays[id].session;
         if !cx.session(session).is_writable {
             self.give_back_reads(cx, session);
-        }
-    }
-
-    /// A read of a replay panicked. Its subscriptions end, because they would otherwise wait forever.
-    pub(crate) fn read_panicked(&mut self, cx: &mut Context, id: ReplayId, number: u64) {
-        self.read_slots.under_way -= 1;
-        if self.replays.get(id).is_some_and(|replay| replay.reading == Some(number)) {
-            self.replay(id).reading = None;
-            self.end_subscriptions(cx, id, Code::Internal, "reading the journal failed");
         }
     }
 

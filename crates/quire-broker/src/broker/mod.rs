@@ -56,7 +56,6 @@ use crate::sessions::ADMINISTRATORS_MAX;
 use crate::tables::{SnapshotParts, SnapshotSteps, Tables};
 use crate::tail::{LogConsumer, Tail};
 use crate::topic::TopicTable;
-use crate::work::{JobOwner, Outcome};
 use quire_command::Code;
 use quire_expression::filter::TURN_EFFORT_MAX;
 use quire_types::time::{Instant, Now};
@@ -445,52 +444,10 @@ impl Broker {
     }
 
     /// Hands the result of a job to the part that waits for it.
-    fn job_done(&mut self, ReadDone { number, outcome }: ReadDone) {
-        let cx = &mut self.cx;
-        let Some(owner) = cx.work.finish(number) else { return };
-        match (owner, outcome) {
-            (JobOwner::Search(session), Outcome::Located(found)) => {
-                self.start_found(session, number, Some(found));
-            }
-            (JobOwner::Search(session), Outcome::BookmarkFound(found)) => {
-                self.state_found(session, number, found);
-            }
-            (JobOwner::Search(session), _) => self.start_found(session, number, None),
-            (JobOwner::Replay(replay), Outcome::Read(found)) => {
-                self.bookmarks.read(cx, replay, number, *found);
-            }
-            (JobOwner::Replay(replay), _) => self.bookmarks.read_panicked(cx, replay, number),
-            (JobOwner::Decide, Outcome::Decided(answers)) => self.ordinary.decided(cx, Some(answers)),
-            (JobOwner::Decide, _) => self.ordinary.decided(cx, None),
-            (JobOwner::Queue(purpose), Outcome::Queue(found)) => {
-                self.queues.work_done(cx, number, purpose, Some(found));
-            }
-            (JobOwner::Snapshot, Outcome::Snapshot(saved)) => {
-                self.tables.snapshot_saved(cx, number, Some(saved));
-            }
-            (JobOwner::Snapshot, _) => self.tables.snapshot_saved(cx, number, None),
-            (JobOwner::FindBookmark(session), Outcome::BookmarkFound(found)) => {
-                self.tables.bookmark_found(cx, session, number, Some(found));
-            }
-            (JobOwner::Link(destination), Outcome::Link(found)) => {
-                self.links.read_done(cx, destination, number, Some(*found));
-            }
-            (JobOwner::Link(destination), _) => self.links.read_done(cx, destination, number, None),
-            (JobOwner::LinkMark(connection), Outcome::BookmarkFound(found)) => {
-                let found = found.ok().flatten().and_then(|found| found.position);
-                self.links.mark_found(cx, connection, number, found);
-            }
-            (JobOwner::LinkMark(connection), _) => self.links.mark_found(cx, connection, number, None),
-            (JobOwner::LinkDuplicates(connection), Outcome::Compared(conflicts)) => {
-                self.links.compared(cx, connection, number, Some(conflicts));
-            }
-            (JobOwner::LinkDuplicates(connection), _) => self.links.compared(cx, connection, number, None),
-            (JobOwner::LinkPlaces, outcome) => {
-                self.links.places_written(matches!(outcome, Outcome::LinkPlaces(Ok(()))));
-            }
-            (JobOwner::FindBookmark(session), _) => self.tables.bookmark_found(cx, session, number, None),
-            (JobOwner::Queue(purpose), _) => self.queues.work_done(cx, number, purpose, None),
-        }
+    fn job_done(&mut self, done: ReadDone) {
+        let Broker { cx, searches, bookmarks, ordinary, queues, tables, links, .. } = self;
+        cx.finish_job(done, &mut [searches, bookmarks, ordinary, queues, tables, links]);
+        self.continue_found();
     }
 
     /// Sends the deliveries of queues, logs the changes of messages, and saves the places of the queues.

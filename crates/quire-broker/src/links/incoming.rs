@@ -18,12 +18,11 @@ use super::frame::{
     next_frame, take_records,
 };
 use super::settings::{Definition, KEY, SOW};
-use super::{HEARTBEAT, SILENCE_MAX};
+use super::{HEARTBEAT, Links, SILENCE_MAX};
 use crate::context::Context;
 use crate::io::{ConnectionId, Event, Output};
 use crate::replicated::Destinations;
 use crate::stats::SourceStats;
-use crate::work::{Job, JobOwner};
 
 /// The time between two `hello` frames on a connection, at least. Each costs checks, a search of the log, and a line in the log of the server.
 const HELLO_INTERVAL: Duration = Duration::from_millis(100);
@@ -480,8 +479,13 @@ impl Incoming {
     fn search(&mut self, cx: &mut Context, mark: Option<Mark>) {
         match mark {
             Some(mark) if mark.position <= cx.log.journal.persisted() => {
-                let job = Job::FindBookmark { reader: cx.log.reader.clone(), bookmark: mark.bookmark };
-                let number = cx.begin_job(JobOwner::LinkMark(self.connection), job);
+                let (reader, connection) = (cx.log.reader.clone(), self.connection);
+                let number = cx.begin_job(
+                    move |_| reader.find(mark.bookmark),
+                    move |links: &mut Links, cx, number, found| {
+                        links.mark_found(cx, connection, number, found.and_then(Result::ok).flatten());
+                    },
+                );
                 self.state = State::Searching { number, mark };
             }
             _ => self.welcome(cx, false),
@@ -595,8 +599,11 @@ impl Incoming {
         self.link.comparing = match std::mem::take(&mut self.link.comparing) {
             Comparing::Due(position, duplicates) if position <= persisted => {
                 let comparison = Comparison { reader: cx.log.reader.clone(), duplicates };
-                let owner = JobOwner::LinkDuplicates(self.connection);
-                Comparing::Running(cx.begin_job(owner, Job::Compare(comparison)))
+                let connection = self.connection;
+                let compared = move |links: &mut Links, cx: &mut Context, number, found: Option<Vec<_>>| {
+                    links.compared(cx, connection, number, &found.unwrap_or_default());
+                };
+                Comparing::Running(cx.begin_job(move |_| comparison.run(), compared))
             }
             unchanged => unchanged,
         };

@@ -39,11 +39,10 @@ use quire_expression::topic::TopicSelector;
 use quire_journal::{Bookmark, InstancePath, JournalError, Position, Record};
 use quire_types::time::Instant;
 
-pub(crate) use conflict::{Comparison, Conflict};
+use conflict::Conflict;
 pub(crate) use frame::{Mark, SentRecord};
 pub(crate) use incoming::{Arrived, LinkRules, Taken};
-pub(crate) use place::PlacesFile;
-pub(crate) use read::{LinkFound, LinkReading};
+use read::LinkFound;
 use route::Route;
 pub use settings::{Compression, DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
 pub(crate) use settings::{Definition, check_name};
@@ -305,20 +304,14 @@ impl Links {
     }
 
     /// A read for a destination is done.
-    pub(crate) fn read_done(
-        &mut self,
-        cx: &mut Context,
-        destination: usize,
-        number: u64,
-        found: Option<LinkFound>,
-    ) {
+    fn read_done(&mut self, cx: &mut Context, destination: usize, number: u64, found: Option<LinkFound>) {
         if let Some(link) = self.outgoing.get_mut(destination) {
             link.read_done(cx, number, found);
         }
     }
 
     /// The search for the message that a source knows to be here is over.
-    pub(crate) fn mark_found(
+    fn mark_found(
         &mut self,
         cx: &mut Context,
         connection: ConnectionId,
@@ -330,16 +323,10 @@ impl Links {
         }
     }
 
-    /// The duplicates of a source were compared with the log; `None` after a bug.
-    pub(crate) fn compared(
-        &mut self,
-        cx: &mut Context,
-        connection: ConnectionId,
-        number: u64,
-        conflicts: Option<Vec<Conflict>>,
-    ) {
+    /// The duplicates of a source were compared with the log.
+    fn compared(&mut self, cx: &mut Context, connection: ConnectionId, number: u64, conflicts: &[Conflict]) {
         if let Some(incoming) = self.incoming_mut(connection) {
-            incoming.compared(cx, number, &conflicts.unwrap_or_default());
+            incoming.compared(cx, number, conflicts);
         }
     }
 
@@ -435,7 +422,7 @@ impl Links {
     }
 
     /// The places were written; false: that failed.
-    pub(crate) fn places_written(&mut self, is_written: bool) {
+    fn places_written(&mut self, is_written: bool) {
         self.places.written(is_written);
     }
 

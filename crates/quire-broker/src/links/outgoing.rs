@@ -26,13 +26,12 @@ use super::incoming::Run;
 use super::place::Place;
 use super::read::{LinkFound, LinkReading, SentFrame};
 use super::settings::{Definition, SyncType, check_name};
-use super::{HEARTBEAT, SILENCE_MAX, offered, start_of_log};
+use super::{HEARTBEAT, Links, SILENCE_MAX, offered, start_of_log};
 use crate::context::Context;
 use crate::io::{ConnectionId, Event, Output};
 use crate::log::YIELD_MAX;
 use crate::replicated::Progress;
 use crate::stats::DestinationStats;
-use crate::work::{Job, JobOwner};
 
 /// The first delay after every address was tried without success. It doubles with each pass. As with clients.
 const DELAY_MIN: Duration = Duration::from_millis(200);
@@ -622,7 +621,11 @@ impl Outgoing {
         if self.is_near(limit) && !has_filter {
             self.add_found(cx, reading.run(cx.unreadable.arena()));
         } else {
-            let number = cx.begin_job(JobOwner::Link(self.number), Job::Link(Box::new(reading)));
+            let destination = self.number;
+            let number = cx.begin_job(
+                move |arena| reading.run(arena),
+                move |links: &mut Links, cx, number, found| links.read_done(cx, destination, number, found),
+            );
             self.reading = Some(number);
         }
     }

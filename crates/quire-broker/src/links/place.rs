@@ -8,9 +8,9 @@ use quire_journal::{
 };
 use quire_types::time::Instant;
 
+use super::Links;
 use super::frame::Mark;
 use crate::context::Context;
-use crate::work::{Job, JobOwner};
 
 const FILE: &str = "destinations.place";
 const NAME: &str = "destinations";
@@ -81,7 +81,10 @@ impl Places {
         self.look_due = Some(cx.now.instant + INTERVAL);
         if saved != self.saved {
             let file = PlacesFile { files: self.files.clone(), saved: saved.clone() };
-            self.writing = Some(cx.begin_job(JobOwner::LinkPlaces, Job::LinkPlaces(file)));
+            let written = |links: &mut Links, _: &mut Context, _, found| {
+                links.places_written(matches!(found, Some(Ok(()))));
+            };
+            self.writing = Some(cx.begin_job(move |_| file.write(), written));
             self.saved = saved;
         }
     }

@@ -13,10 +13,9 @@ use rustc_hash::FxBuildHasher;
 
 use super::Ordinary;
 use crate::context::Context;
-use crate::replay::{Answer, OwnedMessage, Question, Verdict};
+use crate::replay::{Answer, OwnedMessage, Question, Verdict, decide_all};
 use crate::session::SessionId;
 use crate::subscription::SubscriptionId;
-use crate::work::{Job, JobOwner};
 use quire_command::{Code, Message};
 use quire_expression::filter::{Decision, MessageContext};
 
@@ -166,11 +165,14 @@ impl Ordinary {
             return;
         }
         self.deferred.under_way = Some(subscriptions);
-        cx.begin_job(JobOwner::Decide, Job::Decide(questions));
+        cx.begin_job(
+            move |arena| decide_all(questions, arena),
+            |ordinary: &mut Ordinary, cx, _, answers| ordinary.decided(cx, answers),
+        );
     }
 
     /// The questions were answered; `None` by a bug of ours.
-    pub(crate) fn decided(&mut self, cx: &mut Context, answers: Option<Vec<Answer>>) {
+    fn decided(&mut self, cx: &mut Context, answers: Option<Vec<Answer>>) {
         let Some(subscriptions) = self.deferred.under_way.take() else { return };
         let is_known = answers.is_some();
         for (_, session, size) in &subscriptions {

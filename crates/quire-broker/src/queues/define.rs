@@ -24,7 +24,6 @@ use quire_journal::{Journal, JournalError, Position};
 
 use super::alter::{Altered, QueueChanges};
 use super::created::{CreatedQueue, CreatedQueuesFile};
-use super::jobs::{Purpose, QueueJob};
 use super::sidecars::{QueuePoints, QueuePointsFile};
 use super::{Definition, QueueService, QueueSettings};
 use crate::admin::{AdminReply, Requester};
@@ -284,7 +283,7 @@ impl QueueService {
 
     fn begin_write(&mut self, cx: &mut Context, write: WriteCreated) {
         self.saving.is_under_way = true;
-        cx.begin_queue_job(Purpose::Define, QueueJob::WriteCreated(write));
+        cx.begin_job(move |_| write.run(), QueueService::definitions_written);
     }
 
     /// At the end: the file has the definitions that hold.
@@ -405,7 +404,12 @@ impl QueueService {
     }
 
     /// The definitions are on stable storage, or could not be written; `None`: by a bug of ours.
-    pub(super) fn definitions_written(&mut self, cx: &mut Context, result: Option<Result<(), JournalError>>) {
+    fn definitions_written(
+        &mut self,
+        cx: &mut Context,
+        _number: u64,
+        result: Option<Result<(), JournalError>>,
+    ) {
         self.saving.is_under_way = false;
         let failure = match result {
             Some(Ok(())) => None,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use quire_journal::{Batch, JournalError, Position, Record};
 
-use super::jobs::{FETCH_SIZE_AHEAD, FETCH_SIZE_ALONE, Fetched, Purpose, QueueJob, Refill};
+use super::jobs::{FETCH_SIZE_AHEAD, FETCH_SIZE_ALONE, Fetched, Refill, fetch};
 use super::{QueueService, Refilling};
 use crate::context::Context;
 use crate::failure::code_of;
@@ -114,15 +114,20 @@ impl QueueService {
             return;
         }
         self.fetching.push(from);
-        let definitions = self.live().map(|(_, definition)| definition.clone()).collect();
+        let definitions: Vec<_> = self.live().map(|(_, definition)| definition.clone()).collect();
         let size = if is_ahead { FETCH_SIZE_AHEAD } else { FETCH_SIZE_ALONE };
-        let work =
-            QueueJob::Fetch { reader: cx.log.reader.clone(), from, limit: cx.log.served, size, definitions };
-        cx.begin_queue_job(Purpose::Fetch { from, is_ahead }, work);
+        let (reader, limit) = (cx.log.reader.clone(), cx.log.served);
+        cx.begin_job(
+            move |_| fetch(&reader, from, limit, size, &definitions),
+            move |queues: &mut QueueService, cx, _, fetched| {
+                queues.fetched(cx, from, is_ahead, fetched.unwrap_or_default());
+            },
+        );
     }
 
     /// A fetch is done. If it does not contain the message that it was begun for, that message cannot be read.
-    pub(super) fn fetched(&mut self, cx: &mut Context, from: Position, is_ahead: bool, fetched: Fetched) {
+    fn fetched(&mut self, cx: &mut Context, from: Position, is_ahead: bool, fetched: Fetched) {
+        self.fetching.retain(|begin| *begin != from);
         let Fetched { batches, is_full, error } = fetched;
         let count = batches.len();
         let last = batches.last().map(|batch| batch.last());
@@ -159,12 +164,15 @@ impl QueueService {
                 wall: cx.now.wall,
             };
             self.refilling.insert(queue, Refilling::UnderWay);
-            cx.begin_queue_job(Purpose::Refill(queue), QueueJob::Refill(refill));
+            cx.begin_job(
+                move |arena| refill.run(arena),
+                move |queues: &mut QueueService, cx, _, found| queues.refilled(cx, queue, found),
+            );
         }
     }
 
     /// The next messages of a queue with a target depth were read.
-    pub(super) fn refilled(
+    fn refilled(
         &mut self,
         cx: &mut Context,
         queue: QueueId,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use quire_journal::{JournalError, Position, Reader, Timestamp};
 
 use super::enter::received_at;
-use super::jobs::{LoggingOn, Purpose, QueueJob};
+use super::jobs::LoggingOn;
 use super::{Definition, QueueService};
 use crate::context::Context;
 use crate::failure::code_of;
@@ -170,16 +170,14 @@ impl QueueService {
         if let Some(fill) = self.fills.0.get_mut(&queue) {
             fill.state = State::UnderWay { limit, newer: Some(Vec::new()) };
         }
-        cx.begin_queue_job(Purpose::Fill(queue), QueueJob::Fill(job));
+        cx.begin_job(
+            move |arena| job.run(arena),
+            move |queues: &mut QueueService, cx, _, found| queues.filled(cx, queue, found),
+        );
     }
 
     /// A portion was read; `None`: not, by a bug of ours.
-    pub(super) fn filled(
-        &mut self,
-        cx: &mut Context,
-        queue: QueueId,
-        found: Option<Result<Portion, JournalError>>,
-    ) {
+    fn filled(&mut self, cx: &mut Context, queue: QueueId, found: Option<Result<Portion, JournalError>>) {
         let QueueService { engine, fills, .. } = self;
         let Some(fill) = fills.0.get_mut(&queue) else { return };
         cx.wants_turn = true;

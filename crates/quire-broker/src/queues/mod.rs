@@ -18,7 +18,7 @@
 //!   and once per turn.
 //! - [`work_done`](QueueService::work_done), [`next_timeout`](QueueService::next_timeout): for work on reader threads, and for the time.
 //!
-//! Work that may wait for the disk is a [`QueueJob`] for the reader threads. A subscription that needs its result waits with its
+//! Work that may wait for the disk is a job for the reader threads. A subscription that needs its result waits with its
 //! deliveries, a connection with its commands, a queue with its questions.
 
 mod alter;
@@ -61,8 +61,6 @@ pub(crate) use created::check_size;
 pub(crate) use dead_letter::DeadLetter;
 use define::Defining;
 pub(crate) use define::{Define, FoundQueues};
-pub(crate) use jobs::Purpose;
-pub(crate) use jobs::{QueueJob, QueueOutcome};
 pub(crate) use settings::Definition;
 pub use settings::QueueSettings;
 pub use standalone::{Expired, StandaloneError, StandaloneQueue};

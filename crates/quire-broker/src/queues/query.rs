@@ -9,7 +9,7 @@ use std::sync::Arc;
 use quire_journal::{JournalError, Reader, Timestamp};
 
 use super::QueueService;
-use super::jobs::{Lookup, Purpose, QueueJob};
+use super::jobs::Lookup;
 use crate::codec::Encoder;
 use crate::context::Context;
 use crate::failure::code_of;
@@ -160,11 +160,18 @@ impl QueueService {
                 continue;
             }
             let (reader, page) = (cx.log.reader.clone(), job.page.copy());
-            let work = match job.order.take() {
-                Some(order) => QueueJob::Sort { reader, page, order },
-                None => QueueJob::Page { reader, page },
+            let number = match job.order.take() {
+                Some(order) => cx.begin_job(
+                    move |arena| page.sort(reader, &order, arena),
+                    move |queues: &mut QueueService, cx, number, found| queues.sorted(cx, id, number, found),
+                ),
+                None => cx.begin_job(
+                    move |arena| page.run(reader, arena),
+                    move |queues: &mut QueueService, cx, number, found| {
+                        queues.page_found(cx, id, number, found);
+                    },
+                ),
             };
-            let number = cx.begin_queue_job(Purpose::Query(id), work);
             if let Some(job) = self.querying.get_mut(&id) {
                 job.number = Some(number);
             }
@@ -172,13 +179,7 @@ impl QueueService {
     }
 
     /// A page has been read.
-    pub(super) fn page_found(
-        &mut self,
-        cx: &mut Context,
-        id: SessionId,
-        number: u64,
-        found: Option<PageFound>,
-    ) {
+    fn page_found(&mut self, cx: &mut Context, id: SessionId, number: u64, found: Option<PageFound>) {
         let Some(job) = self.querying.get_mut(&id).filter(|job| job.number == Some(number)) else {
             return;
         };
@@ -201,13 +202,14 @@ impl QueueService {
     }
 
     /// The messages have been put into order.
-    pub(super) fn sorted(
+    fn sorted(
         &mut self,
         cx: &mut Context,
         id: SessionId,
         number: u64,
-        found: Result<(Vec<WaitingMessage>, u64), JournalError>,
+        found: Option<Result<(Vec<WaitingMessage>, u64), JournalError>>,
     ) {
+        let Some(found) = found else { return self.page_found(cx, id, number, None) };
         let Some(job) = self.querying.get_mut(&id).filter(|job| job.number == Some(number)) else {
             return;
         };

@@ -5,7 +5,7 @@ use quire_journal::{Bookmark, Position, PublisherId};
 use rustc_hash::FxBuildHasher;
 
 use super::QueueService;
-use super::jobs::{Purpose, QueueJob};
+use super::jobs::{find_all, matching};
 use crate::context::Context;
 use crate::reply::Refused;
 use crate::session::{SessionId, Stall};
@@ -81,8 +81,11 @@ impl QueueService {
         if unknown.is_empty() || !may_search {
             return self.answer_settle(cx, id, command, acks, count);
         }
-        let work = QueueJob::Find { reader: cx.log.reader.clone(), bookmarks: unknown, definition };
-        let number = Some(cx.begin_queue_job(Purpose::Settle(id), work));
+        let reader = cx.log.reader.clone();
+        let number = Some(cx.begin_job(
+            move |_| find_all(&reader, unknown, &definition),
+            move |queues: &mut QueueService, cx, number, found| queues.settle_found(cx, id, number, found),
+        ));
         self.settling.insert(id, SettleJob { queue, verdict, command, acks, count, number, sweep: None });
         cx.stall(id, Stall::Settling);
     }
@@ -141,8 +144,12 @@ impl QueueService {
                 }
                 Some(filter) => {
                     let (reader, now) = (cx.log.reader.clone(), cx.now.wall);
-                    let work = QueueJob::Match { reader, positions, filter, now };
-                    let number = cx.begin_queue_job(Purpose::Settle(id), work);
+                    let number = cx.begin_job(
+                        move |arena| matching(reader, positions, &filter, now, arena),
+                        move |queues: &mut QueueService, cx, number, found| {
+                            queues.settle_found(cx, id, number, found);
+                        },
+                    );
                     if let Some(job) = self.settling.get_mut(&id) {
                         job.number = Some(number);
                     }
@@ -186,7 +193,7 @@ impl QueueService {
     }
 
     /// The messages of a settle that waited have been looked for; `None`: in vain, by a bug of ours.
-    pub(super) fn settle_found(
+    fn settle_found(
         &mut self,
         cx: &mut Context,
         id: SessionId,

@@ -6,7 +6,6 @@ use std::time::Duration;
 use quire_journal::{Cursor, JournalError, Position};
 
 use super::QueueService;
-use super::jobs::{Purpose, QueueJob};
 use super::sidecars::{QueuePoint, QueuePoints, QueuePointsFile};
 use crate::context::Context;
 use crate::failure::code_of;
@@ -201,11 +200,11 @@ impl QueueService {
             let entries = self.file_entries(cx, &points, rests_on);
             self.saving.writing = Some(points);
             self.left_out.begin_write();
-            cx.begin_queue_job(Purpose::Save, QueueJob::WriteSettled { file, points: entries });
+            cx.begin_job(move |_| file.write(&entries), QueueService::points_saved);
         }
     }
 
-    pub(super) fn points_saved(&mut self, cx: &mut Context, result: Option<Result<(), JournalError>>) {
+    fn points_saved(&mut self, cx: &mut Context, _number: u64, result: Option<Result<(), JournalError>>) {
         self.saving.is_under_way = false;
         let written = self.saving.writing.take();
         self.saving.has_failed = !matches!(result, Some(Ok(())));

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use quire_journal::{AllTopics, Journal, JournalError, Memory, Position, Reader};
 
-use super::jobs::{Purpose, QueueJob};
 use super::sidecars::QueueStates;
 use super::{Definition, QueueService};
 use crate::context::Context;
@@ -204,7 +203,7 @@ impl QueueService {
                 reader: cx.log.reader.clone(),
                 definition,
             };
-            cx.begin_queue_job(Purpose::Snapshot, QueueJob::WriteSnapshot { files, state });
+            cx.begin_job(move |_| state.write(&files), QueueService::snapshot_saved);
         }
     }
 
@@ -213,11 +212,11 @@ impl QueueService {
         if definition.keeps_state() {
             self.snapshots.is_under_way = true;
             let (files, queue) = (self.snapshots.files.clone(), definition.name.clone());
-            cx.begin_queue_job(Purpose::Snapshot, QueueJob::RemoveSnapshot { files, queue });
+            cx.begin_job(move |_| files.remove(&queue), QueueService::snapshot_saved);
         }
     }
 
-    pub(super) fn snapshot_saved(&mut self, cx: &mut Context, result: Option<Result<(), JournalError>>) {
+    fn snapshot_saved(&mut self, cx: &mut Context, _number: u64, result: Option<Result<(), JournalError>>) {
         self.snapshots.is_under_way = false;
         cx.wants_turn |= self.snapshots.draft.is_some() || !self.snapshots.line.is_empty();
         // The old file costs recovery time, nothing else.

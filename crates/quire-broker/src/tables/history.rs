@@ -5,7 +5,7 @@
 
 use quire_command::Code;
 use quire_expression::filter::Filter;
-use quire_journal::{AllTopics, Bookmark, JournalError, Position, Reader, Timestamp};
+use quire_journal::{Bookmark, JournalError, Position, Timestamp};
 use quire_scan::StartPoint;
 use quire_table::{AsOf, BeforeHistory};
 
@@ -13,23 +13,16 @@ use super::plan::{Asker, RecordsPlan};
 use super::{State, TableDurability, Tables};
 use crate::context::Context;
 use crate::failure::code_of;
+use crate::log::{Moment, find_moment};
 use crate::reply::Refused;
 use crate::session::{SessionId, Stall};
 use crate::topic::TableId;
-use crate::work::{Job, JobOwner};
-
-/// A moment of the log: a time, and the message that has it when a message was named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Instant {
-    pub time: Timestamp,
-    pub position: Option<Position>,
-}
 
 /// The state that a query asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Current,
-    At(Instant),
+    At(Moment),
     After(Bookmark),
 }
 
@@ -57,20 +50,11 @@ impl Asked {
         })?;
         Ok(match point {
             StartPoint::Now => Asked::Current,
-            StartPoint::Epoch => Asked::At(Instant { time: Timestamp(0), position: None }),
-            StartPoint::Time(time) => Asked::At(Instant { time, position: None }),
+            StartPoint::Epoch => Asked::At(Moment { time: Timestamp(0), position: None }),
+            StartPoint::Time(time) => Asked::At(Moment { time, position: None }),
             StartPoint::Bookmark(bookmark) => Asked::After(bookmark),
         })
     }
-}
-
-/// The position and the time of the message that a bookmark names; `None` when the log does not have it. May read from the disk.
-pub(crate) fn find(reader: &Reader, bookmark: Bookmark) -> Result<Option<Instant>, JournalError> {
-    let Some(position) = reader.find(bookmark)? else { return Ok(None) };
-    let mut cursor = reader.cursor(Position::new(position.get() - 1)).sparingly();
-    let Some(batch) = cursor.next(position, &AllTopics)? else { return Ok(None) };
-    let record = batch.records().find(|record| record.position == position);
-    Ok(record.map(|record| Instant { time: record.timestamp, position: Some(position) }))
 }
 
 impl State {
@@ -78,7 +62,7 @@ impl State {
     ///
     /// # Errors
     /// The history does not reach back to it.
-    pub(super) fn as_of(&self, cx: &mut Context, instant: Instant) -> Result<Option<AsOf>, Refused> {
+    pub(super) fn as_of(&self, cx: &mut Context, instant: Moment) -> Result<Option<AsOf>, Refused> {
         let now = cx.log.stamp(cx.now.wall);
         // Messages of a transient topic need not be in the log. Then their positions are not comparable.
         let position = instant.position.filter(|_| self.definition.durability == TableDurability::Persistent);
@@ -104,7 +88,7 @@ impl Tables {
         &self,
         cx: &mut Context,
         id: TableId,
-        instant: Instant,
+        instant: Moment,
     ) -> Result<Option<AsOf>, Refused> {
         self.all[id.0 as usize].as_of(cx, instant)
     }
@@ -129,12 +113,12 @@ impl Tables {
     }
 
     /// A search is done; `None` by a bug of ours.
-    pub(crate) fn bookmark_found(
+    fn bookmark_found(
         &mut self,
         cx: &mut Context,
         id: SessionId,
         number: u64,
-        found: Option<Result<Option<Instant>, JournalError>>,
+        found: Option<Result<Option<Moment>, JournalError>>,
     ) {
         let is_current = |finding: &&mut Finding| finding.number == Some(number);
         let Some(finding) = self.finding.get_mut(&id).filter(is_current) else { return };
@@ -172,5 +156,8 @@ impl Tables {
 
 fn begin_search(cx: &mut Context, id: SessionId, bookmark: Bookmark) -> u64 {
     let reader = cx.log.reader.clone();
-    cx.begin_job(JobOwner::FindBookmark(id), Job::FindBookmark { reader, bookmark })
+    cx.begin_job(
+        move |_| find_moment(&reader, bookmark),
+        move |tables: &mut Tables, cx, number, found| tables.bookmark_found(cx, id, number, found),
+    )
 }

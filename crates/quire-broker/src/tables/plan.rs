@@ -7,11 +7,12 @@ use quire_expression::filter::Filter;
 use quire_expression::select::Select;
 use quire_table::{self as table, AsOf, Order, PageQuery};
 
-use super::history::{Asked, Instant};
+use super::history::Asked;
 use super::replace::View;
 use super::scan::{QUERIES_PER_SESSION_MAX, Total};
 use super::{Following, FormerView, Scan, Tables};
 use crate::context::Context;
+use crate::log::Moment;
 use crate::reply::{Refused, bad_order};
 use crate::session::SessionId;
 use crate::subscription::{Delta, ServedBy, SowSubscription, SubscriptionId};
@@ -31,7 +32,7 @@ pub(crate) struct RecordsPlan {
     /// The subscription keeps this part of the result up to date.
     is_page: bool,
     /// The instant of the result; `None`: the current state.
-    pub instant: Option<Instant>,
+    pub instant: Option<Moment>,
 }
 
 /// The fields of a command that select and order records.
@@ -185,7 +186,7 @@ impl Tables {
         plan: &RecordsPlan,
         filter: Option<&Filter>,
         asker: Asker,
-        instant: Option<Instant>,
+        instant: Option<Moment>,
     ) {
         let Asker { command, acks, number, .. } = asker;
         match self.open(cx, id, plan, filter, asker, instant) {
@@ -231,7 +232,7 @@ impl Tables {
         plan: &RecordsPlan,
         filter: Option<&Filter>,
         asker: Asker,
-        instant: Option<Instant>,
+        instant: Option<Moment>,
     ) -> Result<Scan, Refused> {
         let mut states = Vec::with_capacity(plan.tables.len());
         for table in &plan.tables {

@@ -20,7 +20,6 @@ use super::{State, TableDefinition, Tables};
 use crate::context::Context;
 use crate::slice::PASS;
 use crate::topic::{ContainerId, TableId};
-use crate::work::{Job, JobOwner};
 use crate::{Event, Output};
 use quire_types::time::Instant;
 
@@ -153,7 +152,8 @@ impl Tables {
             Step::Waiting { .. } if cx.log.failure.is_some() => return,
             Step::Waiting { sections } if is_persisted(cx, &sections) => {
                 let file = self.file_of(cx, current.unit, current.position, sections);
-                Step::Saving { number: cx.begin_job(JobOwner::Snapshot, Job::Snapshot(Box::new(file))) }
+                let number = cx.begin_job(move |_| file.write(), Tables::snapshot_saved);
+                Step::Saving { number }
             }
             step => step,
         };
@@ -283,12 +283,7 @@ impl Tables {
     }
 
     /// The file was written; `None` by a bug of ours.
-    pub(crate) fn snapshot_saved(
-        &mut self,
-        cx: &mut Context,
-        number: u64,
-        saved: Option<Result<(), JournalError>>,
-    ) {
+    fn snapshot_saved(&mut self, cx: &mut Context, number: u64, saved: Option<Result<(), JournalError>>) {
         let is_current =
             |current: &mut Current| matches!(current.step, Step::Saving { number: own } if own == number);
         let Some(current) = self.snapshots.current.take_if(is_current) else { return };

@@ -6,16 +6,17 @@ mod search;
 use crate::context::Context;
 use crate::queues::Wanted;
 
-use quire_journal::{JournalError, Position};
+use quire_journal::Position;
 
 use crate::failure::code_of;
-use crate::replay::{Located, Pace};
+use crate::log::Moment;
+use crate::replay::Pace;
 use crate::reply::{Refused, unknown_subscription};
 use crate::session::{Phase, SessionId, Stall};
 use crate::subscription::{
     EndPosition, Family, PendingCompletion, Progress, Range, ServedBy, Source, Subscription, SubscriptionId,
 };
-use crate::tables::{AskedState, FoundInstant};
+use crate::tables::AskedState;
 use crate::topic::Stage;
 use crate::{Broker, Timer};
 use plan::Plan;
@@ -24,6 +25,7 @@ use quire_expression::filter::Filter;
 use quire_expression::topic::TopicSelector;
 use quire_table::AsOf;
 pub(crate) use search::Searches;
+use search::Start;
 
 impl Broker {
     pub(crate) fn subscribe(&mut self, id: SessionId, subscribe: &Subscribe<'_>) {
@@ -81,23 +83,30 @@ impl Broker {
         }
     }
 
-    /// The message that a subscription with records begins after was looked for.
-    pub(crate) fn state_found(
-        &mut self,
-        id: SessionId,
-        number: u64,
-        found: Result<Option<FoundInstant>, JournalError>,
-    ) {
-        let Some((plan, found)) = self.searches.state_found(&self.cx, id, number, found) else { return };
-        match found {
-            Ok(instant) => self.enter_state(id, plan, Some(instant)),
-            Err(refused) => self.cx.refuse_command(id, plan.command, plan.number, &refused),
+    /// Continues the subscribe commands whose starts were found, or cannot be.
+    pub(crate) fn continue_found(&mut self) {
+        while let Some((id, plan, start)) = self.searches.next_found() {
+            let (command, number) = (plan.command, plan.number);
+            let refused = match start {
+                Start::At(Ok((after, until))) => {
+                    self.enter_within(id, plan, after, until);
+                    None
+                }
+                Start::WithStateOf(Ok(moment)) => {
+                    self.enter_state(id, plan, Some(moment));
+                    None
+                }
+                Start::At(Err(refused)) | Start::WithStateOf(Err(refused)) => Some(refused),
+            };
+            if let Some(refused) = refused {
+                self.cx.refuse_command(id, command, number, &refused);
+            }
+            self.cx.resume_commands(id, Stall::Searching);
         }
-        self.cx.resume_commands(id, Stall::Searching);
     }
 
     /// A subscription begins with the state of an instant, and continues with the messages after it.
-    fn enter_state(&mut self, id: SessionId, mut plan: Plan, instant: Option<FoundInstant>) {
+    fn enter_state(&mut self, id: SessionId, mut plan: Plan, instant: Option<Moment>) {
         let table = plan.records.as_ref().and_then(|records| records.tables.first().copied());
         let as_of = match (table, instant) {
             (Some(table), Some(instant)) => self.tables.as_of(&mut self.cx, table, instant),
@@ -137,20 +146,6 @@ impl Broker {
         if !is_paused {
             self.bookmarks.start_replay(&mut self.cx, session, vec![id]);
         }
-    }
-
-    pub(crate) fn start_found(
-        &mut self,
-        id: SessionId,
-        number: u64,
-        found: Option<Result<Located, JournalError>>,
-    ) {
-        let Some((plan, bounds)) = self.searches.found(&self.cx, id, number, found) else { return };
-        match bounds {
-            Ok((after, until)) => self.enter_within(id, plan, after, until),
-            Err(refused) => self.cx.refuse_command(id, plan.command, plan.number, &refused),
-        }
-        self.cx.resume_commands(id, Stall::Searching);
     }
 
     /// The start of a plan was found, and its end if it is in the log by now.

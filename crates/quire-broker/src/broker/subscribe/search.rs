@@ -8,11 +8,10 @@ use quire_journal::{Bookmark, JournalError, Position};
 
 use super::plan::Plan;
 use crate::failure::code_of;
+use crate::log::{Moment, find_moment};
 use crate::replay::Located;
 use crate::reply::Refused;
 use crate::session::{SessionId, Stall};
-use crate::tables::FoundInstant;
-use crate::work::{Job, JobOwner};
 use quire_command::{Code, SubscribeOptions};
 
 /// The subscribe commands whose starts are being looked for. Their sessions take no further command meanwhile, so that commands stay in
@@ -22,6 +21,14 @@ pub(crate) struct Searches {
     by_session: HashMap<SessionId, Pending, FxBuildHasher>,
     /// Those among them whose start may become known with the next flush.
     waiting: Vec<SessionId>,
+    /// Those that are done.
+    found: Vec<(SessionId, Plan, Start)>,
+}
+
+/// Where the subscription of a plan begins.
+pub(super) enum Start {
+    At(Result<Bounds, Refused>),
+    WithStateOf(Result<Moment, Refused>),
 }
 
 struct Pending {
@@ -53,16 +60,35 @@ impl Searches {
     fn search(&mut self, cx: &mut Context, id: SessionId) {
         let Some(pending) = self.by_session.get_mut(&id) else { return };
         let reader = cx.log.reader.clone();
-        let job = match (pending.bookmark, &pending.plan.range) {
-            (Some(bookmark), _) => Job::FindBookmark { reader, bookmark },
-            (None, Some(range)) => Job::Locate { reader, range: range.clone(), now: pending.plan.log_end },
-            (None, None) => return,
+        pending.number = match (pending.bookmark, &pending.plan.range) {
+            (Some(bookmark), _) => Some(cx.begin_job(
+                move |_| find_moment(&reader, bookmark),
+                move |searches: &mut Searches, cx, number, found| {
+                    let start = searches.state_found(cx, id, number, found);
+                    searches.found.extend(start.map(|(plan, moment)| (id, plan, Start::WithStateOf(moment))));
+                },
+            )),
+            (None, Some(range)) => {
+                let (range, now) = (range.clone(), pending.plan.log_end);
+                Some(cx.begin_job(
+                    move |_| range.locate(&reader, now),
+                    move |searches: &mut Searches, cx, number, found| {
+                        let start = searches.located(cx, id, number, found);
+                        searches.found.extend(start.map(|(plan, bounds)| (id, plan, Start::At(bounds))));
+                    },
+                ))
+            }
+            (None, None) => None,
         };
-        pending.number = Some(cx.begin_job(JobOwner::Search(id), job));
+    }
+
+    /// A plan whose start was found, or cannot be.
+    pub(super) fn next_found(&mut self) -> Option<(SessionId, Plan, Start)> {
+        self.found.pop()
     }
 
     /// A search is done; `None` by a bug of ours. Gives the plan, and where it begins or why it cannot.
-    pub(super) fn found(
+    fn located(
         &mut self,
         cx: &Context,
         id: SessionId,
@@ -98,25 +124,26 @@ impl Searches {
     }
 
     /// A search for the message of a state is done. Gives the plan, and the instant or why there is none.
-    pub(super) fn state_found(
+    fn state_found(
         &mut self,
         cx: &Context,
         id: SessionId,
         number: u64,
-        found: Result<Option<FoundInstant>, JournalError>,
-    ) -> Option<(Plan, Result<FoundInstant, Refused>)> {
+        found: Option<Result<Option<Moment>, JournalError>>,
+    ) -> Option<(Plan, Result<Moment, Refused>)> {
         let pending = self.by_session.get_mut(&id).filter(|pending| pending.number == Some(number))?;
         let found = match found {
-            Ok(Some(instant)) => Ok(instant),
-            Ok(None) if cx.log.visible() < pending.plan.log_end && cx.log.failure.is_none() => {
+            Some(Ok(Some(moment))) => Ok(moment),
+            Some(Ok(None)) if cx.log.visible() < pending.plan.log_end && cx.log.failure.is_none() => {
                 pending.number = None;
                 self.waiting.push(id);
                 return None;
             }
-            Ok(None) => {
+            Some(Ok(None)) => {
                 Err(Refused::new(Code::BookmarkNotFound, "the bookmark is not in the log".to_owned()))
             }
-            Err(error) => Err(Refused::new(code_of(&error), error.to_string())),
+            Some(Err(error)) => Err(Refused::new(code_of(&error), error.to_string())),
+            None => Err(Refused::new(Code::Internal, "looking for the bookmark failed".to_owned())),
         };
         self.by_session.remove(&id).map(|pending| (pending.plan, found))
     }
@@ -138,5 +165,6 @@ impl Searches {
     /// The session has no subscriptions any more.
     pub(super) fn forget(&mut self, id: SessionId) {
         self.by_session.remove(&id);
+        self.found.retain(|(session, ..)| *session != id);
     }
 }
