@@ -1,5 +1,6 @@
-//! Small files that are written whole: under a temporary name, synced, renamed, the directory synced. A crash leaves the old one or the
-//! new one. The last four bytes are the checksum of everything before them.
+//! Small files that are written whole: under a temporary name, synced, renamed, the directory
+//! synced. A crash leaves the old one or the new one. The last four bytes are the checksum of
+//! everything before them.
 
 use std::io::IoSlice;
 use std::path::Path;

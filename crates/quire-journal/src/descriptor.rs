@@ -1,12 +1,14 @@
 //! Descriptors that belong to one process: a forked child closes them.
 //!
-//! A child gets a copy of each descriptor of its parent. The copy keeps a connection open, a port taken and a directory locked when the
-//! parent has ended. So every file, socket and poller of quire is an [`Owned`] value, which a table of this process knows. A child closes
-//! the descriptors in the table. It only closes them: to unlock a file or to remove a socket from a poller would act on what the parent
-//! uses.
+//! A child gets a copy of each descriptor of its parent. The copy keeps a connection open, a port
+//! taken and a directory locked when the parent has ended. So every file, socket and poller of
+//! quire is an [`Owned`] value, which a table of this process knows. A child closes the descriptors
+//! in the table. It only closes them: to unlock a file or to remove a socket from a poller would
+//! act on what the parent uses.
 //!
-//! The functions of a fork are called around it, by the thread that forks: [`before_fork`], and then [`after_fork_in_parent`] or
-//! [`after_fork_in_child`]. They use atomic values only, because any lock may be held by a thread that does not exist in the child.
+//! The functions of a fork are called around it, by the thread that forks: [`before_fork`], and
+//! then [`after_fork_in_parent`] or [`after_fork_in_child`]. They use atomic values only, because
+//! any lock may be held by a thread that does not exist in the child.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -17,12 +19,13 @@ use std::time::{Duration, Instant};
 
 use smallvec::{SmallVec, smallvec};
 
-/// Numbers that the table has room for, one bit each. Systems number descriptors from 0, and allow half as many by default. A child keeps
-/// those with higher numbers.
+/// Numbers that the table has room for, one bit each. Systems number descriptors from 0, and allow
+/// half as many by default. A child keeps those with higher numbers.
 const NUMBERS_MAX: usize = 1 << 20;
 
-/// The longest that a fork waits for threads that open or close a descriptor, and that they wait for a fork. Both take a moment, unless
-/// the disk hangs, or one of them has the interpreter that the other needs. After it, a child may keep a descriptor that is just opened.
+/// The longest that a fork waits for threads that open or close a descriptor, and that they wait
+/// for a fork. Both take a moment, unless the disk hangs, or one of them has the interpreter that
+/// the other needs. After it, a child may keep a descriptor that is just opened.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// The descriptors of this process.
@@ -37,7 +40,8 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 /// Descriptors of a value, by their numbers.
 type Numbers = SmallVec<[RawFd; 1]>;
 
-/// A value with descriptors that a forked child closes. In the child, the value must not be used any more, and its drop does nothing.
+/// A value with descriptors that a forked child closes. In the child, the value must not be used
+/// any more, and its drop does nothing.
 pub struct Owned<T> {
     value: ManuallyDrop<T>,
     numbers: Numbers,
@@ -49,7 +53,8 @@ pub fn fork_count() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// The process is about to fork. Waits until no thread is opening or closing a descriptor, so that the table is exact.
+/// The process is about to fork. Waits until no thread is opening or closing a descriptor, so that
+/// the table is exact.
 pub fn before_fork() {
     FORKING.fetch_add(1, Ordering::SeqCst);
     wait_until(|| CHANGING.load(Ordering::SeqCst) == 0);
@@ -70,8 +75,8 @@ pub fn after_fork_in_child() {
         while bits != 0 {
             let number = index * 64 + bits.trailing_zeros() as usize;
             bits &= bits - 1;
-            // SAFETY: the table had the number, so the descriptor is that of an `Owned` value of the parent. The value is not used here, and
-            // its drop leaves the descriptor alone.
+            // SAFETY: the table had the number, so the descriptor is that of an `Owned` value of
+            // the parent. The value is not used here, and its drop leaves the descriptor alone.
             drop(unsafe { OwnedFd::from_raw_fd(number as RawFd) });
         }
     }

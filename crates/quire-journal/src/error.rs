@@ -9,7 +9,8 @@ use crate::segment::open_files::is_out_of_files;
 /// The limit that open files run into, as every error names it.
 const OPEN_FILES: &str = "the number of open files that the process may have (ulimit -n)";
 
-/// An error of the journal. Cheap to clone: a poisoned journal gives the same error to every caller.
+/// An error of the journal. Cheap to clone: a poisoned journal gives the same error to every
+/// caller.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another process, or another journal of this one, has the directory.
@@ -18,7 +19,8 @@ pub enum JournalError {
         /// The journal directory.
         directory: PathBuf,
     },
-    /// The disk is full. The writer of a journal tries again until there is room, unless it was a sync that failed.
+    /// The disk is full. The writer of a journal tries again until there is room, unless it was a
+    /// sync that failed.
     #[error("{}: no space left while {operation}{}", path.display(), numbers(*needed_bytes, *free_bytes))]
     Full {
         /// The file.
@@ -30,7 +32,8 @@ pub enum JournalError {
         /// Free space of the file system at that time, when the system reports it.
         free_bytes: Option<u64>,
     },
-    /// The process, or the system, has as many open files as it may have. The writer of a journal tries again until that is over.
+    /// The process, or the system, has as many open files as it may have. The writer of a journal
+    /// tries again until that is over.
     #[error(
         "{}: too many open files while {operation}; raise {OPEN_FILES}",
         path.display()
@@ -51,7 +54,8 @@ pub enum JournalError {
         /// The reason that the system gave.
         reason: String,
     },
-    /// The disk cannot read written bytes: a bad sector, for instance. The bytes may be readable later, or elsewhere.
+    /// The disk cannot read written bytes: a bad sector, for instance. The bytes may be readable
+    /// later, or elsewhere.
     #[error("{} cannot be read at byte {offset}: {reason}", path.display())]
     Unreadable {
         /// The file.
@@ -81,7 +85,8 @@ pub enum JournalError {
         /// The number of the missing file.
         missing: u32,
     },
-    /// The oldest files of the log are not there, and were not removed on purpose: archived to a directory that is not there, or lost.
+    /// The oldest files of the log are not there, and were not removed on purpose: archived to a
+    /// directory that is not there, or lost.
     #[error("{}", missing_files(directory, *first, *last, archive.as_deref()))]
     Missing {
         /// The journal directory.
@@ -104,7 +109,8 @@ pub enum JournalError {
         /// The last position that the cursor has passed.
         after: Position,
     },
-    /// The log ends before a position that was once on stable storage: files, or the end of one, are missing.
+    /// The log ends before a position that was once on stable storage: files, or the end of one,
+    /// are missing.
     #[error("{}: the log ends at position {last}, but everything up to {durable} was on stable storage", directory.display())]
     Truncated {
         /// The journal directory.
@@ -142,13 +148,15 @@ pub enum JournalError {
         /// The publisher.
         publisher: PublisherId,
     },
-    /// More waits to become persistent than [`crate::Options::unpersisted_size_max`] allows; nothing was appended.
+    /// More waits to become persistent than [`crate::Options::unpersisted_size_max`] allows;
+    /// nothing was appended.
     #[error("{limit_bytes} bytes wait to become persistent, which is as much as may wait")]
     Behind {
         /// The limit, in bytes.
         limit_bytes: usize,
     },
-    /// The writer, or the callback that it rings, panicked: a bug. Nothing after it is acknowledged.
+    /// The writer, or the callback that it rings, panicked: a bug. Nothing after it is
+    /// acknowledged.
     #[error("the journal's writer panicked; it takes no more writes")]
     Panicked,
     /// The journal was closed.
@@ -160,7 +168,8 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// Whether the error is about the one record that was to be appended. The journal takes other records.
+    /// Whether the error is about the one record that was to be appended. The journal takes other
+    /// records.
     pub fn is_about_record(&self) -> bool {
         matches!(
             self,
@@ -216,7 +225,8 @@ fn missing_files(directory: &Path, first: Option<u32>, last: Option<u32>, archiv
     )
 }
 
-/// The limit of the process that the system refuses to go beyond, as one would raise it; `None` when the error is about something else.
+/// The limit of the process that the system refuses to go beyond, as one would raise it; `None`
+/// when the error is about something else.
 pub fn limit_reached(error: &io::Error) -> Option<&'static str> {
     match error.kind() {
         io::ErrorKind::OutOfMemory => Some("the memory that the process may have (ulimit -v)"),

@@ -1,7 +1,8 @@
 //! The bytes of a segment: its header, batches and records (`docs/journal-format.md`).
 //!
-//! A length is used only after the checksum of its header was checked. The checksum of a header covers the segment number and the place of
-//! the header. So zeros, a recycled file or a misplaced block never look like data.
+//! A length is used only after the checksum of its header was checked. The checksum of a header
+//! covers the segment number and the place of the header. So zeros, a recycled file or a misplaced
+//! block never look like data.
 
 use crate::record::attributes::Attributes;
 use crate::record::{NewRecord, Position, PublisherId, Record, RecordKind};
@@ -22,11 +23,12 @@ pub(crate) const SEGMENT_HEADER_FIELDS: usize = 48;
 /// Bytes of a batch header.
 pub(crate) const BATCH_HEADER_SIZE: usize = 64;
 
-/// A batch is closed when its records reach this many bytes: small enough that a bookmark is found in microseconds, large enough that
-/// headers cost nothing. One larger record makes a larger batch.
+/// A batch is closed when its records reach this many bytes: small enough that a bookmark is found
+/// in microseconds, large enough that headers cost nothing. One larger record makes a larger batch.
 pub(crate) const BATCH_BODY_TARGET: usize = 64 * 1024;
 
-/// Kept free at the end of every segment, for the marker of a clean stop and that of the next start.
+/// Kept free at the end of every segment, for the marker of a clean stop and that of the next
+/// start.
 pub(crate) const SEGMENT_RESERVE: u64 = 2 * BATCH_HEADER_SIZE as u64;
 
 /// Batches begin at multiples of this.
@@ -45,10 +47,12 @@ const FLAG_EXPIRATION: u8 = 1;
 /// The largest record, in bytes with its header: sizes are 32-bit on disk.
 pub(crate) const RECORD_SIZE_MAX: usize = 1 << 30;
 
-/// The largest body of a batch, in bytes. A record that is larger than the target size gets a separate batch.
+/// The largest body of a batch, in bytes. A record that is larger than the target size gets a
+/// separate batch.
 pub(crate) const BATCH_BODY_MAX: usize = RECORD_SIZE_MAX;
 
-/// Positions end here: far above the positions of any log, and so far below the largest number that adding a count cannot overflow.
+/// Positions end here: far above the positions of any log, and so far below the largest number that
+/// adding a count cannot overflow.
 pub(crate) const POSITION_MAX: u64 = 1 << 62;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +150,8 @@ impl BatchHeader {
         batch_size(self.body_size as usize)
     }
 
-    /// The last position in the batch; for a marker, the one before it. Decoding kept both numbers far from their ends.
+    /// The last position in the batch; for a marker, the one before it. Decoding kept both numbers
+    /// far from their ends.
     pub fn last(&self) -> Position {
         Position(self.first.0 + u64::from(self.count) - 1)
     }
@@ -175,7 +180,8 @@ impl BatchHeader {
         (bytes, checksum)
     }
 
-    /// A header at `offset` of `segment`: anything else, also a valid header that belongs to another place, is the reason why not.
+    /// A header at `offset` of `segment`: anything else, also a valid header that belongs to
+    /// another place, is the reason why not.
     pub fn decode(bytes: &[u8], segment: u32, offset: u64) -> Result<Self, &'static str> {
         let bytes = bytes.first_chunk::<BATCH_HEADER_SIZE>().ok_or("the batch header is cut short")?;
         if bytes[..4] != BATCH_MAGIC {
@@ -228,8 +234,8 @@ pub(crate) fn record_size(record: &NewRecord<'_>) -> usize {
         + record.data.len()
 }
 
-/// Appends the record to the body of a batch, with this sequence and this time. `size` is that of [`record_size`]. The caller has checked it
-/// and the sizes of the parts.
+/// Appends the record to the body of a batch, with this sequence and this time. `size` is that of
+/// [`record_size`]. The caller has checked it and the sizes of the parts.
 pub(crate) fn put_record(
     body: &mut Vec<u8>,
     record: &NewRecord<'_>,
@@ -263,8 +269,8 @@ pub(crate) fn put_record(
     body.extend_from_slice(record.data);
 }
 
-/// Makes room for `size` more bytes. A body that has become large gets the space of a full one at once: it is copied once more, and no
-/// body takes more than four times its bytes.
+/// Makes room for `size` more bytes. A body that has become large gets the space of a full one at
+/// once: it is copied once more, and no body takes more than four times its bytes.
 fn make_room(body: &mut Vec<u8>, size: usize) {
     if body.len() >= BATCH_BODY_TARGET / 4 && body.capacity() - body.len() < size {
         body.reserve_exact(size.max(BATCH_BODY_TARGET.saturating_sub(body.len())));
@@ -297,8 +303,8 @@ impl RawRecord<'_> {
     }
 }
 
-/// The record at the front of `body`, and the bytes after it. `None` when the bytes are not a record. With a matching checksum that is a
-/// bug of the writer; [`fault_of`] names it.
+/// The record at the front of `body`, and the bytes after it. `None` when the bytes are not a
+/// record. With a matching checksum that is a bug of the writer; [`fault_of`] names it.
 #[inline]
 pub(crate) fn split_raw(body: &[u8]) -> Option<(RawRecord<'_>, &[u8])> {
     let head = body.first_chunk::<RECORD_HEADER_SIZE>()?;
@@ -316,7 +322,8 @@ pub(crate) fn split_raw(body: &[u8]) -> Option<(RawRecord<'_>, &[u8])> {
     Some((RawRecord { head, kind, topic, correlation_id, attributes, data }, rest))
 }
 
-/// The attributes of a record and its data; `None` when they are not attributes, or a flag of the record is not defined.
+/// The attributes of a record and its data; `None` when they are not attributes, or a flag of the
+/// record is not defined.
 #[inline(never)]
 fn split_attributes<'a>(
     head: &[u8; RECORD_HEADER_SIZE],
@@ -380,8 +387,8 @@ pub(crate) fn split_record(body: &[u8], position: Position) -> Option<(Record<'_
     Some((record, rest))
 }
 
-/// The number and the sequence of the first record in `body` with this publisher, and this sequence or a higher one; reads nothing else of
-/// the records before it.
+/// The number and the sequence of the first record in `body` with this publisher, and this sequence
+/// or a higher one; reads nothing else of the records before it.
 pub(crate) fn find_record(body: &[u8], publisher: PublisherId, sequence: u64) -> Option<(u64, u64)> {
     let publisher = publisher.0.to_le_bytes();
     let mut rest = body;

@@ -1,17 +1,21 @@
 //! The append-only log on disk: the only code of quire that touches files.
 //!
 //! # What it promises
-//! A record that [`Journal::persisted`] covers is on stable storage, in append order, and is found again after any crash. Everything
-//! else (queues, replays, analytics) is a reader of it. `docs/journal-format.md` describes the files field by field.
+//! A record that [`Journal::persisted`] covers is on stable storage, in append order, and is found
+//! again after any crash. Everything else (queues, replays, analytics) is a reader of it.
+//! `docs/journal-format.md` describes the files field by field.
 //!
 //! # How it works
-//! [`Journal::append`] encodes a record into the open batch and gives it its [`Position`]. It writes nothing yet. [`Journal::submit`] hands
-//! the batches to one writer thread. The thread takes all waiting batches, writes them in as few calls as it can, and syncs once for all of
-//! them (group commit). The next flush begins when the last one has returned. So a single record does not wait for others, and many records
-//! share one sync. [`Reader`]s read the files into their own buffers and never write.
+//! [`Journal::append`] encodes a record into the open batch and gives it its [`Position`]. It
+//! writes nothing yet. [`Journal::submit`] hands the batches to one writer thread. The thread takes
+//! all waiting batches, writes them in as few calls as it can, and syncs once for all of them
+//! (group commit). The next flush begins when the last one has returned. So a single record does
+//! not wait for others, and many records share one sync. [`Reader`]s read the files into their own
+//! buffers and never write.
 //!
-//! A failed write or sync poisons the journal: no later record is acknowledged, and reading continues. The sync is not retried, because the
-//! kernel may have dropped the pages. A full disk stalls the journal: it keeps the appended records, and writes them when there is room.
+//! A failed write or sync poisons the journal: no later record is acknowledged, and reading
+//! continues. The sync is not retried, because the kernel may have dropped the pages. A full disk
+//! stalls the journal: it keeps the appended records, and writes them when there is room.
 
 mod atomic_file;
 pub mod descriptor;

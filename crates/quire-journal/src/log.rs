@@ -49,9 +49,11 @@ pub(crate) struct Log {
     pub following: Mutex<()>,
     /// Held while the small files are written.
     pub writing_sidecars: Mutex<()>,
-    /// Held while a segment is archived, compressed or removed; true when that must not be done any more.
+    /// Held while a segment is archived, compressed or removed; true when that must not be done any
+    /// more.
     pub maintenance_ended: Mutex<bool>,
-    /// Files that no longer belong to the log and still exist, oldest first. They are removed in this order.
+    /// Files that no longer belong to the log and still exist, oldest first. They are removed in
+    /// this order.
     pub doomed: Mutex<VecDeque<PathBuf>>,
 }
 
@@ -117,7 +119,8 @@ impl Log {
         *self.on_flush.write() = Some(on_flush);
     }
 
-    /// Everything up to `position` is persistent, and `size` bytes fewer wait: readers may have it, waiters wake up.
+    /// Everything up to `position` is persistent, and `size` bytes fewer wait: readers may have it,
+    /// waiters wake up.
     pub fn advance(&self, position: Position, size: usize) {
         self.advance_then(position, size, Log::wake);
     }
@@ -142,7 +145,8 @@ impl Log {
         self.wake();
     }
 
-    /// Interrupts writing until [`Log::resume`], and wakes the waiting threads. The last reason is kept.
+    /// Interrupts writing until [`Log::resume`], and wakes the waiting threads. The last reason is
+    /// kept.
     pub fn halt(&self, error: JournalError) {
         if self.stall.lock().replace(error).is_none() {
             self.wake();
@@ -184,8 +188,8 @@ impl Log {
         segment.seal();
     }
 
-    /// Writes the index of a sealed segment, and `clients.ack`. Neither file is needed to open the journal again: an index can be rebuilt,
-    /// and the log knows the sequences of its segments.
+    /// Writes the index of a sealed segment, and `clients.ack`. Neither file is needed to open the
+    /// journal again: an index can be rebuilt, and the log knows the sequences of its segments.
     pub fn write_sealed(&self, segment: &Segment) -> Result<(), JournalError> {
         let _one_at_a_time = self.writing_sidecars.lock();
         // It may have been archived or removed meanwhile.
@@ -202,7 +206,8 @@ impl Log {
         self.write_clients(None, Position::ZERO)
     }
 
-    /// Writes that the log begins with `next`, before what is in front of it is removed; with `segment` when that fails.
+    /// Writes that the log begins with `next`, before what is in front of it is removed; with
+    /// `segment` when that fails.
     pub fn write_beginning(&self, next: &Segment, segment: &Segment) -> Result<(), JournalError> {
         let begin = |segment: &Segment| Beginning { number: segment.number, first: segment.first };
         self.publishers.write().beginning = begin(next);
@@ -267,7 +272,8 @@ impl Log {
         segments.get(number.checked_sub(first)? as usize).cloned()
     }
 
-    /// The segment, and its file when another process may take that away: where it is now, if it was archived or compressed since.
+    /// The segment, and its file when another process may take that away: where it is now, if it
+    /// was archived or compressed since.
     ///
     /// # Errors
     /// [`JournalError::Removed`] when it is gone.

@@ -1,7 +1,8 @@
 //! The highest sequence of every publisher, and which sealed segment holds which sequences.
 //!
-//! The first is kept next to the journal as `clients.ack`, so that it survives the removal of old segments. The file also contains where
-//! the log begins and how far it reaches. The second makes the cost of finding a bookmark independent of the number of segments.
+//! The first is kept next to the journal as `clients.ack`, so that it survives the removal of old
+//! segments. The file also contains where the log begins and how far it reaches. The second makes
+//! the cost of finding a bookmark independent of the number of segments.
 
 use std::path::{Path, PathBuf};
 
@@ -29,8 +30,8 @@ pub(crate) struct Publishers {
     durable: Position,
     /// Where the log must begin, from now on or as soon as a removal that is under way is done.
     pub beginning: Beginning,
-    /// Per publisher and sealed segment that holds it, in order: highest sequence and segment number. Of very many publishers most are in
-    /// one segment: no allocation for that.
+    /// Per publisher and sealed segment that holds it, in order: highest sequence and segment
+    /// number. Of very many publishers most are in one segment: no allocation for that.
     sealed: FxHashMap<PublisherId, SmallVec<[(u64, u32); 1]>>,
 }
 
@@ -146,7 +147,8 @@ impl ClientsFile {
     }
 
     pub fn write(&self, disk: &dyn Disk, directory: &Path) -> Result<(), JournalError> {
-        // The content of the file names the beginning of the log, and the file needs no part of the log.
+        // The content of the file names the beginning of the log, and the file needs no part of the
+        // log.
         let head = SidecarHead { version: VERSION, position: self.durable, needs: None };
         sidecar::write(disk, directory, FILE_NAME, NAME, head, &[&self.encode()])
     }

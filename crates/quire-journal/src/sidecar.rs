@@ -1,7 +1,9 @@
-//! Sidecar files: data that a part of quire keeps next to the log (`docs/journal-format.md`, *Sidecar files*).
+//! Sidecar files: data that a part of quire keeps next to the log (`docs/journal-format.md`,
+//! *Sidecar files*).
 //!
-//! A sidecar file has a name, a version, the position up to which it covers the log, and the first position of the log that its owner still
-//! needs. The journal knows these and checks them. Only the owner knows the meaning of the content.
+//! A sidecar file has a name, a version, the position up to which it covers the log, and the first
+//! position of the log that its owner still needs. The journal knows these and checks them. Only
+//! the owner knows the meaning of the content.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -46,11 +48,13 @@ pub enum FoundSidecar {
     Damaged,
     /// Its head and its content.
     Whole(SidecarHead, Vec<u8>),
-    /// It is of a build that had no sidecar files: everything in it but its checksum, which matches.
+    /// It is of a build that had no sidecar files: everything in it but its checksum, which
+    /// matches.
     Older(Vec<u8>),
 }
 
-/// The sidecar files of a journal that is open for writing. Any thread may use it; one at a time writes a file.
+/// The sidecar files of a journal that is open for writing. Any thread may use it; one at a time
+/// writes a file.
 #[derive(Clone)]
 pub struct Sidecars {
     log: Arc<Log>,
@@ -69,8 +73,9 @@ impl Sidecars {
         read(&*self.log.disk, &self.log.directory, file, name)
     }
 
-    /// Opens a file whose content is read in pieces. `None` when there is no file, when its head is not whole or names another owner, when
-    /// it is older than sidecar files, or when it cannot be read. The read of the last piece reports whether the file was whole.
+    /// Opens a file whose content is read in pieces. `None` when there is no file, when its head is
+    /// not whole or names another owner, when it is older than sidecar files, or when it cannot be
+    /// read. The read of the last piece reports whether the file was whole.
     pub fn open(&self, file: &str, name: &str) -> Option<(SidecarHead, SidecarReader)> {
         let opened = self.log.disk.open_read_only(&self.log.directory.join(file)).ok()?;
         let (head, found, _) = read_head(&*opened).ok()??;
@@ -78,11 +83,12 @@ impl Sidecars {
         (found == name).then_some((head, reader))
     }
 
-    /// Replaces a file, with its content from parts that follow each other: a crash leaves the old file or the new one. Returns when it is
-    /// on stable storage.
+    /// Replaces a file, with its content from parts that follow each other: a crash leaves the old
+    /// file or the new one. Returns when it is on stable storage.
     ///
     /// # Errors
-    /// What the system refuses; a name of more than 65,535 bytes; a file name that does not end in `.ack`, `.state` or `.place`.
+    /// What the system refuses; a name of more than 65,535 bytes; a file name that does not end in
+    /// `.ack`, `.state` or `.place`.
     pub fn write(
         &self,
         file: &str,
@@ -111,14 +117,15 @@ impl Sidecars {
         removed.map_err(|error| JournalError::io(&path, "removing a sidecar file", &error))
     }
 
-    /// The first position of the log that the owner of any file needs, as far as the files can be read.
+    /// The first position of the log that the owner of any file needs, as far as the files can be
+    /// read.
     pub fn needs(&self) -> Option<Position> {
         needs(&*self.log.disk, &self.log.directory).into_iter().min()
     }
 }
 
-/// Reads the content of a sidecar file in pieces, so that no reader needs memory for the whole content. The read that reaches the end fails
-/// when the checksum does not match.
+/// Reads the content of a sidecar file in pieces, so that no reader needs memory for the whole
+/// content. The read that reaches the end fails when the checksum does not match.
 pub struct SidecarReader {
     file: Box<dyn File>,
     /// Where the next read begins, and the place of the checksum.
@@ -222,8 +229,8 @@ fn needs_of(disk: &dyn Disk, path: &Path) -> Vec<Position> {
     }
 }
 
-/// The positions up to which nothing is needed, from `queues.ack` of version 1. It has for each queue the size of two texts, the position,
-/// and the texts.
+/// The positions up to which nothing is needed, from `queues.ack` of version 1. It has for each
+/// queue the size of two texts, the position, and the texts.
 fn older_needs(bytes: &[u8]) -> Option<Vec<Position>> {
     let mut rest = atomic_file::checked(bytes)?.strip_prefix(b"QUIREQUE\x01\0\0\0")?;
     let mut needs = Vec::new();
@@ -271,7 +278,8 @@ fn check_one(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     })?;
     let mut bytes = vec![0; READ_SIZE];
     while reader.read(&mut bytes)? > 0 {}
-    // A head whose checksum does not match is found by the other one; of an older file there is none.
+    // A head whose checksum does not match is found by the other one; of an older file there is
+    // none.
     Ok(())
 }
 
@@ -289,10 +297,12 @@ fn encode_head(name: &str, head: SidecarHead) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The head of a file, the name in it, and its size; `None` when the file is older than sidecar files.
+/// The head of a file, the name in it, and its size; `None` when the file is older than sidecar
+/// files.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidData`] when its checksum does not match. Otherwise the error of the disk.
+/// [`io::ErrorKind::InvalidData`] when its checksum does not match. Otherwise the error of the
+/// disk.
 fn read_head(file: &dyn File) -> io::Result<Option<(SidecarHead, String, usize)>> {
     let mut bytes = Vec::new();
     file.read_at(&mut bytes, HEAD_SIZE.min(usize::try_from(file.size()?).unwrap_or(HEAD_SIZE)), 0)?;

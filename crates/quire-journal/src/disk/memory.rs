@@ -44,7 +44,8 @@ impl Drop for MemoryBytes {
     }
 }
 
-/// The range of `size` bytes from `offset` in a file of `file_size` bytes; `None` when the file ends before.
+/// The range of `size` bytes from `offset` in a file of `file_size` bytes; `None` when the file
+/// ends before.
 fn range_of(offset: u64, size: usize, file_size: usize) -> Option<Range<usize>> {
     let start = usize::try_from(offset).ok()?;
     let end = start.checked_add(size)?;

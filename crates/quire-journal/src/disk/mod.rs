@@ -1,11 +1,11 @@
 //! The only interface to the file system, so that a simulated disk can replace it.
 //!
-//! [`RealDisk`] is the file system of the machine. [`MemoryDisk`] keeps files in memory for `memory:` engines and tests. Both hold the same
-//! contract: every reader of the file sees at once the bytes that `write_at` wrote, and the bytes survive a power cut once `sync` has
-//! returned.
+//! [`RealDisk`] is the file system of the machine. [`MemoryDisk`] keeps files in memory for
+//! `memory:` engines and tests. Both hold the same contract: every reader of the file sees at once
+//! the bytes that `write_at` wrote, and the bytes survive a power cut once `sync` has returned.
 //!
-//! No file is mapped: a disk that cannot read a mapped page, or a mapped file that another process shortens, ends the process with a
-//! signal. A call that reads returns an error.
+//! No file is mapped: a disk that cannot read a mapped page, or a mapped file that another process
+//! shortens, ends the process with a signal. A call that reads returns an error.
 
 mod memory;
 mod real;
@@ -45,7 +45,8 @@ pub trait Disk: Send + Sync {
     fn free_bytes(&self, _directory: &Path) -> Option<u64> {
         None
     }
-    /// Space in the directory for memory that the system may write out. `None`: this disk has none, and the heap is used.
+    /// Space in the directory for memory that the system may write out. `None`: this disk has none,
+    /// and the heap is used.
     fn page_file(&self, _directory: &Path) -> io::Result<Option<PageFile>> {
         Ok(None)
     }
@@ -74,17 +75,17 @@ pub trait File: Send + Sync {
     /// Appends `size` bytes of the file, from `offset` on, to `buffer`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] when the file ends too early, and the error of a disk that cannot read. The buffer may have got a
-    /// part of the bytes.
+    /// [`io::ErrorKind::UnexpectedEof`] when the file ends too early, and the error of a disk that
+    /// cannot read. The buffer may have got a part of the bytes.
     fn read_at(&self, buffer: &mut Vec<u8>, size: usize, offset: u64) -> io::Result<()>;
     /// Whether a parent of this process opened it, so that it cannot be used here.
     fn is_of_parent(&self) -> bool {
         false
     }
-    /// Asks the disk to read these bytes into memory, and does not wait for it. A hint: without it, each byte is read when it is asked
-    /// for.
+    /// Asks the disk to read these bytes into memory, and does not wait for it. A hint: without it,
+    /// each byte is read when it is asked for.
     fn will_need(&self, _range: Range<u64>) {}
-    /// Asks the system to begin to write these bytes to the disk, and does not wait for it. A hint, which promises nothing: only
-    /// [`File::sync`] does.
+    /// Asks the system to begin to write these bytes to the disk, and does not wait for it. A hint,
+    /// which promises nothing: only [`File::sync`] does.
     fn write_soon(&self, _range: Range<u64>) {}
 }

@@ -22,7 +22,8 @@ const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 const READ_BY_OTHERS: u32 = 0o044;
 
-/// The most that can be paged out: the states of thousands of millions of messages. Until it is used it costs addresses only.
+/// The most that can be paged out: the states of thousands of millions of messages. Until it is
+/// used it costs addresses only.
 const PAGE_FILE_SIZE_MAX: usize = 64 * 1024 * 1024 * 1024;
 
 impl Disk for RealDisk {
@@ -32,7 +33,8 @@ impl Disk for RealDisk {
 
     fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>> {
         let file = Owned::open(|| fs::File::open(path))?;
-        // A hint: without it the system may read many MiB around each place, and every other user of the disk waits for these reads.
+        // A hint: without it the system may read many MiB around each place, and every other user
+        // of the disk waits for these reads.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         Ok(Box::new(file))
     }
@@ -50,7 +52,8 @@ impl Disk for RealDisk {
         };
         match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size) {
             Ok(()) => (),
-            // A file system without preallocation: the space is not reserved, and running out shows at the write.
+            // A file system without preallocation: the space is not reserved, and running out shows
+            // at the write.
             Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(size)?,
             Err(error) => return Err(error.into()),
         }
@@ -178,7 +181,8 @@ impl File for Owned<fs::File> {
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            // SAFETY: the system has just written `read` bytes after the length, and they are within the capacity.
+            // SAFETY: the system has just written `read` bytes after the length, and they are
+            // within the capacity.
             unsafe { buffer.set_len(buffer.len() + read) };
             offset += read as u64;
         }
@@ -195,7 +199,8 @@ impl File for Owned<fs::File> {
         use std::os::fd::AsRawFd;
         let place = (i64::try_from(range.start), i64::try_from(range.end.saturating_sub(range.start)));
         if let (Ok(begin), Ok(size), Ok(file)) = (place.0, place.1, self.get()) {
-            // SAFETY: the descriptor is open while `file` is borrowed, and the call takes no pointers.
+            // SAFETY: the descriptor is open while `file` is borrowed, and the call takes no
+            // pointers.
             unsafe { libc::sync_file_range(file.as_raw_fd(), begin, size, libc::SYNC_FILE_RANGE_WRITE) };
         }
     }

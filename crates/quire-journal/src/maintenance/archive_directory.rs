@@ -1,4 +1,5 @@
-//! Where older segments were archived last (`archive.place`), so that every process that opens the journal finds them.
+//! Where older segments were archived last (`archive.place`), so that every process that opens the
+//! journal finds them.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -41,8 +42,9 @@ impl Found {
 }
 
 impl Noted {
-    /// Whether the archive belongs to the journal in `directory`: a journal directory that was moved or copied since is not the one that
-    /// archived there, and a copy must not change the archive of its original.
+    /// Whether the archive belongs to the journal in `directory`: a journal directory that was
+    /// moved or copied since is not the one that archived there, and a copy must not change the
+    /// archive of its original.
     fn is_of(&self, disk: &dyn Disk, directory: &Path) -> Result<bool, JournalError> {
         let Some(journal) = &self.journal else { return Ok(true) };
         is_same(disk, directory, journal)

@@ -1,9 +1,11 @@
-//! Archiving, compressing and removing sealed segments: of a running journal, from any thread, and of a stopped one.
+//! Archiving, compressing and removing sealed segments: of a running journal, from any thread, and
+//! of a stopped one.
 //!
-//! Segments are processed one after the other, the oldest first, so that the log never has a gap. The active segment is never touched. At
-//! every step there is exactly one valid copy of each segment: a new file is complete and durable before the old one is removed. A crash in
-//! between leaves a file that the next start repairs. Readers continue: a reader that is in a segment keeps the file that it has open, and
-//! later readers get the new file.
+//! Segments are processed one after the other, the oldest first, so that the log never has a gap.
+//! The active segment is never touched. At every step there is exactly one valid copy of each
+//! segment: a new file is complete and durable before the old one is removed. A crash in between
+//! leaves a file that the next start repairs. Readers continue: a reader that is in a segment keeps
+//! the file that it has open, and later readers get the new file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,13 +28,16 @@ use crate::segment::{Segment, index_path, read_header};
 use crate::{atomic_file, sidecar};
 use quire_types::{Action, Timestamp};
 
-/// Selects sealed segments, always the oldest. A segment that is not selected, or must stay, keeps all later segments.
+/// Selects sealed segments, always the oldest. A segment that is not selected, or must stay, keeps
+/// all later segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Those to which nothing was written after the instant. A segment without records counts as written until the next record.
+    /// Those to which nothing was written after the instant. A segment without records counts as
+    /// written until the next record.
     Until(Timestamp),
-    /// As many as it takes for the rest to be this large at most, in bytes: of the files in the journal directory when archiving, of
-    /// those not compressed when compressing, of all when removing.
+    /// As many as it takes for the rest to be this large at most, in bytes: of the files in the
+    /// journal directory when archiving, of those not compressed when compressing, of all when
+    /// removing.
     Beyond {
         /// The size that may stay, in bytes.
         size_max: u64,
@@ -68,7 +73,8 @@ impl FileMaintenance {
     /// Takes a stopped journal, until the value is dropped; recovers it first, as a start would.
     ///
     /// # Errors
-    /// [`JournalError::Locked`] when a server has the journal open: ask that server. Otherwise the error of the recovery.
+    /// [`JournalError::Locked`] when a server has the journal open: ask that server. Otherwise the
+    /// error of the recovery.
     pub fn open_stopped(
         directory: impl AsRef<Path>,
         archive: Option<&Path>,
@@ -86,12 +92,13 @@ impl FileMaintenance {
         ))
     }
 
-    /// Gives up the oldest segments of a stopped journal that are missing: from now on the log begins after them. Gives the numbers of the
-    /// first one, if that is known, and the last one; `None` when no segment is missing.
+    /// Gives up the oldest segments of a stopped journal that are missing: from now on the log
+    /// begins after them. Gives the numbers of the first one, if that is known, and the last one;
+    /// `None` when no segment is missing.
     ///
     /// # Errors
-    /// [`JournalError::Locked`] when a server has the journal open. [`JournalError::Missing`] when no segment is left. Otherwise the error
-    /// of the recovery.
+    /// [`JournalError::Locked`] when a server has the journal open. [`JournalError::Missing`] when
+    /// no segment is left. Otherwise the error of the recovery.
     pub fn give_up_missing(
         directory: impl AsRef<Path>,
         archive: Option<&Path>,
@@ -112,7 +119,8 @@ impl FileMaintenance {
     /// Whether segments are archived to `directory`, in any spelling.
     ///
     /// # Errors
-    /// [`JournalError::BadOption`] when segments are archived to another directory, or not at all. Otherwise the error of the system.
+    /// [`JournalError::BadOption`] when segments are archived to another directory, or not at all.
+    /// Otherwise the error of the system.
     pub fn check_archives_to(&self, directory: &Path) -> Result<(), JournalError> {
         let archive = self.log.archive.as_deref();
         if let Some(archive) = archive {
@@ -145,8 +153,9 @@ impl FileMaintenance {
         self.take(Action::Compress, which, None)
     }
 
-    /// Removes segments, up to the first one that must stay. A segment must stay when it holds `needed` or a later position, when a reader
-    /// of this process has not passed it, or when the owner of a sidecar file needs it. Returns the removed segments, as they were.
+    /// Removes segments, up to the first one that must stay. A segment must stay when it holds
+    /// `needed` or a later position, when a reader of this process has not passed it, or when the
+    /// owner of a sidecar file needs it. Returns the removed segments, as they were.
     ///
     /// # Errors
     /// As [`FileMaintenance::take_next`]; segments that were taken before stay taken.
@@ -163,11 +172,13 @@ impl FileMaintenance {
         std::iter::from_fn(|| self.take_next(action, which, needed).transpose()).collect()
     }
 
-    /// Takes one segment, the oldest selected one; `None` when there is none, or it must stay. `needed` counts for removing only.
+    /// Takes one segment, the oldest selected one; `None` when there is none, or it must stay.
+    /// `needed` counts for removing only.
     ///
     /// # Errors
-    /// [`JournalError::BadOption`] when archiving without an archive directory, when that is the journal directory, or when another file
-    /// has the place of the segment there. [`JournalError::Closed`] when the journal is closed. Otherwise the error of the system.
+    /// [`JournalError::BadOption`] when archiving without an archive directory, when that is the
+    /// journal directory, or when another file has the place of the segment there.
+    /// [`JournalError::Closed`] when the journal is closed. Otherwise the error of the system.
     pub fn take_next(
         &self,
         action: Action,
@@ -193,8 +204,8 @@ impl FileMaintenance {
         }
     }
 
-    /// The first position that the owner of a sidecar file needs, as far as the files can be read: all that is known of a stopped
-    /// journal.
+    /// The first position that the owner of a sidecar file needs, as far as the files can be read:
+    /// all that is known of a stopped journal.
     pub fn needed(&self) -> Option<Position> {
         sidecar::needs(&*self.log.disk, &self.log.directory).into_iter().min()
     }
@@ -221,7 +232,8 @@ impl FileMaintenance {
         for pair in segments.windows(2) {
             let (segment, next) = (&pair[0], &pair[1]);
             let summary = segment.summary();
-            // Until the next one is known to be there after a crash, this is the last, to which a start would append.
+            // Until the next one is known to be there after a crash, this is the last, to which a
+            // start would append.
             let is_free = segment.is_sealed() && next.is_durable();
             let must_stay = action == Action::Remove
                 && (needed.is_some_and(|needed| summary.last >= needed) || pins.keep(summary.last));
@@ -296,7 +308,8 @@ impl FileMaintenance {
     fn remove_one(&self, segment: &Arc<Segment>) -> Result<bool, JournalError> {
         // The cursors that are in it read on.
         self.keep_open(segment)?;
-        // Where the log begins then, and the sequences that are known only from this segment, are written first.
+        // Where the log begins then, and the sequences that are known only from this segment, are
+        // written first.
         let Some(next) = self.log.segment(segment.number + 1) else { return Ok(false) };
         self.log.write_beginning(&next, segment)?;
         if !self.log.forget_first(segment) {
@@ -315,7 +328,8 @@ impl FileMaintenance {
         Ok(true)
     }
 
-    /// Keeps the file open for the readers of the segment. Its name is about to be removed, or to be that of another file.
+    /// Keeps the file open for the readers of the segment. Its name is about to be removed, or to
+    /// be that of another file.
     fn keep_open(&self, segment: &Segment) -> Result<(), JournalError> {
         let kept = segment.file.keep_open();
         kept.map_err(|error| JournalError::io(&segment.path, "opening the segment", &error))
@@ -332,7 +346,8 @@ impl FileMaintenance {
         Ok(segment)
     }
 
-    /// Removes the files that are no longer part of the log. A failed removal is tried again before any other action.
+    /// Removes the files that are no longer part of the log. A failed removal is tried again before
+    /// any other action.
     fn discard_doomed(&self) -> Result<(), JournalError> {
         let mut doomed = self.log.doomed.lock();
         while let Some(path) = doomed.front() {
@@ -342,7 +357,8 @@ impl FileMaintenance {
         Ok(())
     }
 
-    /// Removes a file that the log no longer needs, and makes that durable, because the next one must not be removed earlier.
+    /// Removes a file that the log no longer needs, and makes that durable, because the next one
+    /// must not be removed earlier.
     fn discard(&self, path: &Path) -> Result<(), JournalError> {
         let disk = &*self.log.disk;
         let _nobody_writes_an_index = self.log.writing_sidecars.lock();
@@ -359,8 +375,8 @@ impl FileMaintenance {
     }
 }
 
-/// Until when a segment was written to, at the latest. One without records was the last one until the next record came; `None`: there is
-/// none yet.
+/// Until when a segment was written to, at the latest. One without records was the last one until
+/// the next record came; `None`: there is none yet.
 fn written_until(segment: &Segment, segments: &[Arc<Segment>]) -> Option<Timestamp> {
     let summary = segment.summary();
     if summary.count > 0 {
@@ -373,7 +389,8 @@ fn written_until(segment: &Segment, segments: &[Arc<Segment>]) -> Option<Timesta
 /// Copied at a time, so that a copy does not fill the memory with dirty pages.
 const COPY_SIZE: usize = 4 * 1024 * 1024;
 
-/// Copies the file of the segment, completely and durably, before it gets its name. The name is durable when its index was written.
+/// Copies the file of the segment, completely and durably, before it gets its name. The name is
+/// durable when its index was written.
 fn copy(disk: &dyn Disk, segment: &Segment, target: &Path) -> Result<(), JournalError> {
     let failed = |error: io::Error| JournalError::io(target, "archiving a segment", &error);
     let original = segment.file.open();

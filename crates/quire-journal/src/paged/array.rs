@@ -7,7 +7,8 @@ use std::ptr::NonNull;
 
 use super::Memory;
 
-/// Values that can be copied, one after the other in a [`Memory`]. It is used like a `Vec`, which cannot use a [`Memory`]. 24 bytes.
+/// Values that can be copied, one after the other in a [`Memory`]. It is used like a `Vec`, which
+/// cannot use a [`Memory`]. 24 bytes.
 pub struct Array<T: Copy> {
     /// Room for `capacity` values, of which `len` are written; dangling when there is no room.
     values: NonNull<T>,
@@ -19,7 +20,8 @@ pub struct Array<T: Copy> {
 /// The smallest room that is made, in bytes.
 const ROOM_MIN: usize = 8;
 
-// SAFETY: an array owns its values and does not share them. The memory to which it returns its space has a lock.
+// SAFETY: an array owns its values and does not share them. The memory to which it returns its
+// space has a lock.
 unsafe impl<T: Copy + Send> Send for Array<T> {}
 // SAFETY: as above; a shared array only gives out shared values.
 unsafe impl<T: Copy + Sync> Sync for Array<T> {}
@@ -57,7 +59,8 @@ impl<T: Copy> Array<T> {
         if values.len() > self.capacity as usize - len {
             self.make_room(values.len());
         }
-        // SAFETY: there is room for the values after the last one, and this call has the only reference to the array.
+        // SAFETY: there is room for the values after the last one, and this call has the only
+        // reference to the array.
         unsafe { self.values.as_ptr().add(len).copy_from_nonoverlapping(values.as_ptr(), values.len()) };
         self.len += values.len() as u32;
     }
@@ -69,7 +72,8 @@ impl<T: Copy> Array<T> {
         if self.len == self.capacity {
             self.make_room(1);
         }
-        // SAFETY: there is room for one more, so the values from `index` on may move by one, and the place is free then.
+        // SAFETY: there is room for one more, so the values from `index` on may move by one, and
+        // the place is free then.
         unsafe {
             let place = self.values.as_ptr().add(index);
             place.copy_to(place.add(1), len - index);
@@ -113,13 +117,15 @@ impl<T: Copy> Array<T> {
         self.set_capacity(needed.max(2 * self.capacity as usize).max(ROOM_MIN / size_of::<T>()));
     }
 
-    /// Moves the values to where there is room for `capacity`, which is at least as many as there are, and not 0.
+    /// Moves the values to where there is room for `capacity`, which is at least as many as there
+    /// are, and not 0.
     fn set_capacity(&mut self, capacity: usize) {
         assert!(capacity >= self.len as usize && capacity > 0);
         let count = u32::try_from(capacity).expect("arrays hold fewer than 2^32 values");
         let layout = Layout::array::<T>(capacity).expect("arrays are smaller than the address space");
         let place = match self.layout() {
-            // SAFETY: the values are at a place of this memory with this layout. The new size is that of a layout, and not 0.
+            // SAFETY: the values are at a place of this memory with this layout. The new size is
+            // that of a layout, and not 0.
             Some(old) => unsafe { self.memory.resize(self.values.cast(), old, layout.size()) },
             None => self.memory.allocate(layout),
         };

@@ -13,7 +13,8 @@ pub struct Block<T> {
     memory: Memory,
 }
 
-// SAFETY: a block owns its value and does not share it. The memory to which it returns its space has a lock.
+// SAFETY: a block owns its value and does not share it. The memory to which it returns its space
+// has a lock.
 unsafe impl<T: Send> Send for Block<T> {}
 // SAFETY: as above; a shared block only gives out shared values.
 unsafe impl<T: Sync> Sync for Block<T> {}

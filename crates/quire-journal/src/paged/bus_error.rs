@@ -1,7 +1,9 @@
-//! Reports that the disk cannot read a page of a mapped file. The system then ends the process with SIGBUS, without a message.
+//! Reports that the disk cannot read a page of a mapped file. The system then ends the process with
+//! SIGBUS, without a message.
 //!
-//! The handler writes one line, restores the previous handler of SIGBUS, and returns. The same access then ends the process as it would
-//! have without the handler. The handler writes nothing for addresses outside of our mappings.
+//! The handler writes one line, restores the previous handler of SIGBUS, and returns. The same
+//! access then ends the process as it would have without the handler. The handler writes nothing
+//! for addresses outside of our mappings.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +12,8 @@ const MESSAGE: &str = "quire: the disk cannot read memory that was paged out to 
 (file_backed_metadata of queues, file_backed of last-value topics), and the process ends. Nothing is lost: the next start makes \
 the queues and records again from the journal\n";
 
-/// Mappings that are watched: one for each journal of the process that has such queues. Further mappings are not reported.
+/// Mappings that are watched: one for each journal of the process that has such queues. Further
+/// mappings are not reported.
 const RANGES_MAX: usize = 16;
 
 /// First address and size of each; size 0: free.
@@ -50,7 +53,8 @@ impl Drop for Watch {
 static mut BEFORE: std::mem::MaybeUninit<libc::sigaction> = std::mem::MaybeUninit::uninit();
 
 fn install() {
-    // SAFETY: `BEFORE` is written here, once, before the handler that reads it can run; a zeroed `sigaction` is a valid one.
+    // SAFETY: `BEFORE` is written here, once, before the handler that reads it can run; a zeroed
+    // `sigaction` is a valid one.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_bus_error as *const () as usize;
@@ -65,8 +69,8 @@ fn install() {
 
 /// Does only what a handler of signals may do.
 extern "C" fn on_bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the system gives a valid `info`. `BEFORE` was written before this handler was installed. `write` and `sigaction` may be
-    // called in handlers of signals.
+    // SAFETY: the system gives a valid `info`. `BEFORE` was written before this handler was
+    // installed. `write` and `sigaction` may be called in handlers of signals.
     unsafe {
         let address = (*info).si_addr() as usize;
         let is_ours = RANGES.iter().any(|(start, length)| {

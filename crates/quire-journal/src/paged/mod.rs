@@ -1,12 +1,16 @@
-//! Memory for the states of queues: the heap, or a file that is mapped, which the system writes out when memory is short and keeps in
-//! memory otherwise (`file_backed_metadata`, docs/queues.md section 6).
+//! Memory for the states of queues: the heap, or a file that is mapped, which the system writes out
+//! when memory is short and keeps in memory otherwise (`file_backed_metadata`, docs/queues.md
+//! section 6).
 //!
-//! **What it promises.** The holder of a [`Block`] or an [`Array`] cannot tell where it is. When the file can grow no further, new values
-//! are on the heap, and [`Memory::take_failure`] reports the reason once.
+//! **What it promises.** The holder of a [`Block`] or an [`Array`] cannot tell where it is. When
+//! the file can grow no further, new values are on the heap, and [`Memory::take_failure`] reports
+//! the reason once.
 //!
-//! **How it works.** The file (`page_file.rs`) is one mapping, of which as much may be used as is allocated on the disk: a page of a
-//! file with holes for which the disk has no room would end the process. `pool.rs` divides it into blocks. All bookkeeping of it is on
-//! the heap, so that giving back what is paged out reads nothing. `pieces.rs` has no file: it takes large pieces of memory from the system.
+//! **How it works.** The file (`page_file.rs`) is one mapping, of which as much may be used as is
+//! allocated on the disk: a page of a file with holes for which the disk has no room would end the
+//! process. `pool.rs` divides it into blocks. All bookkeeping of it is on the heap, so that giving
+//! back what is paged out reads nothing. `pieces.rs` has no file: it takes large pieces of memory
+//! from the system.
 
 #![allow(unsafe_code)] // memory by hand: see the SAFETY notes at each use
 
@@ -77,7 +81,8 @@ impl Memory {
         self.pool()?.take_failure()
     }
 
-    /// Asks the system to write out the pages of the file and to forget them, as it does itself when memory is short: for tests.
+    /// Asks the system to write out the pages of the file and to forget them, as it does itself
+    /// when memory is short: for tests.
     ///
     /// # Errors
     /// What the system refuses.
@@ -103,13 +108,15 @@ impl Memory {
     /// Gives a place another size. The bytes that fit are kept.
     ///
     /// # Safety
-    /// The place is from [`allocate`](Self::allocate) or this, of this memory, with the size and alignment `old`; `size` is not 0 and,
-    /// rounded up to the alignment, not above `isize::MAX`. The old pointer is not used any more.
+    /// The place is from [`allocate`](Self::allocate) or this, of this memory, with the size and
+    /// alignment `old`; `size` is not 0 and, rounded up to the alignment, not above `isize::MAX`.
+    /// The old pointer is not used any more.
     unsafe fn resize(&self, place: NonNull<u8>, old: Layout, size: usize) -> NonNull<u8> {
         // SAFETY: the caller promises that it is a size of a place, and `old` was a layout.
         let new = unsafe { Layout::from_size_align_unchecked(size, old.align()) };
         if self.0.is_none() {
-            // SAFETY: all places of this memory come from the heap, with their layout; the rest is the caller's promise.
+            // SAFETY: all places of this memory come from the heap, with their layout; the rest is
+            // the caller's promise.
             let place = unsafe { realloc(place.as_ptr(), old, size) };
             return NonNull::new(place).unwrap_or_else(|| handle_alloc_error(new));
         }
@@ -127,8 +134,8 @@ impl Memory {
     /// Takes a place back.
     ///
     /// # Safety
-    /// The place is from [`allocate`](Self::allocate) or [`resize`](Self::resize) of this memory, with this layout, and is not used any
-    /// more.
+    /// The place is from [`allocate`](Self::allocate) or [`resize`](Self::resize) of this memory,
+    /// with this layout, and is not used any more.
     unsafe fn release(&self, place: NonNull<u8>, layout: Layout) {
         match self.0.as_deref() {
             Some(Source::File(pool)) if pool.owns(place) => return pool.release(place),

@@ -1,4 +1,5 @@
-//! The file under a [`Memory`](super::Memory): mapped once, as large as it may become, and usable as far as the disk has promised room.
+//! The file under a [`Memory`](super::Memory): mapped once, as large as it may become, and usable
+//! as far as the disk has promised room.
 
 use std::fs;
 use std::io;
@@ -14,9 +15,9 @@ use crate::descriptor::Owned;
 /// The name of the file, until it is removed.
 const NAME: &str = "queues.paging";
 
-/// Space in a file that has no name. The system frees it after a crash. No other process can shorten it under the mapping, which would be a
-/// bus error. `df` counts it, and `ls` does not show it. One cause of a bus error remains: a disk that cannot read a page. `bus_error.rs`
-/// reports it.
+/// Space in a file that has no name. The system frees it after a crash. No other process can
+/// shorten it under the mapping, which would be a bus error. `df` counts it, and `ls` does not show
+/// it. One cause of a bus error remains: a disk that cannot read a page. `bus_error.rs` reports it.
 pub struct PageFile {
     map: MmapRaw,
     file: Owned<fs::File>,
@@ -24,7 +25,8 @@ pub struct PageFile {
 }
 
 impl PageFile {
-    /// Makes one in the directory that can grow to `size_max` bytes. It has no room yet: [`PageFile::grow`].
+    /// Makes one in the directory that can grow to `size_max` bytes. It has no room yet:
+    /// [`PageFile::grow`].
     ///
     /// # Errors
     /// What the system refuses.
@@ -59,7 +61,8 @@ impl PageFile {
 
     /// Makes the bytes from `size` to `size_new` usable: the disk has room for them.
     pub(super) fn grow(&self, size: u64, size_new: u64) -> io::Result<()> {
-        // A file system that cannot promise room is not used: running out of it would end the process at some write to memory.
+        // A file system that cannot promise room is not used: running out of it would end the
+        // process at some write to memory.
         let flags = rustix::fs::FallocateFlags::empty();
         let grow = || rustix::fs::fallocate(&self.file, flags, size, size_new - size);
         Ok(rustix::io::retry_on_intr(grow)?)

@@ -1,8 +1,9 @@
 //! Blocks of one size in larger pieces, which come from the system directly.
 //!
-//! Many blocks of 16 KiB cost the heap a call of the system for each few of them, and those calls stop the other threads that use new memory.
-//! The first use of each page of 4 KiB also interrupts the program. So a piece has many blocks, and the system is asked for the pages of
-//! some blocks at a time, before their first use.
+//! Many blocks of 16 KiB cost the heap a call of the system for each few of them, and those calls
+//! stop the other threads that use new memory. The first use of each page of 4 KiB also interrupts
+//! the program. So a piece has many blocks, and the system is asked for the pages of some blocks at
+//! a time, before their first use.
 
 use std::alloc::Layout;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +19,8 @@ pub(super) const BLOCK_SIZE: usize = 16 * 1024;
 const PIECE_BLOCKS: usize = 128;
 /// Blocks whose pages the system makes at a time: some ten microseconds.
 const READY_BLOCKS: usize = 16;
-/// This many blocks are on the heap before the first piece is made: a server with few values is small.
+/// This many blocks are on the heap before the first piece is made: a server with few values is
+/// small.
 const ON_HEAP_MAX: usize = 64;
 
 /// Pieces, and the blocks of them that are in use.
@@ -69,7 +71,8 @@ impl Pieces {
             state.on_heap += 1;
             return None;
         };
-        // The piece stays, because this block of it is in use. Other threads need not wait for the system.
+        // The piece stays, because this block of it is in use. Other threads need not wait for the
+        // system.
         drop(state);
         let offset = block * BLOCK_SIZE;
         if is_new {
@@ -81,7 +84,8 @@ impl Pieces {
         NonNull::new(unsafe { map.as_mut_ptr().add(offset) })
     }
 
-    /// Takes back a place that was given for the layout. Returns whether it is a block. The other places are the heap's.
+    /// Takes back a place that was given for the layout. Returns whether it is a block. The other
+    /// places are the heap's.
     pub fn release(&self, place: NonNull<u8>, layout: Layout) -> bool {
         if layout.size() != BLOCK_SIZE {
             return false;
@@ -120,7 +124,8 @@ impl State {
         }
         let address = *address;
         piece.free |= 1 << block;
-        // One piece stays, so that a user at the border does not make one and give it back each time.
+        // One piece stays, so that a user at the border does not make one and give it back each
+        // time.
         if piece.free == u128::MAX && self.open.iter().any(|open| *open != address) {
             self.pieces.remove(&address);
             self.open.remove(&address);

@@ -1,7 +1,8 @@
 //! Blocks of a few sizes in a [`PageFile`].
 //!
-//! The file grows by extents and is used in runs, and a run holds blocks of one size. The first place that is free is taken, so that the
-//! end of the file becomes free when less is held, and can be given back. A run without blocks can become one of another size.
+//! The file grows by extents and is used in runs, and a run holds blocks of one size. The first
+//! place that is free is taken, so that the end of the file becomes free when less is held, and can
+//! be given back. A run without blocks can become one of another size.
 
 use std::alloc::Layout;
 use std::collections::BTreeSet;
@@ -12,14 +13,16 @@ use parking_lot::Mutex;
 
 use super::page_file::PageFile;
 
-/// The file grows by this much: rarely enough that asking the disk costs nothing, little enough for a queue that is nearly empty.
+/// The file grows by this much: rarely enough that asking the disk costs nothing, little enough for
+/// a queue that is nearly empty.
 const EXTENT_SIZE: u64 = 4 * 1024 * 1024;
 /// Size of a row of blocks of one size. A rarely used size wastes at most this much.
 const RUN_SIZE: usize = 32 * 1024;
 /// The largest alignment.
 const ALIGN_MAX: usize = 16;
 
-/// The sizes of blocks: a quarter of a power of two apart, so that at most a fifth is wasted. Larger values are on the heap.
+/// The sizes of blocks: a quarter of a power of two apart, so that at most a fifth is wasted.
+/// Larger values are on the heap.
 const SIZES: [usize; 28] = [
     16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280,
     1536, 1792, 2048, 2560, 3072, 3584, 4096,
@@ -59,7 +62,8 @@ struct Failure {
     error: Option<io::Error>,
 }
 
-// SAFETY: the pointer to the mapping never changes, and the lock protects the decision which bytes are in use.
+// SAFETY: the pointer to the mapping never changes, and the lock protects the decision which bytes
+// are in use.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
@@ -187,7 +191,8 @@ impl State {
         self.failure.is_none().then_some(())
     }
 
-    /// Returns the space after the last run, except for one extent, so that a state that grows and shrinks does not ask the disk each time.
+    /// Returns the space after the last run, except for one extent, so that a state that grows and
+    /// shrinks does not ask the disk each time.
     fn shrink(&mut self, file: &PageFile) {
         let size_new = self.used().next_multiple_of(EXTENT_SIZE) + EXTENT_SIZE;
         // When it cannot be shortened it stays as long as it is, and is used again.

@@ -58,20 +58,21 @@ impl Cursor {
         Cursor { log, after: pin.after(), place: None, wanted: Wanted::default(), reads: Reads::AHEAD, pin }
     }
 
-    /// Reads little more from the disk than it returns. For a reader that runs while others wait for the same disk, or that wants few of
-    /// many records.
+    /// Reads little more from the disk than it returns. For a reader that runs while others wait
+    /// for the same disk, or that wants few of many records.
     pub fn sparingly(mut self) -> Self {
         self.reads = Reads::sparingly(READ_STEP);
         self
     }
 
-    /// As [`Cursor::sparingly`], and reads `step` bytes from the disk at a time instead of 256 KiB. The reason: a sync of another thread
-    /// waits for the reads that were requested before it.
+    /// As [`Cursor::sparingly`], and reads `step` bytes from the disk at a time instead of 256 KiB.
+    /// The reason: a sync of another thread waits for the reads that were requested before it.
     pub fn set_read_step(&mut self, step: usize) {
         self.reads = Reads::sparingly(step);
     }
 
-    /// Returns its buffers to the log, and continues after `after`, which is in the batch that it returned last.
+    /// Returns its buffers to the log, and continues after `after`, which is in the batch that it
+    /// returned last.
     pub fn rest_at(&mut self, after: Position) {
         if let Some(place) = &mut self.place {
             if after < self.after {
@@ -87,14 +88,17 @@ impl Cursor {
         self.after
     }
 
-    /// The next records up to `limit`, at most one batch of them; `None` when the limit, or the end of what is persistent, is reached.
-    /// Blocks of sealed segments that hold no wanted topic are skipped; what is given may hold other topics.
+    /// The next records up to `limit`, at most one batch of them; `None` when the limit, or the end
+    /// of what is persistent, is reached. Blocks of sealed segments that hold no wanted topic are
+    /// skipped; what is given may hold other topics.
     ///
-    /// `wants` is asked once for every topic of the log: over the life of the cursor it must say the same of the same name, or want less.
+    /// `wants` is asked once for every topic of the log: over the life of the cursor it must say
+    /// the same of the same name, or want less.
     ///
     /// # Errors
-    /// [`JournalError::Corrupt`] for damage. [`JournalError::Unreadable`] for bytes that the disk cannot read. [`JournalError::Removed`]
-    /// when another process removed the next records; the cursor stays before them.
+    /// [`JournalError::Corrupt`] for damage. [`JournalError::Unreadable`] for bytes that the disk
+    /// cannot read. [`JournalError::Removed`] when another process removed the next records; the
+    /// cursor stays before them.
     pub fn next(&mut self, limit: Position, wants: &dyn TopicFilter) -> Result<Option<Batch>, JournalError> {
         if self.log.follows && limit > self.log.persisted() && self.after >= self.log.persisted() {
             let followed = recover::follow(&self.log)?;
@@ -119,11 +123,13 @@ impl Cursor {
             let summary = place.segment.summary();
             if place.offset >= summary.end {
                 if self.after < summary.last {
-                    // An index that was made up: the batches end before the positions that it names.
+                    // An index that was made up: the batches end before the positions that it
+                    // names.
                     let reason = "the batches end before the last position of the segment";
                     return Err(place.segment.corrupt(summary.end, reason, self.after));
                 }
-                // The next position is in the next segment: there is one, since the position is below the limit.
+                // The next position is in the next segment: there is one, since the position is
+                // below the limit.
                 self.place = None;
                 continue;
             }
@@ -190,7 +196,8 @@ impl CursorPlace {
         self.segment.index.read().read_end(self.offset, step as u64)
     }
 
-    /// Moves on to the next block that holds a wanted topic; gives the position before it when that is a skip.
+    /// Moves on to the next block that holds a wanted topic; gives the position before it when that
+    /// is a skip.
     fn skip(&mut self, after: Position) -> Option<Position> {
         let wanted = self.wanted.as_ref()?;
         let index = self.segment.index.read();
@@ -211,7 +218,8 @@ impl CursorPlace {
     }
 }
 
-/// A run of records, checked. It holds the bytes that were read with it: at most some hundred KiB, or its own bytes when those are more.
+/// A run of records, checked. It holds the bytes that were read with it: at most some hundred KiB,
+/// or its own bytes when those are more.
 #[derive(Clone)]
 pub struct Batch {
     segment: Arc<Segment>,

@@ -12,7 +12,8 @@ use crate::record::Position;
 pub(crate) struct Pins(Mutex<BTreeMap<Position, usize>>);
 
 impl Pins {
-    /// Keeps everything after the position that `after` returns. `after` is called while nothing can be removed.
+    /// Keeps everything after the position that `after` returns. `after` is called while nothing
+    /// can be removed.
     pub fn pin(self: &Arc<Self>, after: impl FnOnce() -> Position) -> Pin {
         let mut counts = self.0.lock();
         let after = after();

@@ -1,4 +1,5 @@
-//! The data that a reader would have to read, from the indexes alone. It divides work over the log into parts before the work begins.
+//! The data that a reader would have to read, from the indexes alone. It divides work over the log
+//! into parts before the work begins.
 
 use std::ops::ControlFlow;
 
@@ -15,7 +16,8 @@ pub struct BlockRange {
     pub first: Position,
     /// The last position in it.
     pub last: Position,
-    /// Bytes that it takes in its segment; those of the whole block when the range begins or ends within it.
+    /// Bytes that it takes in its segment; those of the whole block when the range begins or ends
+    /// within it.
     pub size: u64,
 }
 
@@ -29,7 +31,8 @@ pub struct BlockContent<'a> {
 }
 
 impl Reader {
-    /// Shows all ranges after `after`, up to `limit`, with what is in them, oldest first. Reads no record, so it does not notice damage.
+    /// Shows all ranges after `after`, up to `limit`, with what is in them, oldest first. Reads no
+    /// record, so it does not notice damage.
     ///
     /// # Errors
     /// [`JournalError::Removed`] when another process removed a file of the range.
@@ -62,9 +65,11 @@ impl Reader {
         Ok(())
     }
 
-    /// Shows the ranges after `after`, up to `limit`, that hold a wanted topic, oldest first, until `each` breaks. Reads no record.
+    /// Shows the ranges after `after`, up to `limit`, that hold a wanted topic, oldest first, until
+    /// `each` breaks. Reads no record.
     ///
-    /// A segment that is being written to knows its topics only as far as this reader has followed it.
+    /// A segment that is being written to knows its topics only as far as this reader has followed
+    /// it.
     pub fn for_each_block_range(
         &self,
         after: Position,

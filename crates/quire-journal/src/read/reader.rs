@@ -1,7 +1,7 @@
 //! Reading the log: by position, by bookmark, by time, from any thread, while it grows.
 //!
-//! Readers read the files into their own buffers. A batch is returned only after the checksums of its header and body matched. Damage is an
-//! error that names file and offset, never a silent skip.
+//! Readers read the files into their own buffers. A batch is returned only after the checksums of
+//! its header and body matched. Damage is an error that names file and offset, never a silent skip.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,8 +27,8 @@ pub struct Reader {
 }
 
 struct Shared {
-    /// Another one takes its place when files that it knows were archived or removed by another process. A cursor keeps the one that it
-    /// began with, and with it the files that are gone.
+    /// Another one takes its place when files that it knows were archived or removed by another
+    /// process. A cursor keeps the one that it began with, and with it the files that are gone.
     log: RwLock<Arc<Log>>,
     /// The archive directory that was named.
     named_archive: Option<PathBuf>,
@@ -114,8 +114,9 @@ impl Reader {
         self.shared.log.read().clone()
     }
 
-    /// Opens a directory without a lock and without changing it. This is safe while a server runs: the reader follows its journal as it
-    /// grows. Finds archived segments in the directory that `archive.place` names.
+    /// Opens a directory without a lock and without changing it. This is safe while a server runs:
+    /// the reader follows its journal as it grows. Finds archived segments in the directory that
+    /// `archive.place` names.
     ///
     /// # Errors
     /// As [`Reader::open_with_archive`].
@@ -123,12 +124,12 @@ impl Reader {
         Reader::open_with_archive(directory, None)
     }
 
-    /// The same for a journal whose older segments are in the directory `archive`. `archive.place` is ignored. Both directories are one
-    /// log.
+    /// The same for a journal whose older segments are in the directory `archive`. `archive.place`
+    /// is ignored. Both directories are one log.
     ///
     /// # Errors
-    /// [`JournalError::Missing`] when the oldest segments are not there. An error for a file that cannot be read, a gap in the files, or
-    /// damage in a sealed segment whose index is missing.
+    /// [`JournalError::Missing`] when the oldest segments are not there. An error for a file that
+    /// cannot be read, a gap in the files, or damage in a sealed segment whose index is missing.
     pub fn open_with_archive(
         directory: impl AsRef<Path>,
         archive: Option<&Path>,
@@ -149,12 +150,14 @@ impl Reader {
         Ok(Reader::with_archive(Arc::new(log), archive.map(Path::to_owned)))
     }
 
-    /// The first position that can be read, once there is one: files may have been removed before it.
+    /// The first position that can be read, once there is one: files may have been removed before
+    /// it.
     pub fn first(&self) -> Position {
         self.log().segments.read().first().map_or(Position(1), |segment| segment.first)
     }
 
-    /// The first position of the newest segments that have at most `size_max` bytes together. The last segment is always one of them.
+    /// The first position of the newest segments that have at most `size_max` bytes together. The
+    /// last segment is always one of them.
     pub fn start_of_newest(&self, size_max: u64) -> Position {
         let log = self.log();
         let segments = log.segments.read();
@@ -170,7 +173,8 @@ impl Reader {
         first
     }
 
-    /// The first position of the segment that holds, or will hold, the position; `None` when that segment is gone.
+    /// The first position of the segment that holds, or will hold, the position; `None` when that
+    /// segment is gone.
     pub fn segment_start(&self, position: Position) -> Option<Position> {
         self.log().segment_at(position).map(|segment| segment.first)
     }
@@ -188,7 +192,8 @@ impl Reader {
         self.log().wait(position, Instant::now() + timeout)
     }
 
-    /// Looks for files that a writer in another process added, archived or removed. Cursors look for added files when they reach the end.
+    /// Looks for files that a writer in another process added, archived or removed. Cursors look
+    /// for added files when they reach the end.
     ///
     /// A cursor that was made before still reads the files that it began with.
     ///
@@ -216,7 +221,8 @@ impl Reader {
         Ok(found.filter(|(sequence, _)| *sequence == bookmark.sequence).map(|(_, position)| position))
     }
 
-    /// The message that the bookmark names, or the next one of its publisher that the log has: its sequence and position.
+    /// The message that the bookmark names, or the next one of its publisher that the log has: its
+    /// sequence and position.
     ///
     /// # Errors
     /// Damage where it should be.
@@ -224,7 +230,8 @@ impl Reader {
         Ok(self.locate(bookmark)?.map(|found| (found.sequence, found.position)))
     }
 
-    /// The segment that holds the message that the bookmark names, and the offset of its batch in bytes, if the log has it.
+    /// The segment that holds the message that the bookmark names, and the offset of its batch in
+    /// bytes, if the log has it.
     ///
     /// # Errors
     /// Damage where it should be.
@@ -263,7 +270,8 @@ impl Reader {
         Ok(None)
     }
 
-    /// The position of the last record taken at or before the instant; that before the first record when there is none.
+    /// The position of the last record taken at or before the instant; that before the first record
+    /// when there is none.
     ///
     /// # Errors
     /// Damage where it should be.
@@ -293,8 +301,8 @@ impl Reader {
         Ok(found)
     }
 
-    /// A time at or before that of the record at the position: that of the first record of its block. `None` when the log does not have the
-    /// record. Reads nothing from the disk.
+    /// A time at or before that of the record at the position: that of the first record of its
+    /// block. `None` when the log does not have the record. Reads nothing from the disk.
     pub fn time_before(&self, position: Position) -> Option<Timestamp> {
         let segment = self.log().segment_at(position)?;
         let index = segment.index.read();

@@ -1,4 +1,5 @@
-//! Checks everything that was written: the headers, every batch and record, how they follow each other, the indexes and the sidecar files.
+//! Checks everything that was written: the headers, every batch and record, how they follow each
+//! other, the indexes and the sidecar files.
 
 use std::borrow::Cow;
 use std::io;
@@ -33,8 +34,9 @@ pub struct Damage {
 }
 
 impl Reader {
-    /// Checks every byte that was written; empty when all is sound. A missing index does not count as damage: the next start makes it again. A missing
-    /// segment of a journal that this process writes is reported; of any other journal [`Reader::refresh`] finds it.
+    /// Checks every byte that was written; empty when all is sound. A missing index does not count
+    /// as damage: the next start makes it again. A missing segment of a journal that this process
+    /// writes is reported; of any other journal [`Reader::refresh`] finds it.
     pub fn verify(&self) -> Vec<Damage> {
         let log = self.log();
         let segments = log.segments.read().clone();
@@ -64,7 +66,8 @@ impl Reader {
     }
 }
 
-/// The values that the next batch must follow: the last position and the checksum of the last header.
+/// The values that the next batch must follow: the last position and the checksum of the last
+/// header.
 type End = (Position, u32);
 
 struct Check<'a> {
@@ -74,7 +77,8 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Checks the segment, which follows `before`, if that is known; gives its own end, if that could be read.
+    /// Checks the segment, which follows `before`, if that is known; gives its own end, if that
+    /// could be read.
     fn run(&mut self, before: Option<End>) -> Option<End> {
         let segment = self.segment;
         let summary = segment.summary();
@@ -175,8 +179,8 @@ impl Check<'_> {
         Ok(header)
     }
 
-    /// Checks the frames of a compressed segment as they are in the file. A changed bit is damage even when it decompresses to the same
-    /// bytes.
+    /// Checks the frames of a compressed segment as they are in the file. A changed bit is damage
+    /// even when it decompresses to the same bytes.
     fn frames(&mut self) {
         let segment = self.segment;
         let Some(frames) = &segment.frames else { return };

@@ -1,5 +1,6 @@
-//! The parts of a record other than its fixed fields: the key of the message, the source of the record, headers, the end of its delay,
-//! and the time by the clock (`docs/journal-format.md`, *Attributes*). A record without them uses no byte for them.
+//! The parts of a record other than its fixed fields: the key of the message, the source of the
+//! record, headers, the end of its delay, and the time by the clock (`docs/journal-format.md`,
+//! *Attributes*). A record without them uses no byte for them.
 
 use crate::error::JournalError;
 use crate::record::{Bookmark, Position};
@@ -26,8 +27,8 @@ pub struct Instance<'a> {
     pub group: &'a str,
 }
 
-/// The instances that a record passed before it came here, oldest first: the first one took it from a publisher, the last one sent it
-/// here. Empty for a record that was published here.
+/// The instances that a record passed before it came here, oldest first: the first one took it from
+/// a publisher, the last one sent it here. Empty for a record that was published here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InstancePath<'a>(&'a [u8]);
 
@@ -35,7 +36,8 @@ impl<'a> InstancePath<'a> {
     /// That of a record that was published here.
     pub const EMPTY: InstancePath<'static> = InstancePath(&[]);
 
-    /// The path in these bytes, as [`InstancePath::as_bytes`] gave them; `None` when they do not spell a path.
+    /// The path in these bytes, as [`InstancePath::as_bytes`] gave them; `None` when they do not
+    /// spell a path.
     pub fn from_bytes(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -80,7 +82,8 @@ fn split_name(bytes: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(name).ok()?, rest))
 }
 
-/// A path that grows: that of a record which is sent on to another instance, and the instance that sends it.
+/// A path that grows: that of a record which is sent on to another instance, and the instance that
+/// sends it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InstancePathBuffer(Vec<u8>);
 
@@ -280,7 +283,8 @@ pub struct NewAttributes<'a> {
     pub path: InstancePath<'a>,
     /// The headers of the message.
     pub headers: Headers<'a>,
-    /// The time before which queues do not deliver the message, later than 1970; `None` = it has no delay.
+    /// The time before which queues do not deliver the message, later than 1970; `None` = it has no
+    /// delay.
     pub not_before: Option<Timestamp>,
     /// The time by the clock, when it is before the timestamp that the record gets.
     pub received: Option<Timestamp>,
@@ -359,7 +363,8 @@ const fn number_size(number: u64) -> usize {
     (64 - (number | 1).leading_zeros()).div_ceil(7) as usize
 }
 
-/// The number at the front, and the bytes after it; `None` when it is cut short or has more than 64 bits.
+/// The number at the front, and the bytes after it; `None` when it is cut short or has more than 64
+/// bits.
 pub(crate) fn take_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut number = 0;
     for (at, byte) in bytes.iter().enumerate().take(10) {

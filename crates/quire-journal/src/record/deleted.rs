@@ -1,4 +1,5 @@
-//! The keys that a delete removed from a last-value topic, as the data of its record (`docs/journal-format.md`, *Deleted messages*).
+//! The keys that a delete removed from a last-value topic, as the data of its record
+//! (`docs/journal-format.md`, *Deleted messages*).
 
 use crate::record::attributes::{put_number, take_number};
 

@@ -55,10 +55,12 @@ pub struct NewRecord<'a> {
     pub message_type: u8,
     /// The client that published it.
     pub publisher: PublisherId,
-    /// Its number in that publisher's sequence. A record that is not above the publisher's highest one is a duplicate. 0 = none was given:
-    /// the sequence is then the record's own position, or the number after the highest one if that is larger. So it is never a duplicate.
+    /// Its number in that publisher's sequence. A record that is not above the publisher's highest
+    /// one is a duplicate. 0 = none was given: the sequence is then the record's own position, or
+    /// the number after the highest one if that is larger. So it is never a duplicate.
     pub sequence: u64,
-    /// When this instance took it. Times in the log never decrease: an earlier time than that of the record before is raised to it.
+    /// When this instance took it. Times in the log never decrease: an earlier time than that of
+    /// the record before is raised to it.
     pub timestamp: Timestamp,
     /// Where it was published.
     pub topic: &'a str,
@@ -66,7 +68,8 @@ pub struct NewRecord<'a> {
     pub correlation_id: &'a [u8],
     /// Lifetime in seconds, 0 = never expires; `None` = not given.
     pub expiration_s: Option<u32>,
-    /// Its key, where it came from, its headers, and the end of its delay; [`Attributes::NONE`] for a message with none of them.
+    /// Its key, where it came from, its headers, and the end of its delay; [`Attributes::NONE`] for
+    /// a message with none of them.
     pub attributes: Attributes<'a>,
     /// The message; of a delete the list of its keys ([`put_deleted_key`](crate::put_deleted_key)).
     pub data: &'a [u8],
@@ -116,13 +119,15 @@ impl<'a> Record<'a> {
         self.attributes.headers()
     }
 
-    /// The time before which queues do not deliver the message; `None` when it was published without a delay.
+    /// The time before which queues do not deliver the message; `None` when it was published
+    /// without a delay.
     #[inline]
     pub fn not_before(&self) -> Option<Timestamp> {
         self.attributes.not_before()
     }
 
-    /// When this instance took the record, by its clock. It is before the timestamp when the clock was set back. Lifetimes count from here.
+    /// When this instance took the record, by its clock. It is before the timestamp when the clock
+    /// was set back. Lifetimes count from here.
     #[inline]
     pub fn received(&self) -> Timestamp {
         self.attributes.received().unwrap_or(self.timestamp)
@@ -138,7 +143,8 @@ impl<'a> Record<'a> {
         self.attributes.source()
     }
 
-    /// The instances that the record passed before it came here, oldest first; empty when it was published here.
+    /// The instances that the record passed before it came here, oldest first; empty when it was
+    /// published here.
     pub fn path(&self) -> InstancePath<'a> {
         self.attributes.path()
     }

@@ -1,5 +1,6 @@
-//! Where the log must begin. Its oldest segments may be in an archive directory that is not mounted, or was moved. A log that begins later
-//! than it must is refused, because queues would treat the missing records as settled, and readers would treat them as removed.
+//! Where the log must begin. Its oldest segments may be in an archive directory that is not
+//! mounted, or was moved. A log that begins later than it must is refused, because queues would
+//! treat the missing records as settled, and readers would treat them as removed.
 
 use std::io;
 use std::path::Path;
@@ -70,7 +71,8 @@ impl Known<'_> {
         Ok(is_older_needed.then_some(Missing { first: None, last: Some(begins.number - 1) }))
     }
 
-    /// Whether `archive.place` names a directory with files older than `number`, or one that is not there.
+    /// Whether `archive.place` names a directory with files older than `number`, or one that is not
+    /// there.
     fn noted_elsewhere(&self, number: u32) -> Result<bool, JournalError> {
         let Some(noted) = archive_directory::read(self.disk, self.directory)?.noted() else {
             return Ok(false);

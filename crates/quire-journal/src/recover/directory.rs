@@ -21,8 +21,8 @@ pub(crate) struct Found {
     pub header: Result<SegmentHeader, HeaderError>,
 }
 
-/// How often a directory is listed again because a file went away between listing and opening: each time a running server archived or
-/// removed a segment, which takes it much longer.
+/// How often a directory is listed again because a file went away between listing and opening: each
+/// time a running server archived or removed a segment, which takes it much longer.
 pub(crate) const LIST_COUNT_MAX: u32 = 10;
 
 /// The segment files of a journal.
@@ -54,7 +54,8 @@ pub(crate) fn find_segments(
     Err(JournalError::Io { path: directory.to_owned(), operation: "listing the directory", reason })
 }
 
-/// Refuses the journal directory itself as its archive directory: each segment would be its own copy, and go as the original of it.
+/// Refuses the journal directory itself as its archive directory: each segment would be its own
+/// copy, and go as the original of it.
 pub(crate) fn check_archive(disk: &dyn Disk, directory: &Path, archive: &Path) -> Result<(), JournalError> {
     let same = disk.is_same_directory(directory, archive);
     if same.map_err(|error| JournalError::io(archive, "looking at the directory", &error))? {
@@ -119,8 +120,9 @@ fn open(disk: &dyn Disk, path: &Path) -> Result<Box<dyn File>, Missing> {
     })
 }
 
-/// Of two files with the same number, leaves in `before` the one that is part of the log. Returns the other one, which was prepared and
-/// never used. Older builds named files after the instance, so that another instance prepared files with the same numbers.
+/// Of two files with the same number, leaves in `before` the one that is part of the log. Returns
+/// the other one, which was prepared and never used. Older builds named files after the instance,
+/// so that another instance prepared files with the same numbers.
 fn choose(disk: &dyn Disk, before: &mut Found, other: Found) -> Result<Found, Missing> {
     let is_unused = |found: &Found| {
         let is_blank = is_blank(&*open(disk, &found.path)?, found.shape.file_size);
@@ -143,7 +145,8 @@ fn choose(disk: &dyn Disk, before: &mut Found, other: Found) -> Result<Found, Mi
     Err(Missing::Error(JournalError::BadOption { option: "journal_directory", reason }))
 }
 
-/// Numbers and paths of the segments in one directory. An archive directory that is not there yet is empty.
+/// Numbers and paths of the segments in one directory. An archive directory that is not there yet
+/// is empty.
 fn list(
     disk: &dyn Disk,
     directory: &Path,
@@ -157,8 +160,9 @@ fn list(
     Ok(numbered.map(|(number, name)| (number, is_archive, directory.join(name))).collect())
 }
 
-/// Syncs changes of the directories that an earlier process made and did not sync. Otherwise a removal that only this process knows of
-/// could be undone after the removal of a newer segment is durable. That would leave a gap.
+/// Syncs changes of the directories that an earlier process made and did not sync. Otherwise a
+/// removal that only this process knows of could be undone after the removal of a newer segment is
+/// durable. That would leave a gap.
 pub(crate) fn settle(disk: &dyn Disk, directory: &Path, archive: Option<&Path>) -> Result<(), JournalError> {
     for directory in [Some(directory), archive].into_iter().flatten() {
         match disk.sync_directory(directory) {
@@ -173,8 +177,9 @@ pub(crate) fn settle(disk: &dyn Disk, directory: &Path, archive: Option<&Path>) 
 /// Extensions of unfinished files. Without a process that writes them, they are not needed.
 const UNFINISHED: [&str; 5] = ["preparing", "writing", "packing", "archiving", "paging"];
 
-/// Removes the unfinished work of an earlier process: unfinished files, and indexes whose segment is gone. In the archive directory it
-/// removes only those of segments before `active`, the number of the newest one.
+/// Removes the unfinished work of an earlier process: unfinished files, and indexes whose segment
+/// is gone. In the archive directory it removes only those of segments before `active`, the number
+/// of the newest one.
 pub(crate) fn tidy(
     disk: &dyn Disk,
     directory: &Path,

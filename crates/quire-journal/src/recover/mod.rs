@@ -1,8 +1,10 @@
-//! Opens a journal after any end of the previous process, and reports the segments, a cut tail and damage.
+//! Opens a journal after any end of the previous process, and reports the segments, a cut tail and
+//! damage.
 //!
-//! Every batch contains the position that was synced when it was written. Suppose a batch is bad. A later valid batch that claims the
-//! position of the bad one as synced proves damage, and the journal refuses to open. Without such a proof the bytes were never
-//! acknowledged. They are a torn tail, and are cut off. After a clean stop there is no torn tail, so a bad byte is damage too.
+//! Every batch contains the position that was synced when it was written. Suppose a batch is bad. A
+//! later valid batch that claims the position of the bad one as synced proves damage, and the
+//! journal refuses to open. Without such a proof the bytes were never acknowledged. They are a torn
+//! tail, and are cut off. After a clean stop there is no torn tail, so a bad byte is damage too.
 
 pub(crate) mod beginning;
 pub(crate) mod directory;
@@ -58,8 +60,9 @@ pub struct Recovery {
     pub cut: Option<Cut>,
     /// Indexes that were missing or wrong, and were made again.
     pub indexes_rebuilt: usize,
-    /// `clients.ack` is missing or damaged, and older segments were removed. Publishers with records only in those are unknown now. If they
-    /// send the records again, these are recorded again.
+    /// `clients.ack` is missing or damaged, and older segments were removed. Publishers with
+    /// records only in those are unknown now. If they send the records again, these are recorded
+    /// again.
     pub sequences_lost: bool,
     /// How long it took.
     pub duration: Duration,
@@ -227,8 +230,8 @@ fn load(
     Ok(recovered)
 }
 
-/// Reads the directory, cuts a torn tail, and makes the rest durable. Returns the state with which a writer continues, and the active
-/// segment open for writing.
+/// Reads the directory, cuts a torn tail, and makes the rest durable. Returns the state with which
+/// a writer continues, and the active segment open for writing.
 pub(crate) fn recover(
     disk: Arc<dyn Disk>,
     directory: &Path,
@@ -345,7 +348,8 @@ pub(crate) fn follow(log: &Log) -> Result<Followed, JournalError> {
             Next::NotBegun => return Ok(Followed::ToTheEnd),
             Next::Gone => return Ok(Followed::FilesGone),
         };
-        // The writer fills a segment before it begins the next: one more look at the old one, then on.
+        // The writer fills a segment before it begins the next: one more look at the old one, then
+        // on.
         take_in(log, &last)?;
         if last.summary().last.next() != next.first {
             return Ok(Followed::ToTheEnd);
@@ -355,11 +359,12 @@ pub(crate) fn follow(log: &Log) -> Result<Followed, JournalError> {
     }
 }
 
-/// Whether another process archived or removed segments since. It takes the oldest first, so two segments show it: the first that is not
-/// archived, and the first of the archive.
+/// Whether another process archived or removed segments since. It takes the oldest first, so two
+/// segments show it: the first that is not archived, and the first of the archive.
 pub(crate) fn has_lost_files(log: &Log) -> Result<bool, JournalError> {
     let segments = log.segments.read();
-    // Segments that are known to be archived are not always before the others. A cursor notices the change of the segment that it reads.
+    // Segments that are known to be archived are not always before the others. A cursor notices the
+    // change of the segment that it reads.
     let kept = segments.iter().position(|segment| !segment.is_archived);
     let oldest = [segments.first(), kept.and_then(|at| segments.get(at))];
     let mut paths: Vec<_> = oldest.into_iter().flatten().map(|segment| segment.path.clone()).collect();
@@ -424,7 +429,8 @@ fn open_next(log: &Log, last: &Segment) -> Result<Next, JournalError> {
     Ok(if is_gone { Next::Gone } else { Next::NotBegun })
 }
 
-/// The sealed segment where the writer of another process has put it since, archived or compressed; `None` when it is gone.
+/// The sealed segment where the writer of another process has put it since, archived or compressed;
+/// `None` when it is gone.
 pub(crate) fn find_moved(
     log: &Log,
     segment: &Segment,
@@ -442,7 +448,8 @@ pub(crate) fn find_moved(
     Ok(None)
 }
 
-/// The journal directory, or the archive directory. A journal that was never archived may have been since.
+/// The journal directory, or the archive directory. A journal that was never archived may have been
+/// since.
 fn place(log: &Log, is_archived: bool) -> Result<Option<PathBuf>, JournalError> {
     match (is_archived, &log.archive) {
         (false, _) => Ok(Some(log.directory.clone())),
@@ -528,7 +535,8 @@ fn count_used(disk: &dyn Disk, found: &[Found]) -> Result<usize, JournalError> {
                 return Err(corrupt("the segment header is empty, but later segments are in use"));
             }
             Err(HeaderError::Bad(reason)) if at < used => return Err(corrupt(reason)),
-            // A header that was torn while the segment was begun: nothing in it was acknowledged, unless a batch knows better.
+            // A header that was torn while the segment was begun: nothing in it was acknowledged,
+            // unless a batch knows better.
             Err(HeaderError::Unused) if was_synced(disk, segment)? => {
                 return Err(corrupt("the segment header is empty, but its batches were synced"));
             }
@@ -560,7 +568,8 @@ fn was_synced(disk: &dyn Disk, segment: &Found) -> Result<bool, JournalError> {
     Ok(is_synced)
 }
 
-/// Shows every place of a range of a file at which a batch header can be, as far as one fits, until `each` returns false.
+/// Shows every place of a range of a file at which a batch header can be, as far as one fits, until
+/// `each` returns false.
 ///
 /// # Errors
 /// Where reading failed, and why.
@@ -591,8 +600,9 @@ fn for_each_header(
     Ok(())
 }
 
-/// Takes a segment as sealed that is followed by one with the header `next`, in the file `next_path`. Its index must end where that one
-/// begins, or is made again: it is missing, or from before a crash after which more was appended. Whether it was made again.
+/// Takes a segment as sealed that is followed by one with the header `next`, in the file
+/// `next_path`. Its index must end where that one begins, or is made again: it is missing, or from
+/// before a crash after which more was appended. Whether it was made again.
 fn seal(
     segment: &Arc<Segment>,
     next_path: &Path,
@@ -620,8 +630,8 @@ fn read_index(disk: &dyn Disk, segment: &Path, header: &SegmentHeader, names: &N
     index_file::decode(&disk.read(&index_path(segment)).ok()?, header, names)
 }
 
-/// Rebuilds the index of a sealed segment. Everything in it was synced before the next segment began, so bytes that do not decode are
-/// damage. Only the next segment shows where it ends.
+/// Rebuilds the index of a sealed segment. Everything in it was synced before the next segment
+/// began, so bytes that do not decode are damage. Only the next segment shows where it ends.
 fn rebuild(
     segment: &Arc<Segment>,
     names: &Names,
@@ -651,7 +661,8 @@ fn rebuild(
     atomic_file::write(disk, &index_path(&segment.path), bytes)
 }
 
-/// Reads the active segment, cuts its torn tail, and makes the rest durable. Returns the cut, and whether the stop was clean.
+/// Reads the active segment, cuts its torn tail, and makes the rest durable. Returns the cut, and
+/// whether the stop was clean.
 fn recover_tail(
     file: &dyn File,
     segment: &Arc<Segment>,
@@ -667,7 +678,8 @@ fn recover_tail(
     let mut unsynced: VecDeque<(Position, u64)> = VecDeque::new();
     let reason = segment.scan(&mut index, &log.names, |header| {
         synced = synced.max(header.synced);
-        // A marker has no position. A sync of the position after it proves that the marker was synced.
+        // A marker has no position. A sync of the position after it proves that the marker was
+        // synced.
         let proof = if header.count == 0 { header.first } else { header.last() };
         unsynced.push_back((proof, header.offset));
         while unsynced.front().is_some_and(|(last, _)| *last <= synced) {
@@ -695,7 +707,8 @@ fn recover_tail(
         let directory = log.directory.clone();
         return Err(JournalError::Truncated { directory, last: summary.last, durable });
     }
-    // After a failed sync the pages may be in memory only, and marked clean: written again they are on their way to the disk once more.
+    // After a failed sync the pages may be in memory only, and marked clean: written again they are
+    // on their way to the disk once more.
     let from = unsynced.front().map_or(summary.end, |(_, offset)| *offset);
     let rewritten =
         rewrite(file, from..summary.end).and_then(|()| rewrite(file, 0..SEGMENT_HEADER_FIELDS as u64));

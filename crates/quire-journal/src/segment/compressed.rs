@@ -1,4 +1,5 @@
-//! Compressed segments: runs of whole batches as zstd frames, and the table by which one is found (`docs/journal-format.md`).
+//! Compressed segments: runs of whole batches as zstd frames, and the table by which one is found
+//! (`docs/journal-format.md`).
 
 use std::cell::RefCell;
 use std::io;
@@ -13,11 +14,12 @@ use crate::segment::Segment;
 use crate::segment::index::Index;
 use crate::segment::view::Fault;
 
-/// A frame is closed when it holds this many bytes of batches: large enough to compress well, small enough that finding one record does
-/// not decompress much else.
+/// A frame is closed when it holds this many bytes of batches: large enough to compress well, small
+/// enough that finding one record does not decompress much else.
 const FRAME_SIZE_TARGET: u64 = 256 * 1024;
 
-/// The largest frame that is decompressed: one block, whose last batch may hold one record of the largest size.
+/// The largest frame that is decompressed: one block, whose last batch may hold one record of the
+/// largest size.
 const FRAME_SIZE_MAX: u64 = FRAME_SIZE_TARGET + batch_size(BATCH_BODY_MAX) as u64;
 
 /// zstd's own default: the levels above cost much time for little space.
@@ -127,7 +129,8 @@ impl FrameTable {
     }
 }
 
-/// The compressed file of a segment that is not compressed yet. Takes as much memory as the file becomes large.
+/// The compressed file of a segment that is not compressed yet. Takes as much memory as the file
+/// becomes large.
 pub(crate) fn compress(segment: &Segment) -> Result<Vec<u8>, JournalError> {
     let failed = |error: io::Error| JournalError::io(&segment.path, "compressing a segment", &error);
     let unreadable = |offset, fault| segment.error_of(offset, fault, Position(segment.first.0 - 1));

@@ -1,7 +1,9 @@
-//! Where things are in one segment: publisher and sequence, time and topic, each to a block, and which blocks hold only messages.
+//! Where things are in one segment: publisher and sequence, time and topic, each to a block, and
+//! which blocks hold only messages.
 //!
-//! A *block* is a run of batches of about 64 KiB and the unit that a reader skips or scans. The index of the active segment grows in memory
-//! with each flush. When the segment is sealed, the index is written to a file next to it (`index_file`).
+//! A *block* is a run of batches of about 64 KiB and the unit that a reader skips or scans. The
+//! index of the active segment grows in memory with each flush. When the segment is sealed, the
+//! index is written to a file next to it (`index_file`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -14,7 +16,8 @@ use crate::format::{BATCH_BODY_TARGET, BatchHeader, split_raw};
 use crate::record::{Position, PublisherId, RecordKind};
 use quire_types::Timestamp;
 
-/// The topics of one log. Every name is stored once, for any number of segments with it, so that equal names have equal addresses.
+/// The topics of one log. Every name is stored once, for any number of segments with it, so that
+/// equal names have equal addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     all: Mutex<FxHashSet<Arc<str>>>,
@@ -33,7 +36,8 @@ impl Names {
         })
     }
 
-    /// The one copy of the name, added if there are fewer than `count_max` names; `None` when there are not.
+    /// The one copy of the name, added if there are fewer than `count_max` names; `None` when there
+    /// are not.
     pub fn admit(&self, name: &Arc<str>, count_max: usize) -> Option<Arc<str>> {
         let mut names = self.all.lock();
         if let Some(known) = names.get(name) {
@@ -66,8 +70,8 @@ impl Names {
         self.may_be_unused.store(true, Ordering::Release);
     }
 
-    /// Forgets the names that have no other holder. Returns false without looking when no segment was removed since the last time.
-    /// `release` is called before, to drop references to names.
+    /// Forgets the names that have no other holder. Returns false without looking when no segment
+    /// was removed since the last time. `release` is called before, to drop references to names.
     pub fn forget_unused(&self, release: impl FnOnce()) -> bool {
         let is_worth_it = self.may_be_unused.swap(false, Ordering::AcqRel);
         if is_worth_it {
@@ -81,7 +85,8 @@ impl Names {
 /// The topics that a reader wants, each asked for once and not once per segment.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
-    /// By the address of the interned name. A weak reference reserves the address, and lets the log drop the name with its last file.
+    /// By the address of the interned name. A weak reference reserves the address, and lets the log
+    /// drop the name with its last file.
     decided: FxHashMap<usize, (bool, Weak<str>)>,
 }
 
@@ -114,7 +119,8 @@ pub(crate) struct Mark {
     pub block: u32,
 }
 
-/// The marks of one publisher. Most of those of a server with very many publish once in a segment: no allocation for that.
+/// The marks of one publisher. Most of those of a server with very many publish once in a segment:
+/// no allocation for that.
 pub(crate) type Marks = SmallVec<[Mark; 1]>;
 
 /// The blocks that hold one topic; the same for topics.
@@ -128,7 +134,8 @@ pub(crate) struct Index {
     pub publishers: FxHashMap<PublisherId, Marks>,
     /// Per topic the blocks that hold it, in order.
     pub topics: FxHashMap<Arc<str>, Blocks>,
-    /// The blocks that hold a record that is not a message, in order; `None` = unknown, because the index was read from a file of version 1.
+    /// The blocks that hold a record that is not a message, in order; `None` = unknown, because the
+    /// index was read from a file of version 1.
     pub with_events: Option<Blocks>,
     pub summary: Summary,
 }
@@ -157,7 +164,8 @@ impl Index {
         Index { summary, with_events: Some(Blocks::new()), ..Index::default() }
     }
 
-    /// Takes in the batch that follows; false when its body does not hold the records that its header counts.
+    /// Takes in the batch that follows; false when its body does not hold the records that its
+    /// header counts.
     #[must_use]
     pub fn add(&mut self, header: &BatchHeader, mut body: &[u8], names: &Names) -> bool {
         let summary = &mut self.summary;
@@ -213,7 +221,8 @@ impl Index {
         self.blocks.starts_with(&before.blocks) && self.summary.last >= before.summary.last
     }
 
-    /// Whether this is the index `made` from the batches of its segment, as far as the version of its file can say.
+    /// Whether this is the index `made` from the batches of its segment, as far as the version of
+    /// its file can say.
     pub fn agrees_with(&self, made: &Index) -> bool {
         let with_events = if self.with_events.is_some() { &made.with_events } else { &None };
         let Index { blocks, publishers, topics, summary, .. } = made;
@@ -234,8 +243,8 @@ impl Index {
         self.blocks.partition_point(|block| block.first <= position).saturating_sub(1)
     }
 
-    /// Where to end a read of about `step` bytes that begins at `offset`: at the end of a block, so that no batch is cut, and at least at
-    /// the end of the block of `offset`.
+    /// Where to end a read of about `step` bytes that begins at `offset`: at the end of a block, so
+    /// that no batch is cut, and at least at the end of the block of `offset`.
     pub fn read_end(&self, offset: u64, step: u64) -> u64 {
         let reach = offset.saturating_add(step);
         if reach >= self.summary.end {

@@ -1,4 +1,5 @@
-//! The index of a sealed segment as a file, `<segment>.index`. It is never the truth: a missing or wrong one is made again.
+//! The index of a sealed segment as a file, `<segment>.index`. It is never the truth: a missing or
+//! wrong one is made again.
 
 use std::sync::Arc;
 
@@ -64,7 +65,8 @@ pub(crate) fn encode(index: &Index, segment: u32, first: Position) -> Vec<u8> {
     out
 }
 
-/// Reads such a file; `None` when it is not whole, belongs to another segment, or contradicts itself.
+/// Reads such a file; `None` when it is not whole, belongs to another segment, or contradicts
+/// itself.
 pub(crate) fn decode(bytes: &[u8], header: &SegmentHeader, names: &Names) -> Option<Index> {
     let bytes = atomic_file::checked(bytes)?;
     let (head, rest) = bytes.split_at_checked(HEAD_SIZE)?;
@@ -112,7 +114,8 @@ pub(crate) fn decode(bytes: &[u8], header: &SegmentHeader, names: &Names) -> Opt
     (rest.0.is_empty() && is_possible(&index, header)).then_some(index)
 }
 
-/// Whether the index can be that of the segment: places in order and inside it, so that readers may compute with them.
+/// Whether the index can be that of the segment: places in order and inside it, so that readers may
+/// compute with them.
 fn is_possible(index: &Index, header: &SegmentHeader) -> bool {
     let Summary { end, last, count, .. } = index.summary;
     let block_count = index.blocks.len() as u32;

@@ -140,12 +140,12 @@ impl Segment {
         self.durable.store(true, Ordering::Release);
     }
 
-    /// Adds the batches after those in the index to the index, until the bytes are not a next batch. Returns the reason. `each` sees every
-    /// batch.
+    /// Adds the batches after those in the index to the index, until the bytes are not a next
+    /// batch. Returns the reason. `each` sees every batch.
     ///
     /// # Errors
-    /// What the disk cannot read: whether there is a next batch is not known then. A next batch with contents that the format does not
-    /// define.
+    /// What the disk cannot read: whether there is a next batch is not known then. A next batch
+    /// with contents that the format does not define.
     pub fn scan(
         self: &Arc<Self>,
         index: &mut Index,
@@ -280,7 +280,8 @@ pub(crate) fn for_each_chunk(
     Ok(())
 }
 
-/// Whether the body is exactly the records that the header counts, and the flags of the header are defined.
+/// Whether the body is exactly the records that the header counts, and the flags of the header are
+/// defined.
 pub(crate) fn holds_records(header: &BatchHeader, mut body: &[u8]) -> bool {
     if !header.has_defined_flags() {
         return false;
@@ -308,7 +309,8 @@ pub(crate) fn segment_path(directory: &Path, number: u32) -> PathBuf {
     directory.join(format!("quire.{number:010}.{SEGMENT_EXTENSION}"))
 }
 
-/// The name that an older build gave to the segment with this number, by that of another one: `<instance name>.<10-digit number>.journal`.
+/// The name that an older build gave to the segment with this number, by that of another one:
+/// `<instance name>.<10-digit number>.journal`.
 pub(crate) fn older_path(directory: &Path, other: &Path, number: u32) -> Option<PathBuf> {
     let (instance, _) = other.file_stem()?.to_str()?.rsplit_once('.')?;
     Some(directory.join(format!("{instance}.{number:010}.{SEGMENT_EXTENSION}")))

@@ -1,7 +1,8 @@
 //! The files of segments that are open for reading.
 //!
-//! A log may have more segments than the process may have open files. So a segment opens its file when a reader needs it. The files that
-//! were opened last stay open: enough of them that a reader that jumps finds most of them open.
+//! A log may have more segments than the process may have open files. So a segment opens its file
+//! when a reader needs it. The files that were opened last stay open: enough of them that a reader
+//! that jumps finds most of them open.
 
 use std::collections::VecDeque;
 use std::io;
@@ -41,7 +42,8 @@ pub(crate) struct SegmentFile {
 enum State {
     Closed,
     Open(OpenFile),
-    /// It is about to be removed, or replaced by another file of the same name. It stays open for the remaining holders of the segment.
+    /// It is about to be removed, or replaced by another file of the same name. It stays open for
+    /// the remaining holders of the segment.
     Kept(OpenFile),
 }
 
@@ -71,8 +73,8 @@ impl SegmentFile {
     /// The open file. Its holder can continue to read it when its name is removed or reused.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] when the file is gone, or another process has put another file in its place. Otherwise the error of the
-    /// system.
+    /// [`io::ErrorKind::NotFound`] when the file is gone, or another process has put another file
+    /// in its place. Otherwise the error of the system.
     pub fn open(self: &Arc<Self>) -> io::Result<OpenFile> {
         if let Some(file) = self.state.lock().file() {
             return Ok(file);
@@ -100,7 +102,8 @@ impl SegmentFile {
     pub fn set_open(self: &Arc<Self>, file: Box<dyn File>) -> OpenFile {
         let file: OpenFile = file.into();
         let mut state = self.state.lock();
-        // Another reader may have been faster, and the file that it opened may have lost its name since.
+        // Another reader may have been faster, and the file that it opened may have lost its name
+        // since.
         if let Some(file) = state.file() {
             return file;
         }
@@ -111,7 +114,8 @@ impl SegmentFile {
         file
     }
 
-    /// Keeps the file open as long as the segment is in use. The name of the file is about to be removed, or to be that of another file.
+    /// Keeps the file open as long as the segment is in use. The name of the file is about to be
+    /// removed, or to be that of another file.
     pub fn keep_open(self: &Arc<Self>) -> io::Result<()> {
         let file = self.open()?;
         *self.state.lock() = State::Kept(file);
@@ -130,7 +134,8 @@ impl State {
     fn file(&self) -> Option<OpenFile> {
         match self {
             State::Closed => None,
-            // The descriptor of a parent is closed in this process. The next read opens the file again.
+            // The descriptor of a parent is closed in this process. The next read opens the file
+            // again.
             State::Open(file) if file.is_of_parent() => None,
             State::Open(file) | State::Kept(file) => Some(file.clone()),
         }

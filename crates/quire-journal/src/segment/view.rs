@@ -1,7 +1,7 @@
 //! The bytes of a segment as its readers see them, whether it is compressed or not.
 //!
-//! A [`View`] reads a chunk of the file, or decompresses a frame, into its own buffer, and returns batches of it. A [`Batch`] shares that
-//! buffer. When no batch is left, the buffer is reused.
+//! A [`View`] reads a chunk of the file, or decompresses a frame, into its own buffer, and returns
+//! batches of it. A [`Batch`] shares that buffer. When no batch is left, the buffer is reused.
 //!
 //! [`Batch`]: crate::read::cursor::Batch
 
@@ -15,14 +15,16 @@ use crate::format::{BATCH_HEADER_SIZE, BatchHeader};
 use crate::segment::Segment;
 use crate::segment::open_files::OpenFile;
 
-/// Bytes that are read at a time by default. The cost of a call is small for this size, and the processor's cache holds the bytes while
-/// they are processed.
+/// Bytes that are read at a time by default. The cost of a call is small for this size, and the
+/// processor's cache holds the bytes while they are processed.
 pub(crate) const READ_STEP: usize = 256 * 1024;
 
-/// Bytes that are requested from the disk ahead of a reader that has the disk alone: enough to keep it busy.
+/// Bytes that are requested from the disk ahead of a reader that has the disk alone: enough to keep
+/// it busy.
 const READ_AHEAD: usize = 2 * 1024 * 1024;
 
-/// How much is read from the disk at a time, and how much is requested ahead for a reader that continues where the last batch ended.
+/// How much is read from the disk at a time, and how much is requested ahead for a reader that
+/// continues where the last batch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reads {
     /// Bytes of one read; a larger batch is read whole.
@@ -35,7 +37,8 @@ impl Reads {
     /// The fastest way through all of it.
     pub const AHEAD: Reads = Reads { step: READ_STEP, ahead: READ_AHEAD };
 
-    /// What is looked at and little more, for a reader that jumps, or must not keep the disk from others.
+    /// What is looked at and little more, for a reader that jumps, or must not keep the disk from
+    /// others.
     pub const fn sparingly(step: usize) -> Self {
         Reads { step, ahead: step }
     }
@@ -80,15 +83,16 @@ pub(crate) struct View {
 }
 
 thread_local! {
-    /// The buffer that was given back last on this thread. New memory from the system would cost about the same time as reading into it.
+    /// The buffer that was given back last on this thread. New memory from the system would cost
+    /// about the same time as reading into it.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// Larger buffers, in bytes, are not kept.
 const SPARE_SIZE_MAX: usize = 2 * READ_STEP;
 
-/// A buffer for `size` bytes: `own`, the spare one, or a new one. A holder of a batch keeps its whole buffer alive. So the buffer is not
-/// much larger than its content.
+/// A buffer for `size` bytes: `own`, the spare one, or a new one. A holder of a batch keeps its
+/// whole buffer alive. So the buffer is not much larger than its content.
 fn buffer_for(size: usize, own: Vec<u8>) -> Vec<u8> {
     let fits = |bytes: &Vec<u8>| (size..=2 * size).contains(&bytes.capacity());
     if fits(&own) {
@@ -169,13 +173,14 @@ impl View {
         Arc::into_inner(bytes).into_iter().for_each(spare);
     }
 
-    /// The bytes in memory, and the range in them of the bytes from `offset` of the segment; `None` when not all of them are in memory.
+    /// The bytes in memory, and the range in them of the bytes from `offset` of the segment; `None`
+    /// when not all of them are in memory.
     pub fn share(&self, offset: u64, size: usize) -> Option<(Arc<Vec<u8>>, Range<usize>)> {
         Some((self.part.bytes.clone(), self.part.range(offset, size)?))
     }
 
-    /// The batch at `offset`, with its header and its body checked. The read ends at `until`, where a batch ends, or later when this batch
-    /// ends later.
+    /// The batch at `offset`, with its header and its body checked. The read ends at `until`, where
+    /// a batch ends, or later when this batch ends later.
     pub fn batch(&mut self, offset: u64, until: u64) -> Result<(BatchHeader, &[u8]), Fault> {
         let head = self.fill(offset, BATCH_HEADER_SIZE, until)?.ok_or("the segment ends here")?;
         let header = BatchHeader::decode(&self.part.bytes[head], self.segment.number, offset)?;
@@ -196,8 +201,8 @@ impl View {
         Ok(range.is_none_or(|range| self.part.bytes[range].iter().all(|byte| *byte == 0)))
     }
 
-    /// The range in the part of `size` bytes from `offset` of the segment. When the part does not have them, it is read again, up to
-    /// `until`. `None` when the segment has no such bytes.
+    /// The range in the part of `size` bytes from `offset` of the segment. When the part does not
+    /// have them, it is read again, up to `until`. `None` when the segment has no such bytes.
     fn fill(&mut self, offset: u64, size: usize, until: u64) -> Result<Option<Range<usize>>, Fault> {
         if let Some(range) = self.part.range(offset, size) {
             return Ok(Some(range));

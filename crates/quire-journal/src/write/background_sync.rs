@@ -1,5 +1,6 @@
-//! Syncs a journal file on a separate thread. With [`Durability::Os`](super::journal::Durability::Os), a record waits until the system has
-//! it, and not for the disk: a disk can take hundreds of milliseconds for one sync.
+//! Syncs a journal file on a separate thread. With
+//! [`Durability::Os`](super::journal::Durability::Os), a record waits until the system has it, and
+//! not for the disk: a disk can take hundreds of milliseconds for one sync.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

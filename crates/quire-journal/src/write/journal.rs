@@ -36,25 +36,29 @@ pub enum Durability {
     /// A returned `fdatasync`: the end of the process, of the system, of the power.
     #[default]
     Fsync,
-    /// The system has the bytes: the end of the process, but not of the system or the power. Synced every `flush_interval`.
+    /// The system has the bytes: the end of the process, but not of the system or the power. Synced
+    /// every `flush_interval`.
     Os,
 }
 
 /// How a journal is kept.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Size of a segment, in bytes. A record that needs more gets a segment of the size that it needs.
+    /// Size of a segment, in bytes. A record that needs more gets a segment of the size that it
+    /// needs.
     pub segment_size: u64,
     /// Size of the first segments of a journal, in bytes. Later ones double up to `segment_size`.
     pub first_segment_size: u64,
     /// Segments that are made ready before they are needed.
     pub prepared_segments: usize,
-    /// The longest that a record may wait for its flush to start, or, with [`Durability::Os`], for its sync. An idle disk flushes at once.
+    /// The longest that a record may wait for its flush to start, or, with [`Durability::Os`], for
+    /// its sync. An idle disk flushes at once.
     pub flush_interval: Duration,
     /// The failures that persisted records survive.
     pub durability: Durability,
-    /// Limit of the bytes of records that wait to become persistent. Above it [`Journal::append`] refuses, so that a producer that is
-    /// faster than the disk does not fill the memory. One record may always wait, of any size.
+    /// Limit of the bytes of records that wait to become persistent. Above it [`Journal::append`]
+    /// refuses, so that a producer that is faster than the disk does not fill the memory. One
+    /// record may always wait, of any size.
     pub unpersisted_size_max: usize,
     /// Where [`FileMaintenance::archive`] moves segments, and where the segments are that it moved.
     pub archive_directory: Option<PathBuf>,
@@ -117,7 +121,8 @@ enum Route {
         writer: Arc<Shared>,
         thread: Option<JoinHandle<()>>,
     },
-    /// `waiting` is written at `submit`, or at [`Journal::write_waiting`] when it is driven by hand.
+    /// `waiting` is written at `submit`, or at [`Journal::write_waiting`] when it is driven by
+    /// hand.
     Inline {
         writer: Box<Writer>,
         waiting: Vec<NewBatch>,
@@ -127,11 +132,12 @@ enum Route {
 }
 
 impl Journal {
-    /// Opens, or begins, the journal in a directory; recovers it first. `on_progress` is called while it does.
+    /// Opens, or begins, the journal in a directory; recovers it first. `on_progress` is called
+    /// while it does.
     ///
     /// # Errors
-    /// [`JournalError::Locked`], [`JournalError::Corrupt`], [`JournalError::Gap`], [`JournalError::Version`], [`JournalError::BadOption`],
-    /// and the errors of the system.
+    /// [`JournalError::Locked`], [`JournalError::Corrupt`], [`JournalError::Gap`],
+    /// [`JournalError::Version`], [`JournalError::BadOption`], and the errors of the system.
     pub fn open(
         directory: impl AsRef<Path>,
         options: &Options,
@@ -140,17 +146,20 @@ impl Journal {
         Journal::open_on(Arc::new(RealDisk), directory.as_ref(), options, on_progress, Drive::Thread)
     }
 
-    /// A journal in memory, gone when it is dropped. What is submitted is written at once, on the calling thread.
+    /// A journal in memory, gone when it is dropped. What is submitted is written at once, on the
+    /// calling thread.
     ///
     /// # Errors
-    /// [`JournalError::BadOption`], and [`JournalError::Full`] when the first segment is above the bound.
+    /// [`JournalError::BadOption`], and [`JournalError::Full`] when the first segment is above the
+    /// bound.
     pub fn in_memory(options: &Options) -> Result<Self, JournalError> {
         let disk = Arc::new(MemoryDisk::new(options.memory_size_max));
         Journal::open_on(disk, Path::new("memory"), options, &mut |_| (), Drive::AtSubmit)
             .map(|(journal, _)| journal)
     }
 
-    /// A journal on any disk whose writer runs only in [`Journal::write_waiting`]: for simulation and tests.
+    /// A journal on any disk whose writer runs only in [`Journal::write_waiting`]: for simulation
+    /// and tests.
     ///
     /// # Errors
     /// As [`Journal::open`].
@@ -257,14 +266,15 @@ impl Journal {
         Ok((journal, recovered.recovery))
     }
 
-    /// Gives the record its position and puts it into the open batch. Nothing is written before [`Journal::submit`].
+    /// Gives the record its position and puts it into the open batch. Nothing is written before
+    /// [`Journal::submit`].
     ///
     /// # Errors
-    /// [`JournalError::Behind`] when too much waits to become persistent: append again later, or use [`Journal::append_waiting`].
-    /// [`JournalError::BadOption`] for a topic or correlation id that is too long, a delete whose data does not list keys, or a record
-    /// above 1 GiB.
-    /// [`JournalError::SequencesEnd`] for a record without a sequence after the last one. Why the journal takes no more writes, when it
-    /// does not.
+    /// [`JournalError::Behind`] when too much waits to become persistent: append again later, or
+    /// use [`Journal::append_waiting`]. [`JournalError::BadOption`] for a topic or correlation id
+    /// that is too long, a delete whose data does not list keys, or a record above 1 GiB.
+    /// [`JournalError::SequencesEnd`] for a record without a sequence after the last one. Why the
+    /// journal takes no more writes, when it does not.
     pub fn append(&mut self, record: &NewRecord<'_>) -> Result<Appended, JournalError> {
         self.log.check()?;
         let size = checked_size(record)?;
@@ -272,7 +282,8 @@ impl Journal {
         let known = self.highest.get_mut(&record.publisher);
         let highest = known.as_deref().copied().unwrap_or(0);
         let sequence = match record.sequence {
-            // Above the highest also after a larger one that was given by hand: without a sequence nothing is a duplicate.
+            // Above the highest also after a larger one that was given by hand: without a sequence
+            // nothing is a duplicate.
             0 => {
                 let next = highest.checked_add(1);
                 let publisher = record.publisher;
@@ -305,10 +316,12 @@ impl Journal {
         Ok(Appended::Recorded(position))
     }
 
-    /// Appends, and when too much waits to become persistent, submits and waits until half of it is.
+    /// Appends, and when too much waits to become persistent, submits and waits until half of it
+    /// is.
     ///
     /// # Errors
-    /// As [`Journal::append`], with [`JournalError::TimedOut`] in the place of [`JournalError::Behind`].
+    /// As [`Journal::append`], with [`JournalError::TimedOut`] in the place of
+    /// [`JournalError::Behind`].
     pub fn append_waiting(
         &mut self,
         record: &NewRecord<'_>,
@@ -331,9 +344,10 @@ impl Journal {
         self.submit_to(false);
     }
 
-    /// As [`Journal::submit`], for a caller that has nothing else to do: it writes and syncs the records itself, if they are small, the
-    /// writer has nothing to do and the disk was fast lately. They are persistent when it returns then, and the function of
-    /// [`Journal::on_flush`] is not called.
+    /// As [`Journal::submit`], for a caller that has nothing else to do: it writes and syncs the
+    /// records itself, if they are small, the writer has nothing to do and the disk was fast
+    /// lately. They are persistent when it returns then, and the function of [`Journal::on_flush`]
+    /// is not called.
     pub fn submit_inline(&mut self) {
         self.submit_to(true);
     }
@@ -358,7 +372,8 @@ impl Journal {
                     Err(batches) => batches,
                 };
                 writer.ordered();
-                // The send succeeds: the thread ends only after an order to close, so it still receives.
+                // The send succeeds: the thread ends only after an order to close, so it still
+                // receives.
                 let _ = orders.send(Order::Write(order));
             }
             Route::Inline { writer, by_hand: false, .. } => writer.write(batches),
@@ -409,19 +424,22 @@ impl Journal {
         self.log.failure()
     }
 
-    /// Why no record is written for now, although writing continues when there is room: the disk is full, or the process has no file
-    /// descriptor left. Records that are appended meanwhile are kept, up to the limit of waiting bytes.
+    /// Why no record is written for now, although writing continues when there is room: the disk is
+    /// full, or the process has no file descriptor left. Records that are appended meanwhile are
+    /// kept, up to the limit of waiting bytes.
     pub fn stall(&self) -> Option<JournalError> {
         self.log.stall()
     }
 
-    /// The highest sequence of the publisher that was appended; survives restarts and the removal of old segments.
+    /// The highest sequence of the publisher that was appended; survives restarts and the removal
+    /// of old segments.
     pub fn highest_sequence(&self, publisher: PublisherId) -> Option<u64> {
         self.highest.get(&publisher).copied()
     }
 
-    /// Takes a topic into the log before its first record, if the log has it already or has fewer than `count_max`. Gives the log's copy of
-    /// the name, which keeps the topic for as long as it lives; `None` when there are too many.
+    /// Takes a topic into the log before its first record, if the log has it already or has fewer
+    /// than `count_max`. Gives the log's copy of the name, which keeps the topic for as long as it
+    /// lives; `None` when there are too many.
     pub fn admit_topic(&self, name: &Arc<str>, count_max: usize) -> Option<Arc<str>> {
         self.log.names.admit(name, count_max)
     }
@@ -431,24 +449,28 @@ impl Journal {
         self.log.names.count()
     }
 
-    /// The first `count_max` topics of the log whose names come after `after`, in order. Looks at every topic.
+    /// The first `count_max` topics of the log whose names come after `after`, in order. Looks at
+    /// every topic.
     pub fn topics_after(&self, after: &str, count_max: usize) -> Vec<Arc<str>> {
         self.log.names.after(after, count_max)
     }
 
-    /// The number of files of the log, and their size in bytes: archived ones included, prepared ones not.
+    /// The number of files of the log, and their size in bytes: archived ones included, prepared
+    /// ones not.
     pub fn size(&self) -> (usize, u64) {
         let segments = self.log.segments.read();
         (segments.len(), segments.iter().map(|segment| segment.file_size).sum())
     }
 
-    /// Forgets topics that no segment holds, after segments were removed. Returns false when no segment was removed since the last call.
-    /// `release` is called before, to drop references that [`Journal::admit_topic`] returned.
+    /// Forgets topics that no segment holds, after segments were removed. Returns false when no
+    /// segment was removed since the last call. `release` is called before, to drop references that
+    /// [`Journal::admit_topic`] returned.
     pub fn forget_unused_topics(&self, release: impl FnOnce()) -> bool {
         self.log.names.forget_unused(release)
     }
 
-    /// `wake` is called once after every flush, and when the journal fails, on the writer's thread: it must not block.
+    /// `wake` is called once after every flush, and when the journal fails, on the writer's thread:
+    /// it must not block.
     pub fn on_flush(&self, wake: Box<dyn Fn() + Send + Sync>) {
         self.log.set_on_flush(wake);
     }
@@ -463,7 +485,8 @@ impl Journal {
         Sidecars::new(self.log.clone())
     }
 
-    /// Memory that the system may write out to a file in the journal directory. Every call makes a file.
+    /// Memory that the system may write out to a file in the journal directory. Every call makes a
+    /// file.
     ///
     /// # Errors
     /// What the system refuses.
@@ -472,7 +495,8 @@ impl Journal {
         Ok(disk.page_file(directory)?.map_or_else(Memory::heap, Memory::paged))
     }
 
-    /// Archives, compresses and removes sealed segments, also from other threads. It ends with the journal.
+    /// Archives, compresses and removes sealed segments, also from other threads. It ends with the
+    /// journal.
     pub fn maintenance(&self) -> FileMaintenance {
         FileMaintenance::new(self.log.clone())
     }
@@ -486,8 +510,9 @@ impl Journal {
         self.log.failure().or_else(|| self.log.stall()).map_or(Ok(()), Err)
     }
 
-    /// Ends without writing the open batch and without marking a clean stop, as if the process had been killed: for a caller that panicked,
-    /// whose batch may be incomplete. The directory is free for the next process.
+    /// Ends without writing the open batch and without marking a clean stop, as if the process had
+    /// been killed: for a caller that panicked, whose batch may be incomplete. The directory is
+    /// free for the next process.
     pub fn abandon(self) {
         self.log.poison(JournalError::Panicked);
     }
@@ -506,7 +531,8 @@ impl Journal {
             Route::Inline { mut writer, .. } => writer.close(),
             Route::Closed => (),
         }
-        // A move of a segment that is in progress ends before another process may open the directory.
+        // A move of a segment that is in progress ends before another process may open the
+        // directory.
         *self.log.maintenance_ended.lock() = true;
     }
 }
@@ -611,8 +637,8 @@ mod tests {
         }
     }
 
-    /// A disk in memory. A write to the first segment ends when the next order is waiting. The disk counts the files that it refuses to
-    /// make while it is full.
+    /// A disk in memory. A write to the first segment ends when the next order is waiting. The disk
+    /// counts the files that it refuses to make while it is full.
     #[derive(Clone)]
     struct BusyDisk(MemoryDisk, Arc<Flow>);
 
@@ -664,7 +690,8 @@ mod tests {
         fn write_parts_at(&self, parts: &mut [io::IoSlice<'_>], offset: u64) -> io::Result<()> {
             self.0.write_parts_at(parts, offset)?;
             *self.1.writer.lock() = Some(std::thread::current().id());
-            // The producer counts an order after it has submitted it: only a count above that of the writes is of one that waits.
+            // The producer counts an order after it has submitted it: only a count above that of
+            // the writes is of one that waits.
             let number = self.1.written.fetch_add(1, Ordering::AcqRel) + 1;
             self.1.wait(|| self.1.submitted.load(Ordering::Acquire) > number);
             Ok(())

@@ -1,4 +1,5 @@
-//! Writing the log: from an append to durable bytes, and the segments and buffers that are made ready for it.
+//! Writing the log: from an append to durable bytes, and the segments and buffers that are made
+//! ready for it.
 
 pub(crate) mod background_sync;
 pub(crate) mod buffer_pool;

@@ -1,12 +1,14 @@
 //! Segments made ready before they are needed.
 //!
-//! A sync after a small write takes half the time over space that was written before, because the file system has no extents to convert. So
-//! a segment is filled with zeros, synced, and only then given its name. On a real disk a separate thread keeps a few segments ready. It
-//! fills them slowly, so that it takes little of a processor and of the disk. A writer that is faster takes the segment as it is and does
-//! not wait: its syncs are few and large.
+//! A sync after a small write takes half the time over space that was written before, because the
+//! file system has no extents to convert. So a segment is filled with zeros, synced, and only then
+//! given its name. On a real disk a separate thread keeps a few segments ready. It fills them
+//! slowly, so that it takes little of a processor and of the disk. A writer that is faster takes
+//! the segment as it is and does not wait: its syncs are few and large.
 //!
-//! The first segments of a journal are small, so that a journal of a few messages takes megabytes. The size depends on the number of the
-//! segment alone: every start of the journal gives the same answer, and nothing about it has to be stored.
+//! The first segments of a journal are small, so that a journal of a few messages takes megabytes.
+//! The size depends on the number of the segment alone: every start of the journal gives the same
+//! answer, and nothing about it has to be stored.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,7 +24,8 @@ use crate::error::JournalError;
 use crate::segment::open_files::is_out_of_files;
 use crate::segment::{for_each_chunk, segment_path};
 
-/// Bytes that are filled at a time. They are few, because a sync of the writer that comes meanwhile waits for them.
+/// Bytes that are filled at a time. They are few, because a sync of the writer that comes meanwhile
+/// waits for them.
 const FILL_SIZE: usize = 64 * 1024;
 
 /// The pause after each of them. So at most 32 MiB are filled in a second.
@@ -53,16 +56,17 @@ pub(crate) struct SegmentFactory {
 }
 
 impl SegmentFactory {
-    /// The size of the segment with this number, in bytes. The first segment and the ones that are prepared with it have `first_size`, each
-    /// later one is twice as large as the one before, up to `size`.
+    /// The size of the segment with this number, in bytes. The first segment and the ones that are
+    /// prepared with it have `first_size`, each later one is twice as large as the one before, up
+    /// to `size`.
     fn size_of(&self, number: u32) -> u64 {
         let doublings =
             (number as usize).saturating_sub(self.prepared).min(self.first_size.leading_zeros() as usize);
         (self.first_size << doublings).min(self.size)
     }
 
-    /// The segment with this number, at least `size` bytes large. It is filled until `hurry` is set and this thread is
-    /// woken.
+    /// The segment with this number, at least `size` bytes large. It is filled until `hurry` is set
+    /// and this thread is woken.
     fn make(&self, number: u32, size: u64, hurry: &AtomicBool) -> Result<Prepared, JournalError> {
         let path = segment_path(&self.directory, number);
         if self.reusable.contains(&number)
@@ -82,7 +86,8 @@ impl SegmentFactory {
             while offset < size && !hurry.load(Ordering::Relaxed) {
                 let end = (offset + FILL_SIZE as u64).min(size);
                 file.write_at(&zeros[..(end - offset) as usize], offset)?;
-                // A sync of each part would flush the whole disk so often that the syncs of the writer wait for it.
+                // A sync of each part would flush the whole disk so often that the syncs of the
+                // writer wait for it.
                 file.write_soon(offset..end);
                 offset = end;
                 if offset < size && !hurry.load(Ordering::Relaxed) {
@@ -95,7 +100,8 @@ impl SegmentFactory {
         });
         let file = filled.map_err(|error| {
             let free_bytes = self.disk.free_bytes(&self.directory);
-            // The unfinished file takes space that others need. If it cannot be removed, the next start removes it.
+            // The unfinished file takes space that others need. If it cannot be removed, the next
+            // start removes it.
             let _ = self.disk.remove(&temporary);
             self.no_file(&path, size, free_bytes, &error)
         })?;
@@ -104,7 +110,8 @@ impl SegmentFactory {
             match is_out_of_files(&error) {
                 // It was not even opened.
                 true => JournalError::io(&path, operation, &error),
-                // A failed sync is not tried again, for any reason. So this error is not a temporary one.
+                // A failed sync is not tried again, for any reason. So this error is not a
+                // temporary one.
                 false => JournalError::Io { path: path.clone(), operation, reason: error.to_string() },
             }
         })?;
@@ -122,8 +129,8 @@ impl SegmentFactory {
     }
 }
 
-/// Whether a segment of `size` bytes that was prepared before holds nothing: a crash may have left parts of a first flush in it, without
-/// its header.
+/// Whether a segment of `size` bytes that was prepared before holds nothing: a crash may have left
+/// parts of a first flush in it, without its header.
 ///
 /// # Errors
 /// Where reading failed, and why.
@@ -180,12 +187,14 @@ impl SegmentPool {
         });
         let prepared = match ready {
             Some(prepared) if prepared.size >= size => prepared,
-            // Too small for one large record, or it could not be made when it was tried: there may be room by now.
+            // Too small for one large record, or it could not be made when it was tried: there may
+            // be room by now.
             _ => self.factory.make(number, size.max(self.factory.size_of(number)), &AtomicBool::new(true))?,
         };
         self.next = number + 1;
         if self.count > 0 && self.preallocator.is_none() {
-            // Where there is no thread each segment is made when it is needed, and the thread is started with the next one.
+            // Where there is no thread each segment is made when it is needed, and the thread is
+            // started with the next one.
             self.preallocator = Preallocator::start(&self.factory, self.next, self.count).ok();
         }
         Ok(prepared)
@@ -244,7 +253,8 @@ impl Drop for Preallocator {
         self.end_filling();
         self.ready = None;
         if let Some(thread) = self.thread.take() {
-            // The thread has no result to report: a segment that it did not make is made when it is needed.
+            // The thread has no result to report: a segment that it did not make is made when it is
+            // needed.
             let _ = thread.join();
         }
     }

@@ -1,15 +1,16 @@
 //! The one writer of a journal: from batches to durable bytes.
 //!
-//! [`Writer`] does the work, and any thread can drive it. [`run`] is the thread that does so on a real disk. All waiting batches are taken
-//! at once, written with one positional write and made durable with one sync: group commit. When more waits, it does so in steps of a few
-//! MiB.
+//! [`Writer`] does the work, and any thread can drive it. [`run`] is the thread that does so on a
+//! real disk. All waiting batches are taken at once, written with one positional write and made
+//! durable with one sync: group commit. When more waits, it does so in steps of a few MiB.
 //!
-//! The thread that appends can write a small batch itself ([`Shared::write_inline`]), while the writer thread has nothing to do and the disk
-//! syncs fast. This saves the wake-up of the writer thread, and its wake-up of the thread that appends.
+//! The thread that appends can write a small batch itself ([`Shared::write_inline`]), while the
+//! writer thread has nothing to do and the disk syncs fast. This saves the wake-up of the writer
+//! thread, and its wake-up of the thread that appends.
 //!
-//! A full disk, and a process that has no file descriptor left, interrupt the writer: it keeps its batches and tries again, until there is
-//! room. None of them was synced yet, and a second write writes the same bytes. Any other error, and any error of a sync, ends writing
-//! permanently.
+//! A full disk, and a process that has no file descriptor left, interrupt the writer: it keeps its
+//! batches and tries again, until there is room. None of them was synced yet, and a second write
+//! writes the same bytes. Any other error, and any error of a sync, ends writing permanently.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -42,8 +43,8 @@ pub(crate) struct NewBatch {
     pub count: u32,
     pub first: Position,
     pub first_timestamp: Timestamp,
-    /// Checksum of the body. The producer computes it when the batch is closed, because it has the body in the processor's cache, and
-    /// because the writer thread has enough to do.
+    /// Checksum of the body. The producer computes it when the batch is closed, because it has the
+    /// body in the processor's cache, and because the writer thread has enough to do.
     pub checksum: u32,
 }
 
@@ -71,7 +72,8 @@ pub(crate) struct Writer {
     log: Arc<Log>,
     pool: SegmentPool,
     durability: Durability,
-    /// Syncs the writes that [`Durability::Os`] left to the system. `None`: the caller of [`Writer::sync`] waits for the disk.
+    /// Syncs the writes that [`Durability::Os`] left to the system. `None`: the caller of
+    /// [`Writer::sync`] waits for the disk.
     background: Option<BackgroundSync>,
     file: Arc<dyn File>,
     segment: Arc<Segment>,
@@ -91,12 +93,14 @@ pub(crate) struct Writer {
     /// When the next [`Writer::sync`] is due.
     sync_due: Option<Instant>,
     pace: Pace,
-    /// Whether [`Log::advance`] calls the function of `on_flush`. Not while the thread that appends writes: it knows.
+    /// Whether [`Log::advance`] calls the function of `on_flush`. Not while the thread that appends
+    /// writes: it knows.
     announces: bool,
     sidecar_writer: Option<SidecarWriter>,
 }
 
-/// How long the disk takes for the flush of a small batch: the mean of the last ones, in which each later one weighs more.
+/// How long the disk takes for the flush of a small batch: the mean of the last ones, in which each
+/// later one weighs more.
 struct Pace(Duration);
 
 impl Pace {
@@ -134,7 +138,8 @@ impl Writer {
             written: summary.last,
             synced: summary.last,
             sync_due: None,
-            // The first flushes of a process show the pace of its disk. They are left to the writer thread.
+            // The first flushes of a process show the pace of its disk. They are left to the writer
+            // thread.
             pace: Pace(PACE_MAX),
             announces: true,
             // The header of a new segment was written and waits for the first sync.
@@ -143,7 +148,8 @@ impl Writer {
         }
     }
 
-    /// Writes the batches, after those that wait. When it returns, they are persistent, or the log has the reason why they are not.
+    /// Writes the batches, after those that wait. When it returns, they are persistent, or the log
+    /// has the reason why they are not.
     pub fn write(&mut self, batches: Vec<NewBatch>) {
         self.hold(batches);
         if self.log.failure().is_some() {
@@ -167,7 +173,8 @@ impl Writer {
         self.log.stall().is_some() && self.log.failure().is_none()
     }
 
-    /// Syncs the writes that [`Durability::Os`] left to the system, or begins to. While a sync runs, it begins none.
+    /// Syncs the writes that [`Durability::Os`] left to the system, or begins to. While a sync
+    /// runs, it begins none.
     pub fn sync(&mut self) {
         if self.log.failure().is_some() {
             return;
@@ -186,7 +193,8 @@ impl Writer {
         }
     }
 
-    /// Marks a clean stop, and keeps the highest sequences, after a last attempt to write the waiting batches.
+    /// Marks a clean stop, and keeps the highest sequences, after a last attempt to write the
+    /// waiting batches.
     pub fn close(&mut self) {
         self.write(Vec::new());
         if self.log.failure().is_none()
@@ -232,8 +240,8 @@ impl Writer {
         self.flush()
     }
 
-    /// Whether the segment takes `size` more bytes. A segment of an older version takes none, because this build writes only its own
-    /// version.
+    /// Whether the segment takes `size` more bytes. A segment of an older version takes none,
+    /// because this build writes only its own version.
     fn has_room(&self, size: u64) -> bool {
         self.segment.version == VERSION && self.end + size <= self.segment.size
     }
@@ -295,7 +303,8 @@ impl Writer {
 
     fn sync_file(&mut self) -> Result<(), JournalError> {
         if let Some(background) = &mut self.background {
-            // The system reports a failed write to one sync only. So a second one must not succeed while the first one fails.
+            // The system reports a failed write to one sync only. So a second one must not succeed
+            // while the first one fails.
             self.synced = self.synced.max(background.wait().unwrap_or_default());
             self.log.check()?;
         }
@@ -326,7 +335,8 @@ impl Writer {
         }
     }
 
-    /// Seals the segment and begins the next one, at least `size` bytes large. The segment stays as it is until there is a next one.
+    /// Seals the segment and begins the next one, at least `size` bytes large. The segment stays as
+    /// it is until there is a next one.
     fn roll(&mut self, size: u64) -> Result<(), Trouble> {
         self.sync_file()?;
         let (first, checksum) = (self.last.next(), self.checksum);
@@ -360,7 +370,8 @@ enum Trouble {
 }
 
 impl Trouble {
-    /// An error of what is synced later: where there was no room, nothing is on the disk that must not be there.
+    /// An error of what is synced later: where there was no room, nothing is on the disk that must
+    /// not be there.
     fn before_a_sync(error: JournalError) -> Self {
         match error {
             JournalError::Full { .. } | JournalError::OutOfFiles { .. } => Trouble::Passes(error),
@@ -380,12 +391,14 @@ impl From<JournalError> for Trouble {
     }
 }
 
-/// Many waiting batches are written and synced in steps of this many bytes. The size is large enough for the full rate of a disk. It is
-/// small enough that the bytes are still in the processor's cache when they are indexed, and that early messages do not wait for all later
-/// ones. One batch may exceed it.
+/// Many waiting batches are written and synced in steps of this many bytes. The size is large
+/// enough for the full rate of a disk. It is small enough that the bytes are still in the
+/// processor's cache when they are indexed, and that early messages do not wait for all later ones.
+/// One batch may exceed it.
 const FLUSH_SIZE_MAX: u64 = 2 * 1024 * 1024;
 
-/// Begins the next segment: its header is written with the first flush, which syncs both. The caller adds it to the log.
+/// Begins the next segment: its header is written with the first flush, which syncs both. The
+/// caller adds it to the log.
 pub(crate) fn begin(
     log: &Log,
     pool: &mut SegmentPool,
@@ -409,13 +422,16 @@ pub(crate) fn begin(
 /// How often a writer that has no room looks for some.
 const RETRY_INTERVAL: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
 
-/// The most bytes that the thread that appends writes itself. A larger batch gains little from a saved wake-up.
+/// The most bytes that the thread that appends writes itself. A larger batch gains little from a
+/// saved wake-up.
 const INLINE_SIZE_MAX: u64 = 16 * 1024;
 
-/// The thread that appends writes itself while a flush takes less than this on average, because it can do nothing else meanwhile.
+/// The thread that appends writes itself while a flush takes less than this on average, because it
+/// can do nothing else meanwhile.
 const INLINE_PACE_MAX: Duration = Duration::from_millis(1);
 
-/// The longest duration that counts for the pace. After one such flush, about 10 fast ones bring the pace below [`INLINE_PACE_MAX`] again.
+/// The longest duration that counts for the pace. After one such flush, about 10 fast ones bring
+/// the pace below [`INLINE_PACE_MAX`] again.
 const PACE_MAX: Duration = Duration::from_millis(20);
 
 /// The writer as its thread and the thread that appends share it.
@@ -436,8 +452,10 @@ impl Shared {
         self.order_count.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Writes the batches on the calling thread, if they are small, the writer thread has nothing to do and the disk is fast. Gives them back
-    /// otherwise. Does not call the function of `on_flush`. With `Ok(true)` the writer thread needs an order: a sync is due later, or there is no room.
+    /// Writes the batches on the calling thread, if they are small, the writer thread has nothing
+    /// to do and the disk is fast. Gives them back otherwise. Does not call the function of
+    /// `on_flush`. With `Ok(true)` the writer thread needs an order: a sync is due later, or there
+    /// is no room.
     pub fn write_inline(&self, batches: Vec<NewBatch>) -> Result<bool, Vec<NewBatch>> {
         let size: u64 = batches.iter().map(|batch| batch_size(batch.body.len()) as u64).sum();
         if size > INLINE_SIZE_MAX || self.order_count.load(Ordering::Acquire) > 0 {
@@ -467,7 +485,8 @@ impl Writer {
     }
 }
 
-/// The writer thread: takes all waiting orders, writes their batches, and repeats this until it gets the order to close.
+/// The writer thread: takes all waiting orders, writes their batches, and repeats this until it
+/// gets the order to close.
 pub(crate) fn run(shared: &Shared, orders: &Receiver<Order>) {
     let log = shared.writer.lock().log.clone();
     let _poisons = PoisonOnPanic(log);

@@ -1,8 +1,11 @@
-//! Any bytes in the files give an error or what was written; never another record, a panic, a hang or growth.
+//! Any bytes in the files give an error or what was written; never another record, a panic, a hang
+//! or growth.
 //!
-//! First every bit position of every byte in turn, with the checksums as they are: nothing wrong may be read. Then changes behind which
-//! somebody made the checksums match again, so that the code behind them is reached: what is read may then be anything, but in bounds.
-//! `QUIRE_FUZZ_CASES` asks for more of the second (`make fuzz`). At last the texts by which a place in a journal is named.
+//! First every bit position of every byte in turn, with the checksums as they are: nothing wrong
+//! may be read. Then changes behind which somebody made the checksums match again, so that the code
+//! behind them is reached: what is read may then be anything, but in bounds. `QUIRE_FUZZ_CASES`
+//! asks for more of the second (`make fuzz`). At last the texts by which a place in a journal is
+//! named.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -42,8 +45,8 @@ fn open_with_archive(disk: &MemoryDisk) -> Result<(Journal, Recovery), JournalEr
     Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(MEMORY), &options)
 }
 
-/// The other files that a journal can have: a compressed segment in the archive and one beside the others, `archive.place`, `queues.ack`,
-/// and the state of a queue.
+/// The other files that a journal can have: a compressed segment in the archive and one beside the
+/// others, `archive.place`, `queues.ack`, and the state of a queue.
 fn kept_journal() -> Snapshot {
     let disk = MemoryDisk::new(64 << 20);
     let (mut journal, _) = open_with_archive(&disk).unwrap();
@@ -116,14 +119,16 @@ fn a_flipped_bit_anywhere_is_an_error_or_changes_nothing() {
                     continue;
                 };
                 let (found, error) = read_all(&journal.reader());
-                // A torn tail is cut when nothing says that it was acknowledged; only a kill can leave one.
+                // A torn tail is cut when nothing says that it was acknowledged; only a kill can
+                // leave one.
                 let is_cut = recovery.cut.is_some() && !closed;
                 cut += usize::from(is_cut);
                 assert!(whole.starts_with(&found), "another record was read: {}", place());
                 let is_all = found.len() == whole.len() || is_cut && found.len() as u64 >= durable;
                 assert!(is_all || error.is_some(), "records are missing without a word: {}", place());
                 assert!(journal.highest_sequence(PublisherId(7)) >= Some(durable), "{}", place());
-                // What was not refused and does not show in what is read is named by verify, or was made again.
+                // What was not refused and does not show in what is read is named by verify, or was
+                // made again.
                 let is_journal = path.extension().is_some_and(|extension| extension == "journal");
                 if is_journal && recovery.cut.is_none() && !is_unused(&journal, path) {
                     assert!(!journal.reader().verify().is_empty(), "verify finds nothing: {}", place());

@@ -1,4 +1,5 @@
-//! A journal knows where it begins and where its older segments were archived: every process finds them, or is told what is missing.
+//! A journal knows where it begins and where its older segments were archived: every process finds
+//! them, or is told what is missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,7 +54,8 @@ fn assert_missing(opened: Opened, files: (Option<u32>, Option<u32>), place: Opti
     }
 }
 
-/// Makes `clients.ack` and `archive.place` what the first version of both was, which did not say where the log begins and whose it is.
+/// Makes `clients.ack` and `archive.place` what the first version of both was, which did not say
+/// where the log begins and whose it is.
 fn make_first_version(journal: &Path) {
     let rewrite = |name: &str, change: fn(&[u8]) -> Vec<u8>| {
         let Ok(bytes) = fs::read(journal.join(name)) else { return };
@@ -270,7 +272,8 @@ fn a_journal_of_the_first_version_is_refused_when_its_other_files_say_that_older
     for way in WAYS {
         assert_missing(way(&journal, Some(&moved)), unknown, Some(&archive));
     }
-    // The directory is empty, as that of a file system that is not mounted: a queue that had come so far tells.
+    // The directory is empty, as that of a file system that is not mounted: a queue that had come
+    // so far tells.
     let (_directory, journal, archive, _moved) = start();
     fs::create_dir(&archive).unwrap();
     let write_points = |settled| {
@@ -284,7 +287,8 @@ fn a_journal_of_the_first_version_is_refused_when_its_other_files_say_that_older
     for way in WAYS {
         assert_missing(way(&journal, None), unknown, Some(&archive));
     }
-    // A queue that has not settled anything may be newer than what was removed: the log is taken as it is, and that is written down.
+    // A queue that has not settled anything may be newer than what was removed: the log is taken as
+    // it is, and that is written down.
     write_points(0);
     assert_eq!(read(&journal, None).unwrap()[0].number, 2);
     assert_eq!(write(&journal, None).unwrap()[0].number, 2);

@@ -1,5 +1,5 @@
-//! What a record holds besides its fixed fields, against a slow model that writes the format as its page says; and what the format does
-//! not define is refused.
+//! What a record holds besides its fixed fields, against a slow model that writes the format as its
+//! page says; and what the format does not define is refused.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,8 @@ use quire_journal::*;
 
 use crate::support::*;
 
-/// A number as the page says: seven bits a byte, the lowest first, the highest bit set where more follow.
+/// A number as the page says: seven bits a byte, the lowest first, the highest bit set where more
+/// follow.
 fn number(value: u64) -> Vec<u8> {
     let (low, rest) = ((value & 0x7f) as u8, value >> 7);
     if rest == 0 { vec![low] } else { [vec![low | 0x80], number(rest)].concat() }
@@ -375,7 +376,8 @@ fn attributes_and_keys_beyond_their_limits_are_refused() {
     assert_eq!(journal.append(&delete).unwrap(), Appended::Duplicate { highest: 1 });
 }
 
-/// A journal with one batch behind which nothing was synced, changed at an offset of the batch, its checksums made to match again.
+/// A journal with one batch behind which nothing was synced, changed at an offset of the batch, its
+/// checksums made to match again.
 fn changed(at: usize, byte: u8) -> MemoryDisk {
     let disk = MemoryDisk::new(64 << 20);
     let (mut journal, _) = open_on(&disk).unwrap();
@@ -397,7 +399,8 @@ fn changed(at: usize, byte: u8) -> MemoryDisk {
 
 #[test]
 fn what_the_format_does_not_define_is_damage_and_never_a_torn_tail() {
-    // In the header of the batch, its reserved bytes, in the header of the record, and in its attributes.
+    // In the header of the batch, its reserved bytes, in the header of the record, and in its
+    // attributes.
     let cases = [
         (20, 4, "the batch has a flag that this version does not define"),
         (23, 1, "the batch has a flag that this version does not define"),

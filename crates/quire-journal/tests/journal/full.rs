@@ -1,4 +1,5 @@
-//! A disk that is full for a while: nothing is acknowledged meanwhile, everything is written when there is room, in order and once.
+//! A disk that is full for a while: nothing is acknowledged meanwhile, everything is written when
+//! there is room, in order and once.
 
 use std::io;
 use std::path::Path;

@@ -1,15 +1,18 @@
-//! Journals that earlier builds wrote stay readable: directories in `tests/golden`, with every state that a segment can have.
+//! Journals that earlier builds wrote stay readable: directories in `tests/golden`, with every
+//! state that a segment can have.
 //!
 //! - `journal-v1`: files carry the name of an instance, `golden`, and `clients.ack` is of version 1
-//! - `journal-v1-clients-v2`: all files are named alike, and `clients.ack` says where the log begins
+//! - `journal-v1-clients-v2`: all files are named alike, and `clients.ack` says where the log
+//!   begins
 //! - `journal-v1-queues`: as before, with `queues.ack` and the state of a queue
 //! - `journal-v2`: of format version 2, with keys, paths and deletes, and with sidecar files
 //! - `journal-v3`: of format version 3, with headers
 //! - `journal-v4`: of format version 4, with delays
 //! - `journal-v5`: of format version 5, with times by the clock
 //!
-//! The newest directory was made by `QUIRE_MAKE_GOLDEN=1 cargo test -p quire-journal golden`. No directory is made again for the same version
-//! of the format: a change after which this fails needs another version (`docs/journal-format.md`).
+//! The newest directory was made by `QUIRE_MAKE_GOLDEN=1 cargo test -p quire-journal golden`. No
+//! directory is made again for the same version of the format: a change after which this fails
+//! needs another version (`docs/journal-format.md`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -275,7 +278,8 @@ fn an_index_of_version_1_does_not_say_which_blocks_hold_only_messages() {
     assert_eq!((found.len(), version), (1, 2));
 }
 
-/// The newest segment of a journal of version 1, after a clean stop or after a crash that tore a batch.
+/// The newest segment of a journal of version 1, after a clean stop or after a crash that tore a
+/// batch.
 fn newest_of_version_1(torn: bool) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     let directory = tempfile::tempdir().unwrap();
     copy(&golden("journal-v1-queues"), directory.path());
@@ -283,7 +287,8 @@ fn newest_of_version_1(torn: bool) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     let mut bytes = fs::read(&newest).unwrap();
     assert_eq!(bytes[8..12], [1, 0, 0, 0]);
     if torn {
-        // Where the clean stop is marked stands the beginning of a batch that was not written whole.
+        // Where the clean stop is marked stands the beginning of a batch that was not written
+        // whole.
         let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
         let marker = (4096..end).rev().find(|at| bytes[*at..].starts_with(b"QBAT")).unwrap();
         bytes[marker..].fill(0);

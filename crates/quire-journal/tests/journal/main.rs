@@ -1,4 +1,5 @@
-//! The journal keeps its promises over restarts, torn tails, damage and limits: behaviour on real files, a model, and any bytes at all.
+//! The journal keeps its promises over restarts, torn tails, damage and limits: behaviour on real
+//! files, a model, and any bytes at all.
 
 mod any_bytes;
 mod archive_directory;

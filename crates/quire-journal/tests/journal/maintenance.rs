@@ -1,4 +1,5 @@
-//! Archived and compressed segments are part of the log like any other; removed ones are gone, and nothing that is needed is removed.
+//! Archived and compressed segments are part of the log like any other; removed ones are gone, and
+//! nothing that is needed is removed.
 
 use std::fs;
 use std::path::Path;

@@ -9,7 +9,8 @@ use quire_journal::{Array, Block, Memory, PageFile};
 
 const MIB: usize = 1024 * 1024;
 
-/// A file that can grow to `size_max`. Nothing of it is left when the memory is gone, with the directory or without.
+/// A file that can grow to `size_max`. Nothing of it is left when the memory is gone, with the
+/// directory or without.
 fn paged(size_max: usize) -> Memory {
     let directory = tempfile::tempdir().unwrap();
     let file = PageFile::create(directory.path(), size_max).unwrap();

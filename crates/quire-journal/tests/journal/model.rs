@@ -1,4 +1,5 @@
-//! The journal against a list of records: whatever is done to it, it holds what the list holds, and finds it in every way.
+//! The journal against a list of records: whatever is done to it, it holds what the list holds, and
+//! finds it in every way.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,8 @@ use crate::support::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Appends a record: publisher, how its sequence is chosen, topic, bytes, time since the one before.
+    /// Appends a record: publisher, how its sequence is chosen, topic, bytes, time since the one
+    /// before.
     Append {
         publisher: u64,
         sequence: Sequence,

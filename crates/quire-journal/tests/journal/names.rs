@@ -1,4 +1,5 @@
-//! Older builds named journal files after the instance. Such files are part of the log, also when another instance left files there.
+//! Older builds named journal files after the instance. Such files are part of the log, also when
+//! another instance left files there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -68,7 +69,8 @@ fn a_journal_whose_files_carry_the_name_of_an_instance_goes_on_under_names_witho
 
 #[test]
 fn a_journal_with_prepared_files_of_two_instances_opens() {
-    // Another instance of an older build left prepared files, or a used one, with the numbers of the prepared files of the first.
+    // Another instance of an older build left prepared files, or a used one, with the numbers of
+    // the prepared files of the first.
     for is_used in [false, true] {
         let directory = of_an_instance(300);
         let prepared = files(directory.path()).pop().unwrap();

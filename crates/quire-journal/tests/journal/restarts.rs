@@ -47,7 +47,8 @@ fn a_torn_tail_is_cut_and_reported_and_appending_goes_on() {
     for file in fs::read_dir(directory.path()).unwrap() {
         let path = file.unwrap().path();
         match fs::copy(&path, crashed.path().join(path.file_name().unwrap())) {
-            // The journal makes its next segment under another name, and renames it when it is ready.
+            // The journal makes its next segment under another name, and renames it when it is
+            // ready.
             Err(error) if error.kind() == io::ErrorKind::NotFound => (),
             copied => assert!(copied.is_ok(), "{copied:?}"),
         }
@@ -263,8 +264,8 @@ fn what_a_sidecar_file_needs_is_not_removed() {
     assert_eq!(journal.maintenance().remove(Which::All, None).unwrap().len(), 2);
 }
 
-/// Found by simulation: the index of a segment was written, a power cut took the segment behind it, more was appended to the first, and
-/// the next index could not be written.
+/// Found by simulation: the index of a segment was written, a power cut took the segment behind it,
+/// more was appended to the first, and the next index could not be written.
 #[test]
 fn an_index_from_before_more_was_appended_is_made_again() {
     let disk = MemoryDisk::new(64 << 20);

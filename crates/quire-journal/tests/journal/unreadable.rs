@@ -1,5 +1,6 @@
-//! A disk that does not give back what was written, and files that another process shortens while they are read: an error that names file
-//! and offset, never a signal, never a torn tail, and nothing is changed.
+//! A disk that does not give back what was written, and files that another process shortens while
+//! they are read: an error that names file and offset, never a signal, never a torn tail, and
+//! nothing is changed.
 
 use std::fs;
 use std::io;
@@ -188,7 +189,8 @@ fn a_frame_or_a_frame_table_that_cannot_be_read_is_an_error_with_file_and_offset
     assert_eq!(sequences(&journal.reader(), Position(0)), (1..=500).collect::<Vec<_>>());
 }
 
-/// On the machine's file system, where a mapped file that is shortened ends the process with a signal.
+/// On the machine's file system, where a mapped file that is shortened ends the process with a
+/// signal.
 #[test]
 fn a_file_that_is_cut_while_it_is_read_is_damage_at_its_end() {
     let directory = tempfile::tempdir().unwrap();

@@ -142,7 +142,8 @@ fn a_crowd_becomes_persistent_in_steps() {
     assert_eq!(flushes_of(10_000, false), 3, "5.5 MB in steps of 2 MiB");
 }
 
-/// How many flushes records that wait together take, in as few batches as it goes or each in one of its own. All can be read then.
+/// How many flushes records that wait together take, in as few batches as it goes or each in one of
+/// its own. All can be read then.
 fn flushes_of(count: u64, each_its_own: bool) -> usize {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { segment_size: 16 << 20, ..small() };
