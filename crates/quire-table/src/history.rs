@@ -1,10 +1,12 @@
 //! The rows that a table had before: the newest version of each key at earlier instants.
 //!
-//! A row that is replaced or removed becomes a *version* with the moment of its end. Versions are in the order of their ends, so the oldest
-//! ones are dropped at the front. With a granularity, time is divided into periods. A version that begins and ends within one period is not
-//! kept: it is in no state between two periods.
+//! A row that is replaced or removed becomes a *version* with the moment of its end. Versions are
+//! in the order of their ends, so the oldest ones are dropped at the front. With a granularity,
+//! time is divided into periods. A version that begins and ends within one period is not kept: it
+//! is in no state between two periods.
 //!
-//! The state of an instant has the versions, and the rows of the table, that began before the instant and did not end before it.
+//! The state of an instant has the versions, and the rows of the table, that began before the
+//! instant and did not end before it.
 
 use std::collections::VecDeque;
 
@@ -18,7 +20,8 @@ pub struct HistoryConfig {
     pub window_ns: u64,
     /// The distance of the instants whose states are kept; 0 = every instant.
     pub granularity_ns: u64,
-    /// The most bytes of versions. Beyond it the oldest ones are dropped, and the history begins later.
+    /// The most bytes of versions. Beyond it the oldest ones are dropped, and the history begins
+    /// later.
     pub size_max: usize,
 }
 
@@ -223,7 +226,8 @@ impl History {
         self.kept(Timestamp(now.as_ns().saturating_sub(self.config.window_ns)))
     }
 
-    /// The instant whose state is given for a time, or for the message at a position; `None` = the current state.
+    /// The instant whose state is given for a time, or for the message at a position; `None` = the
+    /// current state.
     ///
     /// # Errors
     /// [`BeforeHistory`].

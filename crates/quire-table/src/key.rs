@@ -45,16 +45,18 @@ pub struct KeyFields {
 pub struct Key {
     has_missing: bool,
     spelling: Option<Spelling>,
-    /// It is moved for each message, so it has room for generated keys and not for the longest ones.
+    /// It is moved for each message, so it has room for generated keys and not for the longest
+    /// ones.
     text: SmallVec<[u8; GENERATED_SIZE]>,
 }
 
 impl KeyFields {
-    /// Keys from these fields, which are written as in filters, in this order. Topics with equal domains and equal values of the fields have
-    /// equal keys.
+    /// Keys from these fields, which are written as in filters, in this order. Topics with equal
+    /// domains and equal values of the fields have equal keys.
     ///
     /// # Errors
-    /// [`TableConfigError`] for messages without fields, for no field, and for a text that is not the name of a field.
+    /// [`TableConfigError`] for messages without fields, for no field, and for a text that is not
+    /// the name of a field.
     pub fn new(message_type: MessageType, domain: &str, fields: &[String]) -> Result<Self, TableConfigError> {
         if !message_type.has_fields() {
             return Err(TableConfigError::NoFields { message_type });
@@ -92,11 +94,12 @@ impl KeyFields {
         &self.domain
     }
 
-    /// The key of a message: 32 hexadecimal digits. A missing field counts as NULL ([`Key::has_missing`]). Of an array the first element
-    /// counts, of an object its bytes.
+    /// The key of a message: 32 hexadecimal digits. A missing field counts as NULL
+    /// ([`Key::has_missing`]). Of an array the first element counts, of an object its bytes.
     ///
     /// # Errors
-    /// [`Malformed`] when any part of the message is: a record that is cut off after its key must not replace a sound one.
+    /// [`Malformed`] when any part of the message is: a record that is cut off after its key must
+    /// not replace a sound one.
     pub fn key_of(&self, data: &[u8], arena: &mut Arena) -> Result<Key, Malformed> {
         arena.reset();
         contained(|| {
@@ -117,7 +120,8 @@ impl KeyFields {
         self.fields.read(self.message_type, data, arena)
     }
 
-    /// Whether a key is the one of a message whose fields have these values. Calls `each` with each value.
+    /// Whether a key is the one of a message whose fields have these values. Calls `each` with each
+    /// value.
     pub(crate) fn has_made<'a>(
         &self,
         key: &[u8],
@@ -284,7 +288,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A key that a publisher supplied: 1 to 255 characters, each a letter, a digit, or one of `+ / = - _`.
+/// A key that a publisher supplied: 1 to 255 characters, each a letter, a digit, or one of `+ / = -
+/// _`.
 ///
 /// # Errors
 /// [`KeyError`] for any other key.

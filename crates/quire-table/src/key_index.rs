@@ -1,11 +1,13 @@
 //! The index of keys: from the hash of a key to the slots of rows with this hash.
 //!
-//! It is a linear hash table. It has many small tables (shards), and one more shard whenever there are enough rows for it. The entries of one
-//! existing shard are then divided between it and the new one. So no insertion pays for more than a few thousand entries, and a table of a
-//! hundred million rows does not stop the server while it grows. One table for all rows would.
+//! It is a linear hash table. It has many small tables (shards), and one more shard whenever there
+//! are enough rows for it. The entries of one existing shard are then divided between it and the
+//! new one. So no insertion pays for more than a few thousand entries, and a table of a hundred
+//! million rows does not stop the server while it grows. One table for all rows would.
 //!
-//! A shard consists of lines of memory. An entry is in the home line of its hash, or in a later line when all lines from the home line on are
-//! full. So the hash alone tells which line is needed, and a caller that knows several hashes has the processor read their lines together. An
+//! A shard consists of lines of memory. An entry is in the home line of its hash, or in a later
+//! line when all lines from the home line on are full. So the hash alone tells which line is
+//! needed, and a caller that knows several hashes has the processor read their lines together. An
 //! entry has its hash, so that neither a lookup nor growth reads the rows of other keys.
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -15,12 +17,14 @@ use crate::prefetch::{LINE_SIZE, prefetch_line};
 /// Rows per shard when a shard is added. Shards then have this many to twice as many.
 const SHARD_ROWS: usize = 1_680;
 
-/// Shards whose slots are sorted together when an index is made of known slots: their slots fit into the cache of a core.
+/// Shards whose slots are sorted together when an index is made of known slots: their slots fit
+/// into the cache of a core.
 const GROUP_SHARDS: usize = 64;
 
 /// Entries of a line.
 const LINE_ENTRIES: usize = 8;
-/// A shard is full when five of six places are used. With more, many entries would be in lines after their home line.
+/// A shard is full when five of six places are used. With more, many entries would be in lines
+/// after their home line.
 const FULL: (usize, usize) = (5, 6);
 /// No slot. Slots have 30 bits.
 const FREE: u32 = u32::MAX;
@@ -56,7 +60,8 @@ pub(crate) fn hash_of(key: &[u8]) -> u32 {
     xxh3_64(key) as u32
 }
 
-/// The upper bits of the hash within a shard. They depend on all bits of the hash, because the hashes of one shard have equal low bits.
+/// The upper bits of the hash within a shard. They depend on all bits of the hash, because the
+/// hashes of one shard have equal low bits.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> u32::BITS
 }
@@ -81,15 +86,18 @@ impl KeyIndex {
         }
     }
 
-    /// Adds the next slot, from 0, of a table that is being restored. It is not found before [`finish_restore`](Self::finish_restore).
+    /// Adds the next slot, from 0, of a table that is being restored. It is not found before
+    /// [`finish_restore`](Self::finish_restore).
     pub fn restore(&mut self, hash: u32) {
         self.restored.push(hash);
     }
 
-    /// Makes the index of all restored slots. Returns `None` when `are_equal` says of two slots that they have the same key.
+    /// Makes the index of all restored slots. Returns `None` when `are_equal` says of two slots
+    /// that they have the same key.
     ///
-    /// The slots are sorted by shard first, so that all work on a shard is in the cache of the processor. They are sorted in two steps, because
-    /// writing to thousands of places in turn waits for memory each time. This takes 8 bytes for each slot until it returns.
+    /// The slots are sorted by shard first, so that all work on a shard is in the cache of the
+    /// processor. They are sorted in two steps, because writing to thousands of places in turn
+    /// waits for memory each time. This takes 8 bytes for each slot until it returns.
     pub fn finish_restore(&mut self, are_equal: impl Fn(u32, u32) -> bool) -> Option<()> {
         let hashes = std::mem::take(&mut self.restored);
         let len = hashes.len();
@@ -150,7 +158,8 @@ impl KeyIndex {
         lines * size_of::<Line>() + self.shards.capacity() * size_of::<Shard>() + restored
     }
 
-    /// With 2^n shards, the low n bits of the hash are the number of the shard. The shards above are those that were divided by one more bit.
+    /// With 2^n shards, the low n bits of the hash are the number of the shard. The shards above
+    /// are those that were divided by one more bit.
     #[inline]
     fn shard_of(&self, hash: u32) -> usize {
         let bits = usize::BITS - (self.shards.len() - 1).leading_zeros();
@@ -265,7 +274,8 @@ impl Shard {
         false
     }
 
-    /// Frees a place. When its line was full, an entry of a later line may belong into it: it moves, and its own place is freed.
+    /// Frees a place. When its line was full, an entry of a later line may belong into it: it
+    /// moves, and its own place is freed.
     fn free(&mut self, mut line: usize, mut place: usize) {
         loop {
             let was_full = self.lines[line].is_full();

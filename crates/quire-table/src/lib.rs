@@ -1,16 +1,20 @@
-//! The engine of last-value topics: the newest row of each key, queries of one instant, and snapshots.
+//! The engine of last-value topics: the newest row of each key, queries of one instant, and
+//! snapshots.
 //!
 //! # What it promises
-//! [`Table`] keeps the newest row of each key. The result of a scan is the state at the moment at which it was opened. Later changes
-//! do not change it. Equal calls give equal results, in equal order: nothing here is random, and time is an argument.
+//! [`Table`] keeps the newest row of each key. The result of a scan is the state at the moment at
+//! which it was opened. Later changes do not change it. Equal calls give equal results, in equal
+//! order: nothing here is random, and time is an argument.
 //!
 //! # What a caller must do
-//! The caller finds the key of a message ([`KeyRule`]), records the message in the log, and then puts it into the table. It removes rows
-//! whose lifetime ended ([`Table::pop_expired`]) at about [`Table::next_expiry`]. It polls every open scan until it ends, and closes it. It calls
+//! The caller finds the key of a message ([`KeyRule`]), records the message in the log, and then
+//! puts it into the table. It removes rows whose lifetime ended ([`Table::pop_expired`]) at about
+//! [`Table::next_expiry`]. It polls every open scan until it ends, and closes it. It calls
 //! [`Table::build_index`] while [`Table::is_building_index`].
 //!
 //! # How it works
-//! `docs/internals/last-value-engine.md` describes the layout in memory, and how scans see one instant.
+//! `docs/internals/last-value-engine.md` describes the layout in memory, and how scans see one
+//! instant.
 
 mod error;
 mod fields;

@@ -1,4 +1,5 @@
-//! The order of a result: the fields of `order_by`, and sort keys whose bytes compare as the values do.
+//! The order of a result: the fields of `order_by`, and sort keys whose bytes compare as the values
+//! do.
 
 use smallvec::SmallVec;
 
@@ -11,8 +12,9 @@ pub const ORDER_FIELDS_MAX: usize = 16;
 
 /// The order of a result, as `order_by` names it: `/price DESC TEXT, /time`.
 ///
-/// NULL is sorted first, then numbers and texts that spell a number by value, then all other texts by their bytes. `TEXT` compares the texts
-/// of all values. `DESC` reverses the order of its field. Of an array the first element counts. An object and NaN count as NULL.
+/// NULL is sorted first, then numbers and texts that spell a number by value, then all other texts
+/// by their bytes. `TEXT` compares the texts of all values. `DESC` reverses the order of its field.
+/// Of an array the first element counts. An object and NaN count as NULL.
 #[derive(Clone, Debug)]
 pub struct Order {
     fields: Fields,
@@ -52,7 +54,8 @@ impl Order {
         Ok(Order { fields: Fields::of_paths(names.into(), paths), terms: terms.into() })
     }
 
-    /// The sort key of a message. One that cannot be read has NULL in all fields, as a filter sees it.
+    /// The sort key of a message. One that cannot be read has NULL in all fields, as a filter sees
+    /// it.
     pub fn key_of(&self, message_type: MessageType, data: &[u8], arena: &mut Arena) -> SortKey {
         arena.reset();
         let mut key = SortKey::new();
@@ -93,8 +96,8 @@ fn sorted_number(value: Value<'_>) -> Option<Number> {
     (!number.is_nan()).then_some(number)
 }
 
-/// Numbers compare exactly, also integers with floats: first as floats, then by the difference to the float. That is a total order, which the
-/// comparison of filters is not above 2^53.
+/// Numbers compare exactly, also integers with floats: first as floats, then by the difference to
+/// the float. That is a total order, which the comparison of filters is not above 2^53.
 fn put_number(number: Number, key: &mut SortKey) {
     // Adding zero makes the negative zero the positive one.
     let float = number.as_f64() + 0.0;
@@ -123,7 +126,8 @@ fn put_text(text: &[u8], key: &mut SortKey) {
     key.extend_from_slice(&[0, 0]);
 }
 
-/// The parts between commas: the byte at which each begins, and its end. A comma in `[/a name]` belongs to the name.
+/// The parts between commas: the byte at which each begins, and its end. A comma in `[/a name]`
+/// belongs to the name.
 fn items(text: &str) -> impl Iterator<Item = (usize, usize)> {
     let mut is_bracketed = false;
     let mut begin = 0;

@@ -1,11 +1,14 @@
 //! Pages: a part of an ordered result that the table keeps up to date.
 //!
-//! A page knows the sort key and the slot of every row that it wants, in three sets: the rows before the part that is shown, the shown part,
-//! and the rows after it. A change of a row takes one entry out and puts one in. At most one entry then moves over each border between two
-//! sets. So a change costs the logarithm of the number of rows, and at most two other rows enter or leave the shown part.
+//! A page knows the sort key and the slot of every row that it wants, in three sets: the rows
+//! before the part that is shown, the shown part, and the rows after it. A change of a row takes
+//! one entry out and puts one in. At most one entry then moves over each border between two sets.
+//! So a change costs the logarithm of the number of rows, and at most two other rows enter or leave
+//! the shown part.
 //!
-//! A page begins with a look at all rows, in portions. A row that changes before the page has looked at it is looked at later, with its new
-//! data. So the result is that of the moment at which the last row was looked at. From then on, each change reports its [`Move`]s.
+//! A page begins with a look at all rows, in portions. A row that changes before the page has
+//! looked at it is looked at later, with its new data. So the result is that of the moment at which
+//! the last row was looked at. From then on, each change reports its [`Move`]s.
 
 use std::collections::BTreeSet;
 
@@ -29,13 +32,15 @@ pub struct PageQuery {
     pub filter: Option<Filter>,
     /// Only rows with these keys.
     pub keys: Option<Vec<Box<[u8]>>>,
-    /// The order of the result; without one, the order of the slots: a new row comes last, or where a row was removed.
+    /// The order of the result; without one, the order of the slots: a new row comes last, or where
+    /// a row was removed.
     pub order: Option<Order>,
     /// How many rows come before those that are shown.
     pub skip_n: usize,
     /// How many rows are shown.
     pub top_n: usize,
-    /// The most bytes of sort keys that the page may hold. A page that needs more ends with [`Polled::TooManyCopies`].
+    /// The most bytes of sort keys that the page may hold. A page that needs more ends with
+    /// [`Polled::TooManyCopies`].
     pub size_max: usize,
 }
 
@@ -192,8 +197,8 @@ impl Page {
         }
     }
 
-    /// A row of the table was put, replaced or removed. Takes the effort of the filter from `effort`, and ends the page when that is not
-    /// enough. Gives the moves.
+    /// A row of the table was put, replaced or removed. Takes the effort of the filter from
+    /// `effort`, and ends the page when that is not enough. Gives the moves.
     pub fn change(
         &mut self,
         change: Change<'_>,
@@ -232,7 +237,8 @@ impl Page {
         self.before.len() + self.shown.len() + self.after.len()
     }
 
-    /// Puts a row into the order when the page wants it. Returns the effort, of which the filter may take `allowed`.
+    /// Puts a row into the order when the page wants it. Returns the effort, of which the filter
+    /// may take `allowed`.
     fn look_at<'a>(
         &mut self,
         slot: u32,

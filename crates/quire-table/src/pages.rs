@@ -1,10 +1,12 @@
 //! Bytes of rows, one after the other in pages.
 //!
-//! Each entry of a page has 4 bytes with the slot of its row, 2 bytes with its size, and the bytes of the row. A page is filled from the front.
-//! A row that becomes smaller stays in its place. Otherwise its entry becomes a hole, and the row goes to the end of the current page. When
-//! the current page is full, a page with holes of at least an eighth is compacted and used again, before a new page is made. So moving
-//! rows takes at most eight bytes of copying for each new byte, and holes take at most an eighth of the memory, apart from rows that are removed
-//! and not followed by others.
+//! Each entry of a page has 4 bytes with the slot of its row, 2 bytes with its size, and the bytes
+//! of the row. A page is filled from the front. A row that becomes smaller stays in its place.
+//! Otherwise its entry becomes a hole, and the row goes to the end of the current page. When the
+//! current page is full, a page with holes of at least an eighth is compacted and used again,
+//! before a new page is made. So moving rows takes at most eight bytes of copying for each new
+//! byte, and holes take at most an eighth of the memory, apart from rows that are removed and not
+//! followed by others.
 
 use quire_journal::{Array, Memory};
 
@@ -71,7 +73,8 @@ impl NewPages {
         NewPages { pages: Vec::new(), page_size: page_size_of(memory), memory: memory.clone() }
     }
 
-    /// Adds a row. Its place has the number of the page among these pages. `None`: the row is too large for a page.
+    /// Adds a row. Its place has the number of the page among these pages. `None`: the row is too
+    /// large for a page.
     pub fn push(&mut self, slot: u32, row: &[u8]) -> Option<Place> {
         if row.len() > row_size_max(self.page_size) {
             return None;
@@ -132,13 +135,15 @@ impl Pages {
         row_at(&self.pages[place.page as usize].bytes, place.offset)
     }
 
-    /// Has the processor read the row at a place, which probably has `size` bytes. Its size is not read, because that would wait for memory.
+    /// Has the processor read the row at a place, which probably has `size` bytes. Its size is not
+    /// read, because that would wait for memory.
     pub fn prefetch(&self, place: Place, size: usize) {
         let (bytes, begin) = (&self.pages[place.page as usize].bytes, usize::from(place.offset));
         prefetch(&bytes[begin..bytes.len().min(begin + size)]);
     }
 
-    /// Adds a row of at most [`row_size_max`](Self::row_size_max) bytes. Calls `moved` for rows that get another place.
+    /// Adds a row of at most [`row_size_max`](Self::row_size_max) bytes. Calls `moved` for rows
+    /// that get another place.
     pub fn insert(&mut self, slot: u32, parts: &[&[u8]], moved: &mut impl FnMut(u32, Place)) -> Place {
         let size = entry_size(parts);
         let number = self.page_with_room(size, moved);
@@ -147,7 +152,8 @@ impl Pages {
         Place { page: number, offset: append(&mut page.bytes, slot, size, parts) }
     }
 
-    /// Replaces the row at a place by one that is not larger. Returns whether there was room for it.
+    /// Replaces the row at a place by one that is not larger. Returns whether there was room for
+    /// it.
     pub fn replace(&mut self, place: Place, parts: &[&[u8]]) -> bool {
         let (begin, end) = self.entry(place);
         let size = entry_size(parts);
@@ -207,7 +213,8 @@ impl Pages {
         }
     }
 
-    /// Enters a page, other than the current one, in the list of those with many holes when it is one.
+    /// Enters a page, other than the current one, in the list of those with many holes when it is
+    /// one.
     fn note_holes(&mut self, number: u32) {
         let page = &mut self.pages[number as usize];
         let holes = self.page_size - page.live as usize;
@@ -328,7 +335,8 @@ mod tests {
 
     use super::*;
 
-    /// Puts and removes rows of these sizes, and checks every row after each step. Returns the bytes of the rows and of the pages.
+    /// Puts and removes rows of these sizes, and checks every row after each step. Returns the
+    /// bytes of the rows and of the pages.
     fn run(steps: &[(u8, usize)]) -> (usize, usize) {
         let mut pages = Pages::new(&Memory::heap());
         let mut rows: BTreeMap<u32, (Place, Vec<u8>)> = BTreeMap::new();

@@ -11,7 +11,8 @@ pub struct Query {
     pub filter: Option<Filter>,
     /// Only rows with these keys.
     pub keys: Option<Vec<Box<[u8]>>>,
-    /// The state at an earlier instant, as [`Table::as_of`](crate::Table::as_of) gives it; `None` = the current state.
+    /// The state at an earlier instant, as [`Table::as_of`](crate::Table::as_of) gives it; `None` =
+    /// the current state.
     pub as_of: Option<AsOf>,
     /// The order of the result; without one the order is undefined.
     pub order: Option<Order>,
@@ -19,8 +20,8 @@ pub struct Query {
     pub skip_n: u64,
     /// At most this many rows, after those that are left out.
     pub top_n: Option<u64>,
-    /// The most bytes of copies of rows, and of values to sort by, that the scan may hold. A scan that needs more ends with
-    /// [`Polled::TooManyCopies`].
+    /// The most bytes of copies of rows, and of values to sort by, that the scan may hold. A scan
+    /// that needs more ends with [`Polled::TooManyCopies`].
     pub copies_size_max: usize,
 }
 
@@ -38,9 +39,11 @@ pub enum Polled {
         /// Rows that matched, before any were left out by `skip_n` and `top_n`.
         matched: u64,
     },
-    /// The scan ended without its whole result: it had to hold more than [`Query::copies_size_max`].
+    /// The scan ended without its whole result: it had to hold more than
+    /// [`Query::copies_size_max`].
     TooManyCopies,
-    /// The scan ended without its whole result: the history that it needed was dropped, because it had too many bytes.
+    /// The scan ended without its whole result: the history that it needed was dropped, because it
+    /// had too many bytes.
     TooMuchHistory,
     /// The scan ended without its whole result: the filter took too much effort for one row.
     TooMuchEffort,

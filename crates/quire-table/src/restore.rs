@@ -3,8 +3,8 @@
 //! A start reads a snapshot in three steps, so that several threads can share the work:
 //!
 //! 1. [`SnapshotReader`](crate::SnapshotReader) divides the bytes into blocks, in their order.
-//! 2. [`RowReader`] checks the rows of some blocks, computes what the table has to know of each, and copies them into pages. It needs neither
-//!    the table nor the blocks before.
+//! 2. [`RowReader`] checks the rows of some blocks, computes what the table has to know of each,
+//!    and copies them into pages. It needs neither the table nor the blocks before.
 //! 3. [`Table::restore`](crate::Table::restore) takes the pages, in their order.
 
 use std::ops::Range;
@@ -29,7 +29,8 @@ pub struct RowReader {
     memory: Memory,
 }
 
-/// Blocks of a snapshot that follow each other. Their heads are right. Their content was not looked at.
+/// Blocks of a snapshot that follow each other. Their heads are right. Their content was not looked
+/// at.
 #[derive(Debug, Default)]
 pub struct SnapshotBlocks {
     pub(crate) bytes: Vec<u8>,
@@ -96,7 +97,8 @@ impl RowReader {
     /// [`BadSnapshot::Damaged`].
     pub fn read(&mut self, blocks: &SnapshotBlocks) -> Result<SnapshotPiece, BadSnapshot> {
         let rows = blocks.blocks.iter().filter(|block| block.first_slot.is_some());
-        // A row has more than one byte, so a damaged block cannot ask for more memory than it has bytes.
+        // A row has more than one byte, so a damaged block cannot ask for more memory than it has
+        // bytes.
         let count = rows.map(|block| (block.count as usize).min(block.content.len())).sum();
         let mut piece = SnapshotPiece {
             rows: NewRows::new(count, &self.memory),

@@ -1,7 +1,8 @@
 //! One row, and its bytes in memory.
 //!
 //! - flags (1 byte): which of the optional parts are there, and the sizes of two numbers;
-//! - size of the key (1 byte), of the data (1 to 4 bytes), and the position in the log (1 to 8 bytes);
+//! - size of the key (1 byte), of the data (1 to 4 bytes), and the position in the log (1 to 8
+//!   bytes);
 //! - time of the publish (8 bytes), end of the lifetime (0 or 8 bytes);
 //! - size of the correlation id (0 or 4 bytes), size of the headers (0 or 4 bytes);
 //! - correlation id, headers, key, data.
@@ -16,7 +17,8 @@ use quire_journal::{Headers, Position, Timestamp};
 use crate::error::RowError;
 use crate::key::KEY_SIZE_MAX;
 
-/// A record of a last-value topic: the newest message of a key. (In Rust, a record is one of the log.)
+/// A record of a last-value topic: the newest message of a key. (In Rust, a record is one of the
+/// log.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row<'a> {
     /// Its key: 1 to [`KEY_SIZE_MAX`] bytes.
@@ -78,7 +80,8 @@ impl Head {
         head
     }
 
-    /// Appends the lowest bytes of a number. All 8 are copied, because a copy of a known size is the fastest. The next number replaces the rest.
+    /// Appends the lowest bytes of a number. All 8 are copied, because a copy of a known size is
+    /// the fastest. The next number replaces the rest.
     fn put(&mut self, number: u64, size: usize) {
         self.bytes[self.size..self.size + 8].copy_from_slice(&number.to_le_bytes());
         self.size += size;
@@ -175,7 +178,8 @@ impl<'a> Row<'a> {
         u32::try_from(data_size).map(drop).map_err(|_| RowError::DataSize { size: data_size })
     }
 
-    /// The row at the front of these bytes, and how many of them it has; `None` when they do not begin with a row.
+    /// The row at the front of these bytes, and how many of them it has; `None` when they do not
+    /// begin with a row.
     pub(crate) fn decode(bytes: &'a [u8]) -> Option<(Row<'a>, usize)> {
         let read = Numbered::read(bytes)?;
         let end = read.data.end;
@@ -208,7 +212,8 @@ impl<'a> Row<'a> {
         Numbered::of(bytes).data.end
     }
 
-    /// The key of the row at the front of these bytes, without the rest. Bytes as for [`of`](Self::of).
+    /// The key of the row at the front of these bytes, without the rest. Bytes as for
+    /// [`of`](Self::of).
     #[inline]
     pub(crate) fn key_of(bytes: &[u8]) -> &[u8] {
         &bytes[Numbered::of(bytes).key]

@@ -12,7 +12,8 @@ const LINES_AHEAD: usize = 3;
 /// Slots of one block: 2,560 bytes, which is a size of blocks in a mapped file.
 const BLOCK_SLOTS: usize = 256;
 
-/// The rows of a table. A row keeps its slot while its key exists. The slot of a removed row goes to a new row.
+/// The rows of a table. A row keeps its slot while its key exists. The slot of a removed row goes
+/// to a new row.
 #[derive(Debug)]
 pub(crate) struct Rows {
     blocks: Vec<Array<Slot>>,
@@ -28,7 +29,8 @@ pub(crate) struct Rows {
     size: usize,
 }
 
-/// 10 bytes. Numbers of 32 bits are in two halves, because they would be aligned to 4 bytes otherwise.
+/// 10 bytes. Numbers of 32 bits are in two halves, because they would be aligned to 4 bytes
+/// otherwise.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     /// The kind of the place in the upper two bits, and a number.
@@ -190,7 +192,8 @@ impl Rows {
         }
     }
 
-    /// Reads the first lines of rows. The processor then waits for several of them at once, and not for one after the other.
+    /// Reads the first lines of rows. The processor then waits for several of them at once, and not
+    /// for one after the other.
     pub fn read_ahead(&self, slots: impl Iterator<Item = u32>) {
         let mut sum = 0_u8;
         for slot in slots {
@@ -276,7 +279,8 @@ impl Rows {
         }
     }
 
-    /// Replaces the row in a slot that has one. `previous` gets the row that was there, when the caller needs it.
+    /// Replaces the row in a slot that has one. `previous` gets the row that was there, when the
+    /// caller needs it.
     pub fn replace(&mut self, slot: u32, row: &Row<'_>, epoch: u32, previous: Option<&mut Previous>) {
         let location = self.slot(slot).location();
         self.size -= self.size_at(location);
@@ -392,7 +396,8 @@ impl Rows {
         }
     }
 
-    /// Makes the row at a location the previous one. A large row is moved, because copying it would take long.
+    /// Makes the row at a location the previous one. A large row is moved, because copying it would
+    /// take long.
     fn keep(&mut self, location: Location, previous: &mut Previous) {
         previous.clear();
         match location {

@@ -1,14 +1,17 @@
 //! Scans: the rows of one instant, read in portions while the table changes.
 //!
-//! A scan looks at the slots in their order. A row that the scan has not looked at is evaluated before it is replaced or removed, and is
-//! copied into the scan when it belongs to the result. Slots that changed after the scan was opened are recognized by their epoch, and are
-//! passed over: their rows of the instant are copies, or did not match.
+//! A scan looks at the slots in their order. A row that the scan has not looked at is evaluated
+//! before it is replaced or removed, and is copied into the scan when it belongs to the result.
+//! Slots that changed after the scan was opened are recognized by their epoch, and are passed over:
+//! their rows of the instant are copies, or did not match.
 //!
-//! A scan of an earlier instant looks at the versions of the history first, and then at the rows. A row that is replaced meanwhile becomes a
-//! version that the scan does not look at, but then the scan has a copy of the row.
+//! A scan of an earlier instant looks at the versions of the history first, and then at the rows. A
+//! row that is replaced meanwhile becomes a version that the scan does not look at, but then the
+//! scan has a copy of the row.
 //!
-//! A scan with an order first looks at all slots, and collects the sort key and the slot of each row of the result. Of a result with `top_n`
-//! it keeps only the first ones. Then it gives the rows in their order. Rows that it keeps are also copied before they change.
+//! A scan with an order first looks at all slots, and collects the sort key and the slot of each
+//! row of the result. Of a result with `top_n` it keeps only the first ones. Then it gives the rows
+//! in their order. Rows that it keeps are also copied before they change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -27,16 +30,19 @@ use quire_expression::filter::{Filter, MessageContext};
 use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::Timestamp;
 
-/// Effort of a filter (about a nanosecond each) that counts as one unit of [`Table::poll`](crate::Table::poll): that of a simple filter.
+/// Effort of a filter (about a nanosecond each) that counts as one unit of
+/// [`Table::poll`](crate::Table::poll): that of a simple filter.
 pub(crate) const UNIT_EFFORT: u64 = 1_000;
 
-/// Effort that a filter may take for one row, in addition to [`BYTE_EFFORT`] for each byte of its data: a few milliseconds. A query whose
-/// filter takes more is ended, because a table cannot evaluate filters on another thread.
+/// Effort that a filter may take for one row, in addition to [`BYTE_EFFORT`] for each byte of its
+/// data: a few milliseconds. A query whose filter takes more is ended, because a table cannot
+/// evaluate filters on another thread.
 const ROW_EFFORT_MAX: u64 = 4_000_000;
 const BYTE_EFFORT: u64 = 4;
 
-/// Effort that the changes between two portions may take for one scan: about a millisecond. So publishes stay fast while a costly filter runs.
-/// Further rows are copied, and evaluated in the next portion.
+/// Effort that the changes between two portions may take for one scan: about a millisecond. So
+/// publishes stay fast while a costly filter runs. Further rows are copied, and evaluated in the
+/// next portion.
 const CHANGES_EFFORT_MAX: u64 = 1_000_000;
 
 /// Bytes that are counted for a copy or a sort key in addition to its own.

@@ -1,8 +1,9 @@
 //! The slots that a scan or a page looks at: all of them, or those that an index gives.
 //!
-//! Few slots of an index are listed when the scan begins. Many are taken from the index in portions, while the table changes. The scan then
-//! remembers which slots it has looked at, one bit each. A slot that it has not looked at may be ahead, although the index never gives it: the
-//! scan evaluates the row before it changes, and it does not match then.
+//! Few slots of an index are listed when the scan begins. Many are taken from the index in
+//! portions, while the table changes. The scan then remembers which slots it has looked at, one bit
+//! each. A slot that it has not looked at may be ahead, although the index never gives it: the scan
+//! evaluates the row before it changes, and it does not match then.
 
 use crate::index::Walk;
 use crate::scan::Source;
@@ -10,9 +11,11 @@ use crate::scan::Source;
 /// How queries use the slots that an index gives.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexLimits {
-    /// The most slots that are listed when a scan begins. With more they are taken from the index in portions.
+    /// The most slots that are listed when a scan begins. With more they are taken from the index
+    /// in portions.
     pub listed_max: usize,
-    /// An index may give one part in this many of the rows. With more the scan looks at all rows in their order in memory.
+    /// An index may give one part in this many of the rows. With more the scan looks at all rows in
+    /// their order in memory.
     pub walked_part: usize,
     /// Slots that are taken from an index at a time.
     pub portion_len: usize,
@@ -37,7 +40,8 @@ impl Default for IndexLimits {
 /// Listing and sorting these takes less than half a millisecond.
 const LISTED_MAX: usize = 16 * 1024;
 
-/// A row that an index gives costs up to this many times a row of a scan, because the rows before and after it are not read.
+/// A row that an index gives costs up to this many times a row of a scan, because the rows before
+/// and after it are not read.
 const WALKED_PART: usize = 4;
 
 /// A scan of these takes a few milliseconds.
@@ -136,8 +140,8 @@ impl Slots {
         }
     }
 
-    /// Whether a page looks at a slot later, so that a change of its row counts then. A walk may not give a slot whose row changed, so that the
-    /// page looks at it now.
+    /// Whether a page looks at a slot later, so that a change of its row counts then. A walk may
+    /// not give a slot whose row changed, so that the page looks at it now.
     pub fn defers(&mut self, slot: u32) -> bool {
         if let Slots::Walked(walked) = self {
             walked.see(slot);

@@ -1,7 +1,9 @@
-//! The rows of one instant as bytes, so that a restart need not read the log for them (docs/journal-format.md, `table-*.state`).
+//! The rows of one instant as bytes, so that a restart need not read the log for them
+//! (docs/journal-format.md, `table-*.state`).
 //!
-//! A snapshot is a scan of all rows, so it is written in portions while the table changes. This crate has no files: the writer gives bytes,
-//! and the reader takes bytes, in pieces of any size. All lengths are checked before anything is kept or read by them.
+//! A snapshot is a scan of all rows, so it is written in portions while the table changes. This
+//! crate has no files: the writer gives bytes, and the reader takes bytes, in pieces of any size.
+//! All lengths are checked before anything is kept or read by them.
 
 use std::ops::Range;
 
@@ -21,13 +23,15 @@ use quire_journal::{Position, Timestamp};
 /// The version of the content of a snapshot, for the head of its sidecar file.
 pub const SNAPSHOT_VERSION: u32 = 1;
 
-/// Bytes of rows after which a block ends: enough for a checksum to cost nothing, and little memory for a reader.
+/// Bytes of rows after which a block ends: enough for a checksum to cost nothing, and little memory
+/// for a reader.
 const BLOCK_SIZE: usize = 64 * 1024;
 
 /// Bytes before the blocks, with their checksum.
 const SNAPSHOT_HEAD_SIZE: usize = 68;
 
-/// Bytes of a block before its rows: their size, their number, their checksum, and the checksum of these 12 bytes.
+/// Bytes of a block before its rows: their size, their number, their checksum, and the checksum of
+/// these 12 bytes.
 const BLOCK_HEAD_SIZE: usize = 16;
 
 /// In the number of rows of a block: the block has versions.
@@ -41,13 +45,14 @@ const NO_HISTORY: (u64, u64) = (u64::MAX, 0);
 pub struct SnapshotHead {
     /// The snapshot has the effect of all records up to here, and of none after it.
     pub position: Position,
-    /// Bytes that identify the log, such as the bookmark of the record at the position. They are the caller's.
+    /// Bytes that identify the log, such as the bookmark of the record at the position. They are
+    /// the caller's.
     pub stamp: [u8; 24],
 }
 
 impl SnapshotHead {
-    /// Writes this head over that of a snapshot, at the beginning of its content: the stamp of a record is known only when the record is
-    /// on the disk.
+    /// Writes this head over that of a snapshot, at the beginning of its content: the stamp of a
+    /// record is known only when the record is on the disk.
     ///
     /// # Panics
     /// When the content is shorter than a head.
@@ -56,7 +61,8 @@ impl SnapshotHead {
     }
 }
 
-/// The topic that a snapshot belongs to. A snapshot of another topic, or of one with another type or key, is not read.
+/// The topic that a snapshot belongs to. A snapshot of another topic, or of one with another type
+/// or key, is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotOwner {
     name: u64,
@@ -80,7 +86,8 @@ pub fn snapshot_file(topic: &str) -> String {
     format!("table-{:016x}.state", xxh3_64(topic.as_bytes()))
 }
 
-/// 0 for supplied keys. Otherwise the hash of the domain and the fields as written, each with its size.
+/// 0 for supplied keys. Otherwise the hash of the domain and the fields as written, each with its
+/// size.
 fn fingerprint(key_rule: &KeyRule) -> u128 {
     let KeyRule::Fields(fields) = key_rule else { return 0 };
     let mut hashed = Vec::new();
@@ -92,7 +99,8 @@ fn fingerprint(key_rule: &KeyRule) -> u128 {
     xxh3_128(&hashed)
 }
 
-/// A snapshot that is being written. It must be [written](Self::write) to its end, or [closed](Self::close).
+/// A snapshot that is being written. It must be [written](Self::write) to its end, or
+/// [closed](Self::close).
 #[derive(Debug)]
 pub struct SnapshotWriter {
     scan: ScanId,
@@ -116,12 +124,14 @@ pub enum SnapshotState {
         /// Rows in the snapshot.
         rows: u64,
     },
-    /// The snapshot ended without all rows, because changes were faster than it. The scan is closed. The bytes are of no use.
+    /// The snapshot ended without all rows, because changes were faster than it. The scan is
+    /// closed. The bytes are of no use.
     TooManyCopies,
 }
 
 impl SnapshotWriter {
-    /// Begins a snapshot of the state of the table at this call. It may hold copies of rows of `copies_size_max` bytes.
+    /// Begins a snapshot of the state of the table at this call. It may hold copies of rows of
+    /// `copies_size_max` bytes.
     pub fn new(
         table: &mut Table,
         owner: &SnapshotOwner,
@@ -204,7 +214,8 @@ impl SnapshotWriter {
         if count > 0 {
             end_block(&mut self.block, &mut (count | VERSIONS), out);
         }
-        // The rows of before were written, so the next portion polls a scan that is closed, and that has no rows.
+        // The rows of before were written, so the next portion polls a scan that is closed, and
+        // that has no rows.
         if self.versions.is_empty() { SnapshotState::Done { rows: self.rows } } else { SnapshotState::More }
     }
 
@@ -216,7 +227,8 @@ impl SnapshotWriter {
 
 fn end_block(block: &mut Vec<u8>, rows: &mut u32, out: &mut Vec<u8>) {
     let begin = out.len();
-    // Rows are smaller than 4 GiB together: a block ends after the row that fills it, and messages have a limit far below.
+    // Rows are smaller than 4 GiB together: a block ends after the row that fills it, and messages
+    // have a limit far below.
     out.extend_from_slice(&(block.len() as u32).to_le_bytes());
     out.extend_from_slice(&rows.to_le_bytes());
     out.extend_from_slice(&crc32c(block).to_le_bytes());
@@ -300,7 +312,8 @@ impl SnapshotReader {
         }
     }
 
-    /// When the snapshot was read to its end: the states that its history knows; `None` = it has no history.
+    /// When the snapshot was read to its end: the states that its history knows; `None` = it has no
+    /// history.
     pub fn history(&self) -> Option<KnownHistory> {
         self.history
     }
@@ -313,13 +326,15 @@ impl SnapshotReader {
     /// Takes the next bytes. Returns the blocks that are whole now.
     ///
     /// # Errors
-    /// [`BadSnapshot`]. The reader is of no use after it, and the blocks before it are of an incomplete state.
+    /// [`BadSnapshot`]. The reader is of no use after it, and the blocks before it are of an
+    /// incomplete state.
     pub fn read(&mut self, bytes: &[u8]) -> Result<SnapshotBlocks, BadSnapshot> {
         self.room(bytes.len()).copy_from_slice(bytes);
         self.take(0, Vec::new())
     }
 
-    /// Room for the next `size` bytes. The caller writes them, and then calls [`take`](Self::take). So they are not copied once more.
+    /// Room for the next `size` bytes. The caller writes them, and then calls [`take`](Self::take).
+    /// So they are not copied once more.
     pub fn room(&mut self, size: usize) -> &mut [u8] {
         let (begin, end) = (self.len, self.len + size);
         if self.bytes.len() < end {
@@ -329,7 +344,8 @@ impl SnapshotReader {
         &mut self.bytes[begin..end]
     }
 
-    /// As [`read`](Self::read), for the bytes in the [`room`](Self::room) without the last `unused` ones. The next bytes overwrite `memory`.
+    /// As [`read`](Self::read), for the bytes in the [`room`](Self::room) without the last `unused`
+    /// ones. The next bytes overwrite `memory`.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -368,7 +384,8 @@ impl SnapshotReader {
         self.head.filter(|_| self.is_complete).ok_or(BadSnapshot::Incomplete { size })
     }
 
-    /// The part of the snapshot at an offset of the bytes, and its size; `None` when it is not whole.
+    /// The part of the snapshot at an offset of the bytes, and its size; `None` when it is not
+    /// whole.
     fn front(&mut self, at: usize) -> Result<Option<(usize, Front)>, BadSnapshot> {
         let damaged = BadSnapshot::Damaged { offset: self.offset + at as u64 };
         let bytes = &self.bytes[at..self.len];

@@ -40,8 +40,8 @@ pub struct TableConfig {
     pub name: String,
     /// The type of its messages.
     pub message_type: MessageType,
-    /// The fields from which the caller generates the keys; `None`: publishers supply the keys. A filter that says which values all of
-    /// them have finds its rows through their keys.
+    /// The fields from which the caller generates the keys; `None`: publishers supply the keys. A
+    /// filter that says which values all of them have finds its rows through their keys.
     pub key: Option<KeyFields>,
     /// Lists of fields: an index finds the rows that have given texts in all fields of one list.
     pub hash_indexes: Vec<Vec<String>>,
@@ -55,12 +55,16 @@ pub struct TableConfig {
 
 /// The newest row of each key of one last-value topic.
 ///
-/// A change ([`put`](Table::put), [`remove`](Table::remove), [`pop_expired`](Table::pop_expired)) keeps the row that it replaces in
-/// [`previous`](Table::previous) until the next change, unless the caller of [`put_with`](Table::put_with) does not need it. A scan begins with [`open`](Table::open). The caller then calls
-/// [`poll`](Table::poll) until the result is complete, with any changes in between, and [`close`](Table::close) at the end.
+/// A change ([`put`](Table::put), [`remove`](Table::remove), [`pop_expired`](Table::pop_expired))
+/// keeps the row that it replaces in [`previous`](Table::previous) until the next change, unless
+/// the caller of [`put_with`](Table::put_with) does not need it. A scan begins with
+/// [`open`](Table::open). The caller then calls [`poll`](Table::poll) until the result is complete,
+/// with any changes in between, and [`close`](Table::close) at the end.
 ///
-/// A page begins with [`open_page`](Table::open_page). The caller calls [`poll_page`](Table::poll_page) until the page is complete, and reads
-/// its rows with [`open_shown`](Table::open_shown). After each later change, [`moves`](Table::moves) has the changes of all pages.
+/// A page begins with [`open_page`](Table::open_page). The caller calls
+/// [`poll_page`](Table::poll_page) until the page is complete, and reads its rows with
+/// [`open_shown`](Table::open_shown). After each later change, [`moves`](Table::moves) has the
+/// changes of all pages.
 #[derive(Debug)]
 pub struct Table {
     name: String,
@@ -96,12 +100,15 @@ pub struct KeyPlace {
 /// Facts about a change that the caller of [`Table::put_with`] knows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PutOptions {
-    /// Of the key of the row, from [`Table::look_ahead`] of the same table: it is not looked for again, when it is still right.
+    /// Of the key of the row, from [`Table::look_ahead`] of the same table: it is not looked for
+    /// again, when it is still right.
     pub place: Option<KeyPlace>,
-    /// Of the key fields, when [`KeyFields::key_of`] made the key from the data of the row ([`Key::spelling`](crate::Key::spelling)): they are
-    /// not read again. `None`: the table reads them.
+    /// Of the key fields, when [`KeyFields::key_of`] made the key from the data of the row
+    /// ([`Key::spelling`](crate::Key::spelling)): they are not read again. `None`: the table reads
+    /// them.
     pub spelling: Option<Spelling>,
-    /// Whether [`Table::previous`] gives the row that is replaced. Without it, the row is not copied.
+    /// Whether [`Table::previous`] gives the row that is replaced. Without it, the row is not
+    /// copied.
     pub keeps_previous: bool,
 }
 
@@ -198,16 +205,18 @@ impl Table {
         self.slot_of(key, hash_of(key)).and_then(|slot| self.rows.row(slot))
     }
 
-    /// Finds the place of a key that [`put_with`](Self::put_with) gets soon. Meanwhile the processor reads the row that is there from memory,
-    /// at most `size` bytes of it. The wait for this memory is the largest part of the time of a put.
+    /// Finds the place of a key that [`put_with`](Self::put_with) gets soon. Meanwhile the
+    /// processor reads the row that is there from memory, at most `size` bytes of it. The wait for
+    /// this memory is the largest part of the time of a put.
     pub fn look_ahead(&self, key: &[u8], size: usize) -> KeyPlace {
         let hash = hash_of(key);
         let slot = self.keys.find(hash, |_| true);
         self.prefetch_row(KeyPlace { hash, slot }, size)
     }
 
-    /// As [`look_ahead`](Self::look_ahead), for several keys with their sizes. `each` gets their places in the same order. The processor waits
-    /// for the memory of all of them at once: first for their lines of the index, then for their slots, then for their rows.
+    /// As [`look_ahead`](Self::look_ahead), for several keys with their sizes. `each` gets their
+    /// places in the same order. The processor waits for the memory of all of them at once: first
+    /// for their lines of the index, then for their slots, then for their rows.
     pub fn look_all_ahead<'k>(
         &self,
         keys: impl Iterator<Item = (&'k [u8], usize)>,
@@ -234,11 +243,12 @@ impl Table {
         place
     }
 
-    /// Makes a row the newest of its key. Returns whether the key is new. `options` are facts about the change that save work.
+    /// Makes a row the newest of its key. Returns whether the key is new. `options` are facts about
+    /// the change that save work.
     ///
     /// # Errors
-    /// [`RowError`]: the key is empty or longer than [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX), or the data is not smaller than 4 GiB. The table is
-    /// unchanged.
+    /// [`RowError`]: the key is empty or longer than [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX), or the
+    /// data is not smaller than 4 GiB. The table is unchanged.
     pub fn put_with(&mut self, row: &Row<'_>, options: PutOptions) -> Result<bool, RowError> {
         row.check()?;
         let spelling = options.spelling.unwrap_or_else(|| self.spelling_of(row));
@@ -272,14 +282,16 @@ impl Table {
         Ok(known.is_none())
     }
 
-    /// Returns a reader of rows of snapshots for this table. The reader needs no table, so that another thread can use it.
+    /// Returns a reader of rows of snapshots for this table. The reader needs no table, so that
+    /// another thread can use it.
     pub fn row_reader(&self) -> RowReader {
         let key = self.by_key.as_ref().map(ByKey::fields);
         RowReader::new(EntryReader::new(self.message_type, key, &self.indexes), self.rows.memory())
     }
 
-    /// Adds the rows and versions of a piece of a snapshot to a table that only `restore` has filled. Its [`row_reader`](Self::row_reader)
-    /// has read them. Scans and `get` find a row after [`finish_restore`](Self::finish_restore).
+    /// Adds the rows and versions of a piece of a snapshot to a table that only `restore` has
+    /// filled. Its [`row_reader`](Self::row_reader) has read them. Scans and `get` find a row after
+    /// [`finish_restore`](Self::finish_restore).
     pub fn restore(&mut self, piece: SnapshotPiece) {
         self.previous.clear();
         for (slot, (facts, entries)) in (self.rows.end()..).zip(piece.facts()) {
@@ -298,7 +310,8 @@ impl Table {
         self.rows.adopt(piece.rows, self.epoch);
     }
 
-    /// Makes the index of the keys of all rows, and the other indexes. This is done once, after the last [`restore`](Self::restore).
+    /// Makes the index of the keys of all rows, and the other indexes. This is done once, after the
+    /// last [`restore`](Self::restore).
     ///
     /// # Errors
     /// [`BadSnapshot::SameKey`]: two rows have the same key. The table is of no use then.
@@ -311,7 +324,8 @@ impl Table {
         self.keys.finish_restore(|one, other| key(one) == key(other)).ok_or(BadSnapshot::SameKey)
     }
 
-    /// Removes the row with a key. `at` is the record of the log that removes it. Returns whether there was one.
+    /// Removes the row with a key. `at` is the record of the log that removes it. Returns whether
+    /// there was one.
     pub fn remove(&mut self, key: &[u8], at: Moment) -> bool {
         self.previous.clear();
         self.moves.clear();
@@ -323,7 +337,8 @@ impl Table {
         slot.is_some()
     }
 
-    /// The row that the last change replaced or removed; `None` when there was none, or when [`put_with`](Self::put_with) did not keep it.
+    /// The row that the last change replaced or removed; `None` when there was none, or when
+    /// [`put_with`](Self::put_with) did not keep it.
     pub fn previous(&self) -> Option<Row<'_>> {
         self.previous.row()
     }
@@ -333,20 +348,22 @@ impl Table {
         self.lifetimes.first().map(|(expires, _)| *expires)
     }
 
-    /// Removes one row whose lifetime ended at `now` or before, the oldest first. Returns whether there was one.
+    /// Removes one row whose lifetime ended at `now` or before, the oldest first. Returns whether
+    /// there was one.
     pub fn pop_expired(&mut self, now: Timestamp) -> bool {
         self.previous.clear();
         self.moves.clear();
         let expired = self.lifetimes.first().filter(|(expires, _)| *expires <= now).copied();
         if let Some((timestamp, slot)) = expired {
-            // The state of a position has no row whose lifetime ended before the time of the position.
+            // The state of a position has no row whose lifetime ended before the time of the
+            // position.
             self.remove_slot(slot, Moment { position: Position(u64::MAX), timestamp });
         }
         expired.is_some()
     }
 
-    /// Begins a scan. Its result is the state at this call: later changes do not change it. Rows whose lifetime ended at `now` or before are
-    /// not in it.
+    /// Begins a scan. Its result is the state at this call: later changes do not change it. Rows
+    /// whose lifetime ended at `now` or before are not in it.
     pub fn open(&mut self, mut query: Query, now: Timestamp) -> ScanId {
         let slots = self.slots(query.keys.as_deref(), query.filter.as_ref(), query.copies_size_max);
         if query.as_of.is_none() {
@@ -355,8 +372,8 @@ impl Table {
         self.begin_scan(query, now, slots)
     }
 
-    /// The slots of all rows that can have one of the keys and match the filter, and perhaps others. `size_max`: the bytes that the scan may
-    /// hold.
+    /// The slots of all rows that can have one of the keys and match the filter, and perhaps
+    /// others. `size_max`: the bytes that the scan may hold.
     fn slots(&self, keys: Option<&[Box<[u8]>]>, filter: Option<&Filter>, size_max: usize) -> Slots {
         if let Some(keys) = keys {
             return Slots::listed(keys.iter().filter_map(|key| self.slot_of(key, hash_of(key))).collect());
@@ -400,8 +417,9 @@ impl Table {
         scan
     }
 
-    /// Gives the next rows of a scan to `out`, until `effort` is used up, `out` returns false, or the scan has ended. One unit of effort is
-    /// about one row with a simple filter. At least one row is looked at. A row that `out` returned false for was taken.
+    /// Gives the next rows of a scan to `out`, until `effort` is used up, `out` returns false, or
+    /// the scan has ended. One unit of effort is about one row with a simple filter. At least one
+    /// row is looked at. A row that `out` returned false for was taken.
     ///
     /// A scan that is not open has no rows.
     pub fn poll(&mut self, scan: ScanId, effort: usize, out: &mut dyn FnMut(&Row<'_>) -> bool) -> Polled {
@@ -417,12 +435,14 @@ impl Table {
         polled
     }
 
-    /// Whether an index is being built, because a scan needed it. The caller calls [`build_index`](Table::build_index) until it is whole.
+    /// Whether an index is being built, because a scan needed it. The caller calls
+    /// [`build_index`](Table::build_index) until it is whole.
     pub fn is_building_index(&self) -> bool {
         self.indexes.is_building()
     }
 
-    /// Reads the next rows into the index that is being built, at most `count`. Returns whether there are more.
+    /// Reads the next rows into the index that is being built, at most `count`. Returns whether
+    /// there are more.
     pub fn build_index(&mut self, count: usize) -> bool {
         self.indexes.build(&self.rows, self.message_type, count, &mut self.arena)
     }
@@ -432,8 +452,9 @@ impl Table {
         self.scans.remove(&scan);
     }
 
-    /// The instant whose state is given for a time, or for the message at a position, which has the time. `None`: the current state, because
-    /// the time is not over, or the table keeps no history.
+    /// The instant whose state is given for a time, or for the message at a position, which has the
+    /// time. `None`: the current state, because the time is not over, or the table keeps no
+    /// history.
     ///
     /// # Errors
     /// [`BeforeHistory`].
@@ -485,8 +506,9 @@ impl Table {
         page
     }
 
-    /// Looks at the next rows for a page, until `effort` is used up: `effort` as for [`poll`](Table::poll). Rows whose lifetime ended at `now`
-    /// or before are not in the page. After [`Polled::Done`] the page follows every change.
+    /// Looks at the next rows for a page, until `effort` is used up: `effort` as for
+    /// [`poll`](Table::poll). Rows whose lifetime ended at `now` or before are not in the page.
+    /// After [`Polled::Done`] the page follows every change.
     ///
     /// A page that is not open has no rows.
     pub fn poll_page(&mut self, page: PageId, effort: usize, now: Timestamp) -> Polled {
@@ -555,7 +577,8 @@ impl Table {
         })
     }
 
-    /// Reads the entries of the row that is about to change, before it is gone. `None`: there is no row.
+    /// Reads the entries of the row that is about to change, before it is gone. `None`: there is no
+    /// row.
     fn read_indexed(&mut self, slot: Option<u32>) {
         if !self.indexes.is_empty() {
             let before = slot.and_then(|slot| self.rows.row(slot)).map(|row| row.data);
@@ -563,7 +586,8 @@ impl Table {
         }
     }
 
-    /// The row of a slot was replaced by this one, or removed. [`read_indexed`](Self::read_indexed) was called before.
+    /// The row of a slot was replaced by this one, or removed. [`read_indexed`](Self::read_indexed)
+    /// was called before.
     fn change_indexes(&mut self, slot: u32, after: Option<&Row<'_>>, spelling: Spelling) {
         if let Some(by_key) = &mut self.by_key {
             by_key.change(slot, spelling);
@@ -601,7 +625,8 @@ impl Table {
         }
         let epoch = self.rows.epoch(slot);
         let source = source_of!(self);
-        // Scans are in the order of their epochs. Those before the last change of the slot have their copy.
+        // Scans are in the order of their epochs. Those before the last change of the slot have
+        // their copy.
         for scan in self.scans.values_mut().rev().take_while(|scan| scan.epoch() >= epoch) {
             scan.before_change(slot, source, &mut self.arena);
         }
@@ -625,7 +650,8 @@ const LOOKUPS_AHEAD: usize = 8;
 /// Of a longer row, the processor reads the rest ahead itself when the beginning is replaced.
 const AHEAD_SIZE_MAX: usize = 512;
 
-/// Bytes of a row and its entry before its data, about: most keys are generated, and few rows have more than the necessary parts.
+/// Bytes of a row and its entry before its data, about: most keys are generated, and few rows have
+/// more than the necessary parts.
 const HEAD_SIZE_USUAL: usize = 56;
 
 /// Bytes of a lifetime in the list of lifetimes, about.

@@ -1,4 +1,5 @@
-//! The memory of a table, counted by the allocator: the bytes of a row in addition to its key and its data, and a table in a mapped file.
+//! The memory of a table, counted by the allocator: the bytes of a row in addition to its key and
+//! its data, and a table in a mapped file.
 
 #[path = "../../quire-broker/tests/counting/mod.rs"]
 mod counting;

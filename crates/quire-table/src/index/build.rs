@@ -1,7 +1,8 @@
-//! Indexes that no configuration asks for: made when a query first needs one, in portions, and used when they are whole.
+//! Indexes that no configuration asks for: made when a query first needs one, in portions, and used
+//! when they are whole.
 //!
-//! While an index is built, the rows of the slots before [`Building::next`] are in it, and changes of these rows change it. The others are
-//! read later.
+//! While an index is built, the rows of the slots before [`Building::next`] are in it, and changes
+//! of these rows change it. The others are read later.
 
 use super::walk::Which;
 use super::{Entry, HashIndex, INDEXES_MAX, Indexes, OrderedIndex};
@@ -30,8 +31,8 @@ impl Indexes {
         self.building.is_some()
     }
 
-    /// Begins to build an index for a filter that no index serves, if there is room for one more. `size_max`: the bytes that all such
-    /// indexes may take.
+    /// Begins to build an index for a filter that no index serves, if there is room for one more.
+    /// `size_max`: the bytes that all such indexes may take.
     pub fn make_for(&mut self, filter: &Filter, rows: usize, size_max: usize) {
         let made = self.made_count + 1;
         let count = self.hash.len() + self.ordered.len() + 1;
@@ -45,7 +46,8 @@ impl Indexes {
         }
     }
 
-    /// The first field that the filter compares and that no index has, and whether it is compared with texts only by equality.
+    /// The first field that the filter compares and that no index has, and whether it is compared
+    /// with texts only by equality.
     fn missing<'f>(&self, filter: &'f Filter) -> Option<(&'f str, bool)> {
         let paths = self.fields.paths();
         let (hashed, ordered) = paths.split_at(self.hash_width());
@@ -91,7 +93,8 @@ impl Indexes {
         self.building = Some(Building { index, next: 0 });
     }
 
-    /// Reads the next rows into the index that is being built, at most `count`. Returns whether there are more.
+    /// Reads the next rows into the index that is being built, at most `count`. Returns whether
+    /// there are more.
     pub fn build(&mut self, rows: &Rows, message_type: MessageType, count: usize, arena: &mut Arena) -> bool {
         let Some(Building { index, next }) = self.building else { return false };
         let end = rows.end().min(next.saturating_add(count as u32));

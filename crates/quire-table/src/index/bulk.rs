@@ -1,7 +1,9 @@
-//! The indexes of a table that a start restores: the entries are gathered first, and sorted once at the end.
+//! The indexes of a table that a start restores: the entries are gathered first, and sorted once at
+//! the end.
 //!
-//! An insertion looks for its block, and moves half of the values of the block. It also waits for memory when the order has no pattern. So
-//! ten million entries are sorted in less than a quarter of the time of as many insertions.
+//! An insertion looks for its block, and moves half of the values of the block. It also waits for
+//! memory when the order has no pattern. So ten million entries are sorted in less than a quarter
+//! of the time of as many insertions.
 
 use super::{Entry, Indexes, Spelling, Values, put_entries, value_of};
 use crate::fields::Fields;
@@ -9,7 +11,8 @@ use crate::key::KeyFields;
 use crate::row::Row;
 use quire_expression::message_type::{Arena, MessageType};
 
-/// Reads what the indexes of a table have to know of each row, without the table, so that other threads can do it.
+/// Reads what the indexes of a table have to know of each row, without the table, so that other
+/// threads can do it.
 #[derive(Debug)]
 pub(crate) struct EntryReader {
     message_type: MessageType,
@@ -72,7 +75,8 @@ impl EntryReader {
         self.key.as_ref().map_or(Spelling::Usual, of_values)
     }
 
-    /// As [`read`](Self::read), for a row that cannot be read up to the last field: perhaps the key fields can, or the others.
+    /// As [`read`](Self::read), for a row that cannot be read up to the last field: perhaps the key
+    /// fields can, or the others.
     fn read_apart(&mut self, row: &Row<'_>, entries: &mut Vec<Entry>) -> Spelling {
         self.arena.reset();
         match self.indexed.read(self.message_type, row.data, &self.arena) {
@@ -92,7 +96,8 @@ impl EntryReader {
 }
 
 impl Indexes {
-    /// Notes an entry of a slot after all slots before. [`finish_restore`](Self::finish_restore) must follow.
+    /// Notes an entry of a slot after all slots before. [`finish_restore`](Self::finish_restore)
+    /// must follow.
     pub fn restore(&mut self, entry: Entry, slot: u32) {
         match entry {
             Entry::Hash(number, hash) => self.hash[number].slots.gather([hash, slot]),

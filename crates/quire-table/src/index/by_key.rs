@@ -1,13 +1,18 @@
 //! Rows that a filter finds through their keys: equality of all key fields needs no separate index.
 //!
-//! The key of a row is the hash of the texts of its key fields. So a filter that says which texts they have names the keys. That is not true
-//! for every row and every constant, and results must not depend on it:
+//! The key of a row is the hash of the texts of its key fields. So a filter that says which texts
+//! they have names the keys. That is not true for every row and every constant, and results must
+//! not depend on it:
 //!
-//! - Numbers are equal by value: `/id = 7` is true for 7, 7.0 and "007", which have different keys. A constant is looked up in the usual
-//!   spelling of its number. Rows with another spelling are in one of the two sets here, and are given as well.
-//! - Integers from 2^53 on are equal to a float that is near. Such floats are in a set, and as constants they find nothing.
-//! - An array is equal when any of its elements is, but its first one makes the key. A Boolean is equal to 0 or 1.
-//! - The fields of a row may be others than those that made its key: after enrichment, or with other key fields in the configuration.
+//! - Numbers are equal by value: `/id = 7` is true for 7, 7.0 and "007", which have different keys.
+//!   A constant is looked up in the usual spelling of its number. Rows with another spelling are in
+//!   one of the two sets here, and are given as well.
+//! - Integers from 2^53 on are equal to a float that is near. Such floats are in a set, and as
+//!   constants they find nothing.
+//! - An array is equal when any of its elements is, but its first one makes the key. A Boolean is
+//!   equal to 0 or 1.
+//! - The fields of a row may be others than those that made its key: after enrichment, or with
+//!   other key fields in the configuration.
 
 use super::choose::{Found, for_each_combination, with_paths};
 use super::sorted_set::SortedSet;
@@ -22,7 +27,8 @@ pub(crate) struct ByKey {
     fields: KeyFields,
     /// Rows that any constant may find.
     irregular: SortedSet<u32>,
-    /// Rows that any number may find: they have a text that spells a number in an unusual way, such as 007.
+    /// Rows that any number may find: they have a text that spells a number in an unusual way, such
+    /// as 007.
     numerals: SortedSet<u32>,
 }
 
@@ -89,7 +95,8 @@ impl ByKey {
         self.numerals.set(slot, spelling == Spelling::Numeral);
     }
 
-    /// As [`change`](Self::change), for a slot after all before. [`finish_restore`](Self::finish_restore) must follow.
+    /// As [`change`](Self::change), for a slot after all before.
+    /// [`finish_restore`](Self::finish_restore) must follow.
     pub fn restore(&mut self, slot: u32, spelling: Spelling) {
         match spelling {
             Spelling::Usual => {}
@@ -109,8 +116,8 @@ impl ByKey {
         &self.fields
     }
 
-    /// The slots among which all rows are that match the filter. `None`: the filter does not say which values all key fields have, or there are
-    /// more than `count_max` slots.
+    /// The slots among which all rows are that match the filter. `None`: the filter does not say
+    /// which values all key fields have, or there are more than `count_max` slots.
     pub fn candidates(
         &self,
         filter: &Filter,
@@ -147,7 +154,8 @@ impl ByKey {
     }
 }
 
-/// The texts that a key field has in rows with a usual spelling, when it is equal to one of the values; `None`: they are not known.
+/// The texts that a key field has in rows with a usual spelling, when it is equal to one of the
+/// values; `None`: they are not known.
 fn key_texts(values: &[Value<'_>]) -> Option<Vec<Box<[u8]>>> {
     let mut texts: Vec<Box<[u8]>> = Vec::with_capacity(values.len());
     for value in values {
@@ -175,7 +183,8 @@ fn key_texts(values: &[Value<'_>]) -> Option<Vec<Box<[u8]>>> {
 /// Floats from here on are equal to more than one integer.
 const INEXACT_BEGIN: f64 = (1_u64 << 53) as f64;
 
-/// Whether all numbers that are equal to this one have the same usual text, apart from floats that are in a set.
+/// Whether all numbers that are equal to this one have the same usual text, apart from floats that
+/// are in a set.
 fn is_exact(number: Number) -> bool {
     match number {
         Number::Integer(_) | Number::Unsigned(_) => true,
@@ -183,7 +192,8 @@ fn is_exact(number: Number) -> bool {
     }
 }
 
-/// Whether a number with this text is found through its key. A number of a binary format has no text, and gets the usual one.
+/// Whether a number with this text is found through its key. A number of a binary format has no
+/// text, and gets the usual one.
 fn is_usual(number: Number, text: &[u8]) -> bool {
     match (number, text) {
         (

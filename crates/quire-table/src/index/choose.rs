@@ -78,8 +78,9 @@ pub(super) fn for_each_combination<T: AsRef<[u8]>>(
     Some(())
 }
 
-/// The slots whose value is within all ranges of the field with bounds of one type, numbers or texts. Ranges with bounds of the other type
-/// are left out, because a text that spells a number may meet the one as a number and the other as a text.
+/// The slots whose value is within all ranges of the field with bounds of one type, numbers or
+/// texts. Ranges with bounds of the other type are left out, because a text that spells a number
+/// may meet the one as a number and the other as a text.
 fn by_range(number: usize, path: &[Step], ranges: &[(Vec<Step>, Range<'_>)], is_text: bool) -> Option<Walk> {
     let mut within = Within::default();
     for (known, range) in ranges {
@@ -124,7 +125,8 @@ impl Found {
     }
 }
 
-/// The range of a value as a number, and its range as a text. `None`: the value is of the other kind.
+/// The range of a value as a number, and its range as a text. `None`: the value is of the other
+/// kind.
 struct Within {
     numbers: Option<(u64, u64)>,
     texts: Option<(u64, u64)>,
@@ -184,7 +186,8 @@ enum Bound<'a> {
     Text(&'a [u8], Option<Number>),
 }
 
-/// A bound that values are compared with as numbers or as texts; `None` for Booleans, and for texts that spell one.
+/// A bound that values are compared with as numbers or as texts; `None` for Booleans, and for texts
+/// that spell one.
 fn bound_of(value: Value<'_>) -> Option<Bound<'_>> {
     match value {
         Value::Number(number, _) if !number.is_nan() => Some(Bound::Number(number)),

@@ -1,11 +1,14 @@
 //! Indexes of fields: which slots a scan must look at.
 //!
-//! An index never decides about a row. It gives slots among which all matching rows are, and the scan evaluates the whole filter for each. So
-//! results do not depend on indexes. A row with an array in an indexed field, or whose fields cannot be read, is given for every filter.
+//! An index never decides about a row. It gives slots among which all matching rows are, and the
+//! scan evaluates the whole filter for each. So results do not depend on indexes. A row with an
+//! array in an indexed field, or whose fields cannot be read, is given for every filter.
 //!
-//! - A hash index has the hash of the texts of its fields. Values that are not texts, and texts that spell numbers or Booleans, are not in it,
-//!   because they are never equal to the texts that it is asked for ([`Filter::equalities`]).
-//! - An ordered index has numbers as floats, and the first eight bytes of texts. A text that spells a number is in it as both.
+//! - A hash index has the hash of the texts of its fields. Values that are not texts, and texts
+//!   that spell numbers or Booleans, are not in it, because they are never equal to the texts that
+//!   it is asked for ([`Filter::equalities`]).
+//! - An ordered index has numbers as floats, and the first eight bytes of texts. A text that spells
+//!   a number is in it as both.
 
 mod build;
 mod bulk;
@@ -90,7 +93,8 @@ impl Indexes {
     /// The indexes of a table without rows.
     ///
     /// # Errors
-    /// [`TableConfigError`] for texts that are not fields, for lists without fields, for fields that occur twice, and for too many indexes.
+    /// [`TableConfigError`] for texts that are not fields, for lists without fields, for fields
+    /// that occur twice, and for too many indexes.
     pub fn new(config: &TableConfig, memory: &Memory) -> Result<Self, TableConfigError> {
         check(config)?;
         let names: Vec<String> =
@@ -114,7 +118,8 @@ impl Indexes {
         self.hash.is_empty() && self.ordered.is_empty()
     }
 
-    /// Reads the entries of the message that the next [`change`](Self::change) replaces. `None`: the slot has no row before it.
+    /// Reads the entries of the message that the next [`change`](Self::change) replaces. `None`:
+    /// the slot has no row before it.
     pub fn read_before(&mut self, message_type: MessageType, before: Option<&[u8]>, arena: &mut Arena) {
         let mut entries = std::mem::take(&mut self.before);
         entries.clear();
@@ -124,8 +129,8 @@ impl Indexes {
         self.before = entries;
     }
 
-    /// Changes the entries of a slot from those of [`read_before`](Self::read_before) to those of a message. `None`: the slot has no row any
-    /// more.
+    /// Changes the entries of a slot from those of [`read_before`](Self::read_before) to those of a
+    /// message. `None`: the slot has no row any more.
     pub fn change(&mut self, slot: u32, message_type: MessageType, after: Option<&[u8]>, arena: &mut Arena) {
         let mut entries = (std::mem::take(&mut self.before), std::mem::take(&mut self.after));
         entries.1.clear();
@@ -142,8 +147,8 @@ impl Indexes {
         (self.before, self.after) = entries;
     }
 
-    /// A walk over the slots among which all rows are that match the filter, of the index that gives the fewest, and their number. `None`
-    /// when no index can tell.
+    /// A walk over the slots among which all rows are that match the filter, of the index that
+    /// gives the fewest, and their number. `None` when no index can tell.
     pub fn walk(&self, filter: &Filter) -> Option<(Walk, usize)> {
         choose::best(self, filter)
     }
@@ -227,7 +232,8 @@ impl OrderedIndex {
     }
 }
 
-/// Adds the entries of a row whose indexed fields have these values. `widths`: how many fields each hash index has.
+/// Adds the entries of a row whose indexed fields have these values. `widths`: how many fields each
+/// hash index has.
 fn put_entries(widths: impl ExactSizeIterator<Item = usize>, values: &[Value<'_>], entries: &mut Vec<Entry>) {
     let hash_count = widths.len();
     let mut rest = values;

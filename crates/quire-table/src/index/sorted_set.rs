@@ -1,4 +1,5 @@
-//! A sorted set of small values in blocks: less memory per value than a `BTreeSet`, and blocks that can be paged out.
+//! A sorted set of small values in blocks: less memory per value than a `BTreeSet`, and blocks that
+//! can be paged out.
 
 use std::ops::RangeInclusive;
 
@@ -10,7 +11,8 @@ const BLOCK_LEN: usize = 256;
 /// The values of a block on average.
 const BLOCK_LEN_USUAL: usize = BLOCK_LEN * 13 / 16;
 
-/// With at least this many values, the neighbor of a full block takes none of it: the next insertions would fill both.
+/// With at least this many values, the neighbor of a full block takes none of it: the next
+/// insertions would fill both.
 const BLOCK_LEN_SHARED_MAX: usize = BLOCK_LEN * 7 / 8;
 
 /// Of a range in more blocks than this, the values are not counted: some microseconds.
@@ -40,8 +42,9 @@ impl Sorted for [u32; 3] {
     }
 }
 
-/// Values in ascending order, each once. A full block shares its values with a neighbor. Two full neighbors become three blocks. So blocks are
-/// about four fifths full; with halves of full blocks they would be two thirds full.
+/// Values in ascending order, each once. A full block shares its values with a neighbor. Two full
+/// neighbors become three blocks. So blocks are about four fifths full; with halves of full blocks
+/// they would be two thirds full.
 #[derive(Debug)]
 pub(super) struct SortedSet<T: Copy + Ord> {
     /// None is empty.
@@ -58,8 +61,8 @@ impl<T: Copy + Ord> SortedSet<T> {
         SortedSet { blocks: Vec::new(), firsts: Vec::new(), gathered: Vec::new(), memory: memory.clone() }
     }
 
-    /// Keeps a value for [`build`](Self::build). It is not in the set before. Values with an equal [upper](Sorted::upper) part must be gathered
-    /// in ascending order.
+    /// Keeps a value for [`build`](Self::build). It is not in the set before. Values with an equal
+    /// [upper](Sorted::upper) part must be gathered in ascending order.
     pub fn gather(&mut self, value: T) {
         self.gathered.push(value);
     }
@@ -130,7 +133,8 @@ impl<T: Copy + Ord> SortedSet<T> {
         }
     }
 
-    /// How many values are in a range: exact when they are in few blocks, and about the number otherwise.
+    /// How many values are in a range: exact when they are in few blocks, and about the number
+    /// otherwise.
     pub fn count_in(&self, range: &RangeInclusive<T>) -> usize {
         if self.blocks.is_empty() || range.is_empty() {
             return 0;
@@ -191,8 +195,9 @@ impl<T: Copy + Ord> SortedSet<T> {
 }
 
 impl<T: Sorted> SortedSet<T> {
-    /// Adds the gathered values, each of which was gathered once, to an empty set. The blocks are as full as those of a set that grew: in
-    /// full blocks, each of the next insertions would divide one. In addition to the set, this takes twice the memory of the gathered values.
+    /// Adds the gathered values, each of which was gathered once, to an empty set. The blocks are
+    /// as full as those of a set that grew: in full blocks, each of the next insertions would
+    /// divide one. In addition to the set, this takes twice the memory of the gathered values.
     pub fn build(&mut self) {
         debug_assert!(self.blocks.is_empty(), "the set is empty");
         let mut values = std::mem::take(&mut self.gathered);

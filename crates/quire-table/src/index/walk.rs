@@ -1,8 +1,9 @@
 //! The slots that an index gives for a filter, taken in portions.
 //!
-//! A walk has no copy of the slots. Each portion begins after the last value of the one before, so that changes of the index between two
-//! portions cost nothing. A walk gives every slot whose row does not change from its beginning to its end. It can give a slot twice, and
-//! slots that came later.
+//! A walk has no copy of the slots. Each portion begins after the last value of the one before, so
+//! that changes of the index between two portions cost nothing. A walk gives every slot whose row
+//! does not change from its beginning to its end. It can give a slot twice, and slots that came
+//! later.
 
 use std::ops::RangeInclusive;
 
@@ -108,7 +109,8 @@ impl<const N: usize> Slotted for [u32; N] {
     }
 }
 
-/// Adds the first slots of a range to `out`, and takes them out of the range. Returns whether there may be more.
+/// Adds the first slots of a range to `out`, and takes them out of the range. Returns whether there
+/// may be more.
 fn take<T: Slotted>(
     set: &SortedSet<T>,
     range: &mut RangeInclusive<T>,

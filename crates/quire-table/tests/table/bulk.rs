@@ -1,4 +1,5 @@
-//! The indexes of a restored table, which are made of all entries at once: the table answers as the one whose entries were inserted.
+//! The indexes of a restored table, which are made of all entries at once: the table answers as the
+//! one whose entries were inserted.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -22,7 +23,8 @@ struct Put {
     data_id: Option<u16>,
     is_id_last: bool,
     fields: [Field; 3],
-    /// After the fields: some are errors, at which a reader of all fields stops, and a reader of some fields perhaps not.
+    /// After the fields: some are errors, at which a reader of all fields stops, and a reader of
+    /// some fields perhaps not.
     end: &'static str,
 }
 
@@ -37,7 +39,8 @@ fn puts() -> impl Strategy<Value = Vec<Put>> {
     vec(put, 1..ROWS_MAX)
 }
 
-/// A table with a key field and indexes of every kind. Scans list the slots of an index, or walk over them.
+/// A table with a key field and indexes of every kind. Scans list the slots of an index, or walk
+/// over them.
 fn indexed_table(is_walking: bool) -> Table {
     let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
     let limits = if is_walking {

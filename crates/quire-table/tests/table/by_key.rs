@@ -1,4 +1,5 @@
-//! Filters that say which values all key fields have: they find their rows through the keys, and a model that looks at every row agrees.
+//! Filters that say which values all key fields have: they find their rows through the keys, and a
+//! model that looks at every row agrees.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! History: the result of a scan of an earlier instant is the state that the model had then, while rows change and over restarts.
+//! History: the result of a scan of an earlier instant is the state that the model had then, while
+//! rows change and over restarts.
 
 use std::collections::BTreeMap;
 

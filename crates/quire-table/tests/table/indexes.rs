@@ -1,4 +1,5 @@
-//! Indexes: their configuration, and that they are used. `random.rs` shows that they do not change results.
+//! Indexes: their configuration, and that they are used. `random.rs` shows that they do not change
+//! results.
 
 use quire_expression::message_type::MessageType;
 use quire_journal::{Memory, Timestamp};
@@ -16,7 +17,8 @@ fn filled(hash_indexes: &[&[&str]], ordered_indexes: &[&str]) -> Table {
     table
 }
 
-/// How many rows match, and how many units of effort the scan takes: one for each row that it looks at.
+/// How many rows match, and how many units of effort the scan takes: one for each row that it looks
+/// at.
 pub fn cost(table: &mut Table, text: &str) -> (u64, usize) {
     let scan = table.open(Query { filter: Some(filter(text)), ..everything() }, Timestamp(0));
     let mut portions = 1;

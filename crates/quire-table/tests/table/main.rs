@@ -1,4 +1,5 @@
-//! The engine of last-value topics against a slow and obvious model, and the cases that a model does not show.
+//! The engine of last-value topics against a slow and obvious model, and the cases that a model
+//! does not show.
 
 mod bulk;
 mod by_key;

@@ -1,5 +1,6 @@
-//! Random histories: puts, removes and lifetimes that end, with scans that are opened, polled and closed in between. Every result is that of
-//! the model at the instant of the scan. Snapshots are scans too; a restored table has the rows of their instant.
+//! Random histories: puts, removes and lifetimes that end, with scans that are opened, polled and
+//! closed in between. Every result is that of the model at the instant of the scan. Snapshots are
+//! scans too; a restored table has the rows of their instant.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,8 @@ enum Step {
     Remove {
         key: u8,
     },
-    /// Time passes. Rows whose lifetime ended are removed, or stay until the next step of this kind.
+    /// Time passes. Rows whose lifetime ended are removed, or stay until the next step of this
+    /// kind.
     Wait {
         time: u8,
         expires: bool,

@@ -99,7 +99,8 @@ fn changes_stop_evaluating_a_costly_filter_and_copy_rows_until_the_next_portion(
     let query = Query { filter: Some(filter("/a != /b")), ..everything() };
     let scan = table.open(query, NOW);
     (0..100).for_each(|key| assert!(table.remove(key.to_string().as_bytes(), Moment::default())));
-    // None of the rows matches, so that all copies are of rows that were not evaluated. Forty times 25,000 is the limit of the effort.
+    // None of the rows matches, so that all copies are of rows that were not evaluated. Forty times
+    // 25,000 is the limit of the effort.
     let copied = table.stats().copies_size / (data.len() + 64 + 13);
     assert!((55..=65).contains(&copied), "{copied} rows");
     let (none, polled) = keys(&mut table, scan, 100_000);

@@ -1,4 +1,5 @@
-//! Snapshots: they have the rows of their instant, earlier ones stay readable, and any bytes are a snapshot or refused.
+//! Snapshots: they have the rows of their instant, earlier ones stay readable, and any bytes are a
+//! snapshot or refused.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -16,7 +17,8 @@ pub fn owner() -> SnapshotOwner {
     SnapshotOwner::new("orders", MessageType::Json, &KeyRule::Fields(fields))
 }
 
-/// Reads a snapshot in pieces of this size into an empty table. Returns its head and the history that it knows.
+/// Reads a snapshot in pieces of this size into an empty table. Returns its head and the history
+/// that it knows.
 pub fn restore(
     table: &mut Table,
     bytes: &[u8],
@@ -202,7 +204,8 @@ fn a_snapshot_that_changes_overtake_ends() {
 }
 
 proptest! {
-    /// Pages of a snapshot become pages of the table, so rows that move later must know their slots.
+    /// Pages of a snapshot become pages of the table, so rows that move later must know their
+    /// slots.
     #[test]
     fn rows_of_restored_pages_are_replaced_and_removed_as_others(
         sizes in vec(prop_oneof![10 => 1usize..700, 1 => 4_000usize..6_000], 1..300),
