@@ -72,7 +72,8 @@ impl Texts {
     }
 }
 
-/// The value of an attribute; `None` for NULL, and for an attribute without a value that can be compared.
+/// The value of an attribute; `None` for NULL, and for an attribute without a value that can be
+/// compared.
 pub(crate) fn attribute_value<'a>(
     attribute: Attribute,
     record: &Record<'a>,
@@ -196,7 +197,8 @@ impl Table {
             return;
         }
         self.row_count += rows.len();
-        // Columns that are computed from numbers are not counted. They are small compared with a row of a table.
+        // Columns that are computed from numbers are not counted. They are small compared with a
+        // row of a table.
         self.size += rows.iter().map(|row| size_of_row(&row.record)).sum::<usize>();
         for (builder, column) in self.builders.iter_mut().zip(&compiled.columns) {
             builder.append(&column.content, rows, &mut self.room);
@@ -426,7 +428,8 @@ impl Builder {
             Builder::Double(builder) => Arc::new(builder.finish()),
             Builder::Timestamp(builder) => Arc::new(builder.finish()),
             Builder::Date(builder) => Arc::new(builder.finish()),
-            // The next batch will be about as large: room for it at once, instead of growing by copies.
+            // The next batch will be about as large: room for it at once, instead of growing by
+            // copies.
             Builder::Text(builder) => {
                 let array = builder.finish();
                 *builder = StringBuilder::with_capacity(row_count, array.value_data().len());

@@ -8,7 +8,8 @@ use crate::builder::Table;
 use crate::plan::Plan;
 use crate::scan::{Matcher, ScanError};
 
-/// Collects messages into batches. The caller applies the order and the range of the log that the spec contains.
+/// Collects messages into batches. The caller applies the order and the range of the log that the
+/// spec contains.
 ///
 /// Add messages until [`Collector::is_full`], then take the batch; at the end take what is left.
 pub struct Collector {

@@ -70,7 +70,8 @@ pub(crate) fn entries_field(parts: Fields) -> FieldRef {
 }
 
 impl Attribute {
-    /// The kind of value that a condition compares; `None` for an attribute without a value that can be compared.
+    /// The kind of value that a condition compares; `None` for an attribute without a value that
+    /// can be compared.
     pub(crate) fn kind(self) -> Option<Kind> {
         match self.data_type() {
             DataType::Int64 | DataType::Int32 | DataType::Timestamp(..) => Some(Kind::Whole),

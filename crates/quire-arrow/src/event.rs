@@ -1,5 +1,5 @@
-//! Records that are not messages, as rows: one row for every run of neighbors of a queue with the same event, and one for every key that was
-//! deleted from a last-value topic.
+//! Records that are not messages, as rows: one row for every run of neighbors of a queue with the
+//! same event, and one for every key that was deleted from a last-value topic.
 
 use std::sync::Arc;
 
@@ -92,7 +92,8 @@ impl Event {
     }
 
     fn deleted(key: &[u8]) -> Self {
-        // Keys are text: the characters of supplied keys are limited, and generated keys are hexadecimal digits.
+        // Keys are text: the characters of supplied keys are limited, and generated keys are
+        // hexadecimal digits.
         Event {
             key: Some(String::from_utf8_lossy(key).into()),
             ..Event::new(RecordKind::Delete.name(), None)

@@ -1,7 +1,8 @@
 //! Typed values out of the data of a message.
 //!
-//! A value that is not of the type of its column is NULL, as Spark's `from_json` has it: text is never read as a number, a number that does
-//! not fit is not wrapped. Of an array the first element counts.
+//! A value that is not of the type of its column is NULL, as Spark's `from_json` has it: text is
+//! never read as a number, a number that does not fit is not wrapped. Of an array the first element
+//! counts.
 
 use std::ops::RangeInclusive;
 
@@ -60,7 +61,8 @@ impl FieldType {
                 Read::Text(text) => timestamp_us(text),
                 Read::Number(Number::Integer(seconds), _) => seconds.checked_mul(1_000_000).and_then(instant),
                 Read::Number(number, _) if number.is_nan() => None,
-                // A number beyond the range of the integer is at its end, which does not name an instant.
+                // A number beyond the range of the integer is at its end, which does not name an
+                // instant.
                 Read::Number(number, _) => instant((number.as_f64() * 1e6).round() as i64),
                 _ => None,
             },
@@ -77,8 +79,9 @@ pub(crate) fn timestamp_type() -> DataType {
     DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))
 }
 
-/// Microseconds of the years 1 to 9999: Spark and Python have no others. `datetime.fromtimestamp`, with which PySpark makes the rows of
-/// `collect`, fails for the first day of year 1, which programs write for "no time".
+/// Microseconds of the years 1 to 9999: Spark and Python have no others. `datetime.fromtimestamp`,
+/// with which PySpark makes the rows of `collect`, fails for the first day of year 1, which
+/// programs write for "no time".
 const INSTANTS_US: RangeInclusive<i64> = -62_135_510_400_000_000..=253_402_300_799_999_999;
 
 /// Days of the same years.

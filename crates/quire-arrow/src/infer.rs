@@ -1,4 +1,5 @@
-//! The columns of messages whose fields are not described: their names and types are read from the messages.
+//! The columns of messages whose fields are not described: their names and types are read from the
+//! messages.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +21,8 @@ pub enum Inferred {
     Nested,
 }
 
-/// The fields at the top level of JSON messages as paths, in the order in which they first appear. What is not a JSON object has none.
+/// The fields at the top level of JSON messages as paths, in the order in which they first appear.
+/// What is not a JSON object has none.
 pub fn top_level_fields<'a>(messages: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
     let (mut known, mut paths, mut arena) = (BTreeSet::new(), Vec::new(), Arena::default());
     for data in messages {

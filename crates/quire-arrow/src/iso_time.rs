@@ -1,4 +1,5 @@
-//! Times and dates as people write them: the forms of ISO 8601 that bookmarks have (`docs/replay.md`), too.
+//! Times and dates as people write them: the forms of ISO 8601 that bookmarks have
+//! (`docs/replay.md`), too.
 
 use chrono::{NaiveDate, Weekday};
 
@@ -6,18 +7,20 @@ const NS_PER_S: i128 = 1_000_000_000;
 
 const NS_PER_DAY: i128 = 86_400 * NS_PER_S;
 
-/// Nanoseconds since 1970 of an ISO 8601 time or date, UTC when it names no zone; `None` when the text is neither.
+/// Nanoseconds since 1970 of an ISO 8601 time or date, UTC when it names no zone; `None` when the
+/// text is neither.
 pub fn time_ns(text: &str) -> Option<i128> {
     let text = text.trim();
     let (date, of_day_ns) = Rest(text.as_bytes()).whole()?;
-    // Eight digits are a date: as milliseconds since 1970, they would be a time of the first of January. With more digits, something has to
-    // show that the text is a time.
+    // Eight digits are a date: as milliseconds since 1970, they would be a time of the first of
+    // January. With more digits, something has to show that the text is a time.
     let is_date = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_time = is_date || text.contains(['-', 'T', 't', ' ']);
     is_time.then(|| i128::from(days_of(date)) * NS_PER_DAY + of_day_ns)
 }
 
-/// Days since 1970 of the date in an ISO 8601 date or time, as it is written there; `None` when the text is neither.
+/// Days since 1970 of the date in an ISO 8601 date or time, as it is written there; `None` when the
+/// text is neither.
 pub(crate) fn date_days(text: &str) -> Option<i64> {
     Rest(text.trim().as_bytes()).whole().map(|(date, _)| days_of(date))
 }

@@ -1,7 +1,9 @@
-//! The newest message of each key of a last-value topic, as the log has them up to a position (`docs/spark.md`, "Last values").
+//! The newest message of each key of a last-value topic, as the log has them up to a position
+//! (`docs/spark.md`, "Last values").
 //!
-//! [`last_values`] reads the range once and keeps a hash and a position for each key, not its message. [`Plan::scan_at`](crate::Plan::scan_at)
-//! then reads the messages at these positions, in several parts when the caller wants that.
+//! [`last_values`] reads the range once and keeps a hash and a position for each key, not its
+//! message. [`Plan::scan_at`](crate::Plan::scan_at) then reads the messages at these positions, in
+//! several parts when the caller wants that.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,7 +14,8 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::plan::Bounds;
 
-/// The lifetimes of the records of a topic, as its configuration has them (`expiration` of `[[sow_topic]]`).
+/// The lifetimes of the records of a topic, as its configuration has them (`expiration` of
+/// `[[sow_topic]]`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetimes {
     /// Unlimited. The expiration of a message is ignored.
@@ -57,8 +60,9 @@ impl LastValues {
     }
 }
 
-/// Finds the newest message of each key among the records after `bounds.after`, up to `bounds.limit`. Deleted records and those whose
-/// lifetime is over at the instant `at` are left out.
+/// Finds the newest message of each key among the records after `bounds.after`, up to
+/// `bounds.limit`. Deleted records and those whose lifetime is over at the instant `at` are left
+/// out.
 ///
 /// The keys are compared by 128 bits of a hash, as generated keys are.
 ///
@@ -117,7 +121,8 @@ impl Positions {
         self.next
     }
 
-    /// Whether the position is one of them. Must be asked in ascending order: smaller ones are passed over.
+    /// Whether the position is one of them. Must be asked in ascending order: smaller ones are
+    /// passed over.
     pub(crate) fn take(&mut self, position: Position) -> bool {
         while self.next.is_some_and(|next| next < position) {
             self.advance();

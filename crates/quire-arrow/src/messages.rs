@@ -10,8 +10,9 @@ use crate::column::headers_type;
 
 /// The rows of a batch as messages, without a copy of what they hold.
 ///
-/// The first three columns are topic (text), data (binary) and correlation id (text, NULL for none). Their names do not matter. An optional
-/// fourth column has the headers: a map from text to binary, NULL for none. A value that is UTF-8 is published as text.
+/// The first three columns are topic (text), data (binary) and correlation id (text, NULL for
+/// none). Their names do not matter. An optional fourth column has the headers: a map from text to
+/// binary, NULL for none. A value that is UTF-8 is published as text.
 pub struct Messages {
     topics: StringArray,
     data: BinaryArray,
@@ -82,7 +83,8 @@ impl Messages {
         self.data.len()
     }
 
-    /// The messages from the row `first` on, of which the first gets the number `sequence`, the others those after it.
+    /// The messages from the row `first` on, of which the first gets the number `sequence`, the
+    /// others those after it.
     pub fn from_row(&self, first: usize, sequence: u64) -> impl Iterator<Item = NewMessage<'_>> {
         (first..self.count()).zip(sequence..).map(|(row, sequence)| NewMessage {
             topic: self.topics.value(row),

@@ -157,7 +157,8 @@ impl Plan {
         &self.0.topics
     }
 
-    /// The part of the range in which the predicates can hold: those on positions, times and bookmarks narrow it.
+    /// The part of the range in which the predicates can hold: those on positions, times and
+    /// bookmarks narrow it.
     ///
     /// # Errors
     /// Damage where the index leads.
@@ -187,7 +188,8 @@ impl Plan {
         Ok(narrowed)
     }
 
-    /// The first and the last position at which the time of a row, in units of `unit_ns`, can be between the limits.
+    /// The first and the last position at which the time of a row, in units of `unit_ns`, can be
+    /// between the limits.
     fn timestamps(
         &self,
         between: &Between,
@@ -215,8 +217,9 @@ impl Plan {
         Ok((first, last))
     }
 
-    /// Cuts a range into parts of about `part_size` bytes, more and smaller ones when `part_count_min` asks for it. Only blocks that hold a
-    /// wanted topic count; where there are none, there is no part. Blocks that an aggregate counts from the index have no bytes.
+    /// Cuts a range into parts of about `part_size` bytes, more and smaller ones when
+    /// `part_count_min` asks for it. Only blocks that hold a wanted topic count; where there are
+    /// none, there is no part. Blocks that an aggregate counts from the index have no bytes.
     pub fn split(&self, reader: &Reader, bounds: Bounds, part_size: u64, part_count_min: u64) -> Vec<Part> {
         let Bounds { after, limit } = bounds;
         // Without them when a file is gone: the scan reports that.
@@ -235,8 +238,8 @@ impl Plan {
         });
         let part_size = part_size.min(total / part_count_min.max(1)).max(total / PARTS_MAX).max(1);
         let mut parts: Vec<Part> = Vec::new();
-        // Cut where the sum passes a multiple of the size. If one part is too large, the next one is smaller, so there are not too few
-        // parts.
+        // Cut where the sum passes a multiple of the size. If one part is too large, the next one
+        // is smaller, so there are not too few parts.
         let (mut size, mut is_full) = (0, true);
         for range in ranges {
             match parts.last_mut() {
@@ -256,7 +259,8 @@ impl Plan {
         parts
     }
 
-    /// The last position of about `size` bytes of the log after `after`: at least one block, at most up to `limit`.
+    /// The last position of about `size` bytes of the log after `after`: at least one block, at
+    /// most up to `limit`.
     pub fn limit_by_size(reader: &Reader, bounds: Bounds, size: u64) -> Position {
         let (mut end, mut left) = (bounds.limit, size);
         reader.for_each_block_range(bounds.after, bounds.limit, &quire_journal::AllTopics, |range| {
@@ -408,7 +412,8 @@ impl Between {
     }
 }
 
-/// The first and the last position of the bookmarks that a predicate names; `None` when it names none, or a text that is not a bookmark.
+/// The first and the last position of the bookmarks that a predicate names; `None` when it names
+/// none, or a text that is not a bookmark.
 fn bookmarks(predicate: &Predicate, reader: &Reader) -> Result<Option<(Position, Position)>, JournalError> {
     if predicate.operator != Operator::In || predicate.negated {
         return Ok(None);

@@ -149,8 +149,8 @@ impl Scan {
             return Err(ScanError::Short { last: limit, ends: reader.persisted() });
         }
         let mut skipped = Vec::new();
-        // Files at which an open cursor is are not removed. A question to the reader before that could name files that are gone when they
-        // are read.
+        // Files at which an open cursor is are not removed. A question to the reader before that
+        // could name files that are gone when they are read.
         let cursor = reader.cursor(after);
         let begins = cursor.after().next();
         if after.next() < begins && after < limit {
@@ -273,7 +273,8 @@ impl Scan {
         Ok(())
     }
 
-    /// If the spec allows it, continues after damage, with the next block in the index, and after records that were removed meanwhile.
+    /// If the spec allows it, continues after damage, with the next block in the index, and after
+    /// records that were removed meanwhile.
     fn skip(&mut self, error: JournalError) -> Result<(), ScanError> {
         if matches!(error, JournalError::Removed { .. }) {
             return self.skip_removed(error);
@@ -338,10 +339,12 @@ impl Iterator for Scan {
     }
 }
 
-/// Records between two wanted positions for which a search in the index is cheaper than reading them.
+/// Records between two wanted positions for which a search in the index is cheaper than reading
+/// them.
 const JUMP_MIN: u64 = 4096;
 
-/// Rows of which the columns are made together: few enough that the records stay in the cache until the last column is made.
+/// Rows of which the columns are made together: few enough that the records stay in the cache until
+/// the last column is made.
 const ROWS_AT_ONCE: usize = 256;
 
 /// Decides which records become rows, and reads what their columns need from the data.
@@ -453,7 +456,8 @@ impl Matcher {
     }
 }
 
-/// The values that columns and predicates need from the data; `None` when the plan needs none, or the message has no known type.
+/// The values that columns and predicates need from the data; `None` when the plan needs none, or
+/// the message has no known type.
 fn read_fields<'a>(
     compiled: &Compiled,
     record: &Record<'a>,

@@ -5,16 +5,19 @@ use quire_expression::message_type::PATH_STEP_COUNT_MAX;
 use quire_expression::topic::TopicError;
 use serde::{Deserialize, Serialize};
 
-/// Rows after which a batch ends: large enough that its fixed cost does not count, small enough for a Java heap of any size.
+/// Rows after which a batch ends: large enough that its fixed cost does not count, small enough for
+/// a Java heap of any size.
 const BATCH_ROWS: usize = 10_000;
 
 /// Bytes of data after which a batch ends.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// The most that a batch may be asked to hold. A batch may pass its bound by one batch of the log or one message; 32-bit offsets must still hold it.
+/// The most that a batch may be asked to hold. A batch may pass its bound by one batch of the log
+/// or one message; 32-bit offsets must still hold it.
 pub(crate) const BATCH_BYTES_MAX: usize = 256 << 20;
 
-/// Columns and predicates of one scan together: far more than a table has, and a bound for what is kept per row.
+/// Columns and predicates of one scan together: far more than a table has, and a bound for what is
+/// kept per row.
 pub(crate) const COLUMNS_MAX: usize = 4096;
 
 /// The columns and the records that a scan returns.
@@ -32,10 +35,12 @@ pub struct ScanSpec {
     /// A content filter (`docs/filters.md`).
     #[serde(default)]
     pub filter: Option<String>,
-    /// Conditions that are all true of every row that is returned. Parts of the log in which one of them cannot be true are not read.
+    /// Conditions that are all true of every row that is returned. Parts of the log in which one of
+    /// them cannot be true are not read.
     #[serde(default)]
     pub predicates: Vec<PredicateSpec>,
-    /// Includes the changes of messages of queues: one row for every run of neighbors with the same change.
+    /// Includes the changes of messages of queues: one row for every run of neighbors with the same
+    /// change.
     #[serde(default)]
     pub includes_events: bool,
     /// Includes the deletes of last-value topics: one row for every deleted key.
@@ -59,7 +64,8 @@ pub struct ScanSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AggregateSpec {
-    /// One row for each topic, with the topic as its first column. Otherwise exactly one row, also without records.
+    /// One row for each topic, with the topic as its first column. Otherwise exactly one row, also
+    /// without records.
     pub by_topic: bool,
     /// The other columns.
     pub functions: Vec<Function>,
@@ -98,8 +104,8 @@ pub enum Source {
     Attribute(Attribute),
     /// A field of its data.
     Field {
-        /// Its path as filters write it: `/order/price`, `/legs[0]/price`, or `[/a/b]` for a member of the root with any characters in its
-        /// name but `]`.
+        /// Its path as filters write it: `/order/price`, `/legs[0]/price`, or `[/a/b]` for a member
+        /// of the root with any characters in its name but `]`.
         path: String,
         /// The type of the column.
         r#type: FieldType,
@@ -111,7 +117,8 @@ pub enum Source {
         /// The type of the elements.
         r#type: FieldType,
     },
-    /// The members of an object of its data by their names. Any other value is NULL, and so is a member of another type.
+    /// The members of an object of its data by their names. Any other value is NULL, and so is a
+    /// member of another type.
     Map {
         /// Its path.
         path: String,
@@ -152,7 +159,8 @@ pub enum Attribute {
     CorrelationId,
     /// Its key in a last-value topic, or the key that a delete removed.
     SowKey,
-    /// As published: names and values as bytes; those of a text are UTF-8. NULL when there are none.
+    /// As published: names and values as bytes; those of a text are UTF-8. NULL when there are
+    /// none.
     Headers,
     /// `json`, `binary`.
     MessageType,
@@ -160,7 +168,8 @@ pub enum Attribute {
     Data,
     /// The message as bytes.
     DataBinary,
-    /// The message, which is JSON, as a variant of Spark: a struct of `value` and `metadata`. NULL where Spark makes no variant of it.
+    /// The message, which is JSON, as a variant of Spark: a struct of `value` and `metadata`. NULL
+    /// where Spark makes no variant of it.
     DataVariant,
     /// Of an event: the first message that it is about.
     FirstPosition,

@@ -1,4 +1,5 @@
-//! Any values in messages: rows of typed columns, with NULL where there is no value of the type; never a panic, never a row less.
+//! Any values in messages: rows of typed columns, with NULL where there is no value of the type;
+//! never a panic, never a row less.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! What an aggregate counts from the index is what the rows have, and the blocks that the index knows enough about are not read.
+//! What an aggregate counts from the index is what the rows have, and the blocks that the index
+//! knows enough about are not read.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! The newest messages of a topic agree with a map of all its records, at every position and however the range is cut; deletes are rows
-//! with keys.
+//! The newest messages of a topic agree with a map of all its records, at every position and
+//! however the range is cut; deletes are rows with keys.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,8 +26,9 @@ enum Change {
     Delete { keys: Vec<String> },
 }
 
-/// Writes changes of `orders` among messages of other topics, some messages of `orders` without keys, and a long part without `orders`.
-/// Returns the changes with the positions up to which they are in effect.
+/// Writes changes of `orders` among messages of other topics, some messages of `orders` without
+/// keys, and a long part without `orders`. Returns the changes with the positions up to which they
+/// are in effect.
 fn write(directory: &Path) -> Vec<(u64, Change)> {
     let options = Options { segment_size: 64 * 1024, prepared_segments: 1, ..Options::default() };
     let (mut journal, _) = Journal::open(directory, &options, &mut |_| ()).unwrap();

@@ -1,4 +1,5 @@
-//! Rows as messages: each with what it has, in order, numbered without a gap; what is no message is refused before the first.
+//! Rows as messages: each with what it has, in order, numbered without a gap; what is no message is
+//! refused before the first.
 
 use std::sync::Arc;
 

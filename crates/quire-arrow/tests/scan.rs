@@ -1,4 +1,5 @@
-//! Scans over real journals: what a spec asks for comes, once and in order, however the range is cut; damage is never passed over unseen.
+//! Scans over real journals: what a spec asks for comes, once and in order, however the range is
+//! cut; damage is never passed over unseen.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -22,7 +23,8 @@ const COUNT: u64 = 3000;
 const COLUMNS: &str = r#"[{"name": "position", "attribute": "position"}, {"name": "topic", "attribute": "topic"},
     {"name": "timestamp", "attribute": "timestamp"}, {"name": "data", "attribute": "data"}]"#;
 
-/// Three thousand messages on `busy`, of which every five hundredth goes to `rare` instead, one microsecond apart from 1 ms on.
+/// Three thousand messages on `busy`, of which every five hundredth goes to `rare` instead, one
+/// microsecond apart from 1 ms on.
 fn write(directory: &Path) {
     let options = Options { segment_size: 64 * 1024, prepared_segments: 1, ..Options::default() };
     let (mut journal, _) = Journal::open(directory, &options, &mut |_| ()).unwrap();
