@@ -1,6 +1,8 @@
-//! The functions that a library for another language exports (`docs/internals/spark-reader.md`, "Functions").
+//! The functions that a library for another language exports (`docs/internals/spark-reader.md`,
+//! "Functions").
 //!
-//! Arguments and results are numbers of 64 bits: values, handles, and addresses with sizes. Panics end here.
+//! Arguments and results are numbers of 64 bits: values, handles, and addresses with sizes. Panics
+//! end here.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -213,10 +215,12 @@ pub fn scan_close(handle: i64) -> i64 {
     remove(&SCANS, handle)
 }
 
-/// Moves the scan into an `ArrowArrayStream`. The handle stays open for warnings and metrics, and can cancel the stream.
+/// Moves the scan into an `ArrowArrayStream`. The handle stays open for warnings and metrics, and
+/// can cancel the stream.
 ///
 /// # Safety
-/// An empty or uninitialized `ArrowArrayStream` is at `stream`; `answer` is the address of an [`Answer`].
+/// An empty or uninitialized `ArrowArrayStream` is at `stream`; `answer` is the address of an
+/// [`Answer`].
 pub unsafe fn scan_stream(handle: i64, stream: i64, answer: i64) -> i64 {
     // SAFETY: the caller's promise.
     unsafe {

@@ -1,4 +1,5 @@
-//! Which column is read from where: attributes of the record by their names, all else from the fields of the data.
+//! Which column is read from where: attributes of the record by their names, all else from the
+//! fields of the data.
 
 use std::sync::LazyLock;
 
@@ -9,7 +10,8 @@ use crate::options::ReadOptions;
 use crate::schema::{Column, Schema, Type, defined, find};
 use crate::text::quoted;
 
-/// The attributes with their types, in the order of a frame without a schema (`docs/spark.md`, "Columns").
+/// The attributes with their types, in the order of a frame without a schema (`docs/spark.md`,
+/// "Columns").
 const ATTRIBUTES: [(Attribute, &str, Type); 12] = [
     (Attribute::Position, "position", Type::Long),
     (Attribute::Bookmark, "bookmark", Type::String),
@@ -130,7 +132,8 @@ pub(crate) fn specs(schema: &Schema, options: &ReadOptions) -> Outcome<Vec<Colum
     schema.columns.iter().map(|column| spec(column, options)).collect()
 }
 
-/// Refuses a path for a column that is not there, and one for several. `schema` has all columns of the frame.
+/// Refuses a path for a column that is not there, and one for several. `schema` has all columns of
+/// the frame.
 pub(crate) fn check_paths(schema: &Schema, options: &ReadOptions) -> Outcome<()> {
     for option in options.field_paths.keys() {
         let names: Vec<&str> = named(&schema.columns, option).map(|column| column.name.as_str()).collect();

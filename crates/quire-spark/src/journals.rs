@@ -1,4 +1,5 @@
-//! The journals that a process reads. It keeps their readers, because opening a journal reads every index, and a process runs many tasks.
+//! The journals that a process reads. It keeps their readers, because opening a journal reads every
+//! index, and a process runs many tasks.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -31,7 +32,8 @@ pub struct Range {
     pub after: u64,
     /// The last position.
     pub limit: u64,
-    /// The identity of the record at `limit`; `None` when the journal was empty, or begins after it.
+    /// The identity of the record at `limit`; `None` when the journal was empty, or begins after
+    /// it.
     pub at: Option<Identity>,
     /// The instant for which lifetimes of last values count, in nanoseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,8 +182,8 @@ pub fn identity(found: &Reader, position: u64) -> Option<Identity> {
     Some((record.bookmark().to_string(), record.timestamp.as_ns()))
 }
 
-/// The position after which the range begins now, if files were removed: `after`, or a failure when removed messages may not be left out.
-/// Then a warning names them.
+/// The position after which the range begins now, if files were removed: `after`, or a failure when
+/// removed messages may not be left out. Then a warning names them.
 pub fn retained(found: &Reader, range: &Range, fails: bool, warnings: &mut Vec<String>) -> Outcome<u64> {
     let begins = found.first().get();
     if range.limit <= range.after || range.after + 1 >= begins {

@@ -1,6 +1,8 @@
-//! The reads of Spark: options, columns, conditions, ranges, tasks, micro-batches and scans (`docs/internals/spark-reader.md`).
+//! The reads of Spark: options, columns, conditions, ranges, tasks, micro-batches and scans
+//! (`docs/internals/spark-reader.md`).
 //!
-//! The sources in Python and on the JVM convert values and decide nothing. [`abi`] has the functions for a library in another language.
+//! The sources in Python and on the JVM convert values and decide nothing. [`abi`] has the
+//! functions for a library in another language.
 #![expect(clippy::missing_errors_doc, reason = "every error is a `Failure` for the user of Spark")]
 
 #[allow(unsafe_code)]

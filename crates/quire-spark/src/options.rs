@@ -1,4 +1,5 @@
-//! The options of a read and of a write: each with the unit and meaning that `docs/spark.md` gives it.
+//! The options of a read and of a write: each with the unit and meaning that `docs/spark.md` gives
+//! it.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -337,7 +338,8 @@ pub struct WriteOptions {
     pub transaction: Option<String>,
     /// Raised when a name is to be used again after its checkpoint was deleted on purpose.
     pub epoch: u64,
-    /// Where tasks leave their rows until the batch is complete. All executors and the driver see it.
+    /// Where tasks leave their rows until the batch is complete. All executors and the driver see
+    /// it.
     pub staging: Option<String>,
     /// Where Spark keeps the state of the query, when `staging` is not given.
     pub checkpoint: Option<String>,
@@ -368,7 +370,8 @@ impl WriteOptions {
             publisher: given.text("publisher").unwrap_or("spark").to_owned(),
             transaction: given.text("txnId").map(Into::into),
             epoch: given.count("sinkEpoch", 0, COUNT_MAX)?.unwrap_or(0),
-            // Without a staging directory, tasks leave their rows near the checkpoint. It may be on any file system otherwise.
+            // Without a staging directory, tasks leave their rows near the checkpoint. It may be on
+            // any file system otherwise.
             checkpoint: if staging.is_some() { None } else { local("checkpointLocation")? },
             staging,
             flush_timeout_ns: given.duration("flushTimeout")?.unwrap_or(FLUSH_TIMEOUT_NS),
@@ -437,7 +440,8 @@ impl Given {
         self.text(key).map(read).transpose()
     }
 
-    /// ISO 8601 text or milliseconds. An earlier or later time than those of messages is the first or the last of theirs.
+    /// ISO 8601 text or milliseconds. An earlier or later time than those of messages is the first
+    /// or the last of theirs.
     fn time(&self, key: &str) -> Outcome<Option<u64>> {
         let Some(text) = self.text(key) else { return Ok(None) };
         let ns = time_ns(text).or_else(|| whole(text).map(|ms| ms.saturating_mul(1_000_000)));

@@ -117,8 +117,9 @@ impl Read {
         &self.frame.options
     }
 
-    /// Checks the columns of the frame and the filter. The columns that the query does not use, too: a mistake in one of them does not come
-    /// and go with the query, and the source in Python, which builds all of them, finds it as well.
+    /// Checks the columns of the frame and the filter. The columns that the query does not use,
+    /// too: a mistake in one of them does not come and go with the query, and the source in Python,
+    /// which builds all of them, finds it as well.
     pub fn check(&self, now: Timestamp) -> Outcome<()> {
         let everything = Read { schema: self.all.clone(), aggregation: None, ..self.clone() };
         everything.scanned(now)?;
@@ -178,7 +179,8 @@ impl Read {
         self.plan_ranges(&self.frame.ranges, now)
     }
 
-    /// Cuts ranges into tasks: by size, small ranges joined, at least as many as asked for if there is so much.
+    /// Cuts ranges into tasks: by size, small ranges joined, at least as many as asked for if there
+    /// is so much.
     pub fn plan_ranges(&self, ranges: &[Range], now: Timestamp) -> Outcome<Planned> {
         let scanned = self.scanned(now)?;
         let wanted = self.options().min_partitions.unwrap_or(1).div_ceil((ranges.len() as u64).max(1));
@@ -339,7 +341,8 @@ impl Read {
     }
 }
 
-/// Bytes for a task: every core gets something to do, and as many tasks as the others, as long as that is worth a task.
+/// Bytes for a task: every core gets something to do, and as many tasks as the others, as long as
+/// that is worth a task.
 fn task_size(total: u64, parallelism: u64) -> u64 {
     let rounds = total.div_ceil(PARTITION_BYTES.saturating_mul(parallelism)).max(1);
     (total / rounds.saturating_mul(parallelism).max(1)).max(PARTITION_BYTES_MIN)

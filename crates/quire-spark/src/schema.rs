@@ -94,8 +94,9 @@ impl Schema {
 
 /// The column of exactly this name, if there is one and no other.
 ///
-/// Spark names columns in conditions and aggregates as the schema has them, also if the query wrote another case. With
-/// `spark.sql.caseSensitive`, several columns can have names that differ in their case only.
+/// Spark names columns in conditions and aggregates as the schema has them, also if the query wrote
+/// another case. With `spark.sql.caseSensitive`, several columns can have names that differ in
+/// their case only.
 pub(crate) fn find<'a>(columns: &'a [Column], name: &str) -> Option<&'a Column> {
     let mut found = columns.iter().filter(|column| column.name == name);
     found.next().filter(|_| found.next().is_none())
@@ -176,7 +177,8 @@ fn struct_json(columns: &[Column]) -> Value {
     json!({"type": "struct", "fields": columns.iter().map(field).collect::<Vec<_>>()})
 }
 
-/// The columns that a user defines, as `qty int, order struct<price: double NOT NULL>`. The failure is the definition that is not valid.
+/// The columns that a user defines, as `qty int, order struct<price: double NOT NULL>`. The failure
+/// is the definition that is not valid.
 pub(crate) fn defined(definitions: &str) -> Result<Vec<Column>, String> {
     parts(definitions)
         .into_iter()

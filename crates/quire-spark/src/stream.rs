@@ -1,8 +1,9 @@
 //! Micro-batches.
 //!
-//! An offset says for each journal how far a batch goes, **where it began**, and which record it ends with. Spark does not store the first
-//! offset of a query, so a first batch that failed would begin at a later head when it is asked for again; and the record proves that a
-//! restarted query reads the journal that it left.
+//! An offset says for each journal how far a batch goes, **where it began**, and which record it
+//! ends with. Spark does not store the first offset of a query, so a first batch that failed would
+//! begin at a later head when it is asked for again; and the record proves that a restarted query
+//! reads the journal that it left.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -23,7 +24,8 @@ use crate::read::{Planned, Read, bounds};
 
 const VERSION: u32 = 1;
 
-/// Spark asks every 10 ms when it is idle; looking for new files does not have to be done that often.
+/// Spark asks every 10 ms when it is idle; looking for new files does not have to be done that
+/// often.
 const REFRESH: Duration = Duration::from_millis(50);
 
 /// A query over journals that grow.
@@ -183,7 +185,8 @@ impl Stream {
         self.offset(&begun, &ends).map(Some)
     }
 
-    /// The ends of the journals as an offset, for reports of progress. Spark asks often, so it has no records, which would have to be read.
+    /// The ends of the journals as an offset, for reports of progress. Spark asks often, so it has
+    /// no records, which would have to be read.
     pub fn newest(&mut self, now: Instant) -> Outcome<Offset> {
         let place = |(directory, end)| (directory, Place { from: end, to: end, at: None });
         Ok(Offset { v: VERSION, journals: self.ends(now)?.into_iter().map(place).collect() })
@@ -210,8 +213,8 @@ impl Stream {
     /// Cuts a batch into tasks.
     pub fn plan(&mut self, batch: &Batch, now: Timestamp) -> Outcome<Planned> {
         let end = Offset::of(&batch.end)?;
-        // Spark compares offsets as text. It begins a batch from an offset to the same one when another version of quire has spelled the
-        // first of them, and that batch was read before.
+        // Spark compares offsets as text. It begins a batch from an offset to the same one when
+        // another version of quire has spelled the first of them, and that batch was read before.
         if let Some(start) = &batch.start
             && Offset::of(start)? == end
         {
@@ -237,7 +240,8 @@ impl Stream {
         Offset::of(offset).map(drop)
     }
 
-    /// Where the next batch begins in each journal. One that is new to the query begins where its options say.
+    /// Where the next batch begins in each journal. One that is new to the query begins where its
+    /// options say.
     fn begun(&mut self, start: &Offset, now: Timestamp) -> Outcome<BTreeMap<String, u64>> {
         if let Some(missing) = start.journals.keys().find(|directory| !self.directories.contains(directory)) {
             return Err(Failure::option(format!(
@@ -255,7 +259,8 @@ impl Stream {
                     }
                     *to
                 }
-                // Decided once: `latest` moves, and no message may be skipped before a batch records the position.
+                // Decided once: `latest` moves, and no message may be skipped before a batch
+                // records the position.
                 None => match self.added.get(directory) {
                     Some(after) => *after,
                     None => {
@@ -328,8 +333,9 @@ impl Stream {
 
 /// The spelling of `json.dumps` in Python: blanks after commas and colons, and only ASCII.
 ///
-/// PySpark reads the offsets of a source in Python and writes them again, in this spelling. Spark takes an offset of another spelling for another
-/// offset, so the source on the JVM spells them in this way, too. A query can then change its source.
+/// PySpark reads the offsets of a source in Python and writes them again, in this spelling. Spark
+/// takes an offset of another spelling for another offset, so the source on the JVM spells them in
+/// this way, too. A query can then change its source.
 struct Spelling;
 
 impl Formatter for Spelling {

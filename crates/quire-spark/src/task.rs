@@ -24,7 +24,8 @@ pub(crate) struct Task {
     version: String,
     range: Range,
     spec: ScanSpec,
-    /// The messages that are read, when not all are: the distance of each position from the one before.
+    /// The messages that are read, when not all are: the distance of each position from the one
+    /// before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     positions: Option<Vec<u64>>,
     /// The task may end after this number of rows.
@@ -48,7 +49,8 @@ impl Task {
     }
 }
 
-/// Numbers of a scan: records, rows, batches of the log, their bytes, skipped blocks, bytes of skipped blocks.
+/// Numbers of a scan: records, rows, batches of the log, their bytes, skipped blocks, bytes of
+/// skipped blocks.
 pub type Metrics = [i64; 6];
 
 /// The part of a scan that other threads use.
@@ -161,7 +163,8 @@ impl TaskScan {
         batches.next().transpose().map_err(Into::into)
     }
 
-    /// Builds the next batch and writes its numbers (`docs/internals/spark-reader.md`, "Column numbers"). Returns its rows, 0 at the end.
+    /// Builds the next batch and writes its numbers (`docs/internals/spark-reader.md`, "Column
+    /// numbers"). Returns its rows, 0 at the end.
     pub fn next_columns(&mut self, numbers: &mut [i64]) -> Outcome<i64> {
         self.batch = None;
         let batch = match self.waiting.take() {

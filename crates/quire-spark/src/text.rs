@@ -130,7 +130,8 @@ pub(crate) fn size(key: &str, text: &str) -> Outcome<u64> {
     }
 }
 
-/// Nanoseconds of a time back from now, such as `-10 minutes`; `None` when the text is not of this form.
+/// Nanoseconds of a time back from now, such as `-10 minutes`; `None` when the text is not of this
+/// form.
 pub(crate) fn ago_ns(key: &str, text: &str) -> Outcome<Option<u64>> {
     let lower = text.trim().to_lowercase();
     let Some((number, fraction, unit)) = lower.strip_prefix('-').and_then(quantity) else { return Ok(None) };

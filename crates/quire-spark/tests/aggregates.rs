@@ -32,7 +32,8 @@ fn functions(by_topic: bool) -> Value {
     ]})
 }
 
-/// Count, least position, greatest position and time of each topic, or of all messages under the empty name, over all tasks.
+/// Count, least position, greatest position and time of each topic, or of all messages under the
+/// empty name, over all tasks.
 fn totals(read: &Value, by_topic: bool) -> BTreeMap<String, [Option<i64>; 4]> {
     let mut totals: BTreeMap<String, [Option<i64>; 4]> = BTreeMap::new();
     for task in tasks(read).unwrap() {

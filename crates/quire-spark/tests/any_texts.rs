@@ -1,4 +1,5 @@
-//! Any texts from other processes and from users: a failure that says what is wrong, or a result; never a panic.
+//! Any texts from other processes and from users: a failure that says what is wrong, or a result;
+//! never a panic.
 
 mod support;
 

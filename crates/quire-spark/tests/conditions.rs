@@ -1,4 +1,5 @@
-//! Conditions of Spark against a slow obvious model: the three truth values of SQL, over the values that were written.
+//! Conditions of Spark against a slow obvious model: the three truth values of SQL, over the values
+//! that were written.
 
 mod support;
 
@@ -257,7 +258,8 @@ fn condition() -> impl Strategy<Value = Value> {
     })
 }
 
-/// How far the scan takes conditions, and the positions that it returns. The columns of the conditions are not among those of the scan.
+/// How far the scan takes conditions, and the positions that it returns. The columns of the
+/// conditions are not among those of the scan.
 fn pushed(options: &[(&str, &str)], conditions: &[Value]) -> (Vec<String>, Vec<i64>) {
     let frame = frame(WORLD.directory.path(), options).unwrap();
     let read = json!({

@@ -14,7 +14,8 @@ const SOON: Duration = Duration::from_secs(120);
 /// 2026-01-02T03:04:05Z.
 pub const BEGIN_NS: u64 = 1_767_323_045_000_000_000;
 
-/// Appends messages of a publisher, of which each has the topic, the data and the time in microseconds after [`BEGIN_NS`].
+/// Appends messages of a publisher, of which each has the topic, the data and the time in
+/// microseconds after [`BEGIN_NS`].
 pub fn append(directory: &Path, publisher: u64, messages: &[(&str, String, u64)]) {
     let options = Options { segment_size: 64 * 1024, prepared_segments: 1, ..Options::default() };
     let (mut journal, _) = Journal::open(directory, &options, &mut |_| ()).unwrap();
