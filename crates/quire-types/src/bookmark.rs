@@ -1,11 +1,13 @@
-//! The names of records: positions in one log, publishers, and bookmarks that hold on every instance.
+//! The names of records: positions in one log, publishers, and bookmarks that hold on every
+//! instance.
 
 use std::fmt;
 use std::str::FromStr;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Number of a record in this log: dense, the first record is 1, 0 is before everything. Never reused, also after old files are removed.
+/// Number of a record in this log: dense, the first record is 1, 0 is before everything. Never
+/// reused, also after old files are removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(pub u64);
 
@@ -38,11 +40,13 @@ impl fmt::Display for Position {
     }
 }
 
-/// Identity of a publisher: a fixed hash of the client name. The hash is part of the file format and never changes.
+/// Identity of a publisher: a fixed hash of the client name. The hash is part of the file format
+/// and never changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublisherId(pub u64);
 
-/// Tells names of instances from names of clients, which are hashed without a seed. Part of the file format.
+/// Tells names of instances from names of clients, which are hashed without a seed. Part of the
+/// file format.
 const INSTANCE_SEED: u64 = 0x6578_6973_7469_6e67;
 
 impl PublisherId {
@@ -58,18 +62,20 @@ impl PublisherId {
         self.0
     }
 
-    /// XXH3 of the client name. Never 0, so that no bookmark of a publisher looks like EPOCH or NOW.
+    /// XXH3 of the client name. Never 0, so that no bookmark of a publisher looks like EPOCH or
+    /// NOW.
     pub fn of_client_name(name: &str) -> Self {
         PublisherId(xxh3_64(name.as_bytes()).max(1))
     }
 
-    /// The publisher of records that a part of an instance writes itself, such as `queues`. It is never the publisher of a client, for any
-    /// names.
+    /// The publisher of records that a part of an instance writes itself, such as `queues`. It is
+    /// never the publisher of a client, for any names.
     pub fn of_instance(instance: &str, part: &str) -> Self {
         PublisherId(xxh3_64_with_seed(format!("{part}/{instance}").as_bytes(), INSTANCE_SEED).max(1))
     }
 
-    /// The publisher under which an instance records the messages that a client sent without a sequence.
+    /// The publisher under which an instance records the messages that a client sent without a
+    /// sequence.
     pub fn derived(client: PublisherId, instance: &str) -> Self {
         PublisherId(xxh3_64_with_seed(instance.as_bytes(), client.0).max(1))
     }
@@ -81,7 +87,8 @@ impl fmt::Display for PublisherId {
     }
 }
 
-/// Names one message on every instance that has it: `<publisher>|<sequence>|`, both unsigned decimal.
+/// Names one message on every instance that has it: `<publisher>|<sequence>|`, both unsigned
+/// decimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bookmark {
     /// The client that published it.

@@ -2,10 +2,12 @@
 
 use crate::Timestamp;
 
-/// The longest delay: ten years with their leap days, in nanoseconds. A time that is further away is more likely a mistake in its unit.
+/// The longest delay: ten years with their leap days, in nanoseconds. A time that is further away
+/// is more likely a mistake in its unit.
 pub const DELAY_MAX_NS: u64 = 3_653 * 86_400 * 1_000_000_000;
 
-/// When queues may deliver a message at the earliest. Subscriptions that are not queues get it at once.
+/// When queues may deliver a message at the earliest. Subscriptions that are not queues get it at
+/// once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delay {
     /// At once.
@@ -27,7 +29,8 @@ impl Delay {
         matches!(self, Delay::None)
     }
 
-    /// When the delay of a message that the server took at this time is over; `None` when the message has no delay, or it is over already.
+    /// When the delay of a message that the server took at this time is over; `None` when the
+    /// message has no delay, or it is over already.
     pub fn end(self, taken: Timestamp) -> Option<Timestamp> {
         let end = match self {
             Delay::None => taken,
@@ -37,7 +40,8 @@ impl Delay {
         (end > taken).then_some(end)
     }
 
-    /// Whether the delay of a message that the server takes at this time is longer than [`DELAY_MAX_NS`].
+    /// Whether the delay of a message that the server takes at this time is longer than
+    /// [`DELAY_MAX_NS`].
     pub fn is_too_long(self, taken: Timestamp) -> bool {
         self.end(taken).is_some_and(|end| end.0 - taken.0 > DELAY_MAX_NS)
     }

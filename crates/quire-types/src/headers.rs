@@ -1,17 +1,20 @@
 //! The headers of a message: names with text or bytes.
 //!
-//! Frames of the protocol, records of the log, client and server all use the same list of bytes. It has the headers in the order of their
-//! names, each name once. So two messages have the same headers exactly when their lists are equal.
+//! Frames of the protocol, records of the log, client and server all use the same list of bytes. It
+//! has the headers in the order of their names, each name once. So two messages have the same
+//! headers exactly when their lists are equal.
 //!
 //! `docs/protocol.md` has the layout of a list (section 3, `publish`).
 
-/// The most headers of a message: enough for tracing, routing and a schema, few enough to be searched one after the other.
+/// The most headers of a message: enough for tracing, routing and a schema, few enough to be
+/// searched one after the other.
 pub const HEADERS_MAX: usize = 64;
 
 /// The longest name of a header, in bytes: a list keeps its size in one byte.
 pub const HEADER_NAME_SIZE_MAX: usize = u8::MAX as usize;
 
-/// The most bytes of all names and values of a message together: half of what the attributes of a record can hold.
+/// The most bytes of all names and values of a message together: half of what the attributes of a
+/// record can hold.
 pub const HEADERS_SIZE_MAX: usize = 32 * 1024;
 
 /// Bytes that a header takes in a list besides its name and its value.
@@ -118,7 +121,8 @@ impl HeadersBuffer {
     /// The list of these headers, which may come in any order.
     ///
     /// # Errors
-    /// [`HeadersError`] for a name that a header cannot have, a name that occurs twice, and more than the limits allow.
+    /// [`HeadersError`] for a name that a header cannot have, a name that occurs twice, and more
+    /// than the limits allow.
     pub fn new<'a>(
         headers: impl IntoIterator<Item = (&'a str, HeaderValue<'a>)>,
     ) -> Result<Self, HeadersError> {
@@ -190,7 +194,8 @@ pub enum HeadersError {
         /// Bytes of the whole name.
         size: usize,
     },
-    /// A name contains a control character, which would break lines of logs and of the command line.
+    /// A name contains a control character, which would break lines of logs and of the command
+    /// line.
     #[error("the name {name:?} contains a control character")]
     ControlCharacter {
         /// The name.

@@ -1,7 +1,8 @@
-//! The values that every part of quire uses: positions and bookmarks, headers, times, verdicts on messages, actions on journal files.
+//! The values that every part of quire uses: positions and bookmarks, headers, times, verdicts on
+//! messages, actions on journal files.
 //!
-//! This crate imports no other crate of quire, so that the journal, the wire protocol and the engines can name the same message without
-//! knowing each other.
+//! This crate imports no other crate of quire, so that the journal, the wire protocol and the
+//! engines can name the same message without knowing each other.
 
 mod bookmark;
 mod delay;

@@ -1,7 +1,8 @@
 //! Time as the core sees it: an argument, never something it reads.
 //!
-//! The driver reads its clocks once per turn and passes both times on. Timers run on [`Instant`], which never decreases. Messages are
-//! stamped with [`Now::wall`]. Tests begin at zero and move time by hand.
+//! The driver reads its clocks once per turn and passes both times on. Timers run on [`Instant`],
+//! which never decreases. Messages are stamped with [`Now::wall`]. Tests begin at zero and move
+//! time by hand.
 
 use std::ops::Add;
 use std::time::Duration;

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Nanoseconds since 1970-01-01T00:00:00Z. Prints as `20210615T185233.126619Z` (microseconds, as the log tools show).
+/// Nanoseconds since 1970-01-01T00:00:00Z. Prints as `20210615T185233.126619Z` (microseconds, as
+/// the log tools show).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 

@@ -1,6 +1,7 @@
 //! The names of topics.
 
-/// The longest topic, in bytes: enough for any path-like name, small enough to be copied into every record.
+/// The longest topic, in bytes: enough for any path-like name, small enough to be copied into every
+/// record.
 pub const TOPIC_SIZE_MAX: usize = 1024;
 
 /// Why a text is not the name of a topic. The fault of the caller.
@@ -15,7 +16,8 @@ pub enum TopicNameError {
         /// Its size in bytes.
         size: usize,
     },
-    /// A topic has no control characters: they would be invisible where it is shown, and end a line of a list.
+    /// A topic has no control characters: they would be invisible where it is shown, and end a line
+    /// of a list.
     #[error("the topic {topic:?} has a control character at byte {at}")]
     Control {
         /// The topic.
