@@ -45,7 +45,8 @@ codes! {
     NameInUse = 6, "name_in_use";
     /// The user may not do this.
     NotEntitled = 7, "not_entitled";
-    /// The topic is empty, too long, not text, has a control character, or is a pattern that does not compile.
+    /// The topic is empty, too long, not text, has a control character, or is a pattern that does
+    /// not compile.
     BadTopic = 8, "bad_topic";
     /// The content filter does not parse.
     BadFilter = 9, "bad_filter";
@@ -81,7 +82,8 @@ codes! {
     Internal = 24, "internal";
     /// No queue has this name.
     UnknownQueue = 25, "unknown_queue";
-    /// The message is not of the type of its topic, or it has no valid key for its last-value topic.
+    /// The message is not of the type of its topic, or it has no valid key for its last-value
+    /// topic.
     BadMessage = 26, "bad_message";
     /// A queue with this name exists, with other settings or in the configuration of the server.
     QueueExists = 27, "queue_exists";

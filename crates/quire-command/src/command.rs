@@ -102,7 +102,8 @@ pub struct Logon<'a> {
     pub password: Option<&'a str>,
     /// Heartbeat interval in milliseconds, 0 = none.
     pub heartbeat_ms: u32,
-    /// Shortest time between two persisted acknowledgements in milliseconds, 0 = one per journal flush.
+    /// Shortest time between two persisted acknowledgements in milliseconds, 0 = one per journal
+    /// flush.
     pub ack_interval_ms: u32,
     /// Version of the client library, for the log.
     pub client_version: Option<&'a str>,
@@ -146,7 +147,8 @@ impl Publish<'_> {
 /// Several messages for one topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishBatch<'a> {
-    /// The parts that all messages have in common. `sequence` is that of the first message, and `data` is empty.
+    /// The parts that all messages have in common. `sequence` is that of the first message, and
+    /// `data` is empty.
     pub head: Publish<'a>,
     /// The data of each.
     pub items: BatchItems<'a>,
@@ -240,7 +242,8 @@ pub struct Subscribe<'a> {
     pub top_n: Option<u32>,
     /// With [`SubscribeOptions::SOW`]: the records to leave out at the beginning.
     pub skip_n: Option<u32>,
-    /// With [`SubscribeOptions::SOW`]: only the records with these keys, and messages with these keys.
+    /// With [`SubscribeOptions::SOW`]: only the records with these keys, and messages with these
+    /// keys.
     pub keys: Option<Keys<'a>>,
 }
 
@@ -253,8 +256,8 @@ pub struct Unsubscribe<'a> {
     pub acks: Acks,
     /// The client's number for the subscription.
     pub subscription: u32,
-    /// Of messages from queues: those that the program has begun. All others that the subscription holds are released. `None`: every
-    /// message counts as begun.
+    /// Of messages from queues: those that the program has begun. All others that the subscription
+    /// holds are released. `None`: every message counts as begun.
     pub begun: Option<Bookmarks<'a>>,
 }
 
@@ -283,7 +286,8 @@ pub struct Query<'a> {
     pub select: Option<&'a str>,
     /// Of last-value topics: the state after this message or time; `None` = the current state.
     pub bookmark: Option<&'a str>,
-    /// A topic that does not exist is refused with [`Code::NotLastValue`](crate::Code::NotLastValue), and not as an unknown queue.
+    /// A topic that does not exist is refused with
+    /// [`Code::NotLastValue`](crate::Code::NotLastValue), and not as an unknown queue.
     pub wants_last_values: bool,
 }
 

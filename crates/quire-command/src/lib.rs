@@ -1,7 +1,8 @@
 //! The commands of a client and the replies of a server.
 //!
-//! The values do not depend on a protocol. A codec decodes received bytes to commands and encodes replies: `quire-wire` is the codec of the
-//! quire protocol. Commands and replies borrow their texts and data, so that a codec does not need to copy received bytes.
+//! The values do not depend on a protocol. A codec decodes received bytes to commands and encodes
+//! replies: `quire-wire` is the codec of the quire protocol. Commands and replies borrow their
+//! texts and data, so that a codec does not need to copy received bytes.
 
 mod code;
 mod command;

@@ -1,7 +1,8 @@
 //! Lists that a command borrows.
 //!
-//! Each is a run of bytes, so that a codec can lend received bytes without copying them. The form is part of this crate: all numbers are
-//! little endian. A codec whose protocol has another form writes the list into a separate buffer.
+//! Each is a run of bytes, so that a codec can lend received bytes without copying them. The form
+//! is part of this crate: all numbers are little endian. A codec whose protocol has another form
+//! writes the list into a separate buffer.
 
 /// A list of subscription numbers, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +25,14 @@ impl<'a> SubscriptionNumbers<'a> {
     }
 }
 
-/// The data of the messages of a batch. The sizes are correct: [`BatchItems::from_bytes`] checked them.
+/// The data of the messages of a batch. The sizes are correct: [`BatchItems::from_bytes`] checked
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchItems<'a>(&'a [u8]);
 
 impl<'a> BatchItems<'a> {
-    /// From items as [`put_batch_item`] writes them. Returns also how many there are; `None` when there is none or bytes are left over.
+    /// From items as [`put_batch_item`] writes them. Returns also how many there are; `None` when
+    /// there is none or bytes are left over.
     pub fn from_bytes(bytes: &'a [u8]) -> Option<(Self, u64)> {
         let mut rest = BatchItems(bytes);
         let count = rest.by_ref().count() as u64;
@@ -64,7 +67,8 @@ pub fn put_batch_item(out: &mut Vec<u8>, data: &[u8]) {
     out.extend_from_slice(data);
 }
 
-/// The most bookmarks in one `settle` or `extend`: a mebibyte of them, far more than a client collects before it sends.
+/// The most bookmarks in one `settle` or `extend`: a mebibyte of them, far more than a client
+/// collects before it sends.
 pub const SETTLE_BOOKMARKS_MAX: usize = 65_536;
 
 const BOOKMARK_SIZE: usize = 16;
@@ -74,7 +78,8 @@ const BOOKMARK_SIZE: usize = 16;
 pub struct Bookmarks<'a>(&'a [[u8; BOOKMARK_SIZE]]);
 
 impl<'a> Bookmarks<'a> {
-    /// From the bookmarks as bytes, 16 each; `None` when bytes are left over, or there are more than [`SETTLE_BOOKMARKS_MAX`].
+    /// From the bookmarks as bytes, 16 each; `None` when bytes are left over, or there are more
+    /// than [`SETTLE_BOOKMARKS_MAX`].
     pub fn from_bytes(bytes: &'a [u8]) -> Option<Self> {
         let (bookmarks, rest) = bytes.as_chunks::<BOOKMARK_SIZE>();
         (rest.is_empty() && bookmarks.len() <= SETTLE_BOOKMARKS_MAX).then_some(Bookmarks(bookmarks))
@@ -107,12 +112,14 @@ pub fn put_bookmark(out: &mut Vec<u8>, publisher: u64, sequence: u64) {
 /// The most keys in one command: their bytes are at most 16 MiB.
 pub const KEYS_MAX: usize = 65_536;
 
-/// A list of keys of records, each of 1 to [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX) bytes. The list can be empty.
+/// A list of keys of records, each of 1 to [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX) bytes. The list
+/// can be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys<'a>(&'a [u8]);
 
 impl<'a> Keys<'a> {
-    /// From keys as [`put_key`] writes them; `None` when one is empty or cut off, or there are more than [`KEYS_MAX`].
+    /// From keys as [`put_key`] writes them; `None` when one is empty or cut off, or there are more
+    /// than [`KEYS_MAX`].
     pub fn from_bytes(bytes: &'a [u8]) -> Option<Self> {
         let (mut rest, mut count) = (bytes, 0);
         while let Some((&size, after)) = rest.split_first() {
@@ -142,8 +149,8 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Appends one key to the bytes that [`Keys::from_bytes`] takes. A key has 1 to [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX) bytes; the caller
-/// checks that.
+/// Appends one key to the bytes that [`Keys::from_bytes`] takes. A key has 1 to
+/// [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX) bytes; the caller checks that.
 pub fn put_key(out: &mut Vec<u8>, key: &[u8]) {
     debug_assert!((1..=crate::KEY_SIZE_MAX).contains(&key.len()));
     out.push(key.len() as u8);

@@ -42,8 +42,8 @@ pub struct LoggedOn<'a> {
     pub publisher: u64,
     /// The highest sequence of this publisher that is persisted, 0 = none.
     pub last_sequence: u64,
-    /// The highest sequence of this publisher that was seen. It is above `last_sequence` when the journal failed. The next start may or may
-    /// not find the records between the two.
+    /// The highest sequence of this publisher that was seen. It is above `last_sequence` when the
+    /// journal failed. The next start may or may not find the records between the two.
     pub highest_sequence: u64,
     /// The largest data of a message, in bytes.
     pub message_size_max: u32,
@@ -74,8 +74,8 @@ pub struct Ack<'a> {
     pub command: u32,
     /// The subscription it is about, 0 = none.
     pub subscription: u32,
-    /// For [`Code::BadFilter`]: where, from 1. For a subscription to queues: the backlog granted. For a query: how many records matched.
-    /// For a delete: how many records it removed. Else 0.
+    /// For [`Code::BadFilter`]: where, from 1. For a subscription to queues: the backlog granted.
+    /// For a query: how many records matched. For a delete: how many records it removed. Else 0.
     pub detail: u32,
     /// For a person.
     pub reason: &'a str,
@@ -125,7 +125,8 @@ pub enum MessageKind {
     Record,
     /// The record left the view of the subscription.
     Oof(OofReason),
-    /// It was published. The data has only the fields that differ from the previous message, and the key fields.
+    /// It was published. The data has only the fields that differ from the previous message, and
+    /// the key fields.
     Delta(RecordHash),
 }
 
@@ -147,8 +148,8 @@ pub enum OofReason {
 /// The queue fields of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queued<'a> {
-    /// How long the lease lasts from the sending on, in milliseconds: 0 = there is none (at-most-once, a barrier, the answer to a
-    /// query), `u64::MAX` = without end.
+    /// How long the lease lasts from the sending on, in milliseconds: 0 = there is none
+    /// (at-most-once, a barrier, the answer to a query), `u64::MAX` = without end.
     pub lease_ms: u64,
     /// How often the message was delivered, this time included; 0 for a barrier.
     pub deliveries: u32,
