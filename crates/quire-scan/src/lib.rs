@@ -1,4 +1,5 @@
-//! Ranges of the log: where one begins, which of its records are wanted, and reading it with nothing but the files.
+//! Ranges of the log: where one begins, which of its records are wanted, and reading it with
+//! nothing but the files.
 
 mod record;
 mod scan;

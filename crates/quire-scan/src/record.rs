@@ -32,7 +32,8 @@ fn key_of<'a>(record: &Record<'a>) -> &'a [u8] {
     }
 }
 
-/// The input of a filter from a record; `None` for a type that this build does not know, which no filter matches.
+/// The input of a filter from a record; `None` for a type that this build does not know, which no
+/// filter matches.
 pub fn context_of<'a>(record: &Record<'a>, now: Timestamp) -> Option<MessageContext<'a>> {
     Some(MessageContext {
         message_type: MessageType::from_code(record.message_type)?,

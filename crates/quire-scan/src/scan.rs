@@ -1,8 +1,9 @@
 //! Reads a range of a journal without a broker, for programs and tools that have only the files.
 //!
-//! A [`Scan`] is a cursor together with its conditions: the places between which to read, topics, a content filter. It reads in steps of
-//! limited size, so that the caller can check other things between them (a signal, a deadline). Places are those of a subscription: after
-//! the first, up to and including the second. So adjacent ranges neither overlap nor leave records out.
+//! A [`Scan`] is a cursor together with its conditions: the places between which to read, topics, a
+//! content filter. It reads in steps of limited size, so that the caller can check other things
+//! between them (a signal, a deadline). Places are those of a subscription: after the first, up to
+//! and including the second. So adjacent ranges neither overlap nor leave records out.
 
 use bytes::Bytes;
 use quire_journal::{
@@ -16,13 +17,15 @@ use quire_expression::message_type::Arena;
 use quire_expression::topic::{TopicError, TopicSelector};
 use quire_wire::{Encode, LENGTH_SIZE};
 
-/// Bytes of records that one step looks at: a rare topic must not keep a reader thread from the others for long.
+/// Bytes of records that one step looks at: a rare topic must not keep a reader thread from the
+/// others for long.
 pub const SCAN_SIZE_MAX: usize = 8 * 1024 * 1024;
 
 /// What to read, as given by a user.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogRange<'a> {
-    /// Read the records after this place: `0`, a bookmark, a list of them (the oldest counts) or a time.
+    /// Read the records after this place: `0`, a bookmark, a list of them (the oldest counts) or a
+    /// time.
     pub after: &'a str,
     /// Up to and including this place; `None` = what is persistent now.
     pub until: Option<&'a str>,
@@ -55,7 +58,8 @@ pub enum ScanError {
     Journal(#[from] JournalError),
 }
 
-/// The position after which a range begins, and the position with which it ends. May read from the disk.
+/// The position after which a range begins, and the position with which it ends. May read from the
+/// disk.
 ///
 /// # Errors
 /// [`ScanError`], of places.
@@ -87,10 +91,12 @@ impl Scan {
         Ok(Scan { cursor: reader.cursor(after), limit, selector, filter, arena: Arena::default() })
     }
 
-    /// Gives every record of the next step that is wanted, of every kind, with the batch that holds it; false when the end was reached.
+    /// Gives every record of the next step that is wanted, of every kind, with the batch that holds
+    /// it; false when the end was reached.
     ///
-    /// A step ends after `size` bytes of wanted records or after a stated number of scanned bytes, at the end of a batch. So a step may
-    /// find no record and yet not be the last. `now` is the current time for functions of the filter.
+    /// A step ends after `size` bytes of wanted records or after a stated number of scanned bytes,
+    /// at the end of a batch. So a step may find no record and yet not be the last. `now` is the
+    /// current time for functions of the filter.
     ///
     /// # Errors
     /// Damage. The records before it were returned.
@@ -118,7 +124,8 @@ impl Scan {
         Ok(true)
     }
 
-    /// As [`Scan::step`], but only messages: the bodies of their `message` frames, as a client receives them.
+    /// As [`Scan::step`], but only messages: the bodies of their `message` frames, as a client
+    /// receives them.
     ///
     /// # Errors
     /// As [`Scan::step`].

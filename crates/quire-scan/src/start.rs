@@ -4,7 +4,8 @@ use std::str::FromStr;
 
 use quire_journal::{Bookmark, JournalError, Position, Reader, Timestamp};
 
-/// Bookmarks in a list: far more than publishers that one subscriber follows, and a bound for the search.
+/// Bookmarks in a list: far more than publishers that one subscriber follows, and a bound for the
+/// search.
 pub const BOOKMARKS_MAX: usize = 4096;
 
 /// One place to begin after.
@@ -84,8 +85,8 @@ impl From<StartPoint> for Start {
 }
 
 impl Start {
-    /// The instant, when the start is a single time. Records that were taken up to this time are left out, even when they are recorded
-    /// later.
+    /// The instant, when the start is a single time. Records that were taken up to this time are
+    /// left out, even when they are recorded later.
     pub fn time(&self) -> Option<Timestamp> {
         match self.0[..] {
             [StartPoint::Time(time)] => Some(time),
@@ -102,8 +103,9 @@ impl Start {
         }
     }
 
-    /// The place after the oldest of the points in this log, or before it with `is_included`; `None` when the log contains none of them.
-    /// A list can have a message that this log lacks: then it begins before the next message of the same publisher. May read from the disk.
+    /// The place after the oldest of the points in this log, or before it with `is_included`;
+    /// `None` when the log contains none of them. A list can have a message that this log lacks:
+    /// then it begins before the next message of the same publisher. May read from the disk.
     pub fn locate(
         &self,
         reader: &Reader,
