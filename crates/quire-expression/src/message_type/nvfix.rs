@@ -48,18 +48,6 @@ impl Pairs {
     pub(super) fn read(self, data: &[u8]) -> PairReader<'_> {
         PairReader { pairs: self, data, at: 0, data_end: None }
     }
-
-    /// The size of the tag of a pair, which is checked. `offset` is the place of the pair in the message.
-    #[inline(always)]
-    fn tag_size(self, pair: &[u8], offset: usize) -> Result<usize, Malformed> {
-        let tag_size = memchr(b'=', pair).ok_or(Malformed::Syntax { offset, expected: "tag and =" })?;
-        let tag = &pair[..tag_size];
-        if tag.is_empty() || (self.numeric_tags && !tag.iter().all(u8::is_ascii_digit)) {
-            let expected = if self.numeric_tags { "number" } else { "tag" };
-            return Err(Malformed::Syntax { offset, expected });
-        }
-        Ok(tag_size)
-    }
 }
 
 impl PairReader<'_> {
@@ -67,18 +55,40 @@ impl PairReader<'_> {
     #[inline(always)]
     pub(super) fn next(&mut self) -> Result<Option<Pair>, Malformed> {
         let start = self.at;
-        let Some(rest) = self.data.get(start..).filter(|rest| !rest.is_empty()) else { return Ok(None) };
+        if start >= self.data.len() {
+            return Ok(None);
+        }
+        let value = start + self.tag_size(start)? + 1;
         let end = match self.data_end.take() {
             Some(end) => end,
-            None => memchr(SEPARATOR, rest).map_or(self.data.len(), |size| start + size),
+            None => value + size_of_value(&self.data[value..]),
         };
-        let tag_size = self.pairs.tag_size(&self.data[start..end], start)?;
-        let value = start + tag_size + 1;
         self.at = end + 1;
         if self.pairs.numeric_tags {
-            self.data_end = self.end_of_data(start..start + tag_size, value..end);
+            self.data_end = self.end_of_data(start..value - 1, value..end);
         }
         Ok(Some(Pair { start, value, end, is_size: self.data_end.is_some() }))
+    }
+
+    /// The size of the tag of the pair that begins at `start`. The tag is checked.
+    #[inline(always)]
+    fn tag_size(&self, start: usize) -> Result<usize, Malformed> {
+        let malformed = |expected| Err(Malformed::Syntax { offset: start, expected });
+        let (mut size, mut is_number) = (0, true);
+        // Tags are short.
+        loop {
+            match self.data.get(start + size) {
+                Some(b'=') => break,
+                Some(&SEPARATOR) | None => return malformed("tag and ="),
+                Some(byte) => is_number &= byte.is_ascii_digit(),
+            }
+            size += 1;
+        }
+        match self.pairs.numeric_tags {
+            true if size == 0 || !is_number => malformed("number"),
+            false if size == 0 => malformed("tag"),
+            _ => Ok(size),
+        }
     }
 
     /// Where the data field ends that comes next, when this pair is its size and leads to the end of a pair.
@@ -95,6 +105,18 @@ impl PairReader<'_> {
         // The last SOH of a message ends a pair and belongs to no value.
         let is_last = end == self.data.len() && !self.data.ends_with(&[SEPARATOR]);
         (is_last || self.data.get(end) == Some(&SEPARATOR)).then_some(end)
+    }
+}
+
+/// The size of a value that begins here.
+#[inline]
+fn size_of_value(rest: &[u8]) -> usize {
+    /// A call takes longer than to look at so many bytes.
+    const SHORT_SIZE: usize = 16;
+    let short = &rest[..rest.len().min(SHORT_SIZE)];
+    match short.iter().position(|byte| *byte == SEPARATOR) {
+        Some(size) => size,
+        None => memchr(SEPARATOR, &rest[short.len()..]).map_or(rest.len(), |size| short.len() + size),
     }
 }
 
