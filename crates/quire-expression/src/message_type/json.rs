@@ -364,6 +364,17 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// Goes to the next token. Returns its first byte, or 0 at the end.
+    #[inline(always)]
+    fn token(&mut self) -> u8 {
+        let byte = self.peek();
+        if byte > b' ' {
+            return byte;
+        }
+        self.skip_blanks();
+        self.peek()
+    }
+
     /// Nothing but blanks may be left.
     pub(super) fn end(&mut self) -> Result<(), Malformed> {
         self.skip_blanks();
@@ -391,8 +402,7 @@ impl<'a> Scanner<'a> {
         mut member: impl FnMut(&mut Self, RawString<'a>) -> Result<(), Malformed>,
     ) -> Result<(), Malformed> {
         self.at += 1;
-        self.skip_blanks();
-        if self.peek() == b'}' {
+        if self.token() == b'}' {
             self.at += 1;
             return Ok(());
         }
@@ -402,8 +412,7 @@ impl<'a> Scanner<'a> {
             if self.is_done {
                 return Ok(());
             }
-            self.skip_blanks();
-            match self.peek() {
+            match self.token() {
                 b',' => self.at += 1,
                 b'}' => {
                     self.at += 1;
@@ -411,23 +420,21 @@ impl<'a> Scanner<'a> {
                 }
                 _ => return self.malformed(", or }"),
             }
-            self.skip_blanks();
         }
     }
 
     /// A name, its colon and the blanks around.
     #[inline(always)]
     pub(super) fn member_name(&mut self) -> Result<RawString<'a>, Malformed> {
-        if self.peek() != b'"' {
+        if self.token() != b'"' {
             return self.malformed("name");
         }
         let name = self.string()?;
-        self.skip_blanks();
-        if self.peek() != b':' {
+        if self.token() != b':' {
             return self.malformed(":");
         }
         self.at += 1;
-        self.skip_blanks();
+        self.token();
         Ok(name)
     }
 
@@ -488,9 +495,11 @@ impl<'a> Scanner<'a> {
     fn load(&mut self, block: usize) {
         self.block = block;
         let rest = &self.data[block * BLOCK_SIZE..];
-        self.specials = match rest.first_chunk() {
-            Some(whole) => specials(whole),
-            None => {
+        self.specials = match (rest.first_chunk(), self.data.last_chunk()) {
+            (Some(whole), _) => specials(whole),
+            // The end of a text of more than one block is looked at with the bytes before it.
+            (None, Some(last)) => specials(last).checked_shr((BLOCK_SIZE - rest.len()) as u32).unwrap_or(0),
+            (None, None) => {
                 let mut padded = [b' '; BLOCK_SIZE];
                 padded[..rest.len()].copy_from_slice(rest);
                 specials(&padded)
@@ -535,9 +544,13 @@ impl<'a> Scanner<'a> {
 
     #[inline(always)]
     fn digits(&mut self) -> Result<(), Malformed> {
-        let count = self.data[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-        self.at += count;
-        if count == 0 { self.malformed("digit") } else { Ok(()) }
+        let start = self.at;
+        let mut end = start;
+        while self.data.get(end).is_some_and(u8::is_ascii_digit) {
+            end += 1;
+        }
+        self.at = end;
+        if end == start { self.malformed("digit") } else { Ok(()) }
     }
 
     #[inline(always)]

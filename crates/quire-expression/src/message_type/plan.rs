@@ -215,8 +215,12 @@ impl Names {
         match self {
             Names::Few(names) => {
                 let key = key_of(name);
-                let is_it = |known: &&FewName| known.key == key && *known.name == *name;
-                names.iter().find(is_it).map(|known| known.field)
+                for known in names {
+                    if known.key == key && *known.name == *name {
+                        return Some(known.field);
+                    }
+                }
+                None
             }
             Names::Many(names) => names.get(name).copied(),
         }
