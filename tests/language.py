@@ -22,6 +22,8 @@ ROOT = Path(__file__).parent.parent
 LIMITS = ROOT / "tests" / "language.json"
 SENTENCE_WORDS_MAX = 35
 PROSE_COLUMNS_MAX = 100
+#: Crates whose comments are at most as wide as prose. Others follow one by one.
+WRAPPED = {"arrow", "command", "journal", "scan", "spark", "table", "types"}
 
 #: Idioms for which the field has a term, and clauses as subjects.
 PATTERNS = re.compile(
@@ -29,10 +31,11 @@ PATTERNS = re.compile(
     (?:^|[.;:,(]\s)(?:who|what)(?:ever)?\b(?!\sis|\sare|\sto\b|\?)
     | \b(?:nobody|somebody|everybody|whoever)\b
     | \b(?:stands|lies|speaks|is\stold|are\stold)\b
-    | \b(?:goes\son|go\son|comes\sback|come\sback|comes\slate)\b
+    | \b(?:comes|come|came|goes|go|went)\s(?:on|back(?!\sto\b)|late|out)\b | \bcame\sin\b(?!\stime)
     | \b(?:behind|beside)\b
     | \bof\sits\sown\b | \ball\sthe\ssame\b | \bat\shand\b | \bby\sturns\b | \bso\smany\b | \bas\smuch\sas\b
-    | \bthat\sis\sno\b | \bis\sno\s(?-i:[A-Z])
+    | (?<!there\s)\b(?:is|are|was|were)\s(?-i:none|no(?!\s(?:longer|faster|slower|later|larger|smaller|more)\b))\b
+    | \b(?:of\snow|anew|anybody)\b | \bways?\sin\b(?!\swhich) | \bThere\s(?:while|as|until|when)\b
     """,
     re.VERBOSE | re.IGNORECASE,
 )
@@ -107,6 +110,15 @@ def faults(path: Path) -> list[str]:
             if len(line) > PROSE_COLUMNS_MAX and not line.startswith(("    ", "|"))
         ]
     return found
+
+
+def wide_comments(path: Path) -> list[str]:
+    """The comments of a Rust file that are on lines of their own and wider than prose."""
+    return [
+        f"{path.name}:{number}: {len(line)} columns"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > PROSE_COLUMNS_MAX and line.lstrip().startswith("//")
+    ]
 
 
 def files() -> list[Path]:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import language
+import pytest
 
 
 def test_no_file_has_more_idioms_and_long_sentences_than_its_limit() -> None:
@@ -30,3 +31,34 @@ def test_idioms_and_long_sentences_are_counted(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text('"""What nobody takes."""\n\nx = 1  # It stands\n# beside it.\n')
     assert len(language.faults(module)) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("The file was written anew with the name of now.", 2),
+        ("There while anybody follows.", 2),
+        ("More ways in than the driver has.", 1),
+        ("The replay goes on, a message goes out, and the next one comes late.", 3),
+        ("It names the transport where the session came in.", 1),
+        ("The bytes are no record, or the key is none.", 2),
+        ("Returns `None` when there is no record, or there is none.", 0),
+        ("The message goes back to its queue, and is no longer leased.", 0),
+    ],
+)
+def test_idioms_are_told_from_plain_words(text: str, count: int, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"{text}\n")
+    assert len(language.faults(page)) == count
+
+
+@pytest.mark.parametrize("crate", sorted(language.WRAPPED))
+def test_comments_of_a_wrapped_crate_stay_narrow(crate: str) -> None:
+    files = (language.ROOT / f"crates/quire-{crate}").rglob("*.rs")
+    assert not [wide for path in files for wide in language.wide_comments(path)]
+
+
+def test_a_wide_comment_is_found(tmp_path: Path) -> None:
+    module = tmp_path / "module.rs"
+    module.write_text(f"    // {'a' * 94}\n    //! {'a' * 92}\nlet text = {'1' * 99}; // a\n")
+    assert language.wide_comments(module) == ["module.rs:1: 101 columns"]

@@ -36,7 +36,7 @@ pub struct ReadTicket(u64);
 /// The result of a job. Only [`Context::begin_job`] knows its type.
 type Found = Box<dyn Any + Send>;
 
-/// What happens after a job: finds the owner among the parts, and calls it.
+/// The end of a job: finds the owner among the parts, and calls it.
 type Continuation = Box<dyn FnOnce(Parts<'_, '_>, &mut Context, u64, Option<Found>) + Send>;
 
 /// The parts of the broker that can own jobs.
