@@ -17,7 +17,7 @@ pub struct Messages {
     topics: StringArray,
     data: BinaryArray,
     correlation_ids: StringArray,
-    /// Of each row; empty without a column for them.
+    /// The headers of each row. Empty without a column for them.
     headers: Vec<HeadersBuffer>,
 }
 

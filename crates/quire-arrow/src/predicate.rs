@@ -9,7 +9,7 @@ use crate::spec::{FieldType, Literal, Operator, PredicateSpec, SpecError};
 #[derive(Clone, Debug)]
 pub(crate) struct Predicate {
     pub operator: Operator,
-    /// Of the kind of the value.
+    /// Literals of the kind of the value.
     pub values: Vec<Literal>,
     pub negated: bool,
 }

@@ -171,17 +171,17 @@ pub enum Attribute {
     /// The message, which is JSON, as a variant of Spark: a struct of `value` and `metadata`. NULL
     /// where Spark makes no variant of it.
     DataVariant,
-    /// Of an event: the first message that it is about.
+    /// For an event: the first message that it is about.
     FirstPosition,
-    /// Of an event: the last message that it is about.
+    /// For an event: the last message that it is about.
     LastPosition,
-    /// Of an expiry: how often the message was delivered.
+    /// For an expiry: how often the message was delivered.
     Deliveries,
-    /// Of an expiry or a cancel: how often the message was cancelled.
+    /// For an expiry or a cancel: how often the message was cancelled.
     Cancels,
-    /// Of an expiry: why, separated by commas; of the end of a lease: how.
+    /// For an expiry: why, separated by commas. For the end of a lease: how.
     Reasons,
-    /// Of a delivery and the end of a lease: the client name of the consumer.
+    /// For a delivery and the end of a lease: the client name of the consumer.
     Consumer,
 }
 
