@@ -99,15 +99,15 @@ pub struct SubscriptionStats {
     /// `live`: messages as they are published; `replay`: it has a bookmark, whether or not it has caught up; `queue`; `last_value`: the
     /// records of last-value topics, and their changes.
     pub kind: &'static str,
-    /// Of a replay: the position of the log up to which its messages were handed to the connection.
+    /// For a replay: the position of the log up to which its messages were handed to the connection.
     pub position: Option<u64>,
-    /// Of a replay: the records of the log after this position, whether or not they are of its topic.
+    /// For a replay: the records of the log after this position, whether or not they are of its topic.
     pub lag: Option<u64>,
-    /// Of a replay: at most so long ago the first of these records was taken, in seconds; 0 when there is none.
+    /// For a replay: the age of the first of these records at most, in seconds; 0 when there is none.
     pub lag_s: Option<f64>,
-    /// Of a queue subscription: its outstanding messages.
+    /// For a queue subscription: its outstanding messages.
     pub backlog: Option<u32>,
-    /// Of a queue subscription: the most messages that it may have outstanding.
+    /// For a queue subscription: the most messages that it may have outstanding.
     pub max_backlog: Option<u32>,
     /// Whether the client has paused it.
     #[serde(rename = "paused")]
@@ -206,10 +206,10 @@ pub struct TableFigures {
     pub durability: &'static str,
     /// The position of the log that the newest snapshot includes; 0: there is no snapshot.
     pub snapshot_position: u64,
-    /// Of a last-value topic that has a pattern: the pattern. Its figures are those of all its topics together.
+    /// For a last-value topic that has a pattern: the pattern. Its figures are those of all its topics together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
-    /// Of a last-value topic that has a pattern: how many topics have records.
+    /// For a last-value topic that has a pattern: how many topics have records.
     #[serde(rename = "topics", skip_serializing_if = "Option::is_none")]
     pub topic_count: Option<u64>,
 }

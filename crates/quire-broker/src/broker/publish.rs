@@ -48,7 +48,7 @@ struct Submission<'a> {
     topic: TopicId,
     /// `sequence` is among those of the publisher, and 0 lets the log give it one. `key` is that of the last-value topic, if any.
     publish: &'a Publish<'a>,
-    /// Of a message that comes from another instance: all its attributes, with where it came from.
+    /// For a message that comes from another instance: all its attributes, with where it came from.
     attributes: Option<Attributes<'a>>,
 }
 

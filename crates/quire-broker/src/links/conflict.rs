@@ -41,7 +41,7 @@ impl Duplicates {
     }
 }
 
-/// Of a delete only the topic counts: its list of keys may have another order.
+/// For a delete only the topic counts: its list of keys may have another order.
 fn hash_of(kind: RecordKind, topic: &str, data: &[u8]) -> u64 {
     let data = if kind == RecordKind::Delete { &[] } else { data };
     FxBuildHasher.hash_one((kind == RecordKind::Delete, topic, data))
