@@ -331,7 +331,7 @@ impl SubscribeOptions {
     pub const SOW: SubscribeOptions = SubscribeOptions(64);
     /// A message for each record that leaves the view of the subscription.
     pub const OOF: SubscribeOptions = SubscribeOptions(128);
-    /// Of each change of a record only the fields that differ.
+    /// Only the fields that differ in each change of a record.
     pub const DELTA: SubscribeOptions = SubscribeOptions(256);
     /// With [`DELTA`](Self::DELTA): no message for a change in which no field differs.
     pub const NO_EMPTIES: SubscribeOptions = SubscribeOptions(512);
