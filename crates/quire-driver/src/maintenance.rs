@@ -15,7 +15,7 @@ pub(crate) struct MaintenanceWorker {
     done: Receiver<MaintenanceDone>,
     finished: Sender<MaintenanceDone>,
     waker: Arc<Waker>,
-    /// Of the last job; the broker hands out one at a time.
+    /// The thread of the last job; the broker hands out one at a time.
     thread: Option<JoinHandle<()>>,
 }
 

@@ -48,7 +48,7 @@ struct Completed {
     is_passed: bool,
     /// The same for the last result, when the query was repeated after a reconnect. `None`: it is being repeated.
     behind_last: Option<u64>,
-    /// Of a query: the number of records that match it.
+    /// For a query: the number of records that match it.
     total: Option<u64>,
 }
 
