@@ -57,7 +57,7 @@ pub(crate) const POSITION_MAX: u64 = 1 << 62;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
-    /// Of the format in which the segment is written.
+    /// The version of the format of the segment.
     pub version: u32,
     pub number: u32,
     /// The first position that the segment may hold.

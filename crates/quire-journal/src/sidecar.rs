@@ -31,7 +31,7 @@ const READ_SIZE: usize = 256 * 1024;
 /// The head of a sidecar file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SidecarHead {
-    /// Of the content.
+    /// The version of the content.
     pub version: u32,
     /// The content covers the log up to here.
     pub position: Position,

@@ -133,7 +133,7 @@ impl<T: Copy> Array<T> {
         self.capacity = count;
     }
 
-    /// Of the place; `None` when there is none.
+    /// The layout of the place. `None` without a place.
     fn layout(&self) -> Option<Layout> {
         let layout = Layout::array::<T>(self.capacity as usize);
         (self.capacity > 0).then(|| layout.expect("it was a layout when the place was made"))

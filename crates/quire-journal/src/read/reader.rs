@@ -95,7 +95,7 @@ pub struct SegmentInfo {
 struct Located {
     segment: Arc<Segment>,
     position: Position,
-    /// Of its batch in the segment, in bytes.
+    /// The place of its batch in the segment, in bytes.
     offset: u64,
     sequence: u64,
 }

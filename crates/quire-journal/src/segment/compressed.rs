@@ -41,7 +41,7 @@ pub(crate) struct FrameEntry {
     /// In the file, in bytes.
     file_offset: u64,
     file_size: u32,
-    /// Of the frame as it is in the file.
+    /// The checksum of the frame as it is in the file.
     checksum: u32,
 }
 

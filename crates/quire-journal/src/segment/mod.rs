@@ -26,7 +26,7 @@ use crate::segment::open_files::{OpenFiles, SegmentFile};
 use crate::segment::view::{Fault, READ_STEP, Reads, View};
 
 pub(crate) struct Segment {
-    /// Of the format in which it is written.
+    /// The version of its format.
     pub version: u32,
     pub number: u32,
     pub path: PathBuf,
@@ -37,7 +37,7 @@ pub(crate) struct Segment {
     pub file: Arc<SegmentFile>,
     /// Size of the file, in bytes.
     pub file_size: u64,
-    /// Of a compressed segment.
+    /// The frames of a compressed segment.
     pub frames: Option<FrameTable>,
     /// It is in the archive directory.
     pub is_archived: bool,
@@ -224,7 +224,7 @@ pub(crate) fn error_of(path: &Path, offset: u64, fault: Fault, readable_to: Posi
 pub(crate) struct Shape {
     /// In bytes.
     pub file_size: u64,
-    /// Of a compressed one.
+    /// The frames of a compressed one.
     pub frames: Option<FrameTable>,
 }
 

@@ -146,7 +146,7 @@ impl Part {
 }
 
 impl View {
-    /// Of a segment whose `file` is open, if it is.
+    /// Makes the view of a segment, with its `file` if that is open.
     pub fn new(segment: &Arc<Segment>, file: Option<OpenFile>, reads: Reads) -> Self {
         View { segment: segment.clone(), reads, next: 0, asked_to: 0, file, part: Part::default() }
     }

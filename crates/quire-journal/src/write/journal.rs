@@ -62,7 +62,7 @@ pub struct Options {
     pub unpersisted_size_max: usize,
     /// Where [`FileMaintenance::archive`] moves segments, and where the segments are that it moved.
     pub archive_directory: Option<PathBuf>,
-    /// Of a journal in memory: its bound, in bytes.
+    /// For a journal in memory: its bound, in bytes.
     pub memory_size_max: u64,
 }
 
