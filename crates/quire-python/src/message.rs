@@ -343,7 +343,7 @@ impl Message {
         }
     }
 
-    /// Of an `"oof"`: `"deleted"`, `"expired"`, or `"match"` when the filter does not match the record any more.
+    /// For an `"oof"`: `"deleted"`, `"expired"`, or `"match"` when the filter does not match the record any more.
     ///
     /// The data is then the last message, or the new one with `"match"`. It is empty when the record was deleted while the
     /// client was disconnected. `None` for other messages.
