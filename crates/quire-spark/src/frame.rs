@@ -22,7 +22,7 @@ pub struct Frame {
     version: String,
     /// The options.
     pub options: ReadOptions,
-    /// The range of each journal. Of a server there is none: its range consists of bookmarks.
+    /// The range of each journal. For a server there is none: its range consists of bookmarks.
     pub ranges: Vec<Range>,
 }
 
