@@ -57,7 +57,7 @@ pub(crate) struct Block {
 pub struct SnapshotPiece {
     pub(crate) rows: NewRows,
     facts: Vec<RowFacts>,
-    /// Of all rows, one after the other.
+    /// The entries of all rows, one after the other.
     entries: Vec<Entry>,
     version_bytes: Vec<u8>,
     versions: Vec<(Range<usize>, Moment)>,
@@ -66,7 +66,7 @@ pub struct SnapshotPiece {
 /// Facts about a row that a table needs in addition to its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowFacts {
-    /// Of the key.
+    /// The hash of the key.
     pub hash: u32,
     pub expires: Option<Timestamp>,
     pub spelling: Spelling,

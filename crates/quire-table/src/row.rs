@@ -23,7 +23,7 @@ use crate::key::KEY_SIZE_MAX;
 pub struct Row<'a> {
     /// Its key: 1 to [`KEY_SIZE_MAX`] bytes.
     pub key: &'a [u8],
-    /// Of the message in the log; zero when the topic is not recorded.
+    /// The position of the message in the log; zero when the topic is not recorded.
     pub position: Position,
     /// When this instance took the message.
     pub timestamp: Timestamp,
@@ -53,7 +53,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Of a row that [`Row::check`] accepts.
+    /// Makes the head of a row that [`Row::check`] accepts.
     pub fn new(row: &Row<'_>) -> Head {
         debug_assert_eq!(row.check(), Ok(()));
         let data_size = row.data.len() as u64;

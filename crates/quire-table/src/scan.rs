@@ -404,7 +404,7 @@ impl Scan {
 pub(crate) enum Decision {
     Matches,
     Passed,
-    /// Of the filter.
+    /// The filter needs too much effort.
     TooMuchEffort,
 }
 

@@ -100,10 +100,10 @@ pub struct KeyPlace {
 /// Facts about a change that the caller of [`Table::put_with`] knows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PutOptions {
-    /// Of the key of the row, from [`Table::look_ahead`] of the same table: it is not looked for
-    /// again, when it is still right.
+    /// The place of the key of the row, from [`Table::look_ahead`] of the same table. While it is
+    /// right, the key is not looked for again.
     pub place: Option<KeyPlace>,
-    /// Of the key fields, when [`KeyFields::key_of`] made the key from the data of the row
+    /// The spelling of the key fields, when [`KeyFields::key_of`] made the key from the data of the row
     /// ([`Key::spelling`](crate::Key::spelling)): they are not read again. `None`: the table reads
     /// them.
     pub spelling: Option<Spelling>,

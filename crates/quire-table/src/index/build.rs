@@ -138,7 +138,7 @@ impl Indexes {
 }
 
 impl Entry {
-    /// Of its index.
+    /// The number of its index.
     pub(super) fn number(self) -> usize {
         match self {
             Entry::Hash(number, _)
