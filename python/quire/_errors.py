@@ -79,7 +79,7 @@ class ConfigError(QuireError):
         line: int | None = None,
         others: Sequence[ConfigError] = (),
     ) -> None:
-        #: The setting or option, as `queue[0].lease_period`; `None` when it is not one alone. Of several mistakes the first.
+        #: The setting or option, as `queue[0].lease_period`; `None` when it is not one alone. The first of several mistakes.
         self.key = key
         #: The configuration file, when it is one.
         self.file: str | None = None if file is None else os.fspath(file)

@@ -93,7 +93,7 @@ class Message:
         """`"publish"`, `"sow"` for a record of a query, or `"oof"` for a record that has left a subscription."""
     @property
     def reason(self) -> str | None:
-        """Of an `"oof"`: `"deleted"`, `"expired"`, or `"match"` when the filter does not match the record any more.
+        """For an `"oof"`: `"deleted"`, `"expired"`, or `"match"` when the filter does not match the record any more.
 
         The data is then the last message, or the new one with `"match"`. It is empty when the record was
         deleted while the client was disconnected. `None` for other messages.

@@ -37,7 +37,7 @@ app = App(
     help_format="plaintext",
 )
 
-#: Of the columns of a record on a terminal: position, time, kind, topic, bookmark.
+#: The widths of the columns of a record on a terminal: position, time, kind, topic, bookmark.
 _WIDTHS = (10, 29, 11, 24, 30)
 
 Directory = Annotated[Path, Parameter(name="DIR", help="Directory with the .journal files.")]

@@ -41,7 +41,7 @@ from quire.client._worker import refusal_of
 CONNECT_TIMEOUT = 10.0
 #: Seconds without a message, after which `subscribe` tells a person what it waits for.
 _PATIENCE = 2.0
-#: Of the columns of a message on a terminal: time, topic, bookmark or key.
+#: The widths of the columns of a message on a terminal: time, topic, bookmark or key.
 _WIDTHS = (29, 24, 30)
 
 

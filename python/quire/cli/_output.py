@@ -156,7 +156,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
 
 
 def _width(console: Console, table: Table) -> int:
-    """Of the table where there is room: what is measured is never wider than the room."""
+    """The width of the table on a wide console. On the real one, a measured width would not exceed it."""
     return console.measure(table, options=console.options.update_width(_WIDTH_MAX)).maximum
 
 

@@ -651,7 +651,7 @@ class Client(ClientBase[Subscription]):
 
     @takes(BlockingDeltaSpec)
     def delta_subscribe(self, spec: BlockingDeltaSpec) -> Subscription:
-        """Subscribes to a last-value topic. Of each change, it receives only the fields that differ, and the key fields.
+        """Subscribes to a last-value topic. It receives only the fields that differ in each change, and the key fields.
 
             for message in client.delta_subscribe("orders", filter="/state = 'open'"):
                 print(message.sow_key, message.is_delta, message.json())

@@ -86,7 +86,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Differences:
-    """Of each change only the fields that differ."""
+    """Only the fields that differ in each change."""
 
     no_empties: bool
 

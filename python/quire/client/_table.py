@@ -64,7 +64,7 @@ class Change:
     kind: Literal["added", "changed", "removed"]
     #: The key in the table.
     key: TableKey
-    #: The new record. Of a removed record: the `oof` message, whose `reason` says why.
+    #: The new record. For a removed record: the `oof` message, whose `reason` says why.
     message: Message
     #: The record that the table had before; `None` for `"added"`.
     before: Message | None

@@ -107,7 +107,7 @@ class SowTopic(BaseModel):
     pattern: str | None = None
     #: `enabled`: the records are in a file that the system can page out.
     file_backed: Literal["enabled", "disabled"] = "disabled"
-    #: Of a transient topic: `epoch` reads it from the log at each start.
+    #: For a transient topic: `epoch` reads it from the log at each start.
     recovery_point: Literal["now", "epoch"] | None = None
 
     if TYPE_CHECKING:

@@ -86,7 +86,7 @@ class Mistakes:
         self.settings = copy.deepcopy(settings)
         self.found: list[ConfigError] = []
         self._file, self._text = file, text
-        #: Of each list of tables the numbers that the entries have in the file, for the entries that are left.
+        #: For each list of tables, the numbers that its remaining entries have in the file.
         self._numbers: dict[Place, list[int]] = {}
         #: The places of the mistakes in the file.
         self._places: list[Place] = []

@@ -56,7 +56,7 @@ class Destination(_Model):
     sync_type: Literal["sync", "async"]
     #: Patterns of groups: messages that came from an instance of such a group are sent on.
     pass_through: Texts = ()
-    #: Of the records on their way.
+    #: Compression of the records that are sent.
     compression: Literal["none", "lz4", "zstd"] = "none"
     #: A sync destination whose oldest message without an acknowledgement is older is not waited for.
     downgrade_after: Period | None = None
