@@ -103,9 +103,9 @@ pub struct PutOptions {
     /// The place of the key of the row, from [`Table::look_ahead`] of the same table. While it is
     /// right, the key is not looked for again.
     pub place: Option<KeyPlace>,
-    /// The spelling of the key fields, when [`KeyFields::key_of`] made the key from the data of the row
-    /// ([`Key::spelling`](crate::Key::spelling)): they are not read again. `None`: the table reads
-    /// them.
+    /// The spelling of the key fields, when [`KeyFields::key_of`] made the key from the data of the
+    /// row ([`Key::spelling`](crate::Key::spelling)): they are not read again. `None`: the table
+    /// reads them.
     pub spelling: Option<Spelling>,
     /// Whether [`Table::previous`] gives the row that is replaced. Without it, the row is not
     /// copied.
