@@ -71,6 +71,9 @@ fn each_format_writes_its_differences() {
     for (message_type, old, new, keep, expected) in [
         (MessageType::Fix, "1=a|2=b|2=c|3=d|", "1=a|2=b|3=e", vec![path(&["1"])], "1=a|2=b|3=e|"),
         (MessageType::Fix, "1=a|2=b|", "2=b|", vec![], "1=|"),
+        (MessageType::Fix, "1=a|", "1=a|95=2|96=x||", vec![], "95=2|96=x||"),
+        (MessageType::Fix, "1=a|2=b|", "95=2|96=x||2=c|", vec![], "95=2|96=x||2=c|1=|"),
+        (MessageType::Fix, "", "95=1|96=||95=2|96=x||1=a", vec![], "95=1|96=||95=2|96=x||1=a|"),
         (MessageType::Nvfix, "a=1|b=2", "a=1|b=2|", vec![], ""),
         (
             MessageType::Xml,

@@ -93,6 +93,39 @@ fn a_data_field_of_fix_is_merged_and_compared_with_its_size() {
 }
 
 #[test]
+fn a_data_field_of_fix_that_ends_with_soh_keeps_it() {
+    for (base, delta, expected) in [
+        ("1=a|", "95=2|96=x||58=t|", "1=a|95=2|96=x||58=t|"),
+        ("1=a|", "58=t|95=2|96=x||", "1=a|58=t|95=2|96=x||"),
+        ("95=2|96=x||", "58=t|", "95=2|96=x||58=t|"),
+        ("95=2|96=x||", "58=t", "95=2|96=x||58=t|"),
+        ("", "95=1|96=||58=t", "95=1|96=||58=t|"),
+        // A base without the last separator.
+        ("1=a", "95=2|96=x||", "1=a|95=2|96=x||"),
+        ("1=a|96=z", "95=2|96=x||", "1=a|95=2|96=x||"),
+        ("1=a|96=z", "95=2|96=x||58=t", "1=a|95=2|96=x||58=t|"),
+        ("1=a|95=2|96=x||1=b", "1=c", "1=c|95=2|96=x||"),
+        ("1=a|95=2|96=x||1=b", "1=c|2=d", "1=c|95=2|96=x||2=d|"),
+        // Several data fields with one tag are an array.
+        ("96=z|1=a|", "95=2|96=x||95=1|96=||", "95=2|96=x||95=1|96=||1=a|"),
+    ] {
+        assert_eq!(merged_text(MessageType::Fix, base, delta), expected, "{base} {delta}");
+    }
+}
+
+#[test]
+fn a_merge_that_a_wrong_size_would_give_other_fields_is_refused() {
+    // The size is wrong before the merge. After it, it leads to the end of the added pair.
+    let (base, delta) = ("95=7|96=abc|", "1=2|");
+    let bytes = |text: &str| text.replace('|', "\u{1}").into_bytes();
+    let mut out = b"an earlier result".to_vec();
+    let error = merge(MessageType::Fix, &bytes(base), &bytes(delta), &mut out);
+    assert!(matches!(error, Err(MergeError::Malformed { side: Side::New, .. })), "{error:?}");
+    assert!(out.is_empty());
+    assert_eq!(merged_text(MessageType::Fix, base, "2=345|"), "95=7|96=abc|2=345|");
+}
+
+#[test]
 fn xml_elements_and_attributes_merge_by_name() {
     for (base, delta, expected) in [
         (
@@ -198,8 +231,18 @@ fn two_messages() -> impl Strategy<Value = (MessageType, Document, Document)> {
 
 proptest! {
     #[test]
-    fn a_merge_has_the_fields_that_the_model_has((message_type, base, delta) in two_messages()) {
-        let out = merged(message_type, &encode(message_type, &base), &encode(message_type, &delta));
+    fn a_merge_has_the_fields_that_the_model_has(
+        (message_type, base, delta) in two_messages(),
+        are_cut in any::<(bool, bool)>(),
+    ) {
+        let spelled = |document, is_cut| {
+            let mut message = encode(message_type, document);
+            if is_cut {
+                model::remove_last_separator(message_type, &mut message);
+            }
+            message
+        };
+        let out = merged(message_type, &spelled(&base, are_cut.0), &spelled(&delta, are_cut.1));
         let expected = model::merged(&base, &delta);
         prop_assert_eq!(decode(message_type, &out), expected, "{:?} {} {}", message_type, base, delta);
     }

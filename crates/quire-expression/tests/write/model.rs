@@ -11,6 +11,9 @@ use serde_json::{Map, Value as Document, json};
 /// Few names, so that two messages share some.
 const NAMES: &[&str] = &["a", "b", "c", "d", "\u{e9}"];
 
+/// Data fields of FIX, and the tags of their sizes.
+const DATA_TAGS: [(&str, &str); 3] = [("89", "93"), ("96", "95"), ("213", "212")];
+
 /// Many names, so that they are looked up in a sorted list.
 fn many_names() -> Vec<String> {
     (0..60).map(|number| format!("n{number}")).collect()
@@ -24,7 +27,15 @@ pub fn document(message_type: MessageType) -> BoxedStrategy<Document> {
             let one = prop_oneof![Just(Document::Null), text];
             let value = prop_oneof![one.clone(), vec(one, 2..4).prop_map(Document::from)];
             let names: Vec<String> = (1..40).map(|number| number.to_string()).collect();
-            object(prop_oneof![select(names.clone()), select(names[..5].to_vec())], value, 0..30).boxed()
+            let names = prop_oneof![select(names.clone()), select(names[..5].to_vec())];
+            let fields = object(names, value, 0..30);
+            if message_type == MessageType::Nvfix {
+                return fields;
+            }
+            let data = prop_oneof![Just(Document::Null), "[a\u{1}=]{1,3}".prop_map(Document::from)];
+            let data = prop_oneof![3 => data.clone(), 1 => vec(data, 2..4).prop_map(Document::from)];
+            let data = object(select(&DATA_TAGS[..]).prop_map(|(tag, _)| tag.to_owned()), data, 0..4);
+            (fields, data).prop_map(|(fields, data)| joined(fields, data)).boxed()
         }
         MessageType::Xml => {
             let names = || select(NAMES).prop_map(str::to_owned);
@@ -138,6 +149,11 @@ pub fn encode(message_type: MessageType, document: &Document) -> Vec<u8> {
             for (tag, value) in members(document) {
                 for one in elements(value) {
                     let text = one.as_str().unwrap_or_default();
+                    if message_type == MessageType::Fix
+                        && let Some((_, size)) = DATA_TAGS.iter().find(|(data, _)| data == tag)
+                    {
+                        out.extend_from_slice(format!("{size}={}\u{1}", text.len()).as_bytes());
+                    }
                     out.extend_from_slice(format!("{tag}={text}\u{1}").as_bytes());
                 }
             }
@@ -150,6 +166,14 @@ pub fn encode(message_type: MessageType, document: &Document) -> Vec<u8> {
         MessageType::Binary => unreachable!("has no documents"),
     }
     out
+}
+
+/// Removes the separator after the last pair, where the message keeps its meaning without it.
+pub fn remove_last_separator(message_type: MessageType, message: &mut Vec<u8>) {
+    let has_pairs = matches!(message_type, MessageType::Nvfix | MessageType::Fix);
+    if has_pairs && !message.ends_with(b"\x01\x01") {
+        message.pop();
+    }
 }
 
 fn members(document: &Document) -> impl Iterator<Item = (&String, &Document)> {
@@ -254,11 +278,12 @@ fn encode_bson(document: &Document, out: &mut Vec<u8>) {
 pub fn decode(message_type: MessageType, mut data: &[u8]) -> Document {
     match message_type {
         MessageType::Json => serde_json::from_slice(data).unwrap(),
-        MessageType::Nvfix | MessageType::Fix => {
+        MessageType::Nvfix => {
             let text = String::from_utf8(data.to_vec()).unwrap();
             let pairs = text.split_terminator('\u{1}').map(|pair| pair.split_once('=').unwrap());
             with_arrays(pairs.map(|(tag, value)| (tag.to_owned(), text_or_null(value))))
         }
+        MessageType::Fix => decode_fix(std::str::from_utf8(data).unwrap()),
         MessageType::Xml => {
             let mut reader = Reader::from_str(std::str::from_utf8(data).unwrap());
             let mut document = decode_elements(&mut reader, Vec::new(), true);
@@ -280,6 +305,21 @@ pub fn decode(message_type: MessageType, mut data: &[u8]) -> Document {
         }
         MessageType::Binary => unreachable!("has no documents"),
     }
+}
+
+fn decode_fix(mut rest: &str) -> Document {
+    let (mut pairs, mut data_size) = (Vec::new(), None);
+    while let Some((tag, after)) = rest.split_once('=') {
+        let size = data_size.take().unwrap_or_else(|| after.find('\u{1}').unwrap_or(after.len()));
+        let (value, after) = after.split_at(size);
+        rest = after.strip_prefix('\u{1}').unwrap_or(after);
+        match DATA_TAGS.iter().any(|(_, size_tag)| *size_tag == tag) {
+            true => data_size = Some(value.parse().unwrap()),
+            false => pairs.push((tag.to_owned(), text_or_null(value))),
+        }
+    }
+    assert_eq!(rest, "");
+    with_arrays(pairs.into_iter())
 }
 
 fn text_or_null(text: &str) -> Document {

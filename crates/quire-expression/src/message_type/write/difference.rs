@@ -18,6 +18,11 @@ pub(super) fn difference<L: Layout>(
     }
     L::keep_root(&mut new);
     write::<L>(&old, &new, 0, out);
+    L::check(out, || {
+        let kept = new.members(0).filter(|member| new.node(*member).mark != Mark::Nothing);
+        let removed = old.members(0).filter(|member| old.node(*member).mark != Mark::Nothing);
+        kept.map(|member| new.node(member).group_size).sum::<u32>() + removed.count() as u32
+    })?;
     Ok(differs)
 }
 

@@ -23,7 +23,10 @@ pub(super) fn merge_trees<L: Layout>(
     let mut merging = Merging { old, new, patch, group: Vec::new() };
     merging.object::<L>(0, 0);
     merging.patch.copy_to(merging.patch.base.len() as u32);
-    Ok(())
+    L::check(out, || {
+        let kept = old.members(0).filter(|member| old.node(*member).partner == NONE);
+        kept.count() as u32 + new.node(0).member_count
+    })
 }
 
 struct Merging<'m, 'o, 'n> {

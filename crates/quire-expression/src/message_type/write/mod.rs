@@ -97,10 +97,7 @@ pub fn merge(
             Ok(())
         }
         MessageType::Nvfix => merge::merge::<pairs::Nvfix>(base, delta, out),
-        MessageType::Fix => {
-            merge::merge::<pairs::Fix>(base, delta, out)?;
-            check_sizes(out)
-        }
+        MessageType::Fix => merge::merge::<pairs::Fix>(base, delta, out),
         MessageType::Msgpack => merge::merge::<msgpack::Msgpack>(base, delta, out),
         MessageType::Bson => merge::merge::<bson::Bson>(base, delta, out),
         MessageType::Xml => merge::merge::<xml::Xml>(base, delta, out),
@@ -136,10 +133,7 @@ pub fn difference(
             Ok(old != new)
         }
         MessageType::Nvfix => difference::difference::<pairs::Nvfix>(old, new, keep, out),
-        MessageType::Fix => {
-            let differs = difference::difference::<pairs::Fix>(old, new, keep, out)?;
-            check_sizes(out).map(|()| differs)
-        }
+        MessageType::Fix => difference::difference::<pairs::Fix>(old, new, keep, out),
         MessageType::Msgpack => difference::difference::<msgpack::Msgpack>(old, new, keep, out),
         MessageType::Bson => difference::difference::<bson::Bson>(old, new, keep, out),
         MessageType::Xml => difference::difference::<xml::Xml>(old, new, keep, out),
@@ -149,13 +143,6 @@ pub fn difference(
         out.clear();
     }
     result
-}
-
-/// Whether a FIX message is well-formed that was written from parts of others. A part with a wrong size of a data field is read in another way
-/// when other bytes follow it.
-fn check_sizes(out: &[u8]) -> Result<(), MergeError> {
-    let malformed = |reason| MergeError::Malformed { side: Side::New, reason };
-    pairs::check(out).map_err(malformed)
 }
 
 /// How one format has its fields in bytes.
@@ -231,6 +218,11 @@ trait Layout {
 
     /// Ends an object.
     fn write_end(out: &mut Vec<u8>, tree: &Tree<'_>, object: u32, started: usize);
+
+    /// Checks that a result has the `member_count` members of the root that were written into it.
+    fn check(_out: &[u8], _member_count: impl FnOnce() -> u32) -> Result<(), MergeError> {
+        Ok(())
+    }
 }
 
 /// Reads both messages.

@@ -1,7 +1,7 @@
 //! `nvfix` and `fix`: pairs of tag and value with a separator between them. A tag that occurs more than once is an array.
 
 use super::tree::{Kind, Space, Tree};
-use super::{Layout, Patch};
+use super::{Layout, MergeError, Patch, Side};
 use crate::message_type::Malformed;
 use crate::message_type::nvfix::{FIX, NVFIX, Pair, Pairs, SEPARATOR};
 
@@ -24,7 +24,9 @@ impl<const NUMERIC_TAGS: bool> Layout for Tagged<NUMERIC_TAGS> {
     }
 
     fn leave(patch: &mut Patch<'_>, base: &Tree<'_>, object: u32, _entered: usize, added_count: u32) {
-        if added_count > 0 {
+        let tail = base.node(object).tail;
+        // A base without the last separator gets one where its last pair is not the last one of the result: data may end with SOH.
+        if base.data.len() == tail as usize && (added_count > 0 || patch.at == tail) {
             Self::go_to_end(patch, base, object, 0);
         }
     }
@@ -42,9 +44,9 @@ impl<const NUMERIC_TAGS: bool> Layout for Tagged<NUMERIC_TAGS> {
 
     fn remove(patch: &mut Patch<'_>, base: &Tree<'_>, member: u32) {
         let node = base.node(member);
-        patch.copy_to(node.start);
-        // The last separator may be missing.
-        patch.skip_to((node.end + 1).min(base.data.len() as u32));
+        // The separator after it may be missing. The one before it is there, because the first pair of an array is never removed.
+        patch.copy_to(node.start - 1);
+        patch.skip_to(node.end);
     }
 
     fn write_null(out: &mut Vec<u8>, tree: &Tree<'_>, member: u32) {
@@ -63,13 +65,33 @@ impl<const NUMERIC_TAGS: bool> Layout for Tagged<NUMERIC_TAGS> {
     fn write_end(out: &mut Vec<u8>, _tree: &Tree<'_>, _object: u32, _started: usize) {
         write_separator(out);
     }
+
+    /// A wrong size of a data field leads to another place when other pairs follow it. Then its data takes some of them in, so there are
+    /// fewer fields.
+    fn check(out: &[u8], member_count: impl FnOnce() -> u32) -> Result<(), MergeError> {
+        if NUMERIC_TAGS {
+            check(out, member_count()).map_err(|reason| MergeError::Malformed { side: Side::New, reason })
+        } else {
+            Ok(())
+        }
+    }
 }
 
-/// Whether a FIX message is well-formed.
-pub(super) fn check(data: &[u8]) -> Result<(), Malformed> {
+fn check(data: &[u8], member_count: u32) -> Result<(), Malformed> {
+    let (mut count, mut size_start) = (0, 0);
     let mut reader = FIX.read(data);
-    while reader.next()?.is_some() {}
-    Ok(())
+    while let Some(pair) = reader.next()? {
+        if pair.is_size {
+            size_start = pair.start;
+        } else {
+            count += 1;
+        }
+    }
+    if count == member_count {
+        Ok(())
+    } else {
+        Err(Malformed::Syntax { offset: size_start, expected: "right size of a data field" })
+    }
 }
 
 /// The size of a data field belongs to it: one is never written without the other.
@@ -86,13 +108,16 @@ fn read(pairs: Pairs, tree: &mut Tree<'_>) -> Result<(), Malformed> {
         tree.close(node, if value == end { Kind::Null } else { Kind::Leaf }, end);
         member_count += 1;
     }
-    tree.describe_object(0, 0, data.len(), member_count);
+    // Without the last separator, which belongs to no pair.
+    let tail = tree.nodes.last().map_or(0, |last| last.end);
+    tree.describe_object(0, 0, tail as usize, member_count);
     tree.close(0, Kind::Object, data.len());
     Ok(())
 }
 
+/// Ends the last pair. Its last byte does not tell whether it is ended: data may end with SOH.
 fn write_separator(out: &mut Vec<u8>) {
-    if out.last().is_some_and(|last| *last != SEPARATOR) {
+    if !out.is_empty() {
         out.push(SEPARATOR);
     }
 }

@@ -121,10 +121,7 @@ pub(crate) fn assign(
         MessageType::Msgpack => merge_delta::<super::msgpack::Msgpack>(message, &delta, paths, out),
         MessageType::Bson => merge_delta::<super::bson::Bson>(message, &delta, paths, out),
         MessageType::Xml => merge_delta::<super::xml::Xml>(message, &delta, paths, out),
-        MessageType::Fix => {
-            merge_delta::<super::pairs::Fix>(message, &delta, paths, out)?;
-            super::pairs::check(out).map_err(AssignError::Malformed)
-        }
+        MessageType::Fix => merge_delta::<super::pairs::Fix>(message, &delta, paths, out),
         MessageType::Nvfix => merge_delta::<super::pairs::Nvfix>(message, &delta, paths, out),
         MessageType::Binary => {
             out.extend_from_slice(message);
