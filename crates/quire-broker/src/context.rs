@@ -11,14 +11,12 @@ use quire_command::{Code, Reply};
 use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::{Journal, Timestamp};
 use quire_types::time::{Instant, Now};
-use rustc_hash::FxBuildHasher;
-use slotmap::{SlotMap, SparseSecondaryMap};
+use slotmap::SlotMap;
 
 use super::BrokerConfig;
 use super::io::{Event, Output};
 use super::links::{Definition, SyncType};
 use super::log::Log;
-use super::queues::QueueSubscription;
 use super::replicated::Replicated;
 use super::send::Buffers;
 use super::sessions::Sessions;
@@ -65,9 +63,6 @@ pub(crate) struct Context {
 #[derive(Default)]
 pub(crate) struct Subscriptions {
     pub(crate) all: SlotMap<SubscriptionId, Subscription>,
-    /// The parts of subscriptions that queues do not serve any more, and that hold messages of those that served them before. Not in
-    /// [`Subscription`]: few have such a part, and every idle subscription would pay for it.
-    pub(crate) left_queues: SparseSecondaryMap<SubscriptionId, QueueSubscription, FxBuildHasher>,
     /// Patterns in the filters of all subscriptions.
     pub(crate) pattern_count: usize,
     /// Those that the server has ended and that are still to be removed.
@@ -191,7 +186,7 @@ impl Context {
             kind: match subscription.served_by {
                 ServedBy::Ordinary => "live",
                 ServedBy::Bookmark(_) => "replay",
-                ServedBy::Queue(_) => "queue",
+                ServedBy::Queue => "queue",
                 ServedBy::Sow(_) => "last_value",
             },
             position: None,

@@ -45,7 +45,6 @@ pub use failure::code_of;
 pub use io::{ConnectionId, Event, Input, LeftOutBecause, Level, Output, TransportId};
 pub use links::{Compression, DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
 pub use maintenance::{Maintenance, MaintenanceDone, MaintenanceJob};
-pub(crate) use queues::QueueSubscription;
 pub use queues::{
     Expired, QueueChanges, QueueFigures, QueueSettings, QueueStats, StandaloneError, StandaloneQueue,
 };

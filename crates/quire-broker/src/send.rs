@@ -235,8 +235,8 @@ impl Context {
         }
         let size = match &mut subscription.served_by {
             // The name belongs to a queue, which serves the subscriptions without a bookmark.
-            ServedBy::Ordinary | ServedBy::Queue(_) if is_queue => return,
-            ServedBy::Ordinary | ServedBy::Queue(_) => {
+            ServedBy::Ordinary | ServedBy::Queue if is_queue => return,
+            ServedBy::Ordinary | ServedBy::Queue => {
                 session.outbox.put_message(&message, shared);
                 session.outbox.backlog_size()
             }

@@ -6,7 +6,7 @@ use super::QueueService;
 use crate::context::Context;
 use crate::session::SessionId;
 use crate::slice::PASS;
-use crate::subscription::{ServedBy, SubscriptionId};
+use crate::subscription::SubscriptionId;
 use quire_command::{Code, Message, Queued};
 use quire_expression::message_type::MessageType;
 use quire_queue::{Delivery, QueueId, Semantics, Time};
@@ -104,7 +104,7 @@ impl QueueService {
         let must_be_logged = semantics == Semantics::AtMostOnce;
         let persisted = if must_be_logged { None } else { Some(Position::ZERO) };
         let pending = Pending { delivery, persisted };
-        let Some(queued) = cx.queue_subscription(id) else { return };
+        let Some(queued) = self.served(cx, id) else { return };
         let goes_at_once = queued.pending.is_empty() && !must_be_logged;
         if goes_at_once {
             match self.attempt(cx, id, &pending, now) {
@@ -114,7 +114,7 @@ impl QueueService {
                 Attempt::Unreadable => return self.end_unreadable(cx, id, delivery.position),
             }
         }
-        let Some(queued) = cx.queue_subscription(id) else { return };
+        let Some(queued) = self.served(cx, id) else { return };
         queued.pending.push_back(pending);
         if queued.pending.len() >= PENDING_MAX {
             let engine_id = queued.id;
@@ -126,10 +126,10 @@ impl QueueService {
     /// Sends the deliveries that no longer need to wait.
     fn flush_waiting(&mut self, cx: &mut Context, now: Time, missing: &mut Vec<Position>) {
         for id in std::mem::take(&mut self.waiting) {
-            while let Some(pending) = cx.first_pending(id) {
+            while let Some(pending) = self.first_pending(cx, id) {
                 match self.attempt(cx, id, &pending, now) {
                     Attempt::Sent | Attempt::Void => {
-                        if let Some(queued) = cx.queue_subscription(id) {
+                        if let Some(queued) = self.served(cx, id) {
                             queued.pending.pop_front();
                         }
                         continue;
@@ -154,7 +154,7 @@ impl QueueService {
             return;
         };
         let is_paused = self.paused.contains(&session);
-        let Some(queued) = cx.queue_subscription(id) else { return };
+        let Some(queued) = self.served(cx, id) else { return };
         if !is_paused && queued.pending.len() < PENDING_MAX / 2 {
             let engine_id = queued.id;
             self.engine.hold(engine_id, false);
@@ -165,13 +165,7 @@ impl QueueService {
         let Pending { delivery, persisted } = *pending;
         let Some(subscription) = cx.subscriptions.get(id) else { return Attempt::Void };
         let (session_id, number) = (subscription.session, subscription.number);
-        let queued = match &subscription.served_by {
-            ServedBy::Queue(queued) => queued,
-            _ => match cx.subscriptions.left_queues.get(id) {
-                Some(queued) => queued,
-                None => return Attempt::Void,
-            },
-        };
+        let Some(queued) = self.served.get(id) else { return Attempt::Void };
         let (is_named, select) = (queued.is_named, subscription.select.clone());
         let still_holds = delivery.barrier
             || self.engine.holder(delivery.queue, delivery.position) == Some(delivery.subscription);
@@ -251,7 +245,7 @@ impl QueueService {
     fn set_paused(&mut self, cx: &mut Context, id: SessionId, paused: bool) {
         let subscriptions: Vec<_> = cx.sessions.all[id].subscriptions.values().copied().collect();
         for subscription in subscriptions {
-            if let Some(queued) = cx.queue_subscription(subscription) {
+            if let Some(queued) = self.served(cx, subscription) {
                 let engine_id = queued.id;
                 self.engine.hold(engine_id, paused);
             }
@@ -266,7 +260,7 @@ impl QueueService {
         }
         let appended = cx.log.journal.appended();
         for id in self.waiting.clone() {
-            let Some(queued) = cx.queue_subscription(id) else { continue };
+            let Some(queued) = self.served(cx, id) else { continue };
             for pending in queued.pending.iter_mut().rev() {
                 match pending.persisted {
                     None => pending.persisted = Some(appended),
@@ -281,10 +275,8 @@ impl QueueService {
         let reason = format!("the message at position {position} of the journal cannot be read");
         cx.end_subscription(id, Code::JournalCorrupt, &reason);
     }
-}
 
-impl Context {
-    fn first_pending(&mut self, id: SubscriptionId) -> Option<Pending> {
-        self.queue_subscription(id)?.pending.front().copied()
+    fn first_pending(&mut self, cx: &Context, id: SubscriptionId) -> Option<Pending> {
+        self.served(cx, id)?.pending.front().copied()
     }
 }

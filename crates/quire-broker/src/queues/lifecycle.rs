@@ -87,12 +87,7 @@ impl QueueService {
             return None;
         };
         // Subscriptions that moved to other queues keep deliveries that they have not sent.
-        let all: Vec<_> = self.subscriptions.values().copied().collect();
-        for id in all {
-            if let Some(queued) = cx.queue_subscription(id) {
-                queued.forget_queue(queue);
-            }
-        }
+        self.served.values_mut().for_each(|queued| queued.forget_queue(queue));
         let index = queue.get() as usize;
         self.outstanding[index] = Outstanding::default();
         self.notices.forget(queue);

@@ -55,6 +55,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use quire_journal::{Journal, JournalError, Position, PublisherId};
 use rustc_hash::FxBuildHasher;
+use slotmap::SecondaryMap;
 
 pub use alter::QueueChanges;
 pub(crate) use created::check_size;
@@ -112,6 +113,8 @@ pub(super) struct QueueService {
     recent: Recent,
     /// Positions that damage keeps from being read.
     unreadable: BTreeSet<Position>,
+    /// The parts of subscriptions that queues serve, or have served while they still hold messages of them. Few subscriptions have one.
+    served: SecondaryMap<SubscriptionId, Box<QueueSubscription>>,
     /// The broker's numbers of the engine's subscriptions.
     subscriptions: HashMap<queue::SubscriptionId, SubscriptionId, FxBuildHasher>,
     /// Subscriptions with deliveries that wait for the disk or for their connection.
@@ -173,6 +176,7 @@ impl QueueService {
             filters: Filters::new(unreadable.arena()),
             recent: Recent::default(),
             unreadable: BTreeSet::new(),
+            served: SecondaryMap::new(),
             subscriptions: HashMap::default(),
             waiting: BTreeSet::new(),
             paused: BTreeSet::new(),

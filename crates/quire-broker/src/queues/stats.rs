@@ -47,8 +47,9 @@ impl QueueService {
 
     /// Adds the outstanding messages of a subscription.
     pub(crate) fn describe(&self, cx: &Context, id: SubscriptionId, stats: &mut SubscriptionStats) {
-        if let ServedBy::Queue(served_by) = &cx.subscriptions.all[id].served_by
-            && let Some((backlog, outstanding)) = self.engine.backlog(served_by.id)
+        if let ServedBy::Queue = cx.subscriptions.all[id].served_by
+            && let Some(queued) = self.served.get(id)
+            && let Some((backlog, outstanding)) = self.engine.backlog(queued.id)
         {
             (stats.backlog, stats.max_backlog) = (Some(outstanding), Some(backlog));
         }

@@ -7,9 +7,9 @@ use quire_journal::Timestamp;
 use super::QueueService;
 use super::deliver::Pending;
 use super::filters::Answers;
-use crate::context::{Context, Subscriptions};
+use crate::context::Context;
 use crate::session::SessionId;
-use crate::subscription::{ServedBy, Subscription, SubscriptionId};
+use crate::subscription::SubscriptionId;
 use quire_command::{Bookmarks, LeaseEnd, Reply};
 use quire_expression::filter::Filter;
 use quire_expression::topic::TopicSelector;
@@ -145,31 +145,47 @@ impl QueueService {
         Some(queued)
     }
 
-    /// From now on the engine's deliveries for the subscription go to its connection. Gives the granted backlog, or `None` when it is not a
-    /// subscription of a queue.
-    pub(crate) fn attach(&mut self, cx: &mut Context, id: SubscriptionId) -> Option<u32> {
-        let subscription = cx.subscriptions.get(id)?;
-        let ServedBy::Queue(queued) = &subscription.served_by else { return None };
+    /// From now on the engine's deliveries for the subscription go to its connection. Gives the granted backlog.
+    pub(crate) fn attach(&mut self, id: SubscriptionId, queued: QueueSubscription) -> Option<u32> {
         let engine_id = queued.id;
         self.subscriptions.insert(engine_id, id);
+        self.served.insert(id, Box::new(queued));
         self.engine.backlog(engine_id).map(|(granted, _)| granted)
+    }
+
+    /// Takes the part of a subscription that is about to be replaced.
+    pub(crate) fn detach(&mut self, id: SubscriptionId) -> Option<QueueSubscription> {
+        self.served.remove(id).map(|queued| *queued)
+    }
+
+    /// The part of a subscription that queues serve, or have served while it still holds messages of them.
+    pub(super) fn served(&mut self, cx: &Context, id: SubscriptionId) -> Option<&mut QueueSubscription> {
+        cx.subscriptions.get(id)?;
+        self.served.get_mut(id).map(Box::as_mut)
     }
 
     /// Releases the messages of a subscription that is about to end, except those that its consumer has begun.
     pub(crate) fn release(&mut self, cx: &mut Context, id: SubscriptionId, begun: Bookmarks<'_>) {
         let now = self.time(cx.now);
-        let Some(queued) = cx.queue_subscription(id) else { return };
+        let Some(engine_id) = self.served(cx, id).map(|queued| queued.id) else { return };
         let begun: BTreeSet<(u64, u64)> = begun.iter().collect();
         let QueueService { engine, outstanding, .. } = self;
-        engine.release(queued.id, now, |queue, position| {
+        engine.release(engine_id, now, |queue, position| {
             // A message without a bookmark was never sent.
             let bookmark = outstanding[queue.get() as usize].bookmark(position);
             bookmark.is_some_and(|bookmark| begun.contains(&(bookmark.publisher.get(), bookmark.sequence)))
         });
     }
 
-    /// A subscription ends. The messages that it holds return to the queues.
-    pub(crate) fn leave(&mut self, cx: &mut Context, queued: QueueSubscription) {
+    /// A subscription ends. It is not one of its queues any more, nor of those that it had left.
+    pub(crate) fn end(&mut self, cx: &mut Context, id: SubscriptionId) {
+        if let Some(queued) = self.detach(id) {
+            self.leave(cx, queued);
+        }
+    }
+
+    /// The messages that a subscription holds return to the queues.
+    fn leave(&mut self, cx: &mut Context, queued: QueueSubscription) {
         let now = self.time(cx.now);
         self.engine.unsubscribe(queued.id, now);
         self.subscriptions.remove(&queued.id);
@@ -188,7 +204,7 @@ impl QueueService {
         for (filter, size) in self.filters.take_costly() {
             let all: Vec<_> = self.subscriptions.values().copied().collect();
             for id in all {
-                if cx.queue_subscription(id).is_some_and(|queued| queued.filters.contains(&filter)) {
+                if self.served(cx, id).is_some_and(|queued| queued.filters.contains(&filter)) {
                     cx.end_costly(id, size);
                 }
             }
@@ -212,17 +228,6 @@ impl QueueService {
             let (session, subscription) = (subscription.session, subscription.number);
             let (publisher, sequence) = (bookmark.publisher.get(), bookmark.sequence);
             cx.put(session, &Reply::LeaseLost { subscription, reason, publisher, sequence });
-        }
-    }
-}
-
-impl Context {
-    /// The part of a subscription that queues serve, or have served while it still holds messages of them.
-    pub(super) fn queue_subscription(&mut self, id: SubscriptionId) -> Option<&mut QueueSubscription> {
-        let Subscriptions { all, left_queues, .. } = &mut self.subscriptions;
-        match all.get_mut(id).filter(|subscription| !subscription.has_ended)? {
-            Subscription { served_by: ServedBy::Queue(queued), .. } => Some(queued),
-            _ => left_queues.get_mut(id),
         }
     }
 }

@@ -15,7 +15,6 @@ use quire_command::SubscribeOptions;
 use quire_expression::select::Select;
 use quire_journal::{Position, Timestamp};
 
-use crate::QueueSubscription;
 use crate::codec::Encoder;
 use crate::replay::{Pace, ReplayId};
 use crate::session::SessionId;
@@ -51,7 +50,7 @@ pub(crate) enum ServedBy {
     /// From the log.
     Bookmark(Box<Progress>),
     /// From queues, and for a pattern from the publish stream.
-    Queue(Box<QueueSubscription>),
+    Queue,
     /// From the publish stream, in view of the records of last-value topics. It may get these records first.
     Sow(Box<SowSubscription>),
 }
@@ -251,14 +250,14 @@ impl Subscription {
 
     pub(crate) fn progress(&self) -> Option<&Progress> {
         match &self.served_by {
-            ServedBy::Ordinary | ServedBy::Queue(_) | ServedBy::Sow(_) => None,
+            ServedBy::Ordinary | ServedBy::Queue | ServedBy::Sow(_) => None,
             ServedBy::Bookmark(progress) => Some(progress),
         }
     }
 
     pub(crate) fn progress_mut(&mut self) -> Option<&mut Progress> {
         match &mut self.served_by {
-            ServedBy::Ordinary | ServedBy::Queue(_) | ServedBy::Sow(_) => None,
+            ServedBy::Ordinary | ServedBy::Queue | ServedBy::Sow(_) => None,
             ServedBy::Bookmark(progress) => Some(progress),
         }
     }

@@ -210,7 +210,7 @@ impl Broker {
             self.cx.deliver_all_conflated(replaced);
         }
         let mut former = None;
-        let mut before = replaced.map(|subscription| {
+        let before = replaced.map(|subscription| {
             if matches!(self.cx.subscription(subscription).served_by, ServedBy::Sow(_)) {
                 self.cx.leave_audience(subscription);
                 former = self.tables.part(&mut self.cx, subscription);
@@ -219,14 +219,10 @@ impl Broker {
             self.detach(subscription);
             std::mem::replace(&mut self.cx.subscription(subscription).served_by, ServedBy::Ordinary)
         });
-        let queue_before = match before.take_if(|served_by| matches!(served_by, ServedBy::Queue(_))) {
-            Some(ServedBy::Queue(served_by)) => Some(*served_by),
-            _ => replaced.and_then(|replaced| self.cx.subscriptions.left_queues.remove(replaced)),
-        };
-        let mut left_queues = None;
-        let queue_course = if queues.is_empty() {
-            left_queues = queue_before.and_then(|before| self.queues.part(&mut self.cx, id, before));
-            None
+        let queue_before = replaced.and_then(|replaced| self.queues.detach(replaced));
+        let is_queue = !queues.is_empty();
+        let queued = if queues.is_empty() {
+            queue_before.and_then(|before| self.queues.part(&mut self.cx, id, before))
         } else {
             let is_named = matches!(selector, TopicSelector::Pattern(_));
             let wanted = Wanted { queues: &queues, is_named, filter: filter.as_ref(), max_backlog };
@@ -269,8 +265,8 @@ impl Broker {
                 pace: rate.map(|rate| Box::new(Pace::new(rate))),
                 until: None,
             }))
-        } else if let Some(served_by) = queue_course {
-            ServedBy::Queue(Box::new(served_by))
+        } else if is_queue {
+            ServedBy::Queue
         } else if let Some(records) = &records {
             let is_follower =
                 records.is_page() || (options.has(SubscribeOptions::OOF) && conflation.is_some());
@@ -309,13 +305,10 @@ impl Broker {
                 new
             }
         };
-        if let Some(left) = left_queues {
-            self.cx.subscriptions.left_queues.insert(subscription_id, left);
-        }
         self.cx.count_patterns(subscription_id);
         self.bookmarks.set_until(&mut self.cx, subscription_id, until);
-        let granted = self.queues.attach(&mut self.cx, subscription_id);
-        let detail = granted.unwrap_or(u32::from(is_bookmark_missing));
+        let granted = queued.and_then(|queued| self.queues.attach(subscription_id, queued));
+        let detail = granted.filter(|_| is_queue).unwrap_or(u32::from(is_bookmark_missing));
         self.cx.acknowledge_with(id, command, number, acks, detail);
         // The acknowledgement may have been one frame too many for a slow connection.
         if self.cx.session(id).phase != Phase::Open {
@@ -353,7 +346,7 @@ impl Broker {
     /// Takes a subscription out of where its messages come from; its place in the log is then exact.
     pub(crate) fn detach(&mut self, id: SubscriptionId) {
         match self.cx.subscriptions.all[id].served_by {
-            ServedBy::Ordinary | ServedBy::Queue(_) => self.cx.leave_audience(id),
+            ServedBy::Ordinary | ServedBy::Queue => self.cx.leave_audience(id),
             ServedBy::Sow(_) => {
                 self.cx.leave_audience(id);
                 self.tables.leave(&mut self.cx, id);
@@ -371,19 +364,9 @@ impl Broker {
         self.cx.release_patterns(id);
         self.cx.timers.clear(Timer::Conflated(id));
         self.bookmarks.clear_until(&mut self.cx, id);
+        self.queues.end(&mut self.cx, id);
         let Some(subscription) = self.cx.subscriptions.all.remove(id) else { return };
         self.cx.session(subscription.session).subscriptions.remove(&subscription.number);
-        self.leave_queues(id, subscription);
-    }
-
-    /// A subscription that ends is not one of its queues any more, nor of those that it had left.
-    fn leave_queues(&mut self, id: SubscriptionId, subscription: Subscription) {
-        if let ServedBy::Queue(queued) = subscription.served_by {
-            self.queues.leave(&mut self.cx, *queued);
-        }
-        if let Some(queued) = self.cx.subscriptions.left_queues.remove(id) {
-            self.queues.leave(&mut self.cx, queued);
-        }
     }
 
     /// All subscriptions of a session go.
@@ -396,9 +379,8 @@ impl Broker {
             self.cx.release_patterns(subscription);
             self.cx.timers.clear(Timer::Conflated(subscription));
             self.bookmarks.clear_until(&mut self.cx, subscription);
-            if let Some(removed) = self.cx.subscriptions.all.remove(subscription) {
-                self.leave_queues(subscription, removed);
-            }
+            self.queues.end(&mut self.cx, subscription);
+            self.cx.subscriptions.all.remove(subscription);
         }
         self.queues.forget_session(id);
         self.tables.forget_session(id);
