@@ -16,6 +16,7 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 from quire._bookmarks import Bookmark, message_bookmarks
 from quire._errors import ConfigError
 from quire._filter import FilterArgument, optional_filter_to_core
+from quire._quire import CORRELATION_SIZE_MAX, DELAY_MAX_NS
 from quire._text import check_unicode, nearest
 from quire._units import Duration, seconds
 
@@ -162,10 +163,6 @@ def sequence_to_core(sequence: SequenceArgument) -> int | None:
     return sequence
 
 
-#: Bytes of a correlation id: its size has one byte in a frame.
-CORRELATION_SIZE_MAX: Final = 255
-
-
 def correlation_to_core(correlation_id: str | None) -> str | None:
     """The correlation id of a message. Raises `ConfigError` for what cannot be one."""
     check_type(correlation_id, str, "correlation_id", optional=True)
@@ -186,8 +183,7 @@ def expiration_to_core(expiration: Duration | None) -> int | None:
 
 
 #: The longest delay of a message: ten years with their leap days.
-DELAY_DAYS_MAX: Final = 3653
-_DELAY_NS_MAX: Final = DELAY_DAYS_MAX * 86_400 * 10**9
+DELAY_DAYS_MAX: Final = DELAY_MAX_NS // (86_400 * 10**9)
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: The end of a delay by the clock of the client, in nanoseconds since 1970. Then its length in nanoseconds; `None` when the program
@@ -225,7 +221,7 @@ def delay_to_core(
             raise ConfigError(reason, key=key)
         # A time before 1970 has passed like any other.
         end = max((deliver_at - _UNIX_EPOCH) // timedelta(microseconds=1) * 1000, 1)
-    if end - now > _DELAY_NS_MAX:
+    if end - now > DELAY_MAX_NS:
         shown = deliver_at.isoformat() if deliver_at is not None else repr(delay)
         raise ConfigError(f"{shown} is more than 10 years ({DELAY_DAYS_MAX:,} days) ahead", key=key)
     if lifetime and lifetime * 10**9 <= end - now:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from quire._errors import BadBookmarkError, ConfigError
 from quire._message import Message
-from quire._quire import Record
+from quire._quire import BOOKMARKS_MAX, Record
 from quire._units import seconds
 
 #: The beginning of the log.
@@ -28,9 +28,6 @@ MOST_RECENT: Final = "most_recent"
 Point: TypeAlias = str | datetime | Message | Record
 #: One of them, or several: then the oldest counts.
 Bookmark: TypeAlias = Point | Iterable[Point]
-
-#: That of the server.
-BOOKMARKS_MAX: Final = 4096
 
 _NAMED: Final = {"epoch": EPOCH, "0|0|": EPOCH, "now": NOW, EPOCH: EPOCH, NOW: NOW}
 _BOOKMARK: Final = re.compile(r"([0-9]{1,20})\|([0-9]{1,20})\|")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from quire import _quire
 from quire._arguments import check_type
 from quire._errors import ConfigError
+from quire._quire import DOCUMENT_DEPTH_MAX
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,13 +164,11 @@ def _document(data: bytes) -> Any:
         document = json.loads(text, parse_int=parse_int, parse_constant=_not_json)
     except (ValueError, RecursionError):
         return None
-    if text.count("[") + text.count("{") > _DEPTH_MAX and _is_deep(document):
+    if text.count("[") + text.count("{") > DOCUMENT_DEPTH_MAX and _is_deep(document):
         return None
     return _without_surrogates(document) if "\\u" in text else document
 
 
-#: That of the core: a deeper message is malformed.
-_DEPTH_MAX = 256
 #: Python reads no integers of more digits from text.
 _DIGITS_MAX = 4300
 _LONG = re.compile(f"[0-9]{{{_DIGITS_MAX + 1}}}")
@@ -185,7 +184,7 @@ def _integer(digits: str) -> int | str:
 
 def _is_deep(document: Any) -> bool:
     level = [document]
-    for _ in range(_DEPTH_MAX):
+    for _ in range(DOCUMENT_DEPTH_MAX):
         containers = [value.values() if isinstance(value, dict) else value for value in level]
         level = [inner for values in containers for inner in values if isinstance(inner, (dict, list))]
         if not level:

@@ -17,10 +17,6 @@ from quire._errors import LimitExceededError
 #: journal that are open for a short time while they are created, archived or read.
 SERVER_FILES: Final = 32
 
-#: Connections that other instances may have to a server, in addition to one for each destination
-#: (`ACCEPTED_MAX` in `crates/quire-broker/src/links/mod.rs`).
-LINKS_ACCEPTED: Final = 64
-
 _T = TypeVar("_T")
 
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, final
+from typing import Any, ClassVar, Literal, Self, final
 
 from quire._arguments import LinkAction
 from quire._errors import QuireError
@@ -15,6 +15,11 @@ from quire.client._records import QuerySpec
 from quire.client._spec import Renewal, Spec
 
 __version__: str
+BOOKMARKS_MAX: int
+CORRELATION_SIZE_MAX: int
+DELAY_MAX_NS: int
+DOCUMENT_DEPTH_MAX: int
+LINKS_ACCEPTED_MAX: int
 
 def before_fork() -> None: ...
 def after_fork_in_parent() -> None: ...
@@ -399,6 +404,17 @@ class Embedded:
 
 @final
 class Engine:
+    CONNECTED: ClassVar[int]
+    RECEIVED: ClassVar[int]
+    WRITABLE: ClassVar[int]
+    NOT_WRITABLE: ClassVar[int]
+    DISCONNECTED: ClassVar[int]
+    SHUTDOWN: ClassVar[int]
+    ADMINISTRATOR_CONNECTED: ClassVar[int]
+    DENIED_CONNECTED: ClassVar[int]
+    LINK_OPENED: ClassVar[int]
+    LINK_NOT_OPENED: ClassVar[int]
+    LINK_ACCEPTED: ClassVar[int]
     def __new__(cls, config: str, on_progress: Callable[[int, int], object] | None = None) -> Engine: ...
     def wake_fd(self) -> int: ...
     def drain_wake(self) -> None: ...

@@ -43,7 +43,9 @@ pub use config::{
 };
 pub use failure::code_of;
 pub use io::{ConnectionId, Event, Input, LeftOutBecause, Level, Output, TransportId};
-pub use links::{Compression, DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
+pub use links::{
+    Compression, DestinationSettings, LINKS_ACCEPTED_MAX, ReplicatedTopic, ReplicationConfig, SyncType,
+};
 pub use maintenance::{Maintenance, MaintenanceDone, MaintenanceJob};
 pub use queues::{
     Expired, QueueChanges, QueueFigures, QueueSettings, QueueStats, StandaloneError, StandaloneQueue,

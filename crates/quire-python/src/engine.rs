@@ -28,19 +28,6 @@ use crate::interpreter;
 use crate::journal_reader::{JournalReader, SegmentFields, fields_of};
 use crate::maintenance::{action_of, files_of, link_action};
 
-/// The kinds of events of a turn. `python/quire/server/_server.py` has the same numbers.
-const CONNECTED: u8 = 0;
-const RECEIVED: u8 = 1;
-const WRITABLE: u8 = 2;
-const NOT_WRITABLE: u8 = 3;
-const DISCONNECTED: u8 = 4;
-const SHUTDOWN: u8 = 5;
-const ADMINISTRATOR_CONNECTED: u8 = 6;
-const DENIED_CONNECTED: u8 = 7;
-const LINK_OPENED: u8 = 8;
-const LINK_NOT_OPENED: u8 = 9;
-const LINK_ACCEPTED: u8 = 10;
-
 /// A broker with its journal, without sockets.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Engine {
@@ -86,8 +73,32 @@ pub struct Turn {
     drained: bool,
 }
 
+/// The constants are the kinds of events of a turn.
 #[pymethods]
 impl Engine {
+    #[classattr]
+    const CONNECTED: u8 = 0;
+    #[classattr]
+    const RECEIVED: u8 = 1;
+    #[classattr]
+    const WRITABLE: u8 = 2;
+    #[classattr]
+    const NOT_WRITABLE: u8 = 3;
+    #[classattr]
+    const DISCONNECTED: u8 = 4;
+    #[classattr]
+    const SHUTDOWN: u8 = 5;
+    #[classattr]
+    const ADMINISTRATOR_CONNECTED: u8 = 6;
+    #[classattr]
+    const DENIED_CONNECTED: u8 = 7;
+    #[classattr]
+    const LINK_OPENED: u8 = 8;
+    #[classattr]
+    const LINK_NOT_OPENED: u8 = 9;
+    #[classattr]
+    const LINK_ACCEPTED: u8 = 10;
+
     /// Opens, and recovers, the journal that the configuration names. `on_progress(done_bytes, total_bytes)` is called meanwhile.
     #[new]
     #[pyo3(signature = (config, on_progress=None))]
@@ -343,21 +354,21 @@ fn hand_in(host: &mut Host, (event, connection, bytes): &(u8, u64, PyBackedBytes
     };
     let text = || std::str::from_utf8(bytes).unwrap_or("?");
     host.handle(match *event {
-        LINK_OPENED => {
+        Engine::LINK_OPENED => {
             let destination = bytes.first_chunk().map_or(u32::MAX, |number| u32::from_le_bytes(*number));
             Input::LinkOpened { destination, connection }
         }
         // The number of the event is that of the destination.
-        LINK_NOT_OPENED => Input::LinkNotOpened { destination: connection.0 as u32, reason: text() },
-        LINK_ACCEPTED => Input::LinkAccepted { connection, peer: text() },
-        CONNECTED => connected(Access::Client),
-        ADMINISTRATOR_CONNECTED => connected(Access::Administrator),
-        DENIED_CONNECTED => connected(Access::Denied),
-        RECEIVED => Input::Received { connection, bytes },
-        WRITABLE => Input::Writable { connection, writable: true },
-        NOT_WRITABLE => Input::Writable { connection, writable: false },
-        DISCONNECTED => Input::Disconnected { connection },
-        SHUTDOWN => Input::Shutdown,
+        Engine::LINK_NOT_OPENED => Input::LinkNotOpened { destination: connection.0 as u32, reason: text() },
+        Engine::LINK_ACCEPTED => Input::LinkAccepted { connection, peer: text() },
+        Engine::CONNECTED => connected(Access::Client),
+        Engine::ADMINISTRATOR_CONNECTED => connected(Access::Administrator),
+        Engine::DENIED_CONNECTED => connected(Access::Denied),
+        Engine::RECEIVED => Input::Received { connection, bytes },
+        Engine::WRITABLE => Input::Writable { connection, writable: true },
+        Engine::NOT_WRITABLE => Input::Writable { connection, writable: false },
+        Engine::DISCONNECTED => Input::Disconnected { connection },
+        Engine::SHUTDOWN => Input::Shutdown,
         _ => return,
     });
 }

@@ -19,27 +19,15 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final, Unpack, cast
 
-from quire import _quire
 from quire._arguments import check_type, suggests
 from quire._errors import ConfigError, DisconnectedError, QuireError
-from quire._process import LINKS_ACCEPTED, connections_max, start_thread, with_threads, without_open_files
+from quire._process import connections_max, start_thread, with_threads, without_open_files
+from quire._quire import LINKS_ACCEPTED_MAX, Engine
 from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
 from quire.config import Address, Config
 from quire.journal._journal import ServerJournal
 from quire.server._maintenance import listen_locally, user_of
 from quire.server._replication import ServerReplication
-
-_CONNECTED: Final = 0
-_RECEIVED: Final = 1
-_WRITABLE: Final = 2
-_NOT_WRITABLE: Final = 3
-_DISCONNECTED: Final = 4
-_SHUTDOWN: Final = 5
-_ADMINISTRATOR_CONNECTED: Final = 6
-_DENIED_CONNECTED: Final = 7
-_LINK_OPENED: Final = 8
-_LINK_NOT_OPENED: Final = 9
-_LINK_ACCEPTED: Final = 10
 
 #: Bytes that may wait in a connection's transport before the core pauses its replays, and the mark at which it
 #: continues. The loop writes as much of them at once as the system takes, and a publish waits for that: with
@@ -86,7 +74,7 @@ class Server:
             raise ConfigError(reason, key="config")
         self.config: Config = config if config is not None else Config()
         self._on_progress = on_progress
-        self._engine: _quire.Engine | None = None
+        self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connections: dict[int, _Connection] = {}
         self._last_connection = 0
@@ -160,7 +148,7 @@ class Server:
         return ServerReplication(self._running_engine, self._replication_address)
 
     @property
-    def _running_engine(self) -> _quire.Engine:
+    def _running_engine(self) -> Engine:
         if self._engine is None:
             raise DisconnectedError("the server is not running", code="not_running")
         return self._engine
@@ -277,7 +265,7 @@ class Server:
         if self._broken is not None:
             raise self._broken
 
-    async def _open_engine(self, connections_max: int) -> _quire.Engine:
+    async def _open_engine(self, connections_max: int) -> Engine:
         """Opens the journal and recovers it, on another thread."""
         assert self._loop is not None
         loop = self._loop
@@ -287,7 +275,7 @@ class Server:
             config = self.config.to_core(max_connections=connections_max)
             return await with_threads(
                 "opening the journal",
-                lambda: loop.run_in_executor(executor, _quire.Engine, config, self._on_progress),
+                lambda: loop.run_in_executor(executor, Engine, config, self._on_progress),
             )
         except ConfigError as error:
             raise self.config.placed(error) from None
@@ -328,9 +316,9 @@ class Server:
             async with asyncio.timeout(LINK_TIMEOUT):
                 await self._loop.create_connection(lambda: _Link(self, destination), target.host, target.port)
         except TimeoutError:
-            self._event(_LINK_NOT_OPENED, destination, f"{address}: no answer".encode())
+            self._event(Engine.LINK_NOT_OPENED, destination, f"{address}: no answer".encode())
         except OSError as error:
-            self._event(_LINK_NOT_OPENED, destination, f"{address}: {error.strerror or error}".encode())
+            self._event(Engine.LINK_NOT_OPENED, destination, f"{address}: {error.strerror or error}".encode())
 
     async def _listen_locally(self) -> asyncio.AbstractServer | None:
         """Binds the socket of the administrator; `None` when there can be none. Accepts nothing yet."""
@@ -357,7 +345,7 @@ class Server:
     def _connections_max(self) -> int:
         wanted = sum(transport.max_connections for transport in self.config.transport)
         replication = self.config.replication
-        accepted = 0 if replication.address is None else LINKS_ACCEPTED
+        accepted = 0 if replication.address is None else LINKS_ACCEPTED_MAX
         room = connections_max(wanted, links=accepted + len(replication.destination))
         if room < wanted:
             _log.info(
@@ -381,7 +369,7 @@ class Server:
     async def _shut_down(self) -> None:
         assert self._drained is not None
         if self._broken is None:
-            self._event(_SHUTDOWN, 0)
+            self._event(Engine.SHUTDOWN, 0)
             try:
                 async with asyncio.timeout(STOP_TIMEOUT):
                     await self._drained.wait()
@@ -476,7 +464,7 @@ class Server:
 
     def _disconnected(self, number: int) -> None:
         self._connections.pop(number, None)
-        self._event(_DISCONNECTED, number)
+        self._event(Engine.DISCONNECTED, number)
 
 
 class _Connection(asyncio.Protocol):
@@ -513,13 +501,16 @@ class _Connection(asyncio.Protocol):
         if self._is_local:
             user = user_of(self.transport.get_extra_info("socket").fileno())
             is_administrator = user in (0, os.geteuid())
-            return _ADMINISTRATOR_CONNECTED if is_administrator else _DENIED_CONNECTED, f"local user {user}"
+            return (
+                Engine.ADMINISTRATOR_CONNECTED if is_administrator else Engine.DENIED_CONNECTED,
+                f"local user {user}",
+            )
         peer = self.transport.get_extra_info("peername")
-        return _CONNECTED, f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "?"
+        return Engine.CONNECTED, f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "?"
 
     def data_received(self, data: bytes) -> None:
         server = self._server
-        server._event(_RECEIVED, self._number, data)
+        server._event(Engine.RECEIVED, self._number, data)
         if self._turn != server._turns:
             self._turn, self._turn_size = server._turns, 0
         self._turn_size += len(data)
@@ -528,10 +519,10 @@ class _Connection(asyncio.Protocol):
             server._read_enough.append(self)
 
     def pause_writing(self) -> None:
-        self._server._event(_NOT_WRITABLE, self._number)
+        self._server._event(Engine.NOT_WRITABLE, self._number)
 
     def resume_writing(self) -> None:
-        self._server._event(_WRITABLE, self._number)
+        self._server._event(Engine.WRITABLE, self._number)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server._disconnected(self._number)
@@ -573,9 +564,9 @@ class _Link(_Connection):
 
     def _introduce(self) -> None:
         if self._destination is None:
-            self._server._event(_LINK_ACCEPTED, self._number, self._who()[1].encode())
+            self._server._event(Engine.LINK_ACCEPTED, self._number, self._who()[1].encode())
         else:
-            self._server._event(_LINK_OPENED, self._number, self._destination.to_bytes(4, "little"))
+            self._server._event(Engine.LINK_OPENED, self._number, self._destination.to_bytes(4, "little"))
 
 
 #: Servers that accept connections, or may.

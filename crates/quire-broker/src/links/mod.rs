@@ -59,8 +59,9 @@ const START_MAX: Duration = Duration::from_secs(5);
 /// Topics that one `hello` names, at most. Those beyond are checked when their records arrive.
 const OFFERED_MAX: usize = 10_000;
 
-/// Connections that other instances have made, at most: more than an instance has sources. `quire._process` reserves open files for them.
-const ACCEPTED_MAX: usize = 64;
+/// Connections that other instances have made, at most: more than an instance has sources. The driver
+/// reserves open files for them.
+pub const LINKS_ACCEPTED_MAX: usize = 64;
 
 /// The links of the instance.
 pub(crate) struct Links {
@@ -133,7 +134,7 @@ impl Links {
 
     /// Another instance has connected.
     pub(crate) fn accepted(&mut self, cx: &mut Context, connection: ConnectionId, peer: &str) {
-        if self.connections.len() >= ACCEPTED_MAX + self.definitions.len() {
+        if self.connections.len() >= LINKS_ACCEPTED_MAX + self.definitions.len() {
             let reason =
                 format!("{} connections of other instances are open already", self.connections.len());
             cx.outputs.push_back(Output::Log(Event::LinkRefused { source: peer.to_owned(), reason }));
