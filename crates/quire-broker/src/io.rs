@@ -59,7 +59,7 @@ pub enum Input<'a> {
     Admin {
         /// The driver's number for it, which the reply echoes.
         ticket: u64,
-        /// What is to be done.
+        /// The action to take.
         command: AdminCommand,
     },
     /// [`Output::OpenLink`] was carried out.

@@ -19,7 +19,7 @@ use crate::context::Shutdown;
 use quire_command::Code;
 use quire_types::Files;
 
-/// What is to be done with which full journal files.
+/// The actions on full journal files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Maintenance {
     /// What is done.

@@ -39,7 +39,7 @@ pub(crate) trait LogConsumer {
     /// Takes a record: the one after [`Log::served`](super::context::Log::served).
     fn on_record(&mut self, cx: &mut Context, topic: TopicId, record: &Record<'_>) -> Consumed;
 
-    /// [`Log::served`](super::context::Log::served) has come to a stop, or to the end of what is handed on in this turn.
+    /// [`Log::served`](super::context::Log::served) has stopped, or has reached the end of what is delivered in this turn.
     fn on_reached(&mut self, _cx: &mut Context) {}
 
     /// The records of this batch were handed on.

@@ -146,7 +146,7 @@ impl Bookmarks {
         }
     }
 
-    /// A subscription has come to the end of its range.
+    /// A subscription has reached the end of its range.
     pub(crate) fn end_range(&mut self, cx: &mut Context, id: SubscriptionId) {
         self.detach_bookmark(cx, id);
         let subscription = cx.subscription(id);

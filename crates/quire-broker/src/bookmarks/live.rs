@@ -73,7 +73,7 @@ impl Bookmarks {
             let stage = cx.subscriptions.get(id).and_then(|s| Some(&s.progress()?.stage));
             match stage {
                 Some(Source::Tailing | Source::SwitchingToLive(_)) => self.reach(cx, id, served),
-                // It comes to its goals elsewhere, and back here if it has not passed them then.
+                // It reaches its goals elsewhere, and returns here if it has not passed them then.
                 _ => drop(self.awaiting.remove(&id)),
             }
         }

@@ -44,7 +44,7 @@ const INLINE_RECORDS_MAX: u64 = 256;
 /// the next publish arrives. A sync that waits for 256 KiB of reads takes half a millisecond.
 const CHUNK_SIZE_THROTTLED: usize = 64 * 1024;
 
-/// For so long another lone publish is expected. Then the chunks grow again, twice as large with each that goes whole.
+/// How long another single publish is expected. Then the chunks grow again, twice as large with each that goes whole.
 const THROTTLE_TIME: Duration = Duration::from_millis(100);
 
 /// Reads on the loop in one turn.
@@ -198,7 +198,7 @@ impl Bookmarks {
             pace.rest();
         }
         if let Some(progress) = cx.subscription(subscription).progress_mut() {
-            // The replay may not have come to the place where the subscription joined it.
+            // The replay may not have reached the place where the subscription joined it.
             progress.after = progress.after.max(after);
             progress.pace = pace;
         }
@@ -540,7 +540,7 @@ impl Bookmarks {
         }
     }
 
-    /// A subscription has come to `reached`: sends its `completed` acknowledgement if that is owed, and ends it if it ends there.
+    /// A subscription has reached `reached`: sends its `completed` acknowledgement if that is owed, and ends it if it ends there.
     pub(crate) fn reach(&mut self, cx: &mut Context, id: SubscriptionId, reached: Position) {
         let Some(subscription) = cx.subscriptions.get_mut(id) else { return };
         let (session, number) = (subscription.session, subscription.number);

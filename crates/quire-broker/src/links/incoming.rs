@@ -653,7 +653,7 @@ impl Incoming {
         cx.wants_turn = true;
     }
 
-    /// The connection is of no use any more.
+    /// The connection cannot be used any more.
     pub(super) fn break_off(&mut self, cx: &mut Context, reason: &str) {
         self.end(cx, reason);
         (self.state, self.input, self.taken_size) = (State::Broken, Vec::new(), 0);

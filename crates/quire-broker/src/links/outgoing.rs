@@ -93,7 +93,7 @@ pub(super) struct Outgoing {
     runs: VecDeque<Run>,
     /// The number of the read under way.
     reading: Option<u64>,
-    /// Publishes go first: nothing is read until then.
+    /// Publishes have precedence: nothing is read until then.
     yields_until: Option<Instant>,
     greeted: Position,
     scanned: Position,
@@ -269,7 +269,7 @@ impl Outgoing {
         (self.resume_from, self.mark) = (start_of_log(cx), None);
     }
 
-    /// What is to be saved for the next run.
+    /// The state to save for the next run.
     pub(super) fn place(&self) -> Place {
         Place { resume_from: self.resume_from, mark: self.mark, instance: self.known.clone() }
     }

@@ -72,7 +72,7 @@ impl Saving {
         self.file.read()
     }
 
-    /// Forgets queues that are there no longer. The log ends at `end`.
+    /// Forgets queues that no longer exist. The log ends at `end`.
     pub fn clear(&self, end: Position) -> Result<(), JournalError> {
         self.file.clear(end)
     }

@@ -182,7 +182,7 @@ impl QueuePointsFile {
         }
     }
 
-    /// Forgets queues that are there no longer, so that the log need not be kept for them. The log ends at `end`.
+    /// Forgets queues that no longer exist, so that the log need not be kept for them. The log ends at `end`.
     ///
     /// # Errors
     /// What the system refuses.

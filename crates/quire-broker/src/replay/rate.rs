@@ -1,6 +1,6 @@
 //! The pace of a replay: the fastest rate of its messages (docs/replay.md).
 //!
-//! Every message has an instant before which it does not go. It follows from when the one before it was due, so that an error does not
+//! Every message has an instant before which it is not sent. It follows from when the one before it was due, so that an error does not
 //! add up: a timer that fires late, or a read that takes long, is made up for. What is *not* made up for is time in which the server
 //! could not have sent anything: then the pace begins again.
 

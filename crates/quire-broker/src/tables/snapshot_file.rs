@@ -47,7 +47,7 @@ impl SnapshotFile {
         for section in &mut self.sections {
             let stamp = match known {
                 Some((position, stamp)) if position == section.position => stamp,
-                // The log has lost the record again: the snapshot is of no use.
+                // The log has lost the record again: the snapshot cannot be used.
                 _ => match stamp_of(&self.reader, section.position) {
                     Some(stamp) => stamp,
                     None => return Ok(()),
