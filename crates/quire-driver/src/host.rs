@@ -92,7 +92,7 @@ impl Host {
     /// is read back.
     ///
     /// # Errors
-    /// A bad configuration, a journal that is locked or damaged, or no thread to be had.
+    /// A bad configuration, a journal that is locked or damaged, or no thread available.
     pub fn open(
         config: BrokerConfig,
         wake: Wake,

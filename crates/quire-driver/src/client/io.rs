@@ -193,7 +193,7 @@ pub(super) fn run(shared: &Shared, links: &[Link], asker: &Asker) {
     }
 }
 
-/// The connection is of no use any more.
+/// The connection cannot be used any more.
 fn lose(shared: &Shared, wire: &mut Option<Wire>, reason: String) {
     if let Some(mut wire) = wire.take() {
         wire.leave(shared);
@@ -449,7 +449,7 @@ fn read_count(may_read: bool) -> usize {
 /// read.
 ///
 /// # Errors
-/// The connection is of no use any more: the reason.
+/// The connection cannot be used any more: the reason.
 fn turn(
     shared: &Shared,
     wire: &mut Wire,
@@ -495,7 +495,7 @@ fn turn(
 /// Reads once. Gives the number of bytes.
 ///
 /// # Errors
-/// The connection is of no use any more: the reason.
+/// The connection cannot be used any more: the reason.
 fn receive(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> Result<usize, String> {
     let Some(size) = wire.read(scratch)? else { return Ok(0) };
     let bytes = Bytes::copy_from_slice(&scratch[..size]);

@@ -42,7 +42,7 @@ struct QueueState {
 /// The end of a replay, or of the result of a query.
 struct Completed {
     number: u32,
-    /// How many messages had come to the queue by then.
+    /// How many messages had reached the queue by then.
     behind: u64,
     /// Whether [`Queue::handed`] gave it.
     is_passed: bool,
@@ -55,7 +55,7 @@ struct Completed {
 /// The end of a subscription.
 struct Ended {
     failure: Option<Failure>,
-    /// How many messages had come to the queue by then.
+    /// How many messages had reached the queue by then.
     behind: u64,
     /// Whether [`Queue::take_passed`] gave it.
     is_passed: bool,
