@@ -98,7 +98,7 @@ pub enum JournalError {
         /// The directory that files of this journal were archived to last, if any were.
         archive: Option<PathBuf>,
     },
-    /// The records that a cursor would give next were removed, on purpose, before it came to them.
+    /// The records that a cursor would give next were removed, on purpose, before it reached them.
     #[error(
         "{}: the records after position {after} were removed from the journal before they were read; read on from the first that is left",
         directory.display()
