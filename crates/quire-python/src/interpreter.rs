@@ -37,7 +37,7 @@ pub fn wait<T: Send>(
 }
 
 /// Runs work that reports its progress outside of the interpreter, and passes the reports to `on_progress(done, total)`. An exception of
-/// `on_progress`, such as that of Ctrl-C, is raised at the end, because a half-recovered journal is of no use.
+/// `on_progress`, such as that of Ctrl-C, is raised at the end, because a half-recovered journal cannot be used.
 pub fn with_progress<T: Send>(
     py: Python<'_>,
     on_progress: Option<Py<PyAny>>,
