@@ -125,7 +125,7 @@ pub enum SnapshotState {
         rows: u64,
     },
     /// The snapshot ended without all rows, because changes were faster than it. The scan is
-    /// closed. The bytes are of no use.
+    /// closed. The bytes cannot be used.
     TooManyCopies,
 }
 
@@ -326,7 +326,7 @@ impl SnapshotReader {
     /// Takes the next bytes. Returns the blocks that are whole now.
     ///
     /// # Errors
-    /// [`BadSnapshot`]. The reader is of no use after it, and the blocks before it are of an
+    /// [`BadSnapshot`]. The reader cannot be used after it, and the blocks before it are of an
     /// incomplete state.
     pub fn read(&mut self, bytes: &[u8]) -> Result<SnapshotBlocks, BadSnapshot> {
         self.room(bytes.len()).copy_from_slice(bytes);

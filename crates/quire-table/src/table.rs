@@ -314,7 +314,7 @@ impl Table {
     /// last [`restore`](Self::restore).
     ///
     /// # Errors
-    /// [`BadSnapshot::SameKey`]: two rows have the same key. The table is of no use then.
+    /// [`BadSnapshot::SameKey`]: two rows have the same key. The table cannot be used then.
     pub fn finish_restore(&mut self) -> Result<(), BadSnapshot> {
         self.indexes.finish_restore();
         if let Some(by_key) = &mut self.by_key {
