@@ -48,7 +48,7 @@ class Archived:
     #: Batches in which they were.
     batches: int
     target: str
-    #: Positions that were removed from the journal before a run came to them, and are missing in the archive.
+    #: Positions that were removed from the journal before a run reached them, and are missing in the archive.
     lost: int = 0
 
 

@@ -1,7 +1,7 @@
 """The jar with the source on the JVM, and the choice between it and the source in Python.
 
 In a session that has the jar, Spark finds the class `quire.DefaultSource` in it before it looks for a source in
-Python. So whatever comes to the Python source is either meant for it, or the session has no jar.
+Python. So a read that reaches the Python source is either meant for it, or the session has no jar.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def found() -> Path | None:
 
 
 def check_choice(options: Mapping[str, str]) -> None:
-    """Checks the option `reader` of a read that came to the Python source. `ConfigError` when it asks for the other one.
+    """Checks the option `reader` of a read that reached the Python source. `ConfigError` when it asks for the other one.
 
     Without the option, and where the jar would help, it is logged once for a session that there is a faster source.
     """

@@ -28,7 +28,7 @@ class LastValues:
     keys: int
     #: The Parquet data set with the table as it is now.
     path: str
-    #: Positions that were removed from the journal before a run came to them: no value is from there.
+    #: Positions that were removed from the journal before a run reached them: no value is from there.
     lost: int = 0
 
 

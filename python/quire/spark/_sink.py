@@ -213,7 +213,7 @@ def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType, options: WriteOp
 
 
 def _publish(options: WriteOptions, sink: str, batch: StagedBatch, parts: Sequence[Part], first: int) -> None:
-    """Brings a batch into the log; harmless when it is there, wholly or in part."""
+    """Brings a batch into the log; harmless when all or a part of it is there."""
     if batch.is_done:
         batch.discard_parts()
         return

@@ -108,7 +108,7 @@ class Cluster:
             destinations = [
                 {
                     "topic": _topics(settings),
-                    # A message can come to a third instance on two paths (docs/replication.md, "What is sent").
+                    # A message can reach a third instance on two paths (docs/replication.md, "What is sent").
                     "pass_through": [".*"] if n > 2 else [],
                     **link,
                     "name": names[other],
