@@ -74,7 +74,7 @@ def check_arguments(command: Callable[..., Any], bound: inspect.BoundArguments) 
     for name, value in bound.arguments.items():
         is_option = _is_option(bound, name)
         if value == "" and name not in _MAY_BE_EMPTY:
-            # Mostly a variable of the shell without a value. It must not select another server, or for every message.
+            # Mostly a variable of the shell without a value. It must not select another server, or every message.
             key = f"--{name.strip('_').replace('_', '-')}" if is_option else name.upper()
             raise ConfigError("the value is empty", key=key)
         if is_option or name == "source" or not isinstance(value, (str, Path)):

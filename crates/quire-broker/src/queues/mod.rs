@@ -138,7 +138,7 @@ pub(super) struct QueueService {
     snapshots: Snapshots,
     /// Where the fetches under way begin.
     fetching: Vec<Position>,
-    /// The changes to log for each queue, and the queues of which something is.
+    /// The changes to log for each queue, and the queues that have some.
     writers: Vec<ChangesWriter>,
     to_log: Vec<QueueId>,
     lease_log: LeaseLog,

@@ -161,7 +161,7 @@ impl Broker {
         let Some(end) = plan.range.as_ref().and_then(|range| range.end) else {
             return self.enter_subscription(id, plan, Some((after, None)));
         };
-        // It may have been recorded since it was looked for, and the pass has missed it then. To look again takes microseconds.
+        // It may have been recorded since it was looked for, and then the pass is already beyond it. To look again takes microseconds.
         let until = match found
             .map_or_else(|| end.locate(&self.cx.log.reader, plan.log_end), |until| Ok(Some(until)))
         {
