@@ -4,13 +4,13 @@ use quire_journal::SegmentInfo;
 use serde_json::json;
 
 use super::context::Context;
-use super::maintenance::Maintenance;
-use super::queues::{QueueChanges, QueueFigures, QueueSettings};
+use super::journal_files::Maintenance;
 use super::reply::Refused;
 use super::stats::{
-    ConnectionStats, Page, ReplicationStats, ServerStats, Stats, SubscriptionStats, TopicStats,
+    ConnectionStats, Page, QueueFigures, ReplicationStats, ServerStats, Stats, SubscriptionStats, TopicStats,
 };
 use super::{Access, ConnectionId, Output};
+use crate::config::queues::{QueueChanges, QueueSettings};
 use crate::session::{Phase, SessionId};
 use quire_command::{Ack, AckKind, Code, LinkAction, Maintain, Reply, Subject};
 

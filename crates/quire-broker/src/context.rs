@@ -15,7 +15,6 @@ use slotmap::SlotMap;
 
 use super::BrokerConfig;
 use super::io::{Event, Output};
-use super::links::{Definition, SyncType};
 use super::log::Log;
 use super::replicated::Replicated;
 use super::send::Buffers;
@@ -23,6 +22,7 @@ use super::sessions::Sessions;
 use super::slice::Slices;
 use super::timer::Timers;
 use super::work::Work;
+use crate::config::links::{Definition, SyncType};
 use crate::session::KeptBuffers;
 use crate::stats::{PAGE_COUNT_MAX, Page, SubscriptionStats, TopicStats};
 use crate::subscription::{Replaced, ServedBy, Subscription, SubscriptionId};

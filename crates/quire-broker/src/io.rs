@@ -10,7 +10,7 @@ use quire_journal::{Action, Bookmark};
 
 use super::access::Access;
 use super::admin::{AdminCommand, AdminReply};
-use super::maintenance::{MaintenanceDone, MaintenanceJob};
+use super::journal_files::{MaintenanceDone, MaintenanceJob};
 use super::work::{ReadDone, ReadRequest};
 use quire_command::Code;
 use quire_queue::Reasons;

@@ -11,6 +11,7 @@ mod context;
 mod failure;
 mod ids;
 mod io;
+mod journal_files;
 mod links;
 mod log;
 mod maintenance;
@@ -37,27 +38,23 @@ mod work;
 pub use access::Access;
 pub use admin::{AdminCommand, AdminReply};
 pub use broker::Broker;
+pub use config::links::{Compression, DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
+pub use config::queues::{QueueChanges, QueueSettings};
+pub use config::tables::{HistorySettings, SowTopicSettings, TableDurability, TableExpiration};
 pub use config::{
     BrokerConfig, ByClients, ConfigError, Durability, Limits, MaintenanceConfig, OpenError, RecordedTopic,
     TransactionLogConfig, TransportConfig,
 };
 pub use failure::code_of;
 pub use io::{ConnectionId, Event, Input, LeftOutBecause, Level, Output, TransportId};
-pub use links::{
-    Compression, DestinationSettings, LINKS_ACCEPTED_MAX, ReplicatedTopic, ReplicationConfig, SyncType,
-};
-pub use maintenance::{Maintenance, MaintenanceDone, MaintenanceJob};
-pub use queues::{
-    Expired, QueueChanges, QueueFigures, QueueSettings, QueueStats, StandaloneError, StandaloneQueue,
-};
+pub use journal_files::{Maintenance, MaintenanceDone, MaintenanceJob};
+pub use links::LINKS_ACCEPTED_MAX;
+pub use queues::{Expired, StandaloneError, StandaloneQueue};
 pub use slice::Stopwatch;
 pub use stats::{
-    ConnectionStats, DestinationStats, Page, ReplicationStats, ServerStats, SourceStats, Stats,
-    SubscriptionStats, TableFigures, TopicStats,
+    ConnectionStats, DestinationStats, Page, QueueFigures, QueueStats, ReplicationStats, ServerStats,
+    SourceStats, Stats, SubscriptionStats, TableFigures, TopicStats,
 };
-pub use tables::{
-    HistorySettings, MakePart, SnapshotPart, SnapshotParts, SnapshotSteps, SowTopicSettings, TableDurability,
-    TableExpiration,
-};
+pub use tables::{MakePart, SnapshotPart, SnapshotParts, SnapshotSteps};
 pub(crate) use timer::Timer;
 pub use work::{ReadDone, ReadRequest, ReadTicket};

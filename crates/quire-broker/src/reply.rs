@@ -1,11 +1,14 @@
 //! Answers to commands (protocol.md, `ack`).
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use super::context::Context;
 use super::failure::Failure;
-use crate::publishers::Refusal;
 use crate::session::SessionId;
 use quire_command::{Ack, AckKind, Acks, Code, FailureScope, Reply};
 use quire_expression::filter::FilterError;
+use quire_expression::topic::TopicError;
 
 /// Why a command is refused. The fault of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,4 +133,62 @@ pub(crate) fn not_last_value(topic: &str, is_container: bool) -> Refused {
         format!("the topic {topic:?} keeps no last values")
     };
     Refused::new(Code::NotLastValue, reason)
+}
+
+/// Why one publish was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    BadTopic(TopicError),
+    TooManyTopics,
+    /// The topic is validated, and the message is not well formed.
+    BadMessage(String),
+    /// No entry of the transaction log names this topic.
+    NotRecorded(Arc<str>),
+    /// The message has a delay, and no queue takes messages from this topic.
+    NoQueue(Arc<str>),
+    /// The delay is longer than [`DELAY_MAX_NS`](quire_types::DELAY_MAX_NS).
+    DelayTooLong,
+    /// The message has a key, and its topic keeps no last values.
+    NotLastValue(Arc<str>),
+    /// The topic keeps last values by its pattern, and cannot get a table.
+    NoTable(Refused),
+    /// The journal does not take the message, and takes others.
+    NotAppended(Code, String),
+}
+
+impl Refusal {
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Refusal::NotRecorded(_) => Code::NotJournaled,
+            Refusal::BadTopic(_) => Code::BadTopic,
+            Refusal::BadMessage(_) => Code::BadMessage,
+            Refusal::TooManyTopics => Code::LimitExceeded,
+            Refusal::NoQueue(_) => Code::UnknownQueue,
+            Refusal::DelayTooLong => Code::BadOption,
+            Refusal::NotLastValue(_) => Code::NotLastValue,
+            Refusal::NoTable(refused) => refused.code,
+            Refusal::NotAppended(code, _) => *code,
+        }
+    }
+
+    pub(crate) fn reason(&self) -> Cow<'static, str> {
+        match self {
+            Refusal::BadTopic(error) => error.to_string().into(),
+            Refusal::BadMessage(reason) | Refusal::NotAppended(_, reason) => reason.clone().into(),
+            Refusal::NoTable(refused) => refused.reason.clone().into(),
+            Refusal::TooManyTopics => {
+                "the log has max_topics topics, and this is a new one; raise transaction_log.max_topics of the server".into()
+            }
+            Refusal::NotRecorded(topic) => {
+                format!("the transaction log does not record the topic {topic:?}, so the message was not taken").into()
+            }
+            Refusal::NoQueue(topic) => {
+                format!("the message has a delay, and no queue takes messages from the topic {topic:?}").into()
+            }
+            Refusal::DelayTooLong => "the delay of the message ends more than 10 years from now".into(),
+            Refusal::NotLastValue(topic) => {
+                format!("the message has a key, and the topic {topic:?} keeps no last values").into()
+            }
+        }
+    }
 }

@@ -1,11 +1,12 @@
 //! The figures of a broker, the same for clients, the process of the server and the command line.
 
+use std::collections::BTreeMap;
+
 use quire_types::Timestamp;
 use serde::{Serialize, Serializer};
 
 use super::ConnectionId;
-use super::links::SyncType;
-use super::queues::QueueFigures;
+use crate::config::links::SyncType;
 
 /// Counters since the start, and the current numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -161,6 +162,29 @@ pub struct ServerStats {
     pub unpersisted_bytes: usize,
     /// Whether the journal still takes writes.
     pub journal_failed: bool,
+}
+
+/// The figures of queues by name.
+pub type QueueFigures = BTreeMap<String, QueueStats>;
+
+/// The figures of one queue: those of the engine, and further ones of the broker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct QueueStats {
+    /// The figures of the engine.
+    #[serde(flatten)]
+    pub engine: quire_queue::QueueStats,
+    /// Messages that were published as dead letters.
+    pub dead_letters: u64,
+    /// Its messages are dead letters of a queue: the `dead_letter_topic` of one is among its underlying topics.
+    pub takes_dead_letters: bool,
+    /// The position up to which the queue needs nothing of the log.
+    pub settled: u64,
+    /// Messages that are not acknowledged, and that do not fit the configuration any more.
+    pub left_out: u64,
+    /// Only the holder of a message can settle it.
+    pub strict: bool,
+    /// It was created at run time, not by the configuration.
+    pub created: bool,
 }
 
 /// One topic.

@@ -44,12 +44,13 @@ use quire_journal::{AttributesBuffer, Journal, JournalError, Position, Progress}
 use crate::admin::Requester;
 use crate::bookmarks::Bookmarks;
 use crate::config::Compiled;
+use crate::config::queues::Definition;
 use crate::context::{Context, Shutdown};
 use crate::links::Links;
 use crate::maintenance::MaintenanceService;
 use crate::ordinary::Ordinary;
 use crate::publishers::Publishers;
-use crate::queues::{Definition, QueueService};
+use crate::queues::QueueService;
 use crate::send::Sent;
 use crate::session::{Phase, Session, SessionId};
 use crate::sessions::ADMINISTRATORS_MAX;

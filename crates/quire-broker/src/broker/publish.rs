@@ -22,10 +22,10 @@ use crate::context::Context;
 use crate::failure::code_of;
 use crate::links::{Arrived, LinkRules, SentRecord, Taken};
 use crate::log::Log;
-use crate::publishers::Refusal;
 use crate::queues::DeadLetter;
 use crate::queues::QUEUE_PUBLISHER;
 use crate::replicated::Destinations;
+use crate::reply::Refusal;
 use crate::session::{KnownTopic, Phase, PublisherKey, SessionId};
 use crate::slice::{PASS, WEIGHT_MAX};
 use crate::tables::{Arriving, Keyed, NewRow, Prepared};
@@ -741,8 +741,10 @@ impl Context {
             return Err("its delay is longer than a delay may be".to_owned());
         }
         for Instance { name, group } in record.attributes.path().instances() {
-            crate::links::check_name("an instance of its path", name).map_err(|error| error.to_string())?;
-            crate::links::check_name("a group of its path", group).map_err(|error| error.to_string())?;
+            crate::config::links::check_name("an instance of its path", name)
+                .map_err(|error| error.to_string())?;
+            crate::config::links::check_name("a group of its path", group)
+                .map_err(|error| error.to_string())?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::frame::{Hello, Offered, VERSION};
 use super::key_of;
-use super::settings::{CASCADE, Definition, KEY, MESSAGE_TYPE, REPLICATE, SOW, TXLOG, check_name};
+use crate::config::links::{CASCADE, Definition, KEY, MESSAGE_TYPE, REPLICATE, SOW, TXLOG, check_name};
 use crate::context::Context;
 use quire_types::time::Instant;
 

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use zstd::bulk::{Compressor, Decompressor};
 
 use super::frame::BadFrame;
-use super::settings::Compression;
+use crate::config::links::Compression;
 
 /// A smaller body is not compressed: the bytes that this would spare are not worth the time.
 const BODY_SIZE_MIN: usize = 512;

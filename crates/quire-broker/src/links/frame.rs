@@ -5,7 +5,7 @@
 
 use super::OFFERED_MAX;
 use super::compress::{compress, decompress};
-use super::settings::{CHECKS, Compression};
+use crate::config::links::{CHECKS, Compression};
 use quire_journal::{Attributes, Bookmark, Position, PublisherId, Record, RecordKind};
 
 /// The version of these frames. Both sides must have the same.

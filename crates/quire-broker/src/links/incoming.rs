@@ -17,8 +17,8 @@ use super::frame::{
     FRAME_OVERHEAD_MAX, Frame, Hello, Mark, Records, SentRecord, VERSION, Welcome, announced_size,
     next_frame, take_records,
 };
-use super::settings::{Definition, KEY, SOW};
 use super::{HEARTBEAT, Links, SILENCE_MAX};
+use crate::config::links::{Definition, KEY, SOW};
 use crate::context::Context;
 use crate::io::{ConnectionId, Event, Output};
 use crate::replicated::Destinations;

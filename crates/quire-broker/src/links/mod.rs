@@ -13,8 +13,6 @@ mod incoming;
 mod outgoing;
 mod place;
 mod read;
-mod route;
-mod settings;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,13 +37,12 @@ use quire_expression::topic::TopicSelector;
 use quire_journal::{Bookmark, InstancePath, JournalError, Position, Record};
 use quire_types::time::Instant;
 
+use crate::config::links::{Definition, SyncType};
+use crate::config::route::Route;
 use conflict::Conflict;
 pub(crate) use frame::{Mark, SentRecord};
 pub(crate) use incoming::{Arrived, LinkRules, Taken};
 use read::LinkFound;
-use route::Route;
-pub use settings::{Compression, DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
-pub(crate) use settings::{Definition, check_name};
 
 /// The time without another frame after which a heartbeat is sent.
 const HEARTBEAT: Duration = Duration::from_secs(2);

@@ -6,7 +6,7 @@ use quire_journal::{Cursor, JournalError, Position, Record, RecordKind, Timestam
 use quire_scan::{SCAN_SIZE_MAX, context_of};
 
 use super::frame::{Mark, RecordsWriter};
-use super::settings::{Compression, Definition};
+use crate::config::links::{Compression, Definition};
 use quire_expression::message_type::Arena;
 
 /// Bytes of records in one frame, unless one record has more. The destination works on a whole frame before it looks at its other

@@ -14,9 +14,10 @@ use rustc_hash::FxBuildHasher;
 use slotmap::SlotMap;
 
 use crate::context::Context;
+use crate::reply::Refusal;
 use crate::session::{ACK_BACKLOG_MAX, PublisherKey, SessionId, Stall};
 use crate::{Event, Output};
-pub(crate) use publisher::{NextAck, Publisher, Refusal, Settled};
+pub(crate) use publisher::{NextAck, Publisher, Settled};
 
 /// Disconnected publishers whose highest sequence is above the one in the journal, because their last publishes were not recorded or were
 /// refused. At the limit, the one that disconnected first is forgotten. If it connects again and repeats those publishes, they are taken

@@ -4,16 +4,12 @@
 //! A publisher outlives its connection while any message of it is not persisted. The next connection of that name is only accepted when the
 //! highest sequence that it gets is also on the disk.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ids::SessionId;
 use crate::replicated::Destinations;
-use crate::reply::Refused;
-use quire_command::Code;
-use quire_expression::topic::TopicError;
+use crate::reply::Refusal;
 use quire_journal::{Position, PublisherId};
 use quire_types::time::Instant;
 
@@ -53,27 +49,6 @@ enum PendingAnswer {
     Acknowledge { position: Position, destinations: Destinations, sequence: u64 },
     /// One publish was refused. The refusal is sent after the acknowledgement of the earlier ones.
     Refuse { position: Position, sequence: u64, refusal: Refusal },
-}
-
-/// Why one publish was refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    BadTopic(TopicError),
-    TooManyTopics,
-    /// The topic is validated, and the message is not well formed.
-    BadMessage(String),
-    /// No entry of the transaction log names this topic.
-    NotRecorded(Arc<str>),
-    /// The message has a delay, and no queue takes messages from this topic.
-    NoQueue(Arc<str>),
-    /// The delay is longer than [`DELAY_MAX_NS`](quire_types::DELAY_MAX_NS).
-    DelayTooLong,
-    /// The message has a key, and its topic keeps no last values.
-    NotLastValue(Arc<str>),
-    /// The topic keeps last values by its pattern, and cannot get a table.
-    NoTable(Refused),
-    /// The journal does not take the message, and takes others.
-    NotAppended(Code, String),
 }
 
 /// An answer that a publisher can now get.
@@ -328,43 +303,6 @@ impl PendingAnswer {
         match self {
             PendingAnswer::Acknowledge { destinations, .. } => *destinations,
             PendingAnswer::Refuse { .. } => Destinations::NONE,
-        }
-    }
-}
-
-impl Refusal {
-    pub(crate) fn code(&self) -> Code {
-        match self {
-            Refusal::NotRecorded(_) => Code::NotJournaled,
-            Refusal::BadTopic(_) => Code::BadTopic,
-            Refusal::BadMessage(_) => Code::BadMessage,
-            Refusal::TooManyTopics => Code::LimitExceeded,
-            Refusal::NoQueue(_) => Code::UnknownQueue,
-            Refusal::DelayTooLong => Code::BadOption,
-            Refusal::NotLastValue(_) => Code::NotLastValue,
-            Refusal::NoTable(refused) => refused.code,
-            Refusal::NotAppended(code, _) => *code,
-        }
-    }
-
-    pub(crate) fn reason(&self) -> Cow<'static, str> {
-        match self {
-            Refusal::BadTopic(error) => error.to_string().into(),
-            Refusal::BadMessage(reason) | Refusal::NotAppended(_, reason) => reason.clone().into(),
-            Refusal::NoTable(refused) => refused.reason.clone().into(),
-            Refusal::TooManyTopics => {
-                "the log has max_topics topics, and this is a new one; raise transaction_log.max_topics of the server".into()
-            }
-            Refusal::NotRecorded(topic) => {
-                format!("the transaction log does not record the topic {topic:?}, so the message was not taken").into()
-            }
-            Refusal::NoQueue(topic) => {
-                format!("the message has a delay, and no queue takes messages from the topic {topic:?}").into()
-            }
-            Refusal::DelayTooLong => "the delay of the message ends more than 10 years from now".into(),
-            Refusal::NotLastValue(topic) => {
-                format!("the message has a key, and the topic {topic:?} keeps no last values").into()
-            }
         }
     }
 }

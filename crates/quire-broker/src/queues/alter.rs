@@ -13,12 +13,12 @@
 use std::sync::Arc;
 
 use quire_journal::Position;
-use serde_json::{Map, Value};
 
 use super::created::CreatedQueue;
 use super::define::{Begun, Change, Step, bad, check_journal, configured, unknown};
-use super::{Definition, QueueService, QueueSettings};
+use super::{Definition, QueueService};
 use crate::admin::{AdminReply, Requester};
+use crate::config::queues::{QueueChanges, QueueSettings};
 use crate::context::Context;
 use crate::reply::Refused;
 use crate::{ConfigError, Event, Output};
@@ -45,44 +45,12 @@ const ALTERABLE: [&str; 11] = [
 /// in the file with the queues.
 const EARLIER_EXPIRATIONS_MAX: usize = 100;
 
-/// Some settings of a queue, by their keys in [`QueueSettings`]. A key with the value null gets its default.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct QueueChanges(Map<String, Value>);
-
 /// A queue with its new settings.
 pub(super) struct Altered {
     created: CreatedQueue,
     definition: Definition,
     /// The keys that differ.
     keys: Vec<String>,
-}
-
-impl QueueChanges {
-    /// Reads the settings from a JSON object.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for text that is not a JSON object.
-    pub fn from_json(text: &str) -> Result<Self, ConfigError> {
-        serde_json::from_str(text).map(QueueChanges).map_err(|error| ConfigError::of_json(&error))
-    }
-
-    /// The settings with these changes.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for a key that is unknown, or whose value is of the wrong kind.
-    fn applied_to(&self, settings: &QueueSettings) -> Result<QueueSettings, ConfigError> {
-        let defaults = QueueSettings::default().all_keys();
-        let mut changed = settings.clone();
-        for (key, value) in &self.0 {
-            let default = defaults.get(key).filter(|_| value.is_null());
-            let mut all = changed.all_keys();
-            all.insert(key.clone(), default.unwrap_or(value).clone());
-            changed = serde_json::from_value(Value::from(all)).map_err(|error| {
-                ConfigError::new(key.strip_suffix("_ns").unwrap_or(key), error.to_string())
-            })?;
-        }
-        Ok(changed)
-    }
 }
 
 impl Altered {

@@ -255,29 +255,6 @@ impl QueueSettings {
     pub(super) fn check_size(&self) -> Result<(), ConfigError> {
         check_size(&self.to_json())
     }
-
-    /// The settings as [`from_json`](Self::from_json) reads them. Keys that have their defaults are left out, so that an older version
-    /// can read the settings unless they use a newer key.
-    pub fn to_json(&self) -> String {
-        Value::from(self.explicit()).to_string()
-    }
-
-    /// The keys that do not have their defaults.
-    pub(super) fn explicit(&self) -> Map<String, Value> {
-        let defaults = QueueSettings::default().all_keys();
-        let mut all = self.all_keys();
-        all.retain(|key, value| defaults.get(key) != Some(value));
-        all
-    }
-
-    /// Every key, with its value.
-    pub(super) fn all_keys(&self) -> Map<String, Value> {
-        // Texts, numbers and lists of numbers: there is nothing that JSON cannot hold.
-        match serde_json::to_value(self) {
-            Ok(Value::Object(all)) => all,
-            _ => Map::new(),
-        }
-    }
 }
 
 /// Refuses settings as JSON that are too large.

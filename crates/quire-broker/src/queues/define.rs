@@ -22,12 +22,13 @@ use std::path::Path;
 
 use quire_journal::{Journal, JournalError, Position};
 
-use super::alter::{Altered, QueueChanges};
+use super::alter::Altered;
 use super::created::{CreatedQueue, CreatedQueuesFile};
 use super::sidecars::{QueuePoints, QueuePointsFile};
 use super::{Definition, QueueService, QueueSettings};
 use crate::admin::{AdminReply, Requester};
 use crate::config::ConfigErrors;
+use crate::config::queues::QueueChanges;
 use crate::context::Context;
 use crate::failure::code_of;
 use crate::reply::Refused;

@@ -2,13 +2,12 @@
 
 use quire_journal::{Batch, JournalError, Position, Record, RecordKind, Timestamp};
 
-use super::{Definition, QueueService};
+use super::QueueService;
 use crate::context::Context;
 use crate::tail::{Consumed, LogConsumer};
 use crate::topic::TopicId;
-use quire_expression::message_type::Arena;
-use quire_queue::{Entry, Time};
-use quire_scan::context_of;
+
+use quire_queue::Time;
 
 impl LogConsumer for QueueService {
     fn is_following(&self, _: &Context) -> bool {
@@ -55,42 +54,6 @@ impl LogConsumer for QueueService {
         let saved = self.saving.saved.iter().flatten().flatten();
         let left_out = self.left_out.absent().iter().map(|point| &point.settled);
         saved.chain(left_out).min().map(|settled| settled.next())
-    }
-}
-
-impl Definition {
-    /// Whether the record is a message of the queue, its filter apart.
-    pub fn takes(&self, record: &Record<'_>) -> bool {
-        record.kind == RecordKind::Publish
-            && record.message_type == self.message_type.code()
-            && self.selector.matches(record.topic)
-    }
-
-    /// The properties of a message that the engine keeps; `None` when the queue's filter keeps it out.
-    pub fn entry_of(
-        &self,
-        record: &Record<'_>,
-        received: Time,
-        wall: Timestamp,
-        arena: &mut Arena,
-    ) -> Option<Entry> {
-        let delayed_until = record.not_before().map(|end| {
-            // On the clock of the engine, for which it is `now`.
-            let now = received.get() + wall.as_ns().saturating_sub(record.received().as_ns());
-            Time::new(now.saturating_add(end.as_ns()).saturating_sub(wall.as_ns()))
-        });
-        let mut entry =
-            Entry { received, expiration_s: record.expiration_s, delayed_until, ..Entry::default() };
-        if self.filter.is_none() && self.priority.is_none() && self.barrier.is_none() {
-            return Some(entry);
-        }
-        let message = context_of(record, wall)?;
-        if self.filter.as_ref().is_some_and(|filter| !filter.matches_with(&message, arena)) {
-            return None;
-        }
-        entry.priority = self.priority.as_ref().and_then(|priority| priority.of(&message, arena));
-        entry.barrier = self.barrier.as_ref().is_some_and(|barrier| barrier.matches_with(&message, arena));
-        Some(entry)
     }
 }
 

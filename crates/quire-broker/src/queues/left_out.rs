@@ -15,6 +15,7 @@ use super::recover::{Beginning, changes_in};
 use super::sidecars::{QueuePoint, QueuePoints};
 use super::{Definition, QueueService};
 use crate::admin::{AdminReply, Requester};
+use crate::config::queues::Selection;
 use crate::context::Context;
 use crate::io::LeftOutBecause;
 use crate::reply::Refused;
@@ -24,16 +25,6 @@ use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
 use quire_queue::{Change, ChangeKind, Entry, QueueConfig, QueueId, Queues, Reasons, Time};
 use quire_scan::context_of;
-
-/// The settings that decide which messages of the log enter a queue, as they are written.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Selection {
-    pub message_type: String,
-    pub underlying_topic: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub filter: Option<String>,
-}
 
 /// A selection that a queue had, and the end of the log when it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]

@@ -39,7 +39,6 @@ mod names;
 mod notices;
 mod query;
 mod recover;
-mod settings;
 mod settle;
 mod settled;
 mod sidecars;
@@ -57,15 +56,12 @@ use quire_journal::{Journal, JournalError, Position, PublisherId};
 use rustc_hash::FxBuildHasher;
 use slotmap::SecondaryMap;
 
-pub use alter::QueueChanges;
+use crate::config::queues::{Definition, QueueSettings};
 pub(crate) use created::check_size;
 pub(crate) use dead_letter::DeadLetter;
 use define::Defining;
 pub(crate) use define::{Define, FoundQueues};
-pub(crate) use settings::Definition;
-pub use settings::QueueSettings;
 pub use standalone::{Expired, StandaloneError, StandaloneQueue};
-pub use stats::{QueueFigures, QueueStats};
 pub(crate) use subscribe::QueueSubscription;
 pub(crate) use subscribe::Wanted;
 

@@ -5,7 +5,8 @@ use quire_journal::{FoundSidecar, JournalError, Position, SidecarHead, SidecarRe
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::left_out::{LeftOut, Selection};
+use super::left_out::LeftOut;
+use crate::config::queues::Selection;
 
 const POINTS_FILE: &str = "queues.ack";
 const POINTS_NAME: &str = "queues";

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use quire_journal::{Headers, Position, Timestamp};
 use slab::Slab;
 
-use super::settings::{Definition, QueueSettings};
+use super::{Definition, QueueSettings};
 use crate::topic::RecordingRule;
 use crate::{ConfigError, RecordedTopic};
 use quire_expression::filter::{Filter, FilterError, FilterOptions, MessageContext};

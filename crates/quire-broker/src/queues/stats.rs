@@ -1,37 +1,10 @@
 //! The figures of queues (docs/queues.md section 10).
 
-use std::collections::BTreeMap;
-
-use serde::Serialize;
-
 use super::QueueService;
 use crate::context::Context;
-use crate::stats::SubscriptionStats;
+use crate::stats::{QueueFigures, QueueStats, SubscriptionStats};
 use crate::subscription::{ServedBy, SubscriptionId};
 use quire_queue::QueueId;
-
-/// The figures of queues by name.
-pub type QueueFigures = BTreeMap<String, QueueStats>;
-
-/// The figures of one queue: those of the engine, and further ones of the broker.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct QueueStats {
-    /// The figures of the engine.
-    #[serde(flatten)]
-    pub engine: quire_queue::QueueStats,
-    /// Messages that were published as dead letters.
-    pub dead_letters: u64,
-    /// Its messages are dead letters of a queue: the `dead_letter_topic` of one is among its underlying topics.
-    pub takes_dead_letters: bool,
-    /// The position up to which the queue needs nothing of the log.
-    pub settled: u64,
-    /// Messages that are not acknowledged, and that do not fit the configuration any more.
-    pub left_out: u64,
-    /// Only the holder of a message can settle it.
-    pub strict: bool,
-    /// It was created at run time, not by the configuration.
-    pub created: bool,
-}
 
 impl QueueService {
     /// The figures of every queue.

@@ -8,9 +8,9 @@ use quire_journal::Timestamp;
 use quire_table::{MoveKind, PageId, Polled, Row};
 
 use super::plan::RecordsPlan;
-use super::settings::TableDefinition;
 use super::view::{VIEW_EFFORT_MAX, context_of_row};
 use super::{RowChange, State, Tables};
+use crate::config::tables::TableDefinition;
 use crate::context::Context;
 use crate::reply::Refused;
 use crate::subscription::{ServedBy, SubscriptionId, ViewChange};

@@ -31,7 +31,6 @@ mod prepare;
 mod recover;
 mod replace;
 mod scan;
-mod settings;
 mod snapshot_file;
 mod snapshots;
 mod turn;
@@ -49,6 +48,7 @@ use quire_table::{KeyPlace, Moment, PageId, PutOptions, Row, RowError, Spelling,
 use quire_types::time::{Instant, Now};
 use rustc_hash::FxBuildHasher;
 
+use crate::config::tables::{TableDefinition, TableDurability, TableMemory};
 use crate::context::Context;
 use crate::io::{Event, Output};
 use crate::paged::PagedMemory;
@@ -68,9 +68,6 @@ pub(crate) use plan::{RecordsPlan, Wanted};
 pub(crate) use prepare::{Arriving, Prepared};
 pub(crate) use replace::{FormerView, PENDING_CHANGES_MAX};
 use scan::{Scan, Scanning};
-pub(crate) use settings::TableDefinition;
-use settings::TableMemory;
-pub use settings::{HistorySettings, SowTopicSettings, TableDurability, TableExpiration};
 pub use snapshot_file::{MakePart, SnapshotPart, SnapshotParts, SnapshotSteps};
 use snapshots::Snapshots;
 pub(crate) use view::Left;

@@ -3,15 +3,13 @@
 //! [`Tables::prepare`] runs these steps in order, and changes no record: preprocessing, key, enrichment, merge. The intake records, stores
 //! and delivers the message that it gives.
 
-use std::sync::Arc;
-
-use quire_expression::filter::{AssignmentError, Assignments, FilterOptions, MessageContext, Stage};
-use quire_expression::message_type::{self, Arena, MessageType};
+use quire_expression::filter::{Assignments, MessageContext};
+use quire_expression::message_type::{self, Arena};
 use quire_journal::{Headers, Record, Timestamp};
 use quire_table::{Key, KeyPlace, KeyRule, Spelling, Table, check_supplied_key};
 
-use super::settings::TableDefinition;
 use super::{State, Tables};
+use crate::config::tables::TableDefinition;
 use crate::context::Context;
 use crate::topic::TableId;
 use crate::{Event, Output};
@@ -44,44 +42,6 @@ pub(crate) struct Prepared {
     pub place: KeyPlace,
     /// The data with its constructed fields, merged; `None`: the data as it arrived.
     pub data: Option<Vec<u8>>,
-}
-
-/// The lists of constructed fields of a topic.
-pub(crate) struct ConstructedFields {
-    preprocessing: Option<Assignments>,
-    enrichment: Option<Assignments>,
-}
-
-impl ConstructedFields {
-    /// Whether the data changes before the key is generated.
-    pub(super) fn has_preprocessing(&self) -> bool {
-        self.preprocessing.is_some()
-    }
-
-    /// The lists; `None` when both are empty.
-    ///
-    /// # Errors
-    /// The first mistake of each list, with the name of the list.
-    pub(super) fn parse(
-        preprocessing: &[String],
-        enrichment: &[String],
-        message_type: MessageType,
-        options: &FilterOptions,
-    ) -> Result<Option<Arc<Self>>, Vec<(&'static str, AssignmentError)>> {
-        let mut errors = Vec::new();
-        let mut parsed = |name, entries: &[String], stage| {
-            let list = Assignments::parse(entries, message_type, stage, options);
-            let list = list.map_err(|error| errors.push((name, error))).ok();
-            list.filter(|_| !entries.is_empty())
-        };
-        let preprocessing = parsed("preprocessing", preprocessing, Stage::Preprocessing);
-        let enrichment = parsed("enrichment", enrichment, Stage::Enrichment);
-        if !errors.is_empty() {
-            return Err(errors);
-        }
-        let has_fields = preprocessing.is_some() || enrichment.is_some();
-        Ok(has_fields.then(|| Arc::new(ConstructedFields { preprocessing, enrichment })))
-    }
 }
 
 impl Tables {

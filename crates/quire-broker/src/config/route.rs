@@ -58,14 +58,14 @@ impl Route {
     }
 
     /// Whether it sends messages of the topic, apart from their content.
-    pub(super) fn names(&self, topic: &str, message_type: &str) -> bool {
+    pub(crate) fn names(&self, topic: &str, message_type: &str) -> bool {
         self.topics
             .iter()
             .any(|route| route.message_type.name() == message_type && route.selector.matches(topic))
     }
 
     /// Whether it sends on what came from an instance of a group.
-    pub(super) fn passes_on_from(&self, group: &str) -> bool {
+    pub(crate) fn passes_on_from(&self, group: &str) -> bool {
         self.pass_through.iter().any(|pattern| pattern.matches(group))
     }
 

@@ -98,14 +98,14 @@ pub struct ReplicatedTopic {
 }
 
 /// The checks of two configurations against each other, by the names that `exclude_validation` uses.
-pub(super) const CHECKS: [&str; 6] = [TXLOG, MESSAGE_TYPE, SOW, KEY, REPLICATE, CASCADE];
-pub(super) const TXLOG: &str = "txlog";
-pub(super) const MESSAGE_TYPE: &str = "message_type";
-pub(super) const SOW: &str = "sow";
-pub(super) const KEY: &str = "key";
+pub(crate) const CHECKS: [&str; 6] = [TXLOG, MESSAGE_TYPE, SOW, KEY, REPLICATE, CASCADE];
+pub(crate) const TXLOG: &str = "txlog";
+pub(crate) const MESSAGE_TYPE: &str = "message_type";
+pub(crate) const SOW: &str = "sow";
+pub(crate) const KEY: &str = "key";
 /// For sync links only: clients fail over between their ends.
-pub(super) const REPLICATE: &str = "replicate";
-pub(super) const CASCADE: &str = "cascade";
+pub(crate) const REPLICATE: &str = "replicate";
+pub(crate) const CASCADE: &str = "cascade";
 
 /// A destination, compiled.
 #[derive(Debug)]
@@ -124,13 +124,13 @@ impl Definition {
     }
 
     /// The checks that the link leaves out.
-    pub(super) fn excluded(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn excluded(&self) -> impl Iterator<Item = &str> {
         let one_way = (self.settings.sync_type == SyncType::Async).then_some(REPLICATE);
         self.settings.exclude_validation.iter().map(String::as_str).chain(one_way)
     }
 
     /// Whether it is the link to an instance.
-    pub(super) fn leads_to(&self, instance: &str, group: &str) -> bool {
+    pub(crate) fn leads_to(&self, instance: &str, group: &str) -> bool {
         self.settings.name == instance || self.settings.group.as_deref() == Some(group)
     }
 }

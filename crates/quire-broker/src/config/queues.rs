@@ -4,17 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::left_out::Selection;
 use crate::ConfigError;
 use crate::config::ConfigErrors;
 use crate::topic::{QueueRoute, Recording, RecordingRule};
 use quire_expression::filter::{Expression, Filter, FilterOptions, MessageContext};
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
-use quire_queue::{self as queue, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics};
-use quire_scan::Start;
+use quire_journal::{Record, RecordKind, Timestamp};
+use quire_queue::{
+    self as queue, Entry, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics, Time,
+};
+use quire_scan::{Start, context_of};
 
 /// One queue. Every key but `name` and `message_type` may be left out.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -66,6 +68,16 @@ pub struct QueueSettings {
     pub file_backed_metadata: bool,
     /// The journal also records the holders of messages.
     pub record_leases: bool,
+}
+
+/// The settings that decide which messages of the log enter a queue, as they are written.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Selection {
+    pub message_type: String,
+    pub underlying_topic: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
 }
 
 /// A queue whose settings were found good.
@@ -165,6 +177,40 @@ impl Definition {
         keys
     }
 
+    /// Whether the record is a message of the queue, its filter apart.
+    pub fn takes(&self, record: &Record<'_>) -> bool {
+        record.kind == RecordKind::Publish
+            && record.message_type == self.message_type.code()
+            && self.selector.matches(record.topic)
+    }
+
+    /// The properties of a message that the engine keeps; `None` when the queue's filter keeps it out.
+    pub fn entry_of(
+        &self,
+        record: &Record<'_>,
+        received: Time,
+        wall: Timestamp,
+        arena: &mut Arena,
+    ) -> Option<Entry> {
+        let delayed_until = record.not_before().map(|end| {
+            // On the clock of the engine, for which it is `now`.
+            let now = received.get() + wall.as_ns().saturating_sub(record.received().as_ns());
+            Time::new(now.saturating_add(end.as_ns()).saturating_sub(wall.as_ns()))
+        });
+        let mut entry =
+            Entry { received, expiration_s: record.expiration_s, delayed_until, ..Entry::default() };
+        if self.filter.is_none() && self.priority.is_none() && self.barrier.is_none() {
+            return Some(entry);
+        }
+        let message = context_of(record, wall)?;
+        if self.filter.as_ref().is_some_and(|filter| !filter.matches_with(&message, arena)) {
+            return None;
+        }
+        entry.priority = self.priority.as_ref().and_then(|priority| priority.of(&message, arena));
+        entry.barrier = self.barrier.as_ref().is_some_and(|barrier| barrier.matches_with(&message, arena));
+        Some(entry)
+    }
+
     /// The properties of the queue that the table of topics needs.
     pub fn route(&self) -> QueueRoute {
         let Definition { name, message_type, selector, publish_target, .. } = self;
@@ -189,7 +235,62 @@ impl Priority {
     }
 }
 
+/// Some settings of a queue, by their keys in [`QueueSettings`]. A key with the value null gets its default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QueueChanges(Map<String, Value>);
+
+impl QueueChanges {
+    /// Reads the settings from a JSON object.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for text that is not a JSON object.
+    pub fn from_json(text: &str) -> Result<Self, ConfigError> {
+        serde_json::from_str(text).map(QueueChanges).map_err(|error| ConfigError::of_json(&error))
+    }
+
+    /// The settings with these changes.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a key that is unknown, or whose value is of the wrong kind.
+    pub(crate) fn applied_to(&self, settings: &QueueSettings) -> Result<QueueSettings, ConfigError> {
+        let defaults = QueueSettings::default().all_keys();
+        let mut changed = settings.clone();
+        for (key, value) in &self.0 {
+            let default = defaults.get(key).filter(|_| value.is_null());
+            let mut all = changed.all_keys();
+            all.insert(key.clone(), default.unwrap_or(value).clone());
+            changed = serde_json::from_value(Value::from(all)).map_err(|error| {
+                ConfigError::new(key.strip_suffix("_ns").unwrap_or(key), error.to_string())
+            })?;
+        }
+        Ok(changed)
+    }
+}
+
 impl QueueSettings {
+    /// The settings as [`from_json`](Self::from_json) reads them. Keys that have their defaults are left out, so that an older version
+    /// can read the settings unless they use a newer key.
+    pub fn to_json(&self) -> String {
+        Value::from(self.explicit()).to_string()
+    }
+
+    /// The keys that do not have their defaults.
+    pub(crate) fn explicit(&self) -> Map<String, Value> {
+        let defaults = QueueSettings::default().all_keys();
+        let mut all = self.all_keys();
+        all.retain(|key, value| defaults.get(key) != Some(value));
+        all
+    }
+
+    /// Every key, with its value.
+    fn all_keys(&self) -> Map<String, Value> {
+        // Texts, numbers and lists of numbers: there is nothing that JSON cannot hold.
+        match serde_json::to_value(self) {
+            Ok(Value::Object(all)) => all,
+            _ => Map::new(),
+        }
+    }
+
     /// Reads the settings from a JSON object with the keys of this type.
     ///
     /// # Errors

@@ -1,19 +1,24 @@
 //! The configuration of a broker, as the drivers pass it on: one JSON object, every key of which is checked.
 
+pub(crate) mod links;
+pub(crate) mod queues;
+pub(crate) mod route;
+pub(crate) mod tables;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use quire_journal::{Action, JournalError};
 use serde::Deserialize;
 
-use super::links::{Definition as LinkDefinition, ReplicatedTopic, ReplicationConfig};
-use super::queues::{Definition, QueueSettings};
-use super::tables::{SowTopicSettings, TableDefinition};
-use super::topic::RecordingRule;
+use crate::topic::RecordingRule;
+use links::{Definition as LinkDefinition, ReplicatedTopic, ReplicationConfig};
+use queues::{Definition, QueueSettings};
 use quire_expression::filter::{ClientFacts, FilterOptions, InstanceFacts, similar};
 use quire_expression::message_type::MessageType;
 use quire_expression::topic::TopicSelector;
 use quire_queue::QUEUES_MAX;
+use tables::{SowTopicSettings, TableDefinition};
 
 /// Everything that a broker needs to know before it starts.
 ///

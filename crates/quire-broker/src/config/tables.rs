@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::prepare::ConstructedFields;
 use crate::ConfigError;
 use crate::config::ConfigErrors;
 use crate::paged::PagedMemory;
 use crate::topic::{Recording, RecordingRule};
-use quire_expression::filter::FilterOptions;
+use quire_expression::filter::{AssignmentError, Assignments, FilterOptions, Stage};
 use quire_expression::message_type::{MessageType, Step};
 use quire_expression::topic::{TopicPattern, TopicSelector};
 use quire_journal::Memory;
@@ -199,9 +198,9 @@ impl TableDefinition {
 /// The memory of the records of all topics.
 pub(crate) struct TableMemory {
     /// Of topics that are file-backed.
-    pub(super) paged: PagedMemory,
+    pub(crate) paged: PagedMemory,
     /// Of the others.
-    pub(super) heap: Memory,
+    pub(crate) heap: Memory,
 }
 
 impl TableDefinition {
@@ -250,6 +249,44 @@ impl TableDefinition {
         };
         let config = TableConfig { name: name.to_string(), key, ..self.config.clone() };
         Ok(TableDefinition { name: name.clone(), key_rule, config, pattern: None, ..self.clone() })
+    }
+}
+
+/// The lists of constructed fields of a topic.
+pub(crate) struct ConstructedFields {
+    pub(crate) preprocessing: Option<Assignments>,
+    pub(crate) enrichment: Option<Assignments>,
+}
+
+impl ConstructedFields {
+    /// Whether the data changes before the key is generated.
+    pub(crate) fn has_preprocessing(&self) -> bool {
+        self.preprocessing.is_some()
+    }
+
+    /// The lists; `None` when both are empty.
+    ///
+    /// # Errors
+    /// The first mistake of each list, with the name of the list.
+    pub(crate) fn parse(
+        preprocessing: &[String],
+        enrichment: &[String],
+        message_type: MessageType,
+        options: &FilterOptions,
+    ) -> Result<Option<Arc<Self>>, Vec<(&'static str, AssignmentError)>> {
+        let mut errors = Vec::new();
+        let mut parsed = |name, entries: &[String], stage| {
+            let list = Assignments::parse(entries, message_type, stage, options);
+            let list = list.map_err(|error| errors.push((name, error))).ok();
+            list.filter(|_| !entries.is_empty())
+        };
+        let preprocessing = parsed("preprocessing", preprocessing, Stage::Preprocessing);
+        let enrichment = parsed("enrichment", enrichment, Stage::Enrichment);
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let has_fields = preprocessing.is_some() || enrichment.is_some();
+        Ok(has_fields.then(|| Arc::new(ConstructedFields { preprocessing, enrichment })))
     }
 }
 
