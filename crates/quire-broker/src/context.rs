@@ -207,7 +207,7 @@ impl Context {
         let connection = self.session(session).connection;
         let event =
             Event::SubscriptionEnded { connection, subscription: number, code, reason: reason.to_owned() };
-        self.outputs.push_back(Output::Log(event));
+        self.note(event);
         self.put(session, &Reply::SubscriptionEnded { subscription: number, code, reason });
     }
 
@@ -252,6 +252,11 @@ impl Context {
         let select = self.subscriptions.get(id).and_then(|subscription| subscription.select.as_ref());
         let Some(select) = select else { return data };
         select.apply(message_type, data, &mut self.arena, memory)
+    }
+
+    /// Says that something happened. The driver writes it to the log of the server.
+    pub(crate) fn note(&mut self, event: Event) {
+        self.outputs.push_back(Output::Log(event));
     }
 
     pub(crate) fn subscription(&mut self, id: SubscriptionId) -> &mut Subscription {

@@ -4,7 +4,7 @@ use quire_command::Code;
 use quire_journal::JournalError;
 
 use super::context::Context;
-use super::io::{Event, Output};
+use super::io::Event;
 
 /// Why the journal takes no writes.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ impl Context {
         }
         let failure = Failure { code: code_of(error), reason: error.to_string(), passes: false };
         let event = Event::JournalFailed { code: failure.code, reason: failure.reason.clone() };
-        self.outputs.push_back(Output::Log(event));
+        self.note(event);
         self.log.failure = Some(failure);
         self.log.is_failure_news = true;
         self.wants_turn = true;

@@ -117,10 +117,10 @@ impl MaintenanceService {
             Err(failed) => (taken, Some(failed)),
         };
         if taken > 0 {
-            cx.outputs.push_back(Output::Log(Event::JournalFilesTaken { action, count: taken }));
+            cx.note(Event::JournalFilesTaken { action, count: taken });
         }
         if let Some(Failed { reason, .. }) = failed {
-            cx.outputs.push_back(Output::Log(Event::MaintenanceFailed { action, reason }));
+            cx.note(Event::MaintenanceFailed { action, reason });
         }
         if rule + 1 < self.schedule.rules.len() {
             self.waiting.push_back(Task::Scheduled { rule: rule + 1, taken: 0 });
@@ -204,11 +204,10 @@ fn answer(cx: &mut Context, by: &Requester, what: &Maintenance, MaintenanceDone(
         Err(Failed { code, reason }) => return cx.reply(by, AdminReply::Refused { code, reason }),
     };
     if let (Requester::Client { connection, client_name, .. }, false) = (by, what.dry_run) {
-        let action = what.action;
-        cx.outputs.extend(files.iter().map(|file| {
+        for file in &files {
             let (connection, client_name, path) = (*connection, client_name.clone(), file.path.clone());
-            Output::Log(Event::JournalFileTaken { connection, client_name, action, path })
-        }));
+            cx.note(Event::JournalFileTaken { connection, client_name, action: what.action, path });
+        }
     }
     cx.reply(by, AdminReply::Files(files));
 }

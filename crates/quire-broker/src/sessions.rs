@@ -12,7 +12,7 @@ use slotmap::SlotMap;
 use super::access::Access;
 use super::config::TransportConfig;
 use super::context::Context;
-use super::io::{ConnectionId, Event, Output, TransportId};
+use super::io::{ConnectionId, Event, TransportId};
 use super::timer::Timer;
 use crate::session::{ACK_BACKLOG_MAX, Flush, KeptBytes, Phase, Session, SessionId, Stall};
 use quire_command::{Code, Reply};
@@ -182,7 +182,7 @@ impl Context {
             reason: reason.to_owned(),
         };
         self.sessions.unfinished_size -= unfinished_size;
-        self.outputs.push_back(Output::Log(event));
+        self.note(event);
         self.close_session(id);
     }
 

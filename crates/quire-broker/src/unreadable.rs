@@ -6,8 +6,8 @@ use quire_expression::message_type::Arena;
 use quire_expression::unreadable::Unreadables;
 use quire_types::time::Instant;
 
+use crate::Event;
 use crate::context::Context;
-use crate::{Event, Output};
 
 /// The shortest time between two lines in the log. A line names one message, and says how many there were since the line before.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -46,6 +46,6 @@ impl Context {
         let new_count = count - log.logged_count;
         log.logged_count = count;
         log.next_at = Some(self.now.instant + LOG_INTERVAL);
-        self.outputs.push_back(Output::Log(Event::MessageUnreadable { example, count: new_count }));
+        self.note(Event::MessageUnreadable { example, count: new_count });
     }
 }

@@ -120,8 +120,7 @@ impl Broker {
         let topics = TopicTable::new(rules, routes, Tables::routes(&tables), unreadable.arena());
         let mut cx = Context::new(config, journal, topics, unreadable, TURN_EFFORT_MAX);
         cx.open_links(&links);
-        let warnings = warnings.into_iter().map(|text| Output::Log(Event::ConfigWarning { text }));
-        cx.outputs.extend(warnings);
+        warnings.into_iter().for_each(|text| cx.note(Event::ConfigWarning { text }));
         let mut broker = Broker {
             publishers: Publishers::new(&cx.config.name),
             queues,
@@ -190,7 +189,7 @@ impl Broker {
         self.cx.started.get_or_insert(now.wall);
         self.cx.wants_turn = false;
         if let Some(behind) = self.cx.log.look_at_clock(now) {
-            self.cx.outputs.push_back(Output::Log(Event::ClockBehind { behind }));
+            self.cx.note(Event::ClockBehind { behind });
         }
         let phases = [
             Broker::fire_timers,
@@ -526,7 +525,7 @@ impl Broker {
     fn begin_shutdown(&mut self) {
         if self.cx.shutdown == Shutdown::No {
             self.cx.shutdown = Shutdown::Flushing;
-            self.cx.outputs.push_back(Output::Log(Event::ShuttingDown));
+            self.cx.note(Event::ShuttingDown);
         }
     }
 
@@ -603,7 +602,7 @@ impl Broker {
         let event =
             Event::Disconnected { connection: session.connection, client_name: session.client_name() };
         if session.phase != Phase::Closed {
-            self.cx.outputs.push_back(Output::Log(event));
+            self.cx.note(event);
         }
         self.drop_subscriptions(id);
         self.release(id);

@@ -521,7 +521,7 @@ impl Incoming {
         self.state = State::Open;
         self.link.is_new = true;
         self.send(cx, &Frame::Welcome(welcome));
-        cx.outputs.push_back(Output::Log(event));
+        cx.note(event);
         cx.wants_turn = true;
     }
 
@@ -620,7 +620,7 @@ impl Incoming {
             if !self.link.reported.contains(&bookmark.publisher) {
                 self.link.reported.push(bookmark.publisher);
                 let source = self.name();
-                cx.outputs.push_back(Output::Log(Event::LinkConflict { source, bookmark, is_other }));
+                cx.note(Event::LinkConflict { source, bookmark, is_other });
             }
         }
     }
@@ -648,7 +648,7 @@ impl Incoming {
     /// The link has ended.
     fn ended(&mut self, cx: &mut Context, reason: &str) {
         let event = Event::LinkRefused { source: self.name(), reason: reason.to_owned() };
-        cx.outputs.push_back(Output::Log(event));
+        cx.note(event);
         (self.state, self.link) = (State::Idle, Link::default());
         cx.wants_turn = true;
     }

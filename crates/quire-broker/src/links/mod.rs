@@ -134,7 +134,7 @@ impl Links {
         if self.connections.len() >= LINKS_ACCEPTED_MAX + self.definitions.len() {
             let reason =
                 format!("{} connections of other instances are open already", self.connections.len());
-            cx.outputs.push_back(Output::Log(Event::LinkRefused { source: peer.to_owned(), reason }));
+            cx.note(Event::LinkRefused { source: peer.to_owned(), reason });
             return cx.outputs.push_back(Output::Close { connection });
         }
         let own_links = self.definitions.clone();

@@ -251,7 +251,7 @@ impl Outgoing {
         let (after, first) = (self.resume_from.get(), cx.log.reader.first().get());
         let event = Event::LinkHasGap { destination: self.name(), after, first };
         self.last_error = Some(event.to_string());
-        cx.outputs.push_back(Output::Log(event));
+        cx.note(event);
         if self.definition.settings.sync_type == SyncType::Sync {
             self.by_command = true;
             self.set_downgraded(cx, true, "journal files that it needs were removed");
@@ -306,7 +306,7 @@ impl Outgoing {
                 if self.owes_caught_up && self.scanned >= self.greeted {
                     self.owes_caught_up = false;
                     self.send(cx, connection, &Frame::CaughtUp);
-                    cx.outputs.push_back(Output::Log(Event::LinkCaughtUp { destination: self.name() }));
+                    cx.note(Event::LinkCaughtUp { destination: self.name() });
                 }
                 if self.sent_at + HEARTBEAT <= now {
                     self.send(cx, connection, &Frame::Heartbeat);
@@ -494,7 +494,7 @@ impl Outgoing {
             instance: welcome.instance.to_owned(),
             after: self.scanned.get(),
         };
-        cx.outputs.push_back(Output::Log(event));
+        cx.note(event);
         Some(Greeted {
             instance: welcome.instance.to_owned(),
             started_ns: welcome.started_ns,
@@ -749,7 +749,7 @@ impl Outgoing {
             return;
         }
         self.stop(cx, State::Paused, "a command paused it");
-        cx.outputs.push_back(Output::Log(Event::LinkPaused { destination: self.name(), is_paused: true }));
+        cx.note(Event::LinkPaused { destination: self.name(), is_paused: true });
         cx.wants_turn = true;
     }
 
@@ -766,7 +766,7 @@ impl Outgoing {
         }
         self.failed_passes = 0;
         self.state = State::Waiting(cx.now.instant);
-        cx.outputs.push_back(Output::Log(Event::LinkPaused { destination: self.name(), is_paused: false }));
+        cx.note(Event::LinkPaused { destination: self.name(), is_paused: false });
         cx.wants_turn = true;
     }
 
@@ -795,11 +795,7 @@ impl Outgoing {
         }
         self.is_downgraded = is_downgraded;
         cx.log.replicated.wait_for(self.number, !is_downgraded);
-        cx.outputs.push_back(Output::Log(Event::LinkWaitedFor {
-            destination: self.name(),
-            is_waited_for: !is_downgraded,
-            reason,
-        }));
+        cx.note(Event::LinkWaitedFor { destination: self.name(), is_waited_for: !is_downgraded, reason });
         cx.wants_turn = true;
     }
 
@@ -832,7 +828,7 @@ impl Outgoing {
         let (was_live, was_shared) = (self.is_live(), self.shared.is_some());
         if self.last_error.as_deref() != Some(reason) {
             let event = Event::LinkDown { destination: self.name(), reason: reason.to_owned() };
-            cx.outputs.push_back(Output::Log(event));
+            cx.note(event);
             self.last_error = Some(reason.to_owned());
         }
         self.forget_connection();

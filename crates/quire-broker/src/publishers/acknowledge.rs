@@ -7,7 +7,7 @@ use super::Publishers;
 use crate::failure::{Failure, code_of};
 use crate::publishers::{NextAck, Settled};
 use crate::session::{ACK_BACKLOG_MAX, Phase, PublisherKey, SessionId, Stall};
-use crate::{Event, Output, Timer};
+use crate::{Event, Timer};
 use quire_command::{Ack, AckKind, Acks, Code, FailureScope, Reply};
 
 impl Publishers {
@@ -161,7 +161,7 @@ impl Publishers {
     fn journal_stalled(&mut self, cx: &mut Context, error: &JournalError) {
         let failure = Failure { code: code_of(error), reason: error.to_string(), passes: true };
         let event = Event::JournalStalled { code: failure.code, reason: failure.reason.clone() };
-        cx.outputs.push_back(Output::Log(event));
+        cx.note(event);
         cx.log.failure = Some(failure);
         self.queue_acks();
         for key in self.unsettled() {
@@ -183,7 +183,7 @@ impl Publishers {
     /// nothing more is taken from it: its client sends these publishes again, in their order, on the next connection.
     fn journal_resumed(&mut self, cx: &mut Context) {
         let Some(failure) = cx.log.failure.take() else { return };
-        cx.outputs.push_back(Output::Log(Event::JournalResumed));
+        cx.note(Event::JournalResumed);
         let notified = cx.sessions.all.iter().filter(|(_, session)| session.knows_of_failure);
         let notified: Vec<_> = notified.map(|(id, _)| id).collect();
         for id in notified {

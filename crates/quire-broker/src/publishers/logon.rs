@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Publishers;
 use crate::context::Context;
 use crate::session::{Identity, Phase, Principal, SessionId, Stall};
-use crate::{Event, Output, Timer};
+use crate::{Event, Timer};
 use quire_command::{Code, LoggedOn, Logon, Reply};
 
 impl Publishers {
@@ -83,7 +83,7 @@ impl Publishers {
         session.phase = Phase::Open;
         let event =
             Event::LoggedOn { connection: session.connection, peer: session.peer.to_string(), client_name };
-        cx.outputs.push_back(Output::Log(event));
+        cx.note(event);
         cx.put(id, &Reply::LoggedOn(logged_on));
         // Refused on an earlier connection, which was lost before it got the refusal.
         for (sequence, refusal) in refused {

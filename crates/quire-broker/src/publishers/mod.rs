@@ -13,10 +13,10 @@ use quire_journal::PublisherId;
 use rustc_hash::FxBuildHasher;
 use slotmap::SlotMap;
 
+use crate::Event;
 use crate::context::Context;
 use crate::reply::Refusal;
 use crate::session::{ACK_BACKLOG_MAX, PublisherKey, SessionId, Stall};
-use crate::{Event, Output};
 pub(crate) use publisher::{NextAck, Publisher, Settled};
 
 /// Disconnected publishers whose highest sequence is above the one in the journal, because their last publishes were not recorded or were
@@ -240,7 +240,7 @@ impl Publishers {
         if publisher.note_jump() {
             let session = &cx.sessions.all[id];
             let (connection, client_name) = (session.connection, session.client_name().unwrap_or_default());
-            cx.outputs.push_back(Output::Log(Event::SequenceJumped { connection, client_name, from, to }));
+            cx.note(Event::SequenceJumped { connection, client_name, from, to });
         }
     }
 

@@ -21,7 +21,7 @@ use crate::admin::{AdminReply, Requester};
 use crate::config::queues::{QueueChanges, QueueSettings};
 use crate::context::Context;
 use crate::reply::Refused;
-use crate::{ConfigError, Event, Output};
+use crate::{ConfigError, Event};
 use quire_command::Code;
 use quire_queue::{EarlierExpiration, QueueId};
 
@@ -147,7 +147,7 @@ impl QueueService {
         self.defining.created.insert(queue, created);
         self.all[queue.get() as usize] = Arc::new(definition);
         let event = Event::QueueAltered { queue: name.clone(), keys: keys.clone(), by: by.name() };
-        cx.outputs.push_back(Output::Log(event));
+        cx.note(event);
         AdminReply::QueueAltered { queue: name, keys }
     }
 

@@ -13,9 +13,9 @@ use serde_json::{Map, Value, json};
 
 use super::QueueService;
 use super::notices::Kind;
+use crate::Event;
 use crate::context::Context;
 use crate::log::Log;
-use crate::{Event, Output};
 use quire_expression::message_type::MessageType;
 use quire_queue::{Change, ChangeKind, QueueId, Reasons};
 
@@ -165,7 +165,7 @@ impl QueueService {
             deliveries: expired.deliveries,
             topic: expired.topic.to_string(),
         };
-        cx.outputs.push_back(Output::Log(event));
+        cx.note(event);
     }
 }
 

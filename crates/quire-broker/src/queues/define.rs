@@ -35,7 +35,7 @@ use crate::reply::Refused;
 use crate::session::Stall;
 use crate::subscription::ServedBy;
 use crate::topic::RecordingRule;
-use crate::{BrokerConfig, ConfigError, Event, OpenError, Output};
+use crate::{BrokerConfig, ConfigError, Event, OpenError};
 use quire_command::Code;
 use quire_expression::topic::TopicSelector;
 use quire_queue::QueueId;
@@ -439,8 +439,7 @@ impl QueueService {
                 // So that a start without the definitions knows that there were some.
                 self.save_now(cx);
                 let queue = name.to_string();
-                cx.outputs
-                    .push_back(Output::Log(Event::QueueCreated { queue: queue.clone(), by: by.name() }));
+                cx.note(Event::QueueCreated { queue: queue.clone(), by: by.name() });
                 Ok(AdminReply::QueueCreated { queue, existed: false })
             }
             (Change::Create, Some(refused)) => {
@@ -471,9 +470,8 @@ impl QueueService {
     ) -> AdminReply {
         let queue = self.definition(queue).name.to_string();
         let event = Event::QueueDropped { queue: queue.clone(), message_count, by: by.name() };
-        cx.outputs.push_back(Output::Log(event));
-        let texts = warnings.iter().cloned();
-        cx.outputs.extend(texts.map(|text| Output::Log(Event::ConfigWarning { text })));
+        cx.note(event);
+        warnings.iter().for_each(|text| cx.note(Event::ConfigWarning { text: text.clone() }));
         AdminReply::QueueDropped { queue, message_count, warnings }
     }
 }

@@ -8,9 +8,9 @@ use quire_journal::{Batch, JournalError, Position, Record};
 
 use super::jobs::{FETCH_SIZE_AHEAD, FETCH_SIZE_ALONE, Fetched, Refill, fetch};
 use super::{QueueService, Refilling};
+use crate::Event;
 use crate::context::Context;
 use crate::failure::code_of;
-use crate::{Event, Output};
 use quire_command::Code;
 use quire_queue::{Entry, QueueId};
 
@@ -142,7 +142,7 @@ impl QueueService {
                 None => (Code::Internal, "it is not in the journal".to_owned()),
             };
             let event = Event::QueueMessageUnreadable { position: from.get(), code, reason };
-            cx.outputs.push_back(Output::Log(event));
+            cx.note(event);
             self.unreadable.insert(from);
         }
         self.engine.retry();
@@ -193,6 +193,6 @@ impl QueueService {
         // The queue stays as it is, because the messages after the damage must not overtake it.
         let position = self.engine.wanted(queue).map_or(0, |(after, _)| after.get() + 1);
         let (code, reason) = error;
-        cx.outputs.push_back(Output::Log(Event::QueueMessageUnreadable { position, code, reason }));
+        cx.note(Event::QueueMessageUnreadable { position, code, reason });
     }
 }

@@ -16,9 +16,9 @@ use quire_journal::{JournalError, Position, Reader, Timestamp};
 use super::enter::received_at;
 use super::jobs::LoggingOn;
 use super::{Definition, QueueService};
+use crate::Event;
 use crate::context::Context;
 use crate::failure::code_of;
-use crate::{Event, Output};
 use quire_command::Code;
 use quire_expression::message_type::Arena;
 use quire_queue::{Entry, QueueId, Time};
@@ -206,6 +206,6 @@ impl QueueService {
         };
         // The queue stays as it is, because the messages after the damage must not overtake it.
         let position = fill.read_to.get() + 1;
-        cx.outputs.push_back(Output::Log(Event::QueueMessageUnreadable { position, code, reason }));
+        cx.note(Event::QueueMessageUnreadable { position, code, reason });
     }
 }

@@ -103,7 +103,7 @@ impl QueueService {
                 }
                 None => {
                     let event = Event::QueueDropped { queue: queue.clone(), message_count, by: by.name() };
-                    cx.outputs.push_back(Output::Log(event));
+                    cx.note(event);
                     AdminReply::QueueDropped { queue, message_count, warnings: Vec::new() }
                 }
             };
@@ -210,7 +210,7 @@ impl QueueService {
             match (queue, &why) {
                 (Some(_), LeftOutBecause::Begins { .. }) => {
                     let event = Event::QueueMessagesLeftOut { queue: point.queue, count, why };
-                    cx.outputs.push_back(Output::Log(event));
+                    cx.note(event);
                 }
                 (Some((queue, _)), _) => drop(self.left_out.by_queue.insert(queue, left_out)),
                 (None, _) => {

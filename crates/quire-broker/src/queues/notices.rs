@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::QueueService;
+use crate::Event;
 use crate::context::Context;
-use crate::{Event, Output};
 use quire_journal::Position;
 use quire_queue::{QueueId, Reasons};
 use quire_types::time::Instant;
@@ -72,7 +72,7 @@ impl QueueService {
         if reasons.is_limit() && self.notices.admits(cx.now.instant, queue, Kind::Expired) {
             let (queue, message) = (self.definition(queue).name.to_string(), self.name_of(position));
             let event = Event::MessageExpired { queue, message, reasons, deliveries, cancels };
-            cx.outputs.push_back(Output::Log(event));
+            cx.note(event);
         }
     }
 
@@ -86,7 +86,7 @@ impl QueueService {
     ) {
         if cancels >= CANCELS_MANY && self.notices.admits(cx.now.instant, queue, Kind::Cancelled) {
             let (queue, message) = (self.definition(queue).name.to_string(), self.name_of(position));
-            cx.outputs.push_back(Output::Log(Event::MessageCancelled { queue, message, cancels }));
+            cx.note(Event::MessageCancelled { queue, message, cancels });
         }
     }
 
@@ -113,11 +113,11 @@ impl QueueService {
             notice.next_at = now + INTERVAL;
             if count > 0 {
                 let queue = all[queue.get() as usize].name.to_string();
-                cx.outputs.push_back(Output::Log(match kind {
+                cx.note(match kind {
                     Kind::DeadLetter => Event::DeadLetters { queue, count },
                     Kind::Expired => Event::MessagesExpired { queue, count },
                     Kind::Cancelled => Event::MessagesCancelled { queue, count },
-                }));
+                });
             }
             count > 0
         });

@@ -69,7 +69,7 @@ impl QueueService {
             let definition = self.definition(queue);
             for key in definition.ineffective() {
                 let (queue, key) = (definition.name.to_string(), key.to_owned());
-                cx.outputs.push_back(Output::Log(Event::QueueSettingIgnored { queue, key }));
+                cx.note(Event::QueueSettingIgnored { queue, key });
             }
         }
         cx.log.journal.submit();

@@ -7,11 +7,11 @@ use quire_journal::{Cursor, JournalError, Position};
 
 use super::QueueService;
 use super::sidecars::{QueuePoint, QueuePoints, QueuePointsFile};
+use crate::Event;
 use crate::context::Context;
 use crate::failure::code_of;
 use crate::reply::Refused;
 use crate::tail::LogConsumer;
-use crate::{Event, Output};
 use quire_command::Code;
 use quire_queue::QueueId;
 use quire_types::time::Instant;
@@ -224,7 +224,7 @@ impl QueueService {
         // The old file costs recovery time and the room of journal files, nothing else.
         self.save_later(cx);
         if let Some(Err(error)) = result {
-            cx.outputs.push_back(Output::Log(Event::QueuePointsNotSaved { reason: error.to_string() }));
+            cx.note(Event::QueuePointsNotSaved { reason: error.to_string() });
         }
     }
 

@@ -13,9 +13,9 @@ use quire_journal::{AllTopics, Journal, JournalError, Memory, Position, Reader};
 
 use super::sidecars::QueueStates;
 use super::{Definition, QueueService};
+use crate::Event;
 use crate::context::Context;
 use crate::paged::PagedMemory;
-use crate::{Event, Output};
 use quire_queue::{QueueId, Snapshot};
 use quire_types::time::Instant;
 
@@ -156,7 +156,7 @@ impl QueueService {
             return;
         }
         if let Some(error) = snapshots.memory.take_failure() {
-            cx.outputs.push_back(Output::Log(Event::QueuesNotPaged { reason: error.to_string() }));
+            cx.note(Event::QueuesNotPaged { reason: error.to_string() });
         }
         let due = *snapshots.due.get_or_insert(now + SNAPSHOT_INTERVAL);
         if due <= now {
@@ -221,7 +221,7 @@ impl QueueService {
         cx.wants_turn |= self.snapshots.draft.is_some() || !self.snapshots.line.is_empty();
         // The old file costs recovery time, nothing else.
         if let Some(Err(error)) = result {
-            cx.outputs.push_back(Output::Log(Event::QueuePointsNotSaved { reason: error.to_string() }));
+            cx.note(Event::QueuePointsNotSaved { reason: error.to_string() });
         }
     }
 

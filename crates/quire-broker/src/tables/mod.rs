@@ -50,7 +50,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::config::tables::{TableDefinition, TableDurability, TableMemory};
 use crate::context::Context;
-use crate::io::{Event, Output};
+use crate::io::Event;
 use crate::paged::PagedMemory;
 use crate::session::SessionId;
 use crate::stats::{Page, TableFigures, TopicStats};
@@ -282,7 +282,7 @@ impl Tables {
         let is_new = match state.table.put_with(&row, options) {
             Ok(is_new) => is_new,
             // The intake has checked it. A record that cannot be kept must not end the server.
-            Err(error) => return cx.outputs.push_back(unkept(&state.definition, position, &error)),
+            Err(error) => return cx.note(unkept(&state.definition, position, &error)),
         };
         cx.replaced = if is_new { None } else { self.replaced(id) };
         let (reason, timestamp) = (OofReason::Match, new.timestamp);
@@ -342,9 +342,9 @@ impl Tables {
 }
 
 /// A message that cannot be the record of its key.
-fn unkept(definition: &TableDefinition, position: Position, error: &RowError) -> Output {
+fn unkept(definition: &TableDefinition, position: Position, error: &RowError) -> Event {
     let (topic, reason) = (definition.name.to_string(), error.to_string());
-    Output::Log(Event::RecordNotKept { topic, position: position.get(), reason })
+    Event::RecordNotKept { topic, position: position.get(), reason }
 }
 
 impl LogConsumer for Tables {

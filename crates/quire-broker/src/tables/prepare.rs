@@ -9,10 +9,10 @@ use quire_journal::{Headers, Record, Timestamp};
 use quire_table::{Key, KeyPlace, KeyRule, Spelling, Table, check_supplied_key};
 
 use super::{State, Tables};
+use crate::Event;
 use crate::config::tables::TableDefinition;
 use crate::context::Context;
 use crate::topic::TableId;
-use crate::{Event, Output};
 
 /// Effort that the two lists may take together for one message, in addition to [`FIELDS_EFFORT_PER_BYTE`]: some milliseconds. Other
 /// connections wait meanwhile, as for the filter of a scan.
@@ -276,7 +276,7 @@ impl Message<'_> {
         if key.has_missing() && !*self.has_logged_missing {
             *self.has_logged_missing = true;
             let topic = self.definition.name.to_string();
-            cx.outputs.push_back(Output::Log(Event::KeyFieldMissing { topic }));
+            cx.note(Event::KeyFieldMissing { topic });
         }
     }
 }

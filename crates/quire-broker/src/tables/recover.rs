@@ -9,9 +9,9 @@ use quire_table::{KeyRule, Moment, PutOptions, Row};
 use super::container::Container;
 use super::snapshot_file::{SnapshotParts, SnapshotSteps};
 use super::{Arriving, State, Tables, unkept};
+use crate::Event;
 use crate::context::Context;
 use crate::topic::TableId;
-use crate::{Event, Output};
 
 /// The names of the topics that are read.
 struct Names {
@@ -58,7 +58,7 @@ impl Tables {
             after = after.min(position);
             if position.next() < first {
                 let topic = definition.name.to_string();
-                cx.outputs.push_back(Output::Log(Event::RecordsMissing { topic, first: first.get() }));
+                cx.note(Event::RecordsMissing { topic, first: first.get() });
             }
         }
         self.begin_histories(cx)?;
@@ -140,7 +140,7 @@ impl Tables {
                     data: record.data,
                 };
                 if let Err(error) = state.table.put_with(&row, PutOptions::default()) {
-                    cx.outputs.push_back(unkept(&state.definition, record.position, &error));
+                    cx.note(unkept(&state.definition, record.position, &error));
                 }
             }
             RecordKind::Delete => {

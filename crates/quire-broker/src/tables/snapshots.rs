@@ -17,10 +17,10 @@ use super::snapshot_file::{
     CONTAINER_VERSION, ContainerReader, Section, SnapshotFile, SnapshotParts, SnapshotSteps, load,
 };
 use super::{State, TableDefinition, Tables};
+use crate::Event;
 use crate::context::Context;
 use crate::slice::PASS;
 use crate::topic::{ContainerId, TableId};
-use crate::{Event, Output};
 use quire_types::time::Instant;
 
 /// The time between two looks whether a topic needs a new snapshot.
@@ -135,7 +135,7 @@ impl Tables {
     /// Continues the snapshot under way, or begins the next one when it is due.
     pub(crate) fn write_snapshots(&mut self, cx: &mut Context) {
         if let Some(error) = self.memory.paged.take_failure() {
-            cx.outputs.push_back(Output::Log(Event::TablesNotPaged { reason: error.to_string() }));
+            cx.note(Event::TablesNotPaged { reason: error.to_string() });
         }
         if self.snapshots.current.is_none() {
             self.look(cx);
@@ -279,7 +279,7 @@ impl Tables {
 
     fn report(&self, cx: &mut Context, unit: Unit, reason: String) {
         let topic = self.definition_of(unit).name.to_string();
-        cx.outputs.push_back(Output::Log(Event::SnapshotNotSaved { topic, reason }));
+        cx.note(Event::SnapshotNotSaved { topic, reason });
     }
 
     /// The file was written; `None` by a bug of ours.
@@ -394,7 +394,7 @@ impl Tables {
                     state.table = table;
                 }
             }
-            cx.outputs.push_back(Output::Log(Event::SnapshotNotUsed { topic: name, reason }));
+            cx.note(Event::SnapshotNotUsed { topic: name, reason });
         }
         // The snapshot of a topic that left the configuration stays until the user removes it.
         let kept = known.iter().filter(|name| existing.contains(&snapshot_file(name))).cloned();
