@@ -89,12 +89,12 @@ def run(spark: SparkSession, journal: Path, servers: str, arguments: argparse.Na
     }
     assert records.count() == everything.count()
     seconds: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in cases}
-    for round in range(arguments.rounds + 1):
+    for number in range(arguments.rounds + 1):
         for name, frames in cases.items():
             for frame, found in zip(frames, seconds[name], strict=True):
                 begun = time.perf_counter()
                 frame.write.format("noop").mode("overwrite").save()
-                if round > 0:
+                if number > 0:
                     found.append(time.perf_counter() - begun)
     rows = {}
     for name, found in seconds.items():

@@ -83,11 +83,11 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
     everything = cases(spark, journal, parquet, arguments.messages)
     wanted = arguments.only.split(",") if arguments.only else list(everything)
     seconds: dict[str, list[float]] = {name: [] for name in wanted}
-    for round in range(arguments.rounds + 1):
+    for number in range(arguments.rounds + 1):
         for name in wanted:
             begun = time.perf_counter()
             told = everything[name]()
-            if round > 0:
+            if number > 0:
                 seconds[name].append(time.perf_counter() - begun if told is None else told)
     medians = {name: statistics.median(found) for name, found in seconds.items()}
     for name, found in seconds.items():
