@@ -28,7 +28,7 @@ pub enum Renewal {
     UntilBegun,
     /// Also those of messages on which a handler runs, until [`Lease::end_handling`].
     WhileHandled,
-    /// None. Messages that the program does not begin in time go back.
+    /// None. Messages that the program does not begin in time are released.
     Never,
 }
 
@@ -70,7 +70,7 @@ const LOST: u8 = 2;
 const SETTLED_LATE: u8 = 3;
 /// The message came, and the program has not begun it.
 const FETCHED: u8 = 4;
-/// It went back before the program began it, or the program has dealt with another copy. The program must not see it.
+/// It was released before the program began it, or the program has dealt with another copy. The program must not see it.
 const RETURNED: u8 = 5;
 /// A handler runs on the message. Otherwise as `HELD`.
 const HANDLED: u8 = 6;
@@ -91,7 +91,7 @@ const UNLIMITED_MS: u64 = u64::MAX;
 
 /// Renewals in each lease period. With three, two of them may fail before a lease is lost.
 const RENEWALS_PER_PERIOD: u64 = 3;
-/// A message that has not begun goes back when this part of its period is left: the time in which the command reaches the server.
+/// A message that has not begun is released when this part of its period is left: the time in which the command reaches the server.
 const RETURN_PART: u64 = 4;
 /// A lease that has run for this part of its period is renewed when the program begins the message, so that the program has almost a
 /// whole period. Renewals of younger leases would cost a command for each message of a fast program.
@@ -199,7 +199,7 @@ impl Lease {
         self.cancels
     }
 
-    /// The number of the subscription that it came on.
+    /// The number of the subscription that received it.
     pub fn subscription(&self) -> u32 {
         self.subscription
     }
@@ -334,7 +334,7 @@ impl Lease {
         back.into_iter().chain(renewal).min()
     }
 
-    /// Whether the message goes back at `now`, because the program has not begun it. Renewals were not answered, or there are none.
+    /// Whether the message is released at `now`, because the program has not begun it. Renewals were not answered, or there are none.
     pub(super) fn must_return(&self, now: Instant) -> bool {
         self.state() == FETCHED && self.is_too_late(now)
     }

@@ -58,7 +58,7 @@ pub(super) struct Leases {
     attends_at: Option<Instant>,
     /// Renewals that the server has not confirmed.
     renewals: VecDeque<Asked>,
-    /// Messages that go back by commands that the server has not answered.
+    /// Messages that are released by commands that the server has not answered.
     returns: VecDeque<Returned>,
     /// By subscription: deliveries that were lost before the program saw them, since they were last asked for.
     unseen: HashMap<u32, u64, FxBuildHasher>,
@@ -66,9 +66,9 @@ pub(super) struct Leases {
     /// Verdicts that wait.
     waiting: Vec<Waiting>,
     waiting_count: u64,
-    /// When those that wait go out at the latest.
+    /// When those that wait are sent at the latest.
     due: Option<Instant>,
-    /// Whether they go out with the next bytes.
+    /// Whether they are sent with the next bytes.
     is_due: bool,
     /// Verdicts that were sent and are not known to be durable, in their order.
     said: VecDeque<Said>,
@@ -225,7 +225,7 @@ impl Leases {
         self.forget(subscription);
     }
 
-    /// Every lease is over. The verdicts that wait or are not known to be durable go out with the first bytes of the next connection. Gives the
+    /// Every lease is over. The verdicts that wait or are not known to be durable are sent with the first bytes of the next connection. Gives the
     /// number of those that were never sent.
     pub fn disconnected(&mut self, events: &mut VecDeque<Event>) -> u64 {
         let mut dropped = Vec::new();
@@ -423,7 +423,7 @@ impl Leases {
         }
     }
 
-    /// Whether acknowledgements go out with the next bytes.
+    /// Whether acknowledgements are sent with the next bytes.
     pub fn is_due(&self) -> bool {
         self.is_due
     }

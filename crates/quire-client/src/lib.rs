@@ -404,7 +404,7 @@ impl ClientCore {
         self.subscriptions.backlog(subscription)
     }
 
-    /// Whether none of the bookmarks of a subscription was in the log when it began, or when it went on after a reconnect.
+    /// Whether none of the bookmarks of a subscription was in the log when it began, or when it continued after a reconnect.
     pub fn is_bookmark_missing(&self, subscription: u32) -> bool {
         self.subscriptions.is_bookmark_missing(subscription)
     }
@@ -479,7 +479,7 @@ impl ClientCore {
         Ok(self.command(|commands| commands.subscribe(number, true)))
     }
 
-    /// Ends a subscription. Messages of queues that the program has not begun are released: they go back, and their deliveries do not
+    /// Ends a subscription. Messages of queues that the program has not begun are released, and their deliveries do not
     /// count.
     ///
     /// # Errors
@@ -528,7 +528,7 @@ impl ClientCore {
         self.subscriptions.spec(number)
     }
 
-    /// The names of the instances that the client was ever logged on to, by their numbers. Number 0 is none of them.
+    /// The names of the instances that the client was ever logged on to, by their numbers. No instance has the number 0.
     pub fn instances(&self) -> &[Arc<str>] {
         &self.instances
     }

@@ -84,7 +84,7 @@ impl Progress {
         std::mem::take(&mut self.leases)
     }
 
-    /// The subscription begins anew with another bookmark. Messages that were handed out before no longer count.
+    /// The subscription begins again with another bookmark. Messages that were handed out before no longer count.
     pub fn begin(&mut self, generation: u16) {
         self.first += self.messages.len() as u64;
         self.messages.clear();

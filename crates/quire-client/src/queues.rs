@@ -39,7 +39,7 @@ impl ClientCore {
         self.leases.take_unseen(number)
     }
 
-    /// The program takes no more messages of a subscription, and keeps those that it has begun. The others go back, and their deliveries do
+    /// The program takes no more messages of a subscription, and keeps those that it has begun. The others are released, and their deliveries do
     /// not count. Returns the command that [`super::Event::Answered`] will name.
     ///
     /// # Errors

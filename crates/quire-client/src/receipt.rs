@@ -52,7 +52,7 @@ pub(super) struct Receipts {
 struct Open {
     /// The first and the last sequence that were new, until all between them are acknowledged.
     range: Option<(u64, u64)>,
-    /// One of them was numbered by this client, so that it is no repeat of the program.
+    /// One of them was numbered by this client, so that the program cannot have repeated it.
     is_auto: bool,
     /// The sequences that were given out before, until the barrier is answered.
     repeats: Option<Vec<u64>>,

@@ -352,7 +352,7 @@ impl Subscriptions {
             return None;
         }
         let is_missing = detail != 0;
-        // A replacement with another bookmark begins anew.
+        // A replacement with another bookmark begins again.
         let begins_anew = entry.proposed.is_some() && spec.bookmark.is_some();
         entry.is_bookmark_missing = is_missing || (entry.is_bookmark_missing && !begins_anew);
         if is_missing && !is_elsewhere(&entry.resume_position, &self.instance) {
@@ -366,7 +366,7 @@ impl Subscriptions {
         })
     }
 
-    /// None of its bookmarks was in the log when it began, or when it went on after a reconnect.
+    /// None of its bookmarks was in the log when it began, or when it continued after a reconnect.
     pub fn is_bookmark_missing(&self, number: u32) -> bool {
         self.entries.get(&number).is_some_and(|entry| entry.is_bookmark_missing)
     }
@@ -381,7 +381,7 @@ impl Subscriptions {
         self.entries.get(&number).map_or(1, |entry| entry.granted)
     }
 
-    /// A run of messages that a subscription, a query or a question received: those that it had received before go out of it. Gives the
+    /// A run of messages that a subscription, a query or a question received: those that it had received before are taken out of it. Gives the
     /// number of the subscription or query that they are for.
     pub fn received(&mut self, number: u32, messages: &mut Vec<Message>, instance: &Instance) -> u32 {
         let owner = self.questions.get(&number).map(|question| question.subscription);
