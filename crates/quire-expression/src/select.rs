@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::filter::{Expression, FilterOptions};
 use crate::message_type::{Selection, Step};
 
-/// Entries of a list: more fields than anybody names one by one.
+/// Entries of a list: more fields than an application names one by one.
 pub const SELECT_ENTRIES_MAX: usize = 256;
 
 /// The part of each message that is delivered. Cloning shares it.

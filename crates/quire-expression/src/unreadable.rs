@@ -1,6 +1,6 @@
 //! The boundary of the code that reads the content of messages.
 //!
-//! Content comes from anybody, so nothing that goes wrong with it may go further than the message. Everything in this crate that reads a
+//! Every client can send content, so a failure of its content must not affect more than the message. Everything in this crate that reads a
 //! message runs in [`contained`]. There, a panic becomes [`Malformed::Panicked`], and the message is *unreadable* like one whose bytes are
 //! not of its type: it matches no filter that reads fields, and it has no key (docs/filters.md, "Unreadable messages").
 //!
@@ -25,7 +25,7 @@ thread_local! {
 
 /// Runs work on the content of messages.
 ///
-/// Memory that the work has changed may hold half a result after a panic: the work must write it anew before it reads it.
+/// Memory that the work has changed may hold half a result after a panic: the work must overwrite it before it reads it.
 ///
 /// # Errors
 /// [`Malformed::Panicked`] after a panic.
@@ -80,7 +80,7 @@ pub struct Unreadable {
 }
 
 impl Unreadables {
-    /// How often a message could not be read: each filter or group of filters that reads a message anew counts.
+    /// How often a message could not be read: each filter or group of filters that reads a message again counts.
     pub fn count(&self) -> u64 {
         self.0.count.load(Ordering::Relaxed)
     }

@@ -135,7 +135,7 @@ impl<'a> Evaluation<'a> {
         self.arena.spend(1 + text.len() as u64 / 4).then_some(text)
     }
 
-    /// The number of a single value; `None` for NULL, NaN for what is no number.
+    /// The number of a single value; `None` for NULL, NaN for a value without a number.
     pub fn number(&self, node: &'a Node) -> Option<Number> {
         self.value(node).to_number()
     }
@@ -291,7 +291,7 @@ impl Operator {
     }
 }
 
-/// TRUE if it holds for any element, NULL if it is unknown for one or there is none, else FALSE. What is no array is its own only element.
+/// TRUE if it holds for any element, NULL if it is unknown for one or there is none, else FALSE. A value that is not an array counts as one element.
 #[inline]
 pub(super) fn any_element<'a>(value: Value<'a>, mut holds: impl FnMut(Value<'a>) -> Truth) -> Truth {
     let Value::Array(elements) = value else { return holds(value) };

@@ -37,7 +37,7 @@ impl Default for Arena {
 }
 
 impl Arena {
-    /// An arena whose messages are reported there when they cannot be read.
+    /// An arena that reports messages there that cannot be read.
     pub fn reporting_to(unreadables: &Unreadables) -> Self {
         Arena { unreadables: Some(unreadables.clone()), ..Arena::default() }
     }

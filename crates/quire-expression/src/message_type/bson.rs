@@ -212,7 +212,7 @@ impl<'a> Bytes<'a> {
         Ok(digits.value())
     }
 
-    /// Takes code and its scope, and gives the code. It is no document, although it has a size before it.
+    /// Takes code and its scope, and gives the code. It is not a document, although it has a size before it.
     fn code_with_scope(&mut self, depth: usize) -> Result<&'a [u8], Malformed> {
         let start = self.at;
         let size = self.size()?;

@@ -24,7 +24,7 @@ pub enum Value<'a> {
     Null,
     /// True or false.
     Boolean(bool),
-    /// A number, with the text it had in the message (empty when it was computed or came in binary).
+    /// A number, with the text it had in the message (empty when it was computed or was binary).
     Number(Number, &'a [u8]),
     /// Bytes, never empty.
     Text(&'a [u8]),
@@ -53,7 +53,7 @@ const POWERS_OF_TEN: [f64; SHORT_DECIMAL] =
 
 impl Number {
     /// The number that the whole of `text` spells: `[+-]digits[.digits][e[+-]digits]`. `nan`, `inf`, hexadecimal and surrounding
-    /// blanks are no numbers, so that ticker symbols stay text.
+    /// blanks do not make numbers, so that ticker symbols stay text.
     pub fn parse(text: &[u8]) -> Option<Number> {
         let (negative, digits) = match text {
             [b'-', rest @ ..] => (true, rest),

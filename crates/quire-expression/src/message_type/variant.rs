@@ -485,7 +485,7 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Leaves the entry 0, which is no name.
+    /// Leaves the entry 0, which does not hold a name.
     fn clear(&mut self) {
         self.symbols.clear();
         self.bytes.clear();
