@@ -23,7 +23,7 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// The caller's clock in nanoseconds. It never goes back, and steps of the wall clock have no effect on it. The caller chooses its
+    /// The caller's clock in nanoseconds. It never decreases, and steps of the wall clock have no effect on it. The caller chooses its
     /// zero; receive times and `now` must share it.
     Time(u64);
     /// A queue of one [`Queues`](super::Queues), given by `add_queue`.

@@ -48,7 +48,7 @@ pub(super) struct Members {
     /// Those with room.
     free: Bits,
     groups: Vec<Group>,
-    /// Where round-robin went on last time: the first member after the cursor.
+    /// Where round-robin continues: the first member after the cursor.
     hint: usize,
 }
 
