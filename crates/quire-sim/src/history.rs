@@ -41,7 +41,7 @@ pub struct Outcome {
     pub poisoned: u64,
     /// Segments that were archived, compressed or removed.
     pub kept: u64,
-    /// Journals that had no room, and went on when there was some.
+    /// Journals that had no room, and continued when there was some.
     pub resumed: u64,
     /// Starts that were refused because the disk could not read.
     pub unreadable: u64,

@@ -202,7 +202,7 @@ impl Instance {
         !self.backups.is_empty()
     }
 
-    /// The directory of an earlier time replaces that of now.
+    /// The directory of an earlier time replaces the present one.
     pub fn restore(&mut self, random: &mut Random) {
         if !self.backups.is_empty() {
             let number = random.below(self.backups.len() as u64) as usize;

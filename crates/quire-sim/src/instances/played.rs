@@ -47,7 +47,7 @@ pub struct Played {
     pub downgrades: u64,
     /// Links that were paused.
     pub pauses: u64,
-    /// Publishers that went on above a gap, as the documentation says.
+    /// Publishers that continued above a gap, as the documentation says.
     pub torn: u64,
     /// Messages that an instance dropped, and said so, because they came after later ones of their publisher.
     pub conflicts: u64,

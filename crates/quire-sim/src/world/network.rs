@@ -43,7 +43,7 @@ enum ServerSide {
     Gone,
 }
 
-/// Bytes on their way in one direction.
+/// Bytes that were sent in one direction and not received.
 #[derive(Default)]
 struct Pipe {
     chunks: VecDeque<(u64, Vec<u8>)>,

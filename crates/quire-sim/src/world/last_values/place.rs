@@ -92,7 +92,7 @@ impl Place {
     }
 
     /// The places after a message; none when the message is not the next one. A shape takes effect at one of the places between two messages.
-    /// `visited` has the numbers of shapes and the places from which the walk went on: from there, others find the same.
+    /// `visited` has the numbers of shapes and the places from which the walk continued: from there, others find the same.
     pub fn after(
         &self,
         log: &Log,

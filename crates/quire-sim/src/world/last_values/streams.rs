@@ -389,7 +389,7 @@ fn fits(state: &State, view: &View, shape: &Shape, is_whole: bool, lifetimes: Li
     !is_whole || count == view.len()
 }
 
-/// As [`fits`], for the record of one key. The subscription is no page.
+/// As [`fits`], for the record of one key. The subscription does not have a page.
 fn fits_at(
     key: u64,
     state: &State,
