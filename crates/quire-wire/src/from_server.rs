@@ -287,7 +287,7 @@ pub fn message_body(message: &Message<'_>) -> Vec<u8> {
 /// The message whose frame has this body.
 ///
 /// # Errors
-/// [`WireError::Malformed`] when it is none.
+/// [`WireError::Malformed`] for other bytes.
 pub fn decode_message(body: &[u8]) -> Result<Message<'_>, WireError> {
     match body.first() {
         Some(flags) if flags & ADDITIONS != 0 => decode_with_additions(body),
