@@ -111,7 +111,7 @@ impl PairReader<'_> {
 /// The size of a value that begins here.
 #[inline]
 fn size_of_value(rest: &[u8]) -> usize {
-    /// A call takes longer than to look at so many bytes.
+    /// A call takes longer than a loop over this number of bytes.
     const SHORT_SIZE: usize = 16;
     let short = &rest[..rest.len().min(SHORT_SIZE)];
     match short.iter().position(|byte| *byte == SEPARATOR) {
