@@ -1,4 +1,4 @@
-# Three commands matter: `make demo`, `make test` and `make wheel`. Each sets up what it needs.
+# Four commands matter: `make demo`, `make quick`, `make test` and `make wheel`. Each sets up what it needs.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +11,7 @@ JAR_SOURCES := $(shell find crates/quire-jvm -name '*.java' -o -name '*.py')
 # Python keeps its bytecode, whatever the environment says: otherwise each of the thousands of processes of the tests compiles the package.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz fuzz-readers crash client-crash queue-crash link-crash table-crash protocol-kills churn peers docs wheel clean
+.PHONY: setup demo bench test quick check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz fuzz-readers crash client-crash queue-crash link-crash table-crash protocol-kills churn peers docs wheel clean
 
 setup: $(STAMP)
 
@@ -38,6 +38,10 @@ test: setup
 	@$(MAKE) --no-print-directory $(PAIRS) check docs rust-test bench-build instructions sim
 	@$(MAKE) --no-print-directory python-test
 	@$(MAKE) --no-print-directory spark-test
+
+# The checks and tests of what changed since the main branch, or of one part: `make quick CRATE=quire-queue`.
+quick:
+	@$(PYTHON) tests/quick.py $(if $(CRATE),--crate $(CRATE))
 
 check: setup
 	cargo fmt --all --check
