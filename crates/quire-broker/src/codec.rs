@@ -6,8 +6,8 @@
 
 use quire_command::{Code, Command, Message, Publish, Reply};
 use quire_wire::{
-    Decode, Encode, FRAME_OVERHEAD_MAX, Inbox, LOGON_FRAME_SIZE_MAX, VERSION, WireError, copy_bookmark,
-    encode_without_data, publishes,
+    Decode, Encode, FRAME_OVERHEAD_MAX, Inbox, LENGTH_SIZE, LOGON_FRAME_SIZE_MAX, VERSION, WireError,
+    copy_bookmark, encode_without_data, publishes,
 };
 
 /// Decodes the commands of one connection. Holds the received part of an unfinished command.
@@ -131,6 +131,13 @@ impl Encoder {
     pub(crate) fn put_message(self, message: &Message<'_>, out: &mut Vec<u8>) {
         match self {
             Encoder::Quire => message.encode(out),
+        }
+    }
+
+    /// The bytes of an encoded message before its body.
+    pub(crate) fn head_size(self) -> usize {
+        match self {
+            Encoder::Quire => LENGTH_SIZE + 1,
         }
     }
 

@@ -7,10 +7,10 @@ use crate::context::Context;
 use quire_journal::Record;
 
 use super::Timer;
+use crate::scan::{context_of, message_of};
 use crate::subscription::{Conflation, ServedBy, SubscriptionId, ViewChange};
 use quire_command::Message;
 use quire_expression::filter::MessageContext;
-use quire_scan::{context_of, message_of};
 
 impl Context {
     /// Holds a message of a conflated subscription.

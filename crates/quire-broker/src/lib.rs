@@ -22,6 +22,7 @@ mod queues;
 pub mod replay;
 mod replicated;
 mod reply;
+pub mod scan;
 mod send;
 mod session;
 mod sessions;

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyDict};
+use quire_broker::scan::{LogRange, Scan, ScanError, bounds};
 use quire_client::Message as Received;
 use quire_driver::Clock;
 use quire_driver::client::HandedTo;
@@ -15,7 +16,6 @@ use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::{
     Attributes, Batch, DeletedKeys, JournalError, Position, Reader, Record as Stored, RecordKind, SegmentInfo,
 };
-use quire_scan::{LogRange, Scan, ScanError, bounds};
 
 use crate::errors;
 use crate::headers;

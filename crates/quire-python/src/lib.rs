@@ -31,7 +31,7 @@ use pyo3::prelude::*;
 fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     logging::install(module.py())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("BOOKMARKS_MAX", quire_scan::BOOKMARKS_MAX)?;
+    module.add("BOOKMARKS_MAX", quire_broker::scan::BOOKMARKS_MAX)?;
     module.add("CORRELATION_SIZE_MAX", quire_command::CORRELATION_SIZE_MAX)?;
     module.add("DELAY_MAX_NS", quire_types::DELAY_MAX_NS)?;
     module.add("DOCUMENT_DEPTH_MAX", quire_expression::message_type::DOCUMENT_DEPTH_MAX)?;

@@ -13,13 +13,13 @@ use quire_journal::{Position, Record, RecordKind};
 
 use super::Bookmarks;
 use crate::context::Context;
+use crate::scan::{context_of, message_of};
 use crate::session::SharedData;
 use crate::slice::WEIGHED_EFFORT;
 use crate::subscription::{Progress, ServedBy, Source, Subscription, SubscriptionId, SwitchingToLive};
 use crate::topic::{Stage, TopicId};
 use quire_command::Message;
 use quire_expression::filter::Decision;
-use quire_scan::{context_of, message_of};
 
 impl Bookmarks {
     /// A subscription has arrived at the tail, or begins there or beyond it.

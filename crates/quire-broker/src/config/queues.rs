@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::ConfigError;
 use crate::config::ConfigErrors;
+use crate::scan::{Start, context_of};
 use crate::topic::{QueueRoute, Recording, RecordingRule};
 use quire_expression::filter::{Expression, Filter, FilterOptions, MessageContext};
 use quire_expression::message_type::{Arena, MessageType};
@@ -16,7 +17,6 @@ use quire_journal::{Record, RecordKind, Timestamp};
 use quire_queue::{
     self as queue, Entry, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics, Time,
 };
-use quire_scan::{Start, context_of};
 
 /// One queue. Every key but `name` and `message_type` may be left out.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::scan::{SCAN_SIZE_MAX, context_of};
 use quire_journal::{Cursor, JournalError, Position, Record, RecordKind, Timestamp};
-use quire_scan::{SCAN_SIZE_MAX, context_of};
 
 use super::frame::{Mark, RecordsWriter};
 use crate::config::links::{Compression, Definition};

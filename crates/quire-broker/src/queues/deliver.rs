@@ -4,13 +4,13 @@ use quire_journal::Position;
 
 use super::QueueService;
 use crate::context::Context;
+use crate::scan::message_of;
 use crate::session::SessionId;
 use crate::slice::PASS;
 use crate::subscription::SubscriptionId;
 use quire_command::{Code, Message, Queued};
 use quire_expression::message_type::MessageType;
 use quire_queue::{Delivery, QueueId, Semantics, Time};
-use quire_scan::message_of;
 
 /// Deliveries in one turn: more would keep the other connections waiting.
 const DELIVERIES_PER_TURN_MAX: usize = 16 * 1024;

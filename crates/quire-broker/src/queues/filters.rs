@@ -8,10 +8,10 @@ use rustc_hash::FxBuildHasher;
 use slab::Slab;
 
 use super::fetch::Recent;
+use crate::scan::context_of;
 use quire_expression::filter::{Decision, Filter, SubscriptionIndex};
 use quire_expression::message_type::Arena;
 use quire_queue::{FilterId, Matcher, QueueId};
-use quire_scan::context_of;
 
 /// The filters in use.
 pub(super) struct Filters {

@@ -8,10 +8,10 @@ use quire_journal::{
 
 use super::Definition;
 use super::enter::received_at;
+use crate::scan::context_of;
 use quire_expression::filter::Filter;
 use quire_expression::message_type::Arena;
 use quire_queue::{Entry, Time};
-use quire_scan::context_of;
 
 /// Bytes of the log that a fetch reads for a message that may be wanted alone, as it is when priorities are scattered over a queue.
 pub(super) const FETCH_SIZE_ALONE: usize = 128 * 1024;

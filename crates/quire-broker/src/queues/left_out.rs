@@ -19,12 +19,12 @@ use crate::config::queues::Selection;
 use crate::context::Context;
 use crate::io::LeftOutBecause;
 use crate::reply::Refused;
+use crate::scan::context_of;
 use crate::{Event, Output};
 use quire_expression::filter::{Filter, FilterOptions};
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
 use quire_queue::{Change, ChangeKind, Entry, QueueConfig, QueueId, Queues, Reasons, Time};
-use quire_scan::context_of;
 
 /// A selection that a queue had, and the end of the log when it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]

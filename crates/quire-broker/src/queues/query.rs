@@ -15,13 +15,13 @@ use crate::context::Context;
 use crate::failure::code_of;
 use crate::replay::CHUNK_SIZE_MAX;
 use crate::reply::{Refused, bad_order, not_last_value};
+use crate::scan::{context_of, message_of};
 use crate::session::{SessionId, Stall};
 use quire_command::{Ack, AckKind, Acks, Code, Message, Query, Queued, Reply};
 use quire_expression::filter::Filter;
 use quire_expression::message_type::Arena;
 use quire_expression::topic::TopicSelector;
 use quire_queue::WaitingMessage;
-use quire_scan::{context_of, message_of};
 use quire_table::Order;
 
 /// Messages that one query looks at: 16 MiB of their positions and counts. A deeper queue is looked at with `top_n`.

@@ -1,14 +1,14 @@
 //! One read of the log for a replay, as a value that can be run anywhere.
 
+use crate::scan::{context_of, message_of};
 use quire_journal::{Batch, Cursor, JournalError, Position, Record, RecordKind, Timestamp, TopicFilter};
-use quire_scan::{context_of, message_of};
 
 use super::ReplayPosition;
+use crate::scan::SCAN_SIZE_MAX;
 use crate::subscription::{Member, Members};
 use quire_command::Message;
 use quire_expression::filter::EVALUATION_EFFORT_MAX;
 use quire_expression::message_type::{Arena, MessageType};
-use quire_scan::SCAN_SIZE_MAX;
 
 /// The place of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

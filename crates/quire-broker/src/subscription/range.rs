@@ -5,9 +5,9 @@ use std::str::FromStr;
 use quire_journal::{Bookmark, JournalError, Position, Reader, Timestamp};
 
 use crate::replay::Located;
-use quire_scan::BookmarkError;
-use quire_scan::Start;
-use quire_scan::StartPoint;
+use crate::scan::BookmarkError;
+use crate::scan::Start;
+use crate::scan::StartPoint;
 
 /// Where to begin, and where to end.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 //! A time is an instant. The time of a bookmark is that of its message, which a background job reads from the log. Commands of the
 //! connection wait for it, so that they stay in order.
 
+use crate::scan::StartPoint;
 use quire_command::Code;
 use quire_expression::filter::Filter;
 use quire_journal::{Bookmark, JournalError, Position, Timestamp};
-use quire_scan::StartPoint;
 use quire_table::{AsOf, BeforeHistory};
 
 use super::plan::{Asker, RecordsPlan};

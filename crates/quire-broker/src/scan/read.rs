@@ -10,12 +10,12 @@ use quire_journal::{
     AllTopics, Batch, Cursor, JournalError, Position, Reader, Record, RecordKind, Timestamp, TopicFilter,
 };
 
-use crate::record::{context_of, message_of};
-use crate::start::{BookmarkError, Start};
+use super::record::{context_of, message_of};
+use super::start::{BookmarkError, Start};
+use crate::codec::Encoder;
 use quire_expression::filter::{Filter, FilterError, FilterOptions};
 use quire_expression::message_type::Arena;
 use quire_expression::topic::{TopicError, TopicSelector};
-use quire_wire::{Encode, LENGTH_SIZE};
 
 /// Bytes of records that one step looks at: a rare topic must not keep a reader thread from the
 /// others for long.
@@ -135,12 +135,13 @@ impl Scan {
         let result = self.step(now, size, |record, _| {
             if record.kind == RecordKind::Publish {
                 starts.push(frames.len());
-                message_of(record, 0).encode(&mut frames);
+                Encoder::Quire.put_message(&message_of(record, 0), &mut frames);
             }
         });
         let frames = Bytes::from(frames);
         let ends = starts.iter().skip(1).copied().chain([frames.len()]);
-        let bodies = starts.iter().zip(ends).map(|(start, end)| frames.slice(start + LENGTH_SIZE + 1..end));
+        let bodies =
+            starts.iter().zip(ends).map(|(start, end)| frames.slice(start + Encoder::Quire.head_size()..end));
         (bodies.collect(), result)
     }
 
