@@ -25,7 +25,7 @@ use super::work::Work;
 use crate::config::links::{Definition, SyncType};
 use crate::session::KeptBuffers;
 use crate::stats::{PAGE_COUNT_MAX, Page, SubscriptionStats, TopicStats};
-use crate::subscription::{Replaced, ServedBy, Subscription, SubscriptionId};
+use crate::subscription::{ServedBy, Subscription, SubscriptionId};
 use crate::topic::TopicTable;
 
 /// See the module's documentation.
@@ -52,8 +52,6 @@ pub(crate) struct Context {
     pub(crate) unreadable: UnreadableLog,
     /// Memory for the selected parts of a message.
     pub(crate) selected: Vec<u8>,
-    /// The record that the last message of a last-value topic replaced, when a delta subscription follows the topic.
-    pub(crate) replaced: Option<Replaced>,
     pub(crate) now: Now,
     /// The time of the first turn; `None` before it.
     pub(crate) started: Option<Timestamp>,
@@ -142,7 +140,6 @@ impl Context {
             arena: unreadable.arena(),
             unreadable,
             selected: Vec::new(),
-            replaced: None,
             now: Now { instant: Instant::default(), wall: Timestamp::default() },
             started: None,
         }

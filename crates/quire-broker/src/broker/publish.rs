@@ -28,6 +28,7 @@ use crate::replicated::Destinations;
 use crate::reply::Refusal;
 use crate::session::{KnownTopic, Phase, PublisherKey, SessionId};
 use crate::slice::{PASS, WEIGHT_MAX};
+use crate::subscription::Replaced;
 use crate::tables::{Arriving, Keyed, NewRow, Prepared};
 use crate::topic::{Stage, TableId, TopicId};
 
@@ -540,6 +541,7 @@ impl Broker {
                 }
             }
         }
+        let mut replaced = None;
         if let Some(keyed) = keyed {
             let position = match ingested {
                 Ingested::Recorded(position) => Some(position),
@@ -557,11 +559,11 @@ impl Broker {
                 headers,
                 data,
             };
-            self.tables.put(&mut self.cx, keyed, &new);
+            replaced = self.tables.put(&mut self.cx, keyed, &new);
         }
         if is_heard {
             let mark = matches!(ingested, Ingested::Recorded(_)).then_some(bookmark);
-            self.serve(topic, publish, key, mark, timestamp);
+            self.serve(topic, publish, key, (mark, timestamp), replaced);
         }
         ingested
     }
@@ -573,8 +575,8 @@ impl Broker {
         topic: TopicId,
         publish: &Publish<'_>,
         key: &[u8],
-        bookmark: Option<Bookmark>,
-        timestamp: Timestamp,
+        (bookmark, timestamp): (Option<Bookmark>, Timestamp),
+        replaced: Option<Replaced>,
     ) {
         let known = self.cx.topics.topic(topic);
         let (name, message_type, is_queue) =
@@ -592,7 +594,7 @@ impl Broker {
             kind: MessageKind::Publish,
             data: publish.data,
         };
-        self.ordinary.serve_published(&mut self.cx, topic, &context, &message, is_queue);
+        self.ordinary.serve_published(&mut self.cx, topic, &context, &message, is_queue, replaced);
         while let Some((id, after)) = self.ordinary.next_behind() {
             self.bookmarks.fall_back(&mut self.cx, id, after);
         }

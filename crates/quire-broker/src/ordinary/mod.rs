@@ -10,7 +10,7 @@ use quire_journal::Position;
 
 use super::context::Context;
 use super::slice::{SERVED, WEIGHED_EFFORT};
-use crate::subscription::{Source, SubscriptionId};
+use crate::subscription::{Replaced, Source, SubscriptionId};
 use crate::topic::{Stage, TopicId};
 use deferred::{Deferred, SharedMessage};
 use delta::Change;
@@ -49,6 +49,7 @@ impl Ordinary {
         context: &MessageContext<'_>,
         message: &Message<'_>,
         is_queue: bool,
+        replaced: Option<Replaced>,
     ) {
         let mut matched = std::mem::take(&mut self.matched);
         let push = |id, decision| matched.push((id, decision));
@@ -57,8 +58,6 @@ impl Ordinary {
         let mut owned = None;
         let shared = cx.share(message.data, matched.len(), Stage::Published);
         let mut memory = std::mem::take(&mut cx.selected);
-        // Only a message of a last-value topic has a key.
-        let replaced = if message.key.is_empty() { None } else { cx.replaced.take() };
         let mut change = replaced.map(Change::of);
         for &(subscription, decision) in &matched {
             let decided = match decision {

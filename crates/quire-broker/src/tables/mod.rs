@@ -54,7 +54,7 @@ use crate::io::Event;
 use crate::paged::PagedMemory;
 use crate::session::SessionId;
 use crate::stats::{Page, TableFigures, TopicStats};
-use crate::subscription::{Begun, SubscriptionId, UNRECORDED_BEGIN};
+use crate::subscription::{Begun, Replaced, SubscriptionId, UNRECORDED_BEGIN};
 use crate::tail::{Consumed, LogConsumer};
 use crate::topic::{ContainerId, ContainerRoute, TableId, TableRoutes, TopicId};
 use ahead::Ahead;
@@ -260,8 +260,9 @@ impl Tables {
     }
 
     /// A message becomes the record of its key. Finds the subscriptions whose view the record leaves, because their filters matched the
-    /// previous record and do not match the message. [`Tables::leaving`] gives them.
-    pub(crate) fn put(&mut self, cx: &mut Context, keyed: Keyed, new: &NewRow<'_>) {
+    /// previous record and do not match the message. [`Tables::leaving`] gives them. Gives the record that was replaced, when a delta
+    /// subscription follows the topic.
+    pub(crate) fn put(&mut self, cx: &mut Context, keyed: Keyed, new: &NewRow<'_>) -> Option<Replaced> {
         let id = keyed.table;
         let position = new.position.unwrap_or_else(|| {
             self.unrecorded_count += 1;
@@ -282,11 +283,15 @@ impl Tables {
         let is_new = match state.table.put_with(&row, options) {
             Ok(is_new) => is_new,
             // The intake has checked it. A record that cannot be kept must not end the server.
-            Err(error) => return cx.note(unkept(&state.definition, position, &error)),
+            Err(error) => {
+                cx.note(unkept(&state.definition, position, &error));
+                return None;
+            }
         };
-        cx.replaced = if is_new { None } else { self.replaced(id) };
+        let replaced = if is_new { None } else { self.replaced(id) };
         let (reason, timestamp) = (OofReason::Match, new.timestamp);
         self.changed(cx, id, RowChange { new: Some(&row), bookmark: new.bookmark, reason, timestamp });
+        replaced
     }
 
     /// Removes a record, and gives the message for its subscriptions; `None` when there is no such record.
