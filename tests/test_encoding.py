@@ -34,6 +34,12 @@ class Order:
     side: Side
 
 
+@dataclass
+class Interval:
+    start: datetime
+    lengths: deque[timedelta]
+
+
 class Model(pydantic.BaseModel):
     at: datetime
     order: Order
@@ -54,6 +60,7 @@ class Instant(datetime):
 
 
 PARIS_1900 = timezone(timedelta(minutes=9, seconds=21))
+INTERVAL_JSON = {"start": "1899-12-31T23:50:39Z", "lengths": ["P400D"]}
 
 
 @pytest.mark.parametrize(
@@ -64,10 +71,17 @@ PARIS_1900 = timezone(timedelta(minutes=9, seconds=21))
         (timedelta(days=364, seconds=1), "P364DT1S"),
         (timedelta(days=400), "P400D"),
         (-timedelta(days=400, hours=1, microseconds=5), "-P400DT1H0.000005S"),
+        (Interval(datetime(1900, 1, 1, tzinfo=PARIS_1900), deque([timedelta(days=400)])), INTERVAL_JSON),
     ],
 )
-def test_a_time_is_published_without_a_change(data: object, expected: str) -> None:
+def test_a_time_is_published_without_a_change(data: object, expected: object) -> None:
     assert json.loads(to_bytes([data])) == [expected]
+
+
+@pytest.mark.parametrize("number", [float("inf"), Decimal("NaN"), Decimal("-Infinity")])
+def test_a_number_that_json_does_not_have_is_refused(number: object) -> None:
+    with pytest.raises(ValueError, match="at /a"):
+        to_bytes({"a": number})
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from quire import _quire
@@ -97,10 +100,15 @@ def _check_names(data: object) -> None:
         _check_names(value)
 
 
-def plain(value: object) -> Any:
+def plain(value: Any) -> Any:
     """A value that JSON does not have, in values that it has."""
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+    kind = type(value)
+    if kind.__module__.partition(".")[0] in ("numpy", "pandas"):
+        value = _from_numpy(value)
+        if value is None or isinstance(value, (str, bool, int, float, list, tuple)):
+            return value
     match value:
         # A datetime of pandas. pydantic cuts it to the microsecond.
         case datetime() if getattr(value, "nanosecond", 0):
@@ -113,11 +121,60 @@ def plain(value: object) -> Any:
             days, rest = divmod(abs(value), timedelta(days=1))
             sign = "-" if value < timedelta(0) else ""
             return f"{sign}P{days}D{to_jsonable_python(rest).removeprefix('P') if rest else ''}"
+        case Decimal() if not value.is_finite():
+            raise ValueError(f"{value} is no number in JSON")
+        # What is in them comes here, too.
+        case set() | frozenset() | deque() | Generator():
+            return list(value)
+        case _ if is_dataclass(kind) and not hasattr(kind, "__pydantic_serializer__"):
+            return {field.name: getattr(value, field.name) for field in fields(value)}
     try:
         return to_jsonable_python(value)
     except PydanticSerializationError as error:
-        reason = f"{type(value).__qualname__} has no form in JSON: give the client an encoder=, or convert it ({error})"
+        reason = (
+            f"{kind.__qualname__} has no form in JSON: give the client an encoder=, or convert it ({error})"
+        )
         raise TypeError(reason) from None
+
+
+def _from_numpy(value: Any) -> Any:
+    """A single value of NumPy or pandas as Python has it.
+
+    A missing value is `None`, as in the JSON of pandas.
+    """
+    match type(value).__name__:
+        case "NaTType" | "NAType":
+            return None
+        case "Timedelta" if value.nanoseconds:
+            return _duration(value.value)
+        case "Timedelta":
+            return value.to_pytimedelta()
+        case "datetime64" | "timedelta64" if value != value:
+            return None
+        # A `datetime` would have no nanoseconds.
+        case "datetime64":
+            return str(value)
+        case "timedelta64" if value.dtype.name == "timedelta64[ns]":
+            return _duration(value.item())
+        # A month has no length in seconds, and other units are finer than nanoseconds.
+        case "timedelta64" if not isinstance(value.item(), timedelta):
+            return value
+    # A scalar; an array has a shape, and a `longdouble` has more digits than a `float`.
+    is_scalar = getattr(value, "shape", None) == () and hasattr(value, "item")
+    return value.item() if is_scalar and type(value).__name__ != "longdouble" else value
+
+
+def _duration(ns: int) -> str:
+    """A duration in ISO 8601, as pydantic writes it, with nanoseconds."""
+    days, rest = divmod(abs(ns), 86_400 * 10**9)
+    hours, rest = divmod(rest, 3600 * 10**9)
+    minutes, rest = divmod(rest, 60 * 10**9)
+    seconds, part = divmod(rest, 10**9)
+    fraction = f".{part:09}".rstrip("0") if part else ""
+    time = "".join(f"{count}{unit}" for count, unit in ((hours, "H"), (minutes, "M")) if count)
+    if rest or not (days or time):
+        time += f"{seconds}{fraction}S"
+    return f"{'-' if ns < 0 else ''}P{f'{days}D' if days else ''}{f'T{time}' if time else ''}"
 
 
 def _path_of(data: object, encoder: Encoder | None) -> str:

@@ -103,6 +103,12 @@ def batch_to_core(
     given: object = items
     if isinstance(given, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(given, Iterable):
         raise ConfigError(f"expected a list of messages, got `{type(given).__name__}`", key="items")
+    # Iterating over a table gives the names of its columns, or the columns.
+    if hasattr(given, "columns") and hasattr(given, "shape"):
+        reason = (
+            f"expected a list of messages, got a table (`{type(given).__name__}`): pass its rows, for example"
+        )
+        raise ConfigError(f'{reason} `frame.to_dict("records")` of pandas', key="items")
     messages: list[bytes | CoreMessage] = []
     common = None
     for index, item in enumerate(items):
