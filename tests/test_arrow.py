@@ -102,3 +102,38 @@ def test_damage_ends_the_batches_with_its_place(tmp_path: Path) -> None:
         pytest.raises(quire.JournalCorruptError, match=damaged.name),
     ):
         rows(journal.read_arrow(batch_rows=10))
+
+
+class Interrupted(Exception):
+    """Raised by the handler of a signal, as `KeyboardInterrupt` is by that of Ctrl-C."""
+
+
+class Interrupting:
+    """A stream of which each read is ended by a signal, once."""
+
+    def __init__(self, stream: Iterator[Any]) -> None:
+        self._stream = stream
+        self._is_next = False
+
+    def __iter__(self) -> Interrupting:
+        return self
+
+    def __next__(self) -> Any:
+        self._is_next = not self._is_next
+        if self._is_next:
+            raise Interrupted
+        return next(self._stream)
+
+
+def test_the_exception_of_a_signal_handler_does_not_end_the_batches(journal: quire.Journal) -> None:
+    batches: Any = journal.read_arrow(batch_rows=300)
+    batches._stream = Interrupting(batches._stream)
+    found = []
+    for _ in range(4):
+        with pytest.raises(Interrupted):
+            next(batches)
+        found.append(next(batches))
+    assert [row["position"] for row in rows(iter(found))] == list(range(1, COUNT + 1))
+    with pytest.raises(Interrupted):
+        next(batches)
+    assert list(batches) == []

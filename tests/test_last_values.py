@@ -333,6 +333,36 @@ def test_a_query_that_is_closed_or_dropped_ends(client: quire.Client) -> None:
     publish(client, *(order(number) for number in range(3000)))
     with client.sow("orders") as query:
         next(query)
+
+
+def test_the_exception_of_a_signal_handler_does_not_end_a_query(
+    client: quire.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(Exception):
+        pass
+
+    class Interrupting:
+        """A core of which the first call is ended by a signal."""
+
+        def __init__(self, core: Any) -> None:
+            self._core = core
+            self._is_interrupted = False
+
+        def batch(self, *arguments: Any) -> Any:
+            if not self._is_interrupted:
+                self._is_interrupted = True
+                raise Interrupted
+            return self._core.batch(*arguments)
+
+    publish(client, order(1), order(2))
+    query = client.sow("orders", order_by="/id")
+    with monkeypatch.context() as patched:
+        patched.setattr(query, "_core", Interrupting(query._core))
+        records = iter(query)
+        with pytest.raises(Interrupted):
+            next(records)
+        assert ids(records) == [1, 2]
+
     assert list(query) == []
     query = client.sow("orders")
     next(query)

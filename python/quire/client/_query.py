@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -51,27 +51,19 @@ class Query:
         """The number of matching records before `top_n` and `skip_n`; `None` before the last record has arrived."""
         return self._core.total
 
-    def __iter__(self) -> Iterator[Message]:
-        first = self._taken.popleft
-        while True:
-            try:
-                message = first()
-            except IndexError:
-                batch = self._core.batch(self._ahead)
-                if batch is None:
-                    return
-                self._taken.extend(batch)
-            else:
-                yield message
+    # An iterator and not a generator: the exception of a signal handler would end a generator for
+    # good.
+    def __iter__(self) -> Self:
+        return self
 
     def __next__(self) -> Message:
-        try:
-            return self._taken.popleft()
-        except IndexError:
-            message = self._core.next(None, self._ahead)
-        if message is None:
-            raise StopIteration
-        return message
+        taken = self._taken
+        if not taken:
+            batch = self._core.batch(self._ahead)
+            if batch is None:
+                raise StopIteration
+            taken.extend(batch)
+        return taken.popleft()
 
     def to_arrow(self, fields: Fields = None) -> pa.Table:
         """Returns the records that the program has not taken as a `pyarrow.Table`, one row for each.

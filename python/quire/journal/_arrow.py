@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from quire._errors import ConfigError, QuireError
@@ -54,30 +55,48 @@ def read_arrow(
         raise ConfigError("Arrow is not installed: pip install 'quire-mq[arrow]'") from None
     first, last = reader.bounds(after, until)
     scan = scan_journal(reader, json.dumps(spec), first, max(first, last))
-    return batches(scan, lambda _first, _last, _reason: None)
+    return RecordBatches(scan, lambda _first, _last, _reason: None)
 
 
-def batches(scan: ArrowScan, on_skip: Callable[[int, int, str], object]) -> Iterator[pa.RecordBatch]:
-    """Yields the batches of a scan. Calls `on_skip` for records that were left out. Raises the error that ended the scan."""
-    import pyarrow as pa
+class RecordBatches(Iterator["pa.RecordBatch"]):
+    """The batches of a scan. Raises the error that ended the scan.
 
-    names = scan.names
-    has_nul = any("\0" in name for name in names)
-    stream: Any = pa.RecordBatchReader.from_stream(scan)
-    told = 0
-    while True:
-        try:
-            batch = next(stream, None)
-        except pa.ArrowException:
-            raise scan.error or QuireError("the scan ended") from None
-        skipped = scan.skipped
-        for gap in skipped[told:]:
-            on_skip(*gap)
-        told = len(skipped)
-        if batch is None:
-            return
+    Calls `on_skip` for records that were left out. It is an iterator and not a generator, which the exception
+    of a signal handler would end for good.
+    """
+
+    def __init__(self, scan: ArrowScan, on_skip: Callable[[int, int, str], object]) -> None:
+        import pyarrow as pa
+
+        self._scan = scan
+        self._on_skip = on_skip
+        self._told = 0
+        self._names = scan.names
+        self._has_nul = any("\0" in name for name in self._names)
+        self._stream: Any = pa.RecordBatchReader.from_stream(scan)
+        #: The batch that was read, until it is returned.
+        self._read: list[pa.RecordBatch] = []
+        self._failure = pa.ArrowException
+
+    def __next__(self) -> pa.RecordBatch:
+        read = self._read
+        if not read:
+            try:
+                # In one call: the exception of a signal handler comes after it, and the batch is
+                # not lost.
+                read.extend(islice(self._stream, 1))
+            except self._failure:
+                raise self._scan.error or QuireError("the scan ended") from None
+        skipped = self._scan.skipped
+        for gap in skipped[self._told :]:
+            self._told += 1
+            self._on_skip(*gap)
+        if not read:
+            raise StopIteration
         # The stream cannot have a NUL in a name.
-        yield batch.rename_columns(names) if has_nul else batch
+        batch = read[0].rename_columns(self._names) if self._has_nul else read[0]
+        del read[0]
+        return batch
 
 
 def _fields(fields: Mapping[str, str]) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from pyspark.sql import types as t
 
 from quire._errors import BadFilterError, ConfigError
 from quire._quire import SparkRead, spark_scan
-from quire.journal._arrow import batches
+from quire.journal._arrow import RecordBatches
 from quire.spark import _pushdown
 from quire.spark._failures import hiding_traceback
 
@@ -82,7 +82,7 @@ def scan(task: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         return
     with hiding_traceback():
         directory = json.loads(task.value)["range"]["directory"]
-        yield from batches(spark_scan(task.value), partial(_tell, directory))
+        yield from RecordBatches(spark_scan(task.value), partial(_tell, directory))
 
 
 def _tell(directory: str, first: int, last: int, reason: str) -> None:

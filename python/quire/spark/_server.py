@@ -20,7 +20,7 @@ from quire._quire import ArrowRange
 from quire.client._blocking import Client, Subscription
 from quire.client._options import Reconnect
 from quire.client._spec import Spec
-from quire.journal._arrow import batches
+from quire.journal._arrow import RecordBatches
 from quire.spark import _options
 from quire.spark._options import ReadOptions, password
 from quire.spark._scan import in_filter
@@ -200,7 +200,7 @@ class Connection:
             return
         with self._enter(retained, wanted) as subscription:
             scan = ArrowRange(subscription._core).scan(spec)
-            yield from batches(scan, lambda _first, _last, _reason: None)
+            yield from RecordBatches(scan, lambda _first, _last, _reason: None)
 
     def retained(self, range_: ServerRange) -> ServerRange:
         """What is left of the range if messages of it were removed: an error, unless that is said to be no harm."""
