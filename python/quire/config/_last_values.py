@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, TypeAdapter, field_validator, model_validator
 
 from quire._filter import MessageType
+from quire.config._model import Model, Texts
 from quire.config._values import Duration, DurationLike, Period, SizeLike, Table, size_between
 
 #: Tables of the configuration that this version does not have.
@@ -29,22 +22,15 @@ def not_in_this_version(key: str) -> str:
     return f"{key} is not in this version: remove the table"
 
 
-def _listed(value: Any) -> Any:
-    """A single text is accepted as a list with one entry."""
-    return (value,) if isinstance(value, str) else value
-
-
 #: Names of fields, such as `/order_id`.
-Fields = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Fields = Texts
 
 #: Constructed fields, such as `/price * /qty AS /notional`.
-Assignments = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Assignments = Texts
 
 
-class History(BaseModel):
+class History(Model):
     """How much of its history a last-value topic keeps (docs/last-values.md, section 3)."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
     #: How far back states are kept.
     window: Period
@@ -78,10 +64,8 @@ class History(BaseModel):
         }
 
 
-class SowTopic(BaseModel):
+class SowTopic(Model):
     """A topic that keeps the newest message of each key (docs/last-values.md)."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(min_length=1)]
     message_type: MessageType

@@ -9,13 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     ValidationError,
@@ -30,6 +28,7 @@ from quire._filter import MessageType
 from quire.config._last_values import TABLES_LATER, SowTopic, not_in_this_version
 from quire.config._locate import line_of, path_text, place_of
 from quire.config._mistakes import Mistakes, expected, got, refused, together
+from quire.config._model import Model, Topics, tables_as_lists
 from quire.config._replication import Replication
 from quire.config._values import (
     Address,
@@ -82,11 +81,7 @@ def _delays(value: Any) -> Any:
     return (value,) if isinstance(value, (str, int, float, timedelta)) else value
 
 
-class _Model(BaseModel):
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
-
-
-class Transport(_Model):
+class Transport(Model):
     """An address for clients, and the limits of its connections."""
 
     name: str = "clients"
@@ -123,7 +118,7 @@ class Transport(_Model):
         return value
 
 
-class Limits(_Model):
+class Limits(Model):
     """Limits for all connections of all transports together."""
 
     #: Patterns in the filters of all subscriptions.
@@ -153,16 +148,13 @@ class Limits(_Model):
         ) -> None: ...
 
 
-class RecordedTopic(_Model):
+class RecordedTopic(Topics):
     r"""Topics that the transaction log records, or with `recorded=False` topics that it must not record.
 
     The name is exact, or a regular expression if it contains any of ``^ $ * + ? [ ] ( ) { } | \``. The first
     entry that names a topic decides.
     """
 
-    name: Annotated[str, Field(min_length=1)]
-    message_type: MessageType
-    filter: str | None = None
     #: False: publishes are accepted and delivered, not persisted.
     recorded: bool = True
     #: Refuse messages that are not well formed; for `message_type = "json"`.
@@ -187,7 +179,7 @@ class RecordedTopic(_Model):
         return self
 
 
-class Maintenance(_Model):
+class Maintenance(Model):
     """The maintenance of full journal files: when they are archived, compressed or removed.
 
     A period counts from the last message of a file. A size limits the files that stay unchanged.
@@ -241,7 +233,7 @@ class Maintenance(_Model):
         }
 
 
-class TransactionLog(_Model):
+class TransactionLog(Model):
     """The recorded topics, and the directory, size, durability and maintenance of the journal."""
 
     journal_directory: Directory = Path("journal")
@@ -282,10 +274,7 @@ class TransactionLog(_Model):
     @model_validator(mode="before")
     @classmethod
     def _plain(cls, values: Any) -> Any:
-        # A single table is accepted as a list with one entry.
-        if isinstance(values, Mapping) and isinstance(values.get("topic"), (Mapping, RecordedTopic)):
-            return {**values, "topic": (values["topic"],)}
-        return values
+        return tables_as_lists(values, topic=RecordedTopic)
 
     @field_validator("topic")
     @classmethod
@@ -297,7 +286,7 @@ class TransactionLog(_Model):
         return value
 
 
-class Queue(_Model):
+class Queue(Model):
     """A queue over recorded topics (docs/queues.md section 8)."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -433,7 +422,7 @@ class _Source:
     text: str = field(default="", compare=False)
 
 
-class Config(_Model):
+class Config(Model):
     """The configuration of a server, from `Config.load(path)` or from Python with the same keys.
 
         quire.Config(data_directory="shop-data", queue={"name": "jobs", "message_type": "json"})
@@ -500,17 +489,12 @@ class Config(_Model):
     @model_validator(mode="before")
     @classmethod
     def _plain(cls, values: Any) -> Any:
-        # A single table is accepted as a list with one entry.
-        if not isinstance(values, Mapping):
-            return values
         for key in TABLES_LATER:
-            if key in values:
+            if isinstance(values, Mapping) and key in values:
                 raise ValueError(not_in_this_version(key))
-        kinds = {"transport": Transport, "queue": Queue, "local_queue": Queue, "sow_topic": SowTopic}
-        return {
-            key: (value,) if key in kinds and isinstance(value, (Mapping, kinds[key])) else value
-            for key, value in values.items()
-        }
+        return tables_as_lists(
+            values, transport=Transport, queue=Queue, local_queue=Queue, sow_topic=SowTopic
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> Config:

@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from quire._filter import MessageType
+from quire.config._model import Model, Texts, Topics, tables_as_lists
 from quire.config._values import Address, DurationLike, Period, Size, SizeLike, Table
 
 
-def _listed(value: Any) -> Any:
-    """A single text is accepted as a list with one entry."""
-    return (value,) if isinstance(value, str) else value
-
-
-Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-
-
-class _Model(BaseModel):
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
-
-
-class ReplicatedTopic(_Model):
+class ReplicatedTopic(Topics):
     """Topics that are sent to a destination."""
 
-    #: A topic, or a regular expression.
-    name: Annotated[str, Field(min_length=1)]
-    message_type: MessageType
-    #: Only messages that match are sent.
-    filter: str | None = None
 
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            *,
-            name: str,
-            message_type: MessageType,
-            filter: str | None = ...,
-        ) -> None: ...
-
-
-class Destination(_Model):
+class Destination(Model):
     """An instance that this one sends its messages to."""
 
     #: The `name` of the instance.
@@ -89,9 +61,7 @@ class Destination(_Model):
     @model_validator(mode="before")
     @classmethod
     def _plain(cls, values: Any) -> Any:
-        if isinstance(values, Mapping) and isinstance(values.get("topic"), (Mapping, ReplicatedTopic)):
-            return {**values, "topic": (values["topic"],)}
-        return values
+        return tables_as_lists(values, topic=ReplicatedTopic)
 
     @field_validator("addresses")
     @classmethod
@@ -117,7 +87,7 @@ class Destination(_Model):
         }
 
 
-class Replication(_Model):
+class Replication(Model):
     """The links of an instance to others."""
 
     #: Where other instances connect. Without it none can.
@@ -139,9 +109,7 @@ class Replication(_Model):
     @model_validator(mode="before")
     @classmethod
     def _plain(cls, values: Any) -> Any:
-        if isinstance(values, Mapping) and isinstance(values.get("destination"), (Mapping, Destination)):
-            return {**values, "destination": (values["destination"],)}
-        return values
+        return tables_as_lists(values, destination=Destination)
 
     @field_validator("address")
     @classmethod
