@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,18 @@ def test_the_messages_after_an_earlier_state_have_a_rate(url: str) -> None:
         assert f"{option[0]}: it does not go together with --delta" in refused.stderr
     refused = run("subscribe", "kept", "--sow", "--oof", "--bookmark", "epoch", url=url)
     assert "--oof: it does not go together with --bookmark" in refused.stderr
+
+
+def test_a_delta_can_be_delayed(tmp_path: Path) -> None:
+    queue = {"name": "work", "message_type": "json", "underlying_topic": "orders"}
+    with server(tmp_path, queue=queue, **SETTINGS) as running:
+        tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+        for options in (["--delay", "1h"], ["--deliver-at", tomorrow]):
+            delta = run("publish", "orders", "--delta", "--data", '{"id": 1}', *options, url=running.url)
+            assert delta.returncode == 0, delta.stderr
+        with quire.Client(running.url) as client:
+            assert client.queue_stats("work")["work"]["delayed"] == 2
+            assert len(list(client.sow("orders"))) == 1
 
 
 def test_a_delta_subscription_prints_the_fields_that_differ(url: str) -> None:

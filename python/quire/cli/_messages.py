@@ -66,9 +66,6 @@ def publish(
     correlation_id: str | None,
     expiration: str | None,
 ) -> int:
-    if delta and (delay is not None or deliver_at is not None):
-        option = "--delay" if delay is not None else "--deliver-at"
-        raise quire.ConfigError("it does not go together with --delta", key=option)
     if rate is not None and not rate > 0:
         raise quire.ConfigError(f"{rate:g} is not above 0", key="--rate")
     given = _headers(header)
@@ -96,8 +93,7 @@ def publish(
         "headers": given or None,
     }
     common: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
-    if not delta:
-        common |= {"delay": wait, "deliver_at": moment}
+    common |= {"delay": wait, "deliver_at": moment}
     started = time.perf_counter()
     count = size = skipped = 0
     with (
