@@ -131,7 +131,7 @@ def publish(
         unrecorded = client._unrecorded_of([topic]) if count else []
     if as_json:
         report = {"published": count, "skipped": skipped, "bytes": size, "seconds": round(duration, 3)}
-        print(json.dumps({**report, "unrecorded": unrecorded}))
+        print(json.dumps({**report, "left_out": source.left_out, "unrecorded": unrecorded}))
         return 0
     print_published(count, size, duration, unrecorded)
     if skipped:
