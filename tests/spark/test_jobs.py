@@ -370,6 +370,23 @@ def test_a_replay_keeps_the_order_and_can_be_run_again(
         quire.spark.replay(spark, str(source), f"file:{target}", name="replay-2", pace="fast")
 
 
+def test_a_replay_keeps_the_keys_that_publishers_supplied_and_counts_the_deletions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    config = quire.Config(sow_topic={"name": "supplied", "message_type": "json"})
+    source, target = tmp_path / "source", tmp_path / "target"
+    with quire.Client(f"file:{source}", name="loader", config=config) as client:
+        for key in ("a", "b", "c"):
+            client.publish("supplied", {"v": key}, sow_key=key)
+        client.sow_delete("supplied", keys=["b", "c"])
+        client.flush(timeout=PATIENCE)
+    with quire.Client(f"file:{target}", config=config) as client:
+        done = quire.spark.replay(spark, str(source), f"file:{target}", name="copy")
+        assert (done.messages, done.deletions) == (3, 2)
+        records = {record.sow_key: record.json() for record in client.sow("supplied")}
+    assert records == {key: {"v": key} for key in ("a", "b", "c")}
+
+
 @pytest.mark.parametrize("pace", ["2", "0.5X"])
 def test_a_pace_is_that_from_the_first_message_on(pace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]

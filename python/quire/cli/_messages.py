@@ -33,6 +33,7 @@ from quire.cli._output import (
     time_text,
 )
 from quire.cli._source import Form, opened
+from quire.client._again import takes_keys
 from quire.client._links import Place, parse_url
 from quire.client._spec import BookmarkNotFound
 from quire.client._worker import refusal_of
@@ -139,13 +140,6 @@ def publish(
     if source.left_out:
         print(f"{counted(source.left_out, 'record')} left out that are no messages")
     return 0
-
-
-def takes_keys(client: quire.Client, topic: str) -> bool:
-    """Whether the publishers of the topic supply the keys of its records."""
-    described = client._described_of([topic])
-    values = described[0].get("last_values") if described else None
-    return values is not None and not values["key"]
 
 
 def _delay(delay: str | None, deliver_at: str | None) -> tuple[float | None, datetime | None]:

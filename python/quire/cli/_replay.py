@@ -17,9 +17,8 @@ from quire._arguments import delta_to_core
 from quire._bookmarks import bookmark_to_core, point_to_core
 from quire._units import counted
 from quire.cli import default_url
-from quire.cli._messages import takes_keys
 from quire.cli._output import print_published, show_filter_mistake, stopped
-from quire.client._again import check_not_again
+from quire.client._again import check_not_again, takes_keys
 from quire.client._spec import BookmarkNotFound
 
 

@@ -1,4 +1,4 @@
-"""A replay must not publish messages again into the log that it reads them from."""
+"""Questions of replays to a destination: is it the source, and do publishers supply keys?"""
 
 from __future__ import annotations
 
@@ -28,3 +28,10 @@ def check_not_again(client: Client, topic: str, bookmark: str, timestamp_ns: int
             f"the destination has the first message already: it is the source itself, or has the same log ({bookmark} on "
             f"{topic!r}). To publish to another topic, use --into; to publish everything to the same topics again, use --again"
         )
+
+
+def takes_keys(client: Client, topic: str) -> bool:
+    """Whether the publishers of the topic supply the keys of its records."""
+    described = client._described_of([topic])
+    values = described[0].get("last_values") if described else None
+    return values is not None and not values["key"]

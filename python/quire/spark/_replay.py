@@ -13,7 +13,7 @@ from pyspark.sql import Row, SparkSession
 
 from quire._errors import ConfigError
 from quire._quire import SparkJournal, spark_frame
-from quire.client._again import check_not_again
+from quire.client._again import check_not_again, takes_keys
 from quire.client._blocking import Client
 from quire.spark._options import job_options
 from quire.spark._scan import log
@@ -30,6 +30,8 @@ class Replayed:
     seconds: float
     #: Positions that were removed from the journal since the replay was stopped.
     lost: int = 0
+    #: Records of last-value topics that were deleted in the range. The deletes are not published.
+    deletions: int = 0
 
 
 def replay(
@@ -48,6 +50,9 @@ def replay(
 ) -> Replayed:
     """Publishes the messages of a range, and waits until all are persistent.
 
+    On a last-value topic whose publishers supply the keys, the messages keep their keys. Deletes are left out, so
+    that a deleted record exists at the destination.
+
     - `name`: the publisher's identity. The position in the journal is the sequence, so that the same replay
       under the same name changes nothing when it is run again, and completes one that was stopped
     - `pace`: `max`; messages per second, `1000`; or a multiple of the original pace, `2X`
@@ -65,31 +70,39 @@ def replay(
     """
     wait = _pace(pace)
     options = {**(options or {}), **job_options(archive_directory, skip_lost), "includeHeaders": "true"}
+    options["includeDeletes"] = "true"
     schema = (
         "position long, timestamp_ns long, topic string, kind string, correlation_id string, data binary, "
-        "bookmark string, headers map<string,binary>"
+        "bookmark string, sow_key string, headers map<string,binary>"
     )
-    frame = (
-        spark.read.format("quire").schema(schema).options(**options).load(journal).where("kind = 'publish'")
-    )
+    frame = spark.read.format("quire").schema(schema).options(**options).load(journal)
     begun = time.monotonic()
-    count = 0
+    count = deletions = 0
+    #: The topics of the destination, and whether their publishers supply keys.
+    topics: dict[str, bool] = {}
     with Client(url, name=name, wait=True) as client:
         lost = _lost({"path": journal, **options}, client.persisted)
         for row in _in_order(frame.toLocalIterator(prefetchPartitions=True)):
+            if row.kind != "publish":
+                deletions += 1
+                continue
             if not count and not again:
                 check_not_again(client, row.topic, row.bookmark, row.timestamp_ns, topic)
             wait(count, row.timestamp_ns)
+            target = topic or row.topic
+            if target not in topics:
+                topics[target] = takes_keys(client, target)
             client.publish(
-                topic or row.topic,
+                target,
                 bytes(row.data),
                 sequence=row.position,
                 correlation_id=row.correlation_id,
                 headers=_headers(row.headers),
+                sow_key=row.sow_key if topics[target] else None,
             )
             count += 1
         client.flush(timeout=flush_timeout)
-    return Replayed(count, time.monotonic() - begun, lost)
+    return Replayed(count, time.monotonic() - begun, lost, deletions)
 
 
 def _headers(column: Mapping[str, bytearray] | None) -> dict[str, str | bytes] | None:
@@ -124,7 +137,8 @@ def _in_order(rows: Iterator[Row]) -> Iterator[Row]:
     """Partitions are planned in the order of the journal; a replay in any other would lose messages as duplicates."""
     last = 0
     for row in rows:
-        if row.position <= last:
+        # A delete has a row for each of its keys.
+        if row.position < last or (row.position == last and row.kind == "publish"):
             raise AssertionError(f"message {row.position} comes behind {last}")
         last = row.position
         yield row
