@@ -329,12 +329,6 @@ def test_deletes_have_sequences_and_are_persisted(client: quire.Client) -> None:
     assert client.publish("orders", order(2)) == 3
 
 
-def test_a_query_that_is_closed_or_dropped_ends(client: quire.Client) -> None:
-    publish(client, *(order(number) for number in range(3000)))
-    with client.sow("orders") as query:
-        next(query)
-
-
 def test_the_exception_of_a_signal_handler_does_not_end_a_query(
     client: quire.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,6 +357,11 @@ def test_the_exception_of_a_signal_handler_does_not_end_a_query(
             next(records)
         assert ids(records) == [1, 2]
 
+
+def test_a_query_that_is_closed_or_dropped_ends(client: quire.Client) -> None:
+    publish(client, *(order(number) for number in range(3000)))
+    with client.sow("orders") as query:
+        next(query)
     assert list(query) == []
     query = client.sow("orders")
     next(query)
