@@ -54,7 +54,8 @@ def test_idioms_are_told_from_plain_words(text: str, count: int, tmp_path: Path)
 
 @pytest.mark.parametrize("crate", sorted(language.WRAPPED))
 def test_comments_of_a_wrapped_crate_stay_narrow(crate: str) -> None:
-    files = (language.ROOT / f"crates/quire-{crate}").rglob("*.rs")
+    files = list((language.ROOT / f"crates/quire-{crate}").rglob("*.rs"))
+    assert files
     assert not [wide for path in files for wide in language.wide_comments(path)]
 
 
