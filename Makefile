@@ -15,6 +15,10 @@ export PYTHONDONTWRITEBYTECODE :=
 
 setup: $(STAMP)
 
+# Two parts at a time: most of them leave a processor idle now and then. The output of a part comes
+# when it ends.
+PAIRS := $(if $(filter output-sync,$(.FEATURES)),--jobs 2 --output-sync=target)
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -31,13 +35,9 @@ $(STAMP): $(VENV)/bin/python pyproject.toml $(RUST_SOURCES) $(JAR_SOURCES)
 demo: setup
 	$(BIN)/quire demo
 
-# Parts that need one processor run in pairs: the checks of types, the instruction counter, tests of memory. Their output comes when they end.
-PAIRS := $(if $(filter output-sync,$(.FEATURES)),--jobs 2 --output-sync=target)
 test: setup
-	@echo 'make test: checks, Rust tests and simulations first; their output comes part by part, the first after some minutes'
-	@$(MAKE) --no-print-directory $(PAIRS) check docs rust-test bench-build instructions sim
-	@$(MAKE) --no-print-directory python-test
-	@$(MAKE) --no-print-directory spark-test
+	@echo 'make test: two parts at a time; the output of a part comes when it ends, the first after minutes'
+	@$(MAKE) --no-print-directory $(PAIRS) check docs spark-test rust-test python-test bench-build instructions sim
 
 # The checks and tests of what changed since the main branch, or of one part: `make quick CRATE=quire-queue`.
 quick:
@@ -58,27 +58,31 @@ check: setup
 rust-test: export PROPTEST_RNG_SEED ?= 1
 # Temporary files of the tests, those of a run that was killed included. What the tests leave there is listed and removed.
 rust-test: export TMPDIR := $(CURDIR)/target/temporary
+# All packages, as the linter, the benches and the counter of instructions have them: the same
+# features of each dependency, so it is compiled once.
 rust-test:
 	rm -rf $(TMPDIR)
 	mkdir -p $(TMPDIR)
-	cargo test --locked --lib --bins --tests
+	cargo test --locked --workspace --tests
 	@find $(TMPDIR) -mindepth 1 -printf 'left by the tests: %P\n'
 	rm -rf $(TMPDIR)
 
 # As the tests are built: that they link and start is what is shown, not how fast they are.
 bench-build:
-	cargo build --package quire-benches --benches --locked
+	cargo build --workspace --bench '*' --locked
 
 # What a message costs on each hot path, whatever else the machine does: benches/tests/instructions.rs.
 instructions:
-	cargo test --package quire-benches --test instructions --locked
+	cargo test --workspace --test instructions --locked
 
 # Of the Python surface; `cargo bench --package quire-benches` has those of the parts, `benches/end_to_end.py` those of the whole.
 bench: setup
 	$(BIN)/python -m pytest -q benches/test_bench_*.py -p no:xdist --benchmark-columns min,median,rounds --benchmark-max-time 0.3 --benchmark-min-rounds 3
 
+# With the features of the extension, which has compiled most of it.
 sim:
-	cargo run --profile editable --locked --package quire-sim -- --seeds $(or $(SEEDS),100)
+	cargo build --profile editable --locked --package quire-python --package quire-sim --bin quire-sim
+	target/editable/quire-sim --seeds $(or $(SEEDS),100)
 
 # Any bytes for every decoder, a line each:
 #
