@@ -145,6 +145,18 @@ def test_purge_removes_the_messages_that_match(url: str) -> None:
     assert depth(url, "JOBS") == 0
 
 
+def test_purge_gives_the_dead_letters_a_reason(url: str) -> None:
+    said = run("queue", "purge", "JOBS", "--filter", "/n = 1", "--reason", "a load test", url=url)
+    assert said.stdout == "1 message purged from JOBS\n", said.stderr
+    wait_until(lambda: depth(url, "DEAD") == 1)
+    letter = json.loads(run("queue", "peek", "DEAD", "--json", url=url).stdout)
+    assert letter["data"]["consumer_reason"] == "a load test"
+    refused = run("queue", "purge", "JOBS", "--all", "--reason", "x" * 1025, url=url)
+    assert refused.returncode == 2
+    assert "reason: the text has 1,025 bytes in UTF-8, the limit is 1,024" in refused.stderr
+    assert depth(url, "JOBS") == 4
+
+
 def test_redrive_puts_dead_letters_back_once(url: str) -> None:
     with quire.Client(url) as client:
         jobs = client.subscribe("JOBS", max_backlog=5)
@@ -216,13 +228,14 @@ def test_redrive_stops_at_a_message_that_is_no_dead_letter(url: str) -> None:
 
 def test_redrive_leaves_the_letter_of_an_unreadable_message_and_continues(url: str) -> None:
     letter = {"queue": "JOBS", "position": 3, "reason": ["max_deliveries"], "deliveries": 2, "cancels": 0}
+    letters = [letter, {**letter, "consumer_reason": "KeyError: 'id'"}]
     with quire.Client(url) as client:
-        client.publish("dead", letter)
+        client.publish_many("dead", letters)
         client.flush(PATIENCE)
     left = run("queue", "redrive", "DEAD", url=url)
     assert left.returncode == 1
-    assert left.stdout == "0 dead letters put back from DEAD, 1 holds no message\n"
-    assert [data for data, _ in deliveries(url, "DEAD")] == [letter]
+    assert left.stdout == "0 dead letters put back from DEAD, 2 hold no message\n"
+    assert [data for data, _ in deliveries(url, "DEAD")] == letters
 
 
 def test_redrive_puts_back_the_text_of_every_message(url: str) -> None:

@@ -151,15 +151,17 @@ class Message:
         Acknowledgements are sent together (`ack_batch_size` of the client), also after the end of the lease.
         Raises `DisconnectedError` when the client is closed, as `cancel`, `expire` and `extend` do.
         """
-    def cancel(self, delay: timedelta | float | str | None = None) -> None:
+    def cancel(self, delay: timedelta | float | str | None = None, reason: str | None = None) -> None:
         """Returns the message to its queue, which delivers it again after `delay`.
 
-        Without `delay`, the queue uses its `retry_delay`.
+        Without `delay`, the queue uses its `retry_delay`. If the message becomes a dead letter by this cancel,
+        the letter has `reason`, a text of at most 1,024 bytes in UTF-8.
         """
-    def expire(self) -> None:
+    def expire(self, reason: str | None = None) -> None:
         """Removes the message from its queue, unprocessed. The dead letter topic of the queue gets it.
 
-        Without a connection, it is sent by the next one, as an acknowledgement is.
+        The dead letter has `reason`, a text of at most 1,024 bytes in UTF-8. Without a connection, the command
+        is sent by the next one, as an acknowledgement is.
         """
     def extend(self, period: timedelta | float | str | None = None) -> None:
         """Renews the lease for `period` from now. Without it: for the lease period of the queue."""
@@ -167,7 +169,7 @@ class Message:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Acknowledges the message, or cancels it when the block raised."""
+        """Acknowledges the message, or cancels it when the block raised. The exception is the reason of the cancel."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __reduce__(self) -> tuple[object, tuple[bytes, str, str]]: ...
@@ -336,8 +338,8 @@ class Client:
     def subscribe(
         self, spec: Spec, sub_id: str, is_kept: bool, handled: bool, auto_ack: bool, renewal: Renewal
     ) -> Subscription: ...
-    def settle_bookmarks(self, queue: str, verdict: str, bookmarks: Sequence[str]) -> int: ...
-    def settle_matching(self, queue: str, verdict: str, filter: str) -> int: ...
+    def settle_bookmarks(self, queue: str, verdict: str, bookmarks: Sequence[str], reason: str) -> int: ...
+    def settle_matching(self, queue: str, verdict: str, filter: str, reason: str) -> int: ...
     def query(self, spec: QuerySpec) -> Subscription: ...
     def delete(
         self, topic: str, filter: str | None, keys: Sequence[str] | None, data: bytes | None

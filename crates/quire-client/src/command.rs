@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::subscription::Subscriptions;
 use super::{Event, Failure, FailureCode};
-use quire_command::{Acks, Bookmarks, Command, SubscriptionNumbers, Unsubscribe};
+use quire_command::{Acks, Bookmarks, Command, Settle, SubscriptionNumbers, Unsubscribe};
 use quire_wire::Encode;
 
 /// Names a command of this client; never reused.
@@ -59,6 +59,8 @@ enum Waiting {
     /// Settles messages. As `Once`, and its answer has the number of settled messages.
     Settle {
         frame: Vec<u8>,
+        /// The frame for a server that takes no reasons; `None`: there is no reason.
+        without_reason: Option<Vec<u8>>,
     },
     /// A delete, which is in the publish store.
     Delete {
@@ -76,6 +78,8 @@ enum Waiting {
 pub(super) struct Commands {
     waiting: BTreeMap<CommandId, Waiting>,
     last: u32,
+    /// Whether the server takes commands with reasons. It is known from the logon on.
+    takes_reasons: bool,
     /// Messages that were ever settled, and those of them that are known to be so for good or were given up.
     settled_count: u64,
     confirmed_count: u64,
@@ -227,12 +231,26 @@ impl Commands {
     }
 
     /// A command that settles messages, and is not sent again.
-    pub fn settle(&mut self, encode: impl FnOnce(u32, &mut Vec<u8>)) -> CommandId {
+    pub fn settle(&mut self, settle: &Settle<'_>) -> CommandId {
         let id = self.next_id();
-        let mut frame = Vec::new();
-        encode(id.0, &mut frame);
-        self.waiting.insert(id, Waiting::Settle { frame });
+        let frame_with = |reason| {
+            let mut frame = Vec::new();
+            Command::Settle(Settle { command: id.0, reason, ..*settle }).encode(&mut frame);
+            frame
+        };
+        let without_reason = (!settle.reason.is_empty()).then(|| frame_with(""));
+        self.waiting.insert(id, Waiting::Settle { frame: frame_with(settle.reason), without_reason });
         id
+    }
+
+    /// A server says whether it takes reasons.
+    pub fn takes_reasons(&mut self, takes_reasons: bool) {
+        self.takes_reasons = takes_reasons;
+    }
+
+    /// The reason as it goes to the server of the connection: nothing if the server takes none.
+    pub fn reason_to_send<'a>(&self, reason: &'a str) -> &'a str {
+        if self.takes_reasons { reason } else { "" }
     }
 
     /// Whether the answer to a command is waited for, and has the number of messages or records.
@@ -352,7 +370,10 @@ impl Commands {
                 };
                 frame.encode(&mut out);
             }
-            Waiting::Once { frame, .. } | Waiting::Settle { frame } => out.extend_from_slice(frame),
+            Waiting::Settle { without_reason: Some(frame), .. } if !self.takes_reasons => {
+                out.extend_from_slice(frame);
+            }
+            Waiting::Once { frame, .. } | Waiting::Settle { frame, .. } => out.extend_from_slice(frame),
             // The publish store sends it.
             Waiting::Delete { .. } => return None,
         }

@@ -78,11 +78,13 @@ pub(super) struct Leases {
     has_late: bool,
 }
 
-/// Messages of one queue with the same verdict, which was not sent yet.
+/// Messages of one queue with the same verdict and reason, which was not sent yet.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub queue: Arc<str>,
     pub verdict: Verdict,
+    /// Of an expiry.
+    pub reason: Option<Arc<str>>,
     /// As bytes.
     pub bookmarks: Vec<u8>,
 }
@@ -136,7 +138,8 @@ const BOOKMARK_SIZE: usize = size_of::<u128>();
 /// Bytes of the bookmarks of begun messages that one command takes.
 pub(super) const BEGUN_SIZE_MAX: usize = BOOKMARKS_PER_FRAME * BOOKMARK_SIZE;
 
-/// Verdicts that are kept until they are known to be durable, 16 bytes each. Of more, the oldest are not sent again after a lost connection.
+/// Verdicts that are kept until they are known to be durable, 16 bytes each. Each 16 bytes of a
+/// reason count as one more. Of more, the oldest are not sent again after a lost connection.
 const SAID_COUNT_MAX: usize = 1_000_000;
 
 /// The shortest time between two reports of losses, so that a queue that loses leases again and again does not flood the log.
@@ -243,8 +246,8 @@ impl Leases {
         let said = std::mem::take(&mut self.said).into_iter().map(|said| said.verdicts);
         let later = std::mem::take(&mut self.waiting);
         for verdicts in said.filter(|said| !said.verdict.gives_back()).chain(later) {
-            let Waiting { queue, verdict, bookmarks } = verdicts;
-            self.waiting_of(&queue, verdict).extend_from_slice(&bookmarks);
+            let Waiting { queue, verdict, reason, bookmarks } = verdicts;
+            self.waiting_of(&queue, verdict, reason.as_ref()).extend_from_slice(&bookmarks);
         }
         self.said_count = 0;
         self.waiting_count =
@@ -295,7 +298,7 @@ impl Leases {
         if matches!(self.take(lease, Verdict::Acknowledge, events), Word::Repeated) {
             return false;
         }
-        self.keep(lease, Verdict::Acknowledge);
+        self.keep(lease, Verdict::Acknowledge, "");
         let is_first = self.due.is_none();
         if is_first {
             self.due = Some(now + self.timeout);
@@ -316,10 +319,9 @@ impl Leases {
     }
 
     /// Keeps a verdict until it can be sent.
-    pub fn keep(&mut self, lease: &Lease, verdict: Verdict) {
-        let Bookmark { publisher, sequence } = lease.bookmark();
-        put_bookmark(self.waiting_of(&lease.queue, verdict), publisher.get(), sequence);
-        self.waiting_count += 1;
+    pub fn keep(&mut self, lease: &Lease, verdict: Verdict, reason: &str) {
+        let reason = (!reason.is_empty()).then(|| reason.into());
+        self.keep_with(lease, verdict, reason.as_ref());
     }
 
     /// Asks for longer leases of those that are still ours; `None`: for as long as the queue grants. Gives the frames.
@@ -396,10 +398,10 @@ impl Leases {
     }
 
     /// The frames of a verdict of the program that gives a message back.
-    pub fn cancel(&mut self, lease: &Arc<Lease>, verdict: Verdict, command: u32) -> Vec<u8> {
+    pub fn cancel(&mut self, lease: &Arc<Lease>, verdict: Verdict, reason: &str, command: u32) -> Vec<u8> {
         let mut returned = ByQueue::default();
         returned.put(lease);
-        self.put_returns(returned, verdict, || command)
+        self.put_returns(returned, verdict, reason, || command)
     }
 
     /// The server has answered a command. Whether it was one of those that [`attend`](Self::attend) or [`cancel`](Self::cancel) made.
@@ -436,7 +438,7 @@ impl Leases {
 
     /// Verdicts were sent. The client has settled `settled_count` messages now.
     pub fn said(&mut self, verdicts: Waiting, settled_count: u64) {
-        self.said_count += verdicts.bookmarks.len() / BOOKMARK_SIZE;
+        self.said_count += verdicts.said_count();
         self.said.push_back(Said { settled_count, verdicts });
         while self.said_count > SAID_COUNT_MAX {
             self.forget_first_said();
@@ -487,8 +489,10 @@ impl Leases {
             return true;
         }
         let said = self.said.iter().map(|said| &said.verdicts).find(|given| is_given(given));
-        let Some(verdict) = said.map(|given| given.verdict) else { return false };
-        self.keep(lease, verdict);
+        let Some((verdict, reason)) = said.map(|given| (given.verdict, given.reason.clone())) else {
+            return false;
+        };
+        self.keep_with(lease, verdict, reason.as_ref());
         self.is_due = true;
         true
     }
@@ -576,13 +580,14 @@ impl Leases {
                 note_dropped(lease.subscription(), events);
             }
         }
-        self.put_returns(leases, Verdict::Release, command)
+        self.put_returns(leases, Verdict::Release, "", command)
     }
 
     fn put_returns(
         &mut self,
         leases: ByQueue,
         verdict: Verdict,
+        reason: &str,
         mut command: impl FnMut() -> u32,
     ) -> Vec<u8> {
         let mut out = Vec::new();
@@ -593,7 +598,8 @@ impl Leases {
                 let Some(messages) = Bookmarks::from_bytes(&bookmarks).map(Selection::Bookmarks) else {
                     continue;
                 };
-                let settle = Settle { verdict, command, acks: Acks::PROCESSED, queue: &queue, messages };
+                let acks = Acks::PROCESSED;
+                let settle = Settle { verdict, command, acks, queue: &queue, messages, reason };
                 Command::Settle(settle).encode(&mut out);
                 self.returns.push_back(Returned { command, queue: queue.clone(), bookmarks });
             }
@@ -603,17 +609,39 @@ impl Leases {
 
     fn forget_first_said(&mut self) {
         if let Some(said) = self.said.pop_front() {
-            self.said_count -= said.verdicts.bookmarks.len() / BOOKMARK_SIZE;
+            self.said_count -= said.verdicts.said_count();
         }
     }
 
-    fn waiting_of(&mut self, queue: &Arc<str>, verdict: Verdict) -> &mut Vec<u8> {
-        let is_it = |waiting: &Waiting| waiting.verdict == verdict && waiting.queue == *queue;
-        let at = self.waiting.iter().position(is_it).unwrap_or_else(|| {
-            self.waiting.push(Waiting { queue: queue.clone(), verdict, bookmarks: Vec::new() });
+    fn keep_with(&mut self, lease: &Lease, verdict: Verdict, reason: Option<&Arc<str>>) {
+        let Bookmark { publisher, sequence } = lease.bookmark();
+        put_bookmark(self.waiting_of(&lease.queue, verdict, reason), publisher.get(), sequence);
+        self.waiting_count += 1;
+    }
+
+    fn waiting_of(&mut self, queue: &Arc<str>, verdict: Verdict, reason: Option<&Arc<str>>) -> &mut Vec<u8> {
+        let is_it = |waiting: &Waiting| {
+            waiting.verdict == verdict && waiting.reason.as_ref() == reason && waiting.queue == *queue
+        };
+        let found = match reason {
+            None => self.waiting.iter().position(is_it),
+            // A search through many reasons would take longer for each of them.
+            Some(_) => self.waiting.len().checked_sub(1).filter(|last| is_it(&self.waiting[*last])),
+        };
+        let at = found.unwrap_or_else(|| {
+            let (queue, reason) = (queue.clone(), reason.cloned());
+            self.waiting.push(Waiting { queue, verdict, reason, bookmarks: Vec::new() });
             self.waiting.len() - 1
         });
         &mut self.waiting[at].bookmarks
+    }
+}
+
+impl Waiting {
+    /// The number of verdicts that it counts against [`SAID_COUNT_MAX`].
+    fn said_count(&self) -> usize {
+        let reason_size = self.reason.as_ref().map_or(0, |reason| reason.len());
+        self.bookmarks.len() / BOOKMARK_SIZE + reason_size.div_ceil(BOOKMARK_SIZE)
     }
 }
 

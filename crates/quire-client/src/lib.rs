@@ -778,6 +778,7 @@ impl ClientCore {
     fn logged_on(&mut self, now: Instant, logged_on: &LoggedOn<'_>) {
         self.publisher = logged_on.publisher;
         self.message_size_max = Some(logged_on.message_size_max);
+        self.commands.takes_reasons(logged_on.takes_reasons);
         let highest = logged_on.highest_sequence.max(logged_on.last_sequence);
         self.look_for_others(highest);
         // Messages that the server saw but did not persist may still appear, so their numbers are taken.

@@ -8,8 +8,8 @@ use quire_types::Bookmark;
 use super::leases::{BEGUN_SIZE_MAX, Waiting, pieces};
 use super::{Begun, ClientCore, CommandId, Failure, Lease, State};
 use quire_command::{
-    Acks, Bookmarks, Command, DefineQueue, LinkAction, SETTLE_BOOKMARKS_MAX, Selection, Settle, Subject,
-    put_bookmark,
+    Acks, Bookmarks, Code, Command, DefineQueue, LinkAction, REASON_SIZE_MAX, SETTLE_BOOKMARKS_MAX,
+    Selection, Settle, Subject, put_bookmark,
 };
 use quire_types::Verdict;
 use quire_types::time::Instant;
@@ -60,6 +60,22 @@ impl ClientCore {
     /// # Errors
     /// When the client is closed, and the verdict would be the first on a message with a lease.
     pub fn settle(&mut self, lease: &Arc<Lease>, verdict: Verdict, now: Instant) -> Result<bool, Failure> {
+        self.settle_because(lease, verdict, "", now)
+    }
+
+    /// As [`settle`](Self::settle), with the reason of a cancel or an expiry for the dead letter of
+    /// the message; empty: no reason. It is not sent to a server that takes none.
+    ///
+    /// # Errors
+    /// As there, and when the reason is longer than [`REASON_SIZE_MAX`]. There is no verdict then.
+    pub fn settle_because(
+        &mut self,
+        lease: &Arc<Lease>,
+        verdict: Verdict,
+        reason: &str,
+        now: Instant,
+    ) -> Result<bool, Failure> {
+        check_reason(reason)?;
         if lease.is_unsettled() {
             self.check_settles()?;
         }
@@ -75,11 +91,12 @@ impl ClientCore {
                 return Ok(false);
             }
             let CommandId(command) = self.commands.unanswered();
-            let frames = self.leases.cancel(lease, verdict, command);
+            let reason = self.commands.reason_to_send(reason);
+            let frames = self.leases.cancel(lease, verdict, reason, command);
             self.commands.settled(1);
             return Ok(self.queue_frames(&frames));
         }
-        self.leases.keep(lease, verdict);
+        self.leases.keep(lease, verdict, reason);
         if self.is_up() {
             self.send_verdicts();
         }
@@ -101,15 +118,19 @@ impl ClientCore {
         Ok(!frames.is_empty() && self.queue_frames(&frames))
     }
 
-    /// Settles messages by bookmark and is answered, unlike [`settle`](Self::settle). Acknowledgements that wait go first.
+    /// Settles messages by bookmark and is answered, unlike [`settle`](Self::settle).
+    /// Acknowledgements that wait go first. `reason`: as in
+    /// [`settle_because`](Self::settle_because).
     ///
     /// # Errors
-    /// More bookmarks than one command takes, and when the client is closed.
+    /// More bookmarks than one command takes, a reason longer than [`REASON_SIZE_MAX`], and when
+    /// the client is closed.
     pub fn settle_bookmarks(
         &mut self,
         queue: &str,
         verdict: Verdict,
         bookmarks: &[Bookmark],
+        reason: &str,
     ) -> Result<CommandId, Failure> {
         let mut bytes = Vec::new();
         for bookmark in bookmarks {
@@ -119,20 +140,22 @@ impl ClientCore {
             let reason = format!("{} bookmarks, one command takes {SETTLE_BOOKMARKS_MAX}", bookmarks.len());
             return Err(Failure::new(quire_command::Code::LimitExceeded, reason));
         };
-        self.settle_selected(queue, verdict, Selection::Bookmarks(bookmarks))
+        self.settle_selected(queue, verdict, Selection::Bookmarks(bookmarks), reason)
     }
 
     /// Settles every active message that a filter matches; an empty filter matches all. Answered.
+    /// `reason`: as in [`settle_because`](Self::settle_because).
     ///
     /// # Errors
-    /// When the client is closed.
+    /// A reason longer than [`REASON_SIZE_MAX`], and when the client is closed.
     pub fn settle_matching(
         &mut self,
         queue: &str,
         verdict: Verdict,
         filter: &str,
+        reason: &str,
     ) -> Result<CommandId, Failure> {
-        self.settle_selected(queue, verdict, Selection::Matching(filter))
+        self.settle_selected(queue, verdict, Selection::Matching(filter), reason)
     }
 
     /// Asks for the figures of a queue, or of all: [`Event::JsonReply`](super::Event::JsonReply).
@@ -207,8 +230,8 @@ impl ClientCore {
     pub(super) fn take_verdicts(&mut self) -> Vec<u8> {
         let mut frames = Vec::new();
         for waiting in self.leases.take_waiting() {
-            let Waiting { queue, verdict, bookmarks } = &waiting;
-            let count = put_settles(&mut frames, queue, *verdict, bookmarks);
+            let reason = waiting.reason.as_deref().unwrap_or_default();
+            let count = put_settles(&mut frames, &waiting, self.commands.reason_to_send(reason));
             let settled_count = self.commands.settled(count);
             self.leases.said(waiting, settled_count);
         }
@@ -263,26 +286,36 @@ impl ClientCore {
         queue: &str,
         verdict: Verdict,
         messages: Selection<'_>,
+        reason: &str,
     ) -> Result<CommandId, Failure> {
+        check_reason(reason)?;
         self.check_not_closed()?;
         self.send_verdicts();
         Ok(self.command(|commands| {
-            commands.settle(|command, out| {
-                let settle = Settle { verdict, command, acks: Acks::PROCESSED, queue, messages };
-                Command::Settle(settle).encode(out);
-            })
+            let acks = Acks::PROCESSED;
+            commands.settle(&Settle { verdict, command: 0, acks, queue, messages, reason })
         }))
     }
 }
 
+/// Whether a command can have this reason of a cancel or an expiry.
+fn check_reason(reason: &str) -> Result<(), Failure> {
+    if reason.len() <= REASON_SIZE_MAX {
+        return Ok(());
+    }
+    let text = format!("the reason has {} bytes in UTF-8, the limit is {REASON_SIZE_MAX}", reason.len());
+    Err(Failure::new(Code::BadOption, text))
+}
+
 /// Appends the commands that settle messages, as many as it takes; gives the number of messages.
-fn put_settles(frames: &mut Vec<u8>, queue: &str, verdict: Verdict, bookmarks: &[u8]) -> u64 {
-    frames.reserve(bookmarks.len() + queue.len() + 32);
+fn put_settles(frames: &mut Vec<u8>, waiting: &Waiting, reason: &str) -> u64 {
+    let Waiting { queue, verdict, bookmarks, .. } = waiting;
+    frames.reserve(bookmarks.len() + queue.len() + reason.len() + 32);
     let mut count = 0;
     for bookmarks in pieces(bookmarks) {
         count += bookmarks.count() as u64;
         let messages = Selection::Bookmarks(bookmarks);
-        let settle = Settle { verdict, command: 0, acks: Acks(0), queue, messages };
+        let settle = Settle { verdict: *verdict, command: 0, acks: Acks(0), queue, messages, reason };
         Command::Settle(settle).encode(frames);
     }
     count

@@ -362,6 +362,9 @@ pub struct Settle<'a> {
     pub queue: &'a str,
     /// Which messages.
     pub messages: Selection<'a>,
+    /// Why, for their dead letters; empty: no reason. Only with a cancel or an expiry, up to
+    /// [`REASON_SIZE_MAX`](crate::REASON_SIZE_MAX) bytes.
+    pub reason: &'a str,
 }
 
 /// Keeps leases longer, or as long as the queue grants.

@@ -30,5 +30,9 @@ pub const CORRELATION_SIZE_MAX: usize = 255;
 /// The longest key of a record in a last-value topic, in bytes: its size is kept in one byte.
 pub const KEY_SIZE_MAX: usize = 255;
 
+/// The longest reason of a cancel or an expiry, in bytes: an exception's name and text, without its
+/// traceback.
+pub const REASON_SIZE_MAX: usize = 1024;
+
 /// The longest client name, in bytes.
 pub const CLIENT_NAME_SIZE_MAX: usize = 255;

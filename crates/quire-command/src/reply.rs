@@ -51,6 +51,9 @@ pub struct LoggedOn<'a> {
     pub instance: &'a str,
     /// Version of the server, for the log.
     pub server_version: Option<&'a str>,
+    /// Whether the server takes a [`Settle`](crate::Settle) with a reason. An older one ends the
+    /// connection.
+    pub takes_reasons: bool,
 }
 
 /// How far a command has come.

@@ -563,6 +563,7 @@ impl Client {
         queue: &str,
         verdict: &str,
         bookmarks: Vec<String>,
+        reason: &str,
     ) -> PyResult<u32> {
         self.handle.check_fork(py)?;
         let verdict = verdict_of(py, verdict)?;
@@ -572,14 +573,21 @@ impl Client {
             })
         };
         let bookmarks = bookmarks.iter().map(parse).collect::<PyResult<Vec<_>>>()?;
-        number_of(py, self.handle.client().settle_bookmarks(queue, verdict, &bookmarks))
+        number_of(py, self.handle.client().settle_bookmarks(queue, verdict, &bookmarks, reason))
     }
 
     /// Starts to settle the messages of a queue that match; gives the command.
-    fn settle_matching(&self, py: Python<'_>, queue: &str, verdict: &str, filter: &str) -> PyResult<u32> {
+    fn settle_matching(
+        &self,
+        py: Python<'_>,
+        queue: &str,
+        verdict: &str,
+        filter: &str,
+        reason: &str,
+    ) -> PyResult<u32> {
         self.handle.check_fork(py)?;
         let verdict = verdict_of(py, verdict)?;
-        number_of(py, self.handle.client().settle_matching(queue, verdict, filter))
+        number_of(py, self.handle.client().settle_matching(queue, verdict, filter, reason))
     }
 
     /// Asks for records, or for the messages of a queue that could be delivered: they come, then the subscription ends.

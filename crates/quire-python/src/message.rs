@@ -174,13 +174,13 @@ impl Message {
         }
     }
 
-    fn settle(&self, py: Python<'_>, verdict: Verdict) -> PyResult<()> {
+    fn settle(&self, py: Python<'_>, verdict: Verdict, reason: &str) -> PyResult<()> {
         if let Origin::Test(first) = &self.progress.origin {
             // The first verdict counts, as it does for a client.
             first.get_or_init(|| verdict);
         }
         self.with_account(py, |client, account| {
-            client.settled(account, &self.received, self.ordinal, Some(verdict))
+            client.settled(account, &self.received, self.ordinal, Some(verdict), reason)
         })
     }
 
@@ -437,7 +437,7 @@ impl Message {
             return Ok(true);
         }
         // It is delivered again, and this delivery is not waited for.
-        let dropped = handle.client().settled(account, &self.received, self.ordinal, None);
+        let dropped = handle.client().settled(account, &self.received, self.ordinal, None, "");
         dropped.map(|()| false).map_err(|failure| errors::to_python(py, &failure))
     }
 
@@ -469,14 +469,20 @@ impl Message {
     /// Acknowledgements are sent together (`ack_batch_size` of the client), also after the end of the lease.
     /// Raises `DisconnectedError` when the client is closed, as `cancel`, `expire` and `extend` do.
     fn ack(&self, py: Python<'_>) -> PyResult<()> {
-        self.settle(py, Verdict::Acknowledge)
+        self.settle(py, Verdict::Acknowledge, "")
     }
 
     /// Returns the message to its queue, which delivers it again after `delay`.
     ///
-    /// Without `delay`, the queue uses its `retry_delay`.
-    #[pyo3(signature = (delay=None))]
-    fn cancel(&self, py: Python<'_>, delay: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    /// Without `delay`, the queue uses its `retry_delay`. If the message becomes a dead letter by
+    /// this cancel, the letter has `reason`, a text of at most 1,024 bytes in UTF-8.
+    #[pyo3(signature = (delay=None, reason=None))]
+    fn cancel(
+        &self,
+        py: Python<'_>,
+        delay: Option<&Bound<'_, PyAny>>,
+        reason: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
         self.check_queued(py, "cancel")?;
         let verdict = match delay {
             Some(delay) => {
@@ -485,15 +491,17 @@ impl Message {
             }
             None => Verdict::Cancel,
         };
-        self.settle(py, verdict)
+        self.settle(py, verdict, &text_of(py, reason)?)
     }
 
     /// Removes the message from its queue, unprocessed. The dead letter topic of the queue gets it.
     ///
-    /// Without a connection, it is sent by the next one, as an acknowledgement is.
-    fn expire(&self, py: Python<'_>) -> PyResult<()> {
+    /// The dead letter has `reason`, a text of at most 1,024 bytes in UTF-8. Without a connection,
+    /// the command is sent by the next one, as an acknowledgement is.
+    #[pyo3(signature = (reason=None))]
+    fn expire(&self, py: Python<'_>, reason: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         self.check_queued(py, "expire")?;
-        self.settle(py, Verdict::Expire)
+        self.settle(py, Verdict::Expire, &text_of(py, reason)?)
     }
 
     /// Renews the lease for `period` from now. Without it: for the lease period of the queue.
@@ -513,22 +521,26 @@ impl Message {
         slf
     }
 
-    /// Acknowledges the message, or cancels it when the block raised.
+    /// Acknowledges the message, or cancels it when the block raised. The exception is the reason
+    /// of the cancel.
     fn __exit__(
         &self,
         kind: &Bound<'_, PyAny>,
-        _error: &Bound<'_, PyAny>,
+        error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
+        let py = kind.py();
         if kind.is_none() {
-            return self.settle(kind.py(), Verdict::Acknowledge);
+            return self.settle(py, Verdict::Acknowledge, "");
         }
+        let reason = reason_of(py, error);
+        let text = reason.as_deref().unwrap_or_default();
         // The caller must get the error of the block, not the error that a copy, or a message of a closed client, cannot be settled.
         match self.leased() {
-            Some((lease, client)) => drop(client.settle(lease, Verdict::Cancel)),
-            None => drop(self.settle(kind.py(), Verdict::Cancel)),
+            Some((lease, client)) => drop(client.settle_because(lease, Verdict::Cancel, text)),
+            None => drop(self.settle(py, Verdict::Cancel, text)),
         }
-        Ok(())
+        reason.map(drop)
     }
 
     fn __eq__(&self, other: &Self) -> bool {
@@ -708,6 +720,21 @@ fn duration(py: Python<'_>, value: &Bound<'_, PyAny>, key: &str) -> PyResult<Dur
     static SECONDS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let seconds = SECONDS.import(py, "quire._units", "seconds")?.call1((value, key))?;
     Ok(Duration::from_secs_f64(seconds.extract()?))
+}
+
+/// The reason of a cancel or an expiry; nothing for `None`.
+fn text_of(py: Python<'_>, reason: Option<&Bound<'_, PyAny>>) -> PyResult<String> {
+    static CHECKED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    match reason {
+        None => Ok(String::new()),
+        Some(reason) => CHECKED.import(py, "quire._reasons", "reason_to_core")?.call1((reason,))?.extract(),
+    }
+}
+
+/// An exception as the reason of a cancel.
+fn reason_of(py: Python<'_>, error: &Bound<'_, PyAny>) -> PyResult<String> {
+    static REASON_OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    REASON_OF.import(py, "quire._reasons", "reason_of")?.call1((error,))?.extract()
 }
 
 /// The moment as a `datetime`, in UTC.

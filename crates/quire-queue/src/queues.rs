@@ -249,6 +249,11 @@ impl Queues {
         self.changes.pop_front()
     }
 
+    /// The last change that was not polled.
+    pub fn last_change(&self) -> Option<Change> {
+        self.changes.back().copied()
+    }
+
     /// The next holder that is to learn that it holds a message no longer.
     pub fn poll_lost(&mut self) -> Option<LostLease> {
         self.lost.pop_front()

@@ -32,6 +32,9 @@ const FLAG_RECORD: u8 = 32;
 const FLAG_OOF: u8 = 64;
 const FLAG_DELTA: u8 = 128;
 
+/// The bits of the features in a `logged_on`.
+const FEATURE_REASONS: u32 = 1;
+
 /// Bytes of a `message` before its topic.
 const HEAD_SIZE: usize = 32;
 
@@ -434,6 +437,9 @@ impl Encode for LoggedOn<'_> {
             if let Some(version) = self.server_version {
                 put_field(out, 128, version.as_bytes());
             }
+            if self.takes_reasons {
+                put_field(out, 129, &FEATURE_REASONS.to_le_bytes());
+            }
         });
     }
 }
@@ -453,6 +459,8 @@ impl<'a> FromBody<'a> for LoggedOn<'a> {
                     logged_on.highest_sequence = u64::from_le_bytes(fields.array(value, "highest sequence")?)
                 }
                 128 => logged_on.server_version = Some(fields.text(value, "server version")?),
+                // A newer server may have features that this client does not know.
+                129 => logged_on.takes_reasons = fields.u32(value, "features")? & FEATURE_REASONS != 0,
                 tag => fields.unknown(tag)?,
             }
         }

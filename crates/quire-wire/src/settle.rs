@@ -2,11 +2,12 @@
 
 use super::frame::{Body, Encode, FromBody, WireError, put_frame};
 use super::from_client::{EXTEND, SETTLE};
-use quire_command::{Acks, Bookmarks, Extend, Selection, Settle};
+use quire_command::{Acks, Bookmarks, Extend, REASON_SIZE_MAX, Selection, Settle};
 use quire_types::{TOPIC_SIZE_MAX, Verdict};
 
 const FLAG_FILTER: u8 = 1;
 const FLAG_DELAY: u8 = 2;
+const FLAG_REASON: u8 = 4;
 
 impl Encode for Settle<'_> {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -14,10 +15,16 @@ impl Encode for Settle<'_> {
             let filter = if matches!(self.messages, Selection::Matching(_)) { FLAG_FILTER } else { 0 };
             let (verdict, delay_ms) = verdict_number(self.verdict);
             let delay = if delay_ms.is_some() { FLAG_DELAY } else { 0 };
-            out.extend_from_slice(&[verdict, filter | delay]);
+            let reason = if self.reason.is_empty() { 0 } else { FLAG_REASON };
+            out.extend_from_slice(&[verdict, filter | delay | reason]);
             put_head(out, self.queue, self.command, self.acks);
             if let Some(delay_ms) = delay_ms {
                 out.extend_from_slice(&delay_ms.to_le_bytes());
+            }
+            if !self.reason.is_empty() {
+                debug_assert!(self.reason.len() <= REASON_SIZE_MAX && takes_reason(self.verdict));
+                out.extend_from_slice(&(self.reason.len() as u16).to_le_bytes());
+                out.extend_from_slice(self.reason.as_bytes());
             }
             match self.messages {
                 Selection::Bookmarks(bookmarks) => out.extend_from_slice(bookmarks.as_bytes()),
@@ -40,20 +47,25 @@ impl<'a> FromBody<'a> for Settle<'a> {
         };
         let (queue, command, acks) = take_head(&mut body)?;
         let has_delay = flags & FLAG_DELAY != 0;
-        if flags > FLAG_FILTER | FLAG_DELAY || (has_delay && verdict != Verdict::Cancel) {
+        let has_reason = flags & FLAG_REASON != 0;
+        if flags > FLAG_FILTER | FLAG_DELAY | FLAG_REASON
+            || (has_delay && verdict != Verdict::Cancel)
+            || (has_reason && !takes_reason(verdict))
+        {
             return Err(body.bad("flags"));
         }
         let verdict = match has_delay {
             true => Verdict::CancelWithDelay { delay_ms: body.u64("delay")? },
             false => verdict,
         };
+        let reason = if has_reason { take_reason(&mut body)? } else { "" };
         let messages = if flags & FLAG_FILTER == 0 {
             Selection::Bookmarks(take_bookmarks(body)?)
         } else {
             let bad = body.bad("filter");
             Selection::Matching(std::str::from_utf8(body.rest()).map_err(|_| bad)?)
         };
-        Ok(Settle { verdict, command, acks, queue, messages })
+        Ok(Settle { verdict, command, acks, queue, messages, reason })
     }
 }
 
@@ -98,6 +110,19 @@ fn take_head<'a>(body: &mut Body<'a>) -> Result<(&'a str, u32, Acks), WireError>
     }
     let queue = std::str::from_utf8(body.bytes(queue_size.into(), "queue size")?);
     Ok((queue.map_err(|_| body.bad("queue"))?, command, Acks(acks)))
+}
+
+fn take_reason<'a>(body: &mut Body<'a>) -> Result<&'a str, WireError> {
+    let size = usize::from(body.u16("reason size")?);
+    if !(1..=REASON_SIZE_MAX).contains(&size) {
+        return Err(body.bad("reason size"));
+    }
+    std::str::from_utf8(body.bytes(size, "reason size")?).map_err(|_| body.bad("reason"))
+}
+
+/// Whether messages with this verdict can become dead letters.
+fn takes_reason(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Cancel | Verdict::CancelWithDelay { .. } | Verdict::Expire)
 }
 
 fn take_bookmarks(body: Body<'_>) -> Result<Bookmarks<'_>, WireError> {

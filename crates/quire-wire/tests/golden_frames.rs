@@ -59,9 +59,11 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
         select: None,
         wants_last_values: false,
     };
-    let settle = |verdict, messages| {
-        Command::Settle(Settle { verdict, command: 5, acks: Acks::PERSISTED, queue: "jobs", messages })
+    let settle_because = |verdict, messages, reason| {
+        let (acks, queue) = (Acks::PERSISTED, "jobs");
+        Command::Settle(Settle { verdict, command: 5, acks, queue, messages, reason })
     };
+    let settle = |verdict, messages| settle_because(verdict, messages, "");
     vec![
         ("logon.least", Command::Logon(Logon { version: 1, client_name: "loader-1", ..Logon::default() })),
         (
@@ -172,6 +174,22 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
             settle(Verdict::CancelWithDelay { delay_ms: 5_000 }, Selection::Bookmarks(bookmarks)),
         ),
         ("settle.release", settle(Verdict::Release, Selection::Bookmarks(bookmarks))),
+        (
+            "settle.cancel_with_reason",
+            settle_because(Verdict::Cancel, Selection::Bookmarks(bookmarks), "KeyError: 'id'"),
+        ),
+        (
+            "settle.cancel_with_delay_and_reason",
+            settle_because(
+                Verdict::CancelWithDelay { delay_ms: 5_000 },
+                Selection::Bookmarks(bookmarks),
+                "späť",
+            ),
+        ),
+        (
+            "settle.expire_with_reason",
+            settle_because(Verdict::Expire, Selection::Matching("/id = 1"), "no item"),
+        ),
         (
             "extend",
             Command::Extend(Extend {
@@ -333,6 +351,7 @@ fn server_frames() -> Vec<(&'static str, Reply<'static>)> {
                 message_size_max: 5,
                 instance: "orders-1",
                 server_version: None,
+                takes_reasons: false,
             }),
         ),
         (
@@ -345,6 +364,7 @@ fn server_frames() -> Vec<(&'static str, Reply<'static>)> {
                 message_size_max: 5,
                 instance: "orders-1",
                 server_version: Some("0.1.0"),
+                takes_reasons: true,
             }),
         ),
         ("ack.received", ack(AckKind::Received, Code::Ok, "")),

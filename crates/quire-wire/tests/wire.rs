@@ -160,6 +160,7 @@ proptest! {
     #[test]
     fn what_is_said_about_messages_of_a_queue_survives_the_wire(
         command: u32, acks in 0u8..16, queue in text(1024), filter in text(200), bookmarks in vec(any::<(u64, u64)>(), 0..40), period_ms: u64,
+        reason in text(REASON_SIZE_MAX),
     ) {
         let mut bytes = Vec::new();
         bookmarks.iter().for_each(|(publisher, sequence)| put_bookmark(&mut bytes, *publisher, *sequence));
@@ -169,7 +170,11 @@ proptest! {
         let delayed = Verdict::CancelWithDelay { delay_ms: period_ms };
         for verdict in [Verdict::Acknowledge, Verdict::Cancel, delayed, Verdict::Expire, Verdict::Release] {
             for messages in [Selection::Bookmarks(list), Selection::Matching(&filter)] {
-                client_round_trip(&Command::Settle(Settle { verdict, command, acks, queue, messages }));
+                let settle = Settle { verdict, command, acks, queue, messages, reason: "" };
+                client_round_trip(&Command::Settle(settle));
+                if !matches!(verdict, Verdict::Acknowledge | Verdict::Release) {
+                    client_round_trip(&Command::Settle(Settle { reason: &reason, ..settle }));
+                }
             }
         }
         client_round_trip(&Command::Extend(Extend { period_ms, command, acks, queue, bookmarks: list }));
@@ -256,7 +261,7 @@ proptest! {
     }
 
     #[test]
-    fn any_byte_of_a_frame_may_change_and_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..32) {
+    fn any_byte_of_a_frame_may_change_and_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..34) {
         let logon = Logon { version: 1, client_name: "loader", user: Some("u"), ..Logon::default() };
         let publish = Publish { sequence: 7, expiration_s: Some(1), delay: Delay::For { ns: 7 }, topic: b"orders", correlation_id: b"c", headers: trace(), key: b"k", is_delta: true, data: b"{}" };
         let keys = Keys::from_bytes(b"\x01a\x02bc");
@@ -268,7 +273,7 @@ proptest! {
             1 => publish.encode(&mut bytes),
             2 => put_publish_batch(&mut bytes, &publish, |out| put_batch_item(out, b"one")),
             3 => Command::Subscribe(subscribe).encode(&mut bytes),
-            4 => Reply::LoggedOn(LoggedOn { version: 1, ..LoggedOn::default() }).encode(&mut bytes),
+            4 => Reply::LoggedOn(LoggedOn { version: 1, takes_reasons: true, ..LoggedOn::default() }).encode(&mut bytes),
             5 => Reply::Persisted { sequence: 9 }.encode(&mut bytes),
             6 => Command::Settle(SETTLE).encode(&mut bytes),
             7 => Command::Extend(Extend { period_ms: 9, command: 4, acks: Acks::PROCESSED, queue: "jobs", bookmarks: bookmarks(&TWO) })
@@ -299,6 +304,7 @@ proptest! {
             29 => Command::Query(Query { command: 1, topic: "orders", keys, skip_n: Some(1), wants_last_values: true, ..Query::default() })
                 .encode(&mut bytes),
             31 => Command::Replicate { command: 3, destination: "b", action: LinkAction::Downgrade }.encode(&mut bytes),
+            32 => Command::Settle(REASONED).encode(&mut bytes),
             22 => Command::Inspect { command: 3, subject: Subject::Clients { after: 4 } }.encode(&mut bytes),
             _ => Command::Unsubscribe(Unsubscribe { command: 3, acks: Acks::PROCESSED, subscription: 4, begun: None }).encode(&mut bytes),
         }
@@ -354,7 +360,10 @@ const SETTLE: Settle<'static> = Settle {
     acks: Acks::PERSISTED,
     queue: "jobs",
     messages: Selection::Matching("/a = 1"),
+    reason: "",
 };
+const REASONED: Settle<'static> =
+    Settle { verdict: Verdict::CancelWithDelay { delay_ms: 9 }, reason: "späť", ..SETTLE };
 const QUEUED: Message<'static> = Message {
     subscription: 5,
     bookmark: Some((6, 7)),
@@ -388,6 +397,12 @@ fn the_frames_of_queues_have_the_documented_layout() {
     let head = [1, 1, 4, 0, 1, 2, 3, 4, 8, 0, 0, 0];
     assert_eq!(bytes, [&[23, 0, 0, 0, 11][..], &head, b"jobs", b"/a = 1"].concat());
     bytes.clear();
+    Command::Settle(REASONED).encode(&mut bytes);
+    let head = [1, 7, 4, 0, 1, 2, 3, 4, 8, 0, 0, 0];
+    let delay = [9, 0, 0, 0, 0, 0, 0, 0];
+    let reason = [&[6, 0][..], "späť".as_bytes()].concat();
+    assert_eq!(bytes, [&[39, 0, 0, 0, 11][..], &head, b"jobs", &delay, &reason, b"/a = 1"].concat());
+    bytes.clear();
     let mut list = Vec::new();
     put_bookmark(&mut list, 0x0102, 0x0304);
     let extend = Extend {
@@ -415,6 +430,28 @@ fn the_frames_of_queues_have_the_documented_layout() {
     let subscriptions = SubscriptionNumbers::from_bytes(&[1, 0, 0, 0]).unwrap();
     Reply::ResumePosition { publisher: 3, sequence: 4, subscriptions }.encode(&mut bytes);
     assert_eq!(bytes, [&[21, 0, 0, 0, 74][..], &fixed(3), &fixed(4), &[1, 0, 0, 0]].concat());
+}
+
+#[test]
+fn a_settle_with_a_reason_that_is_empty_too_long_or_of_another_verdict_is_refused() {
+    let is_taken = |verdict: u8, size: u16, reason: &[u8]| {
+        let head = [&[verdict, 4, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], b"jobs", &size.to_le_bytes()].concat();
+        let body = [&*head, reason, &TWO].concat();
+        match Command::decode(RawFrame { kind: 11, body: &body }) {
+            Ok(Command::Settle(settle)) => settle.reason.as_bytes() == reason,
+            Err(WireError::Malformed { frame: "settle", .. }) => false,
+            other => panic!("{other:?}"),
+        }
+    };
+    let longest = [b'x'; REASON_SIZE_MAX + 1];
+    let size_max = REASON_SIZE_MAX as u16;
+    assert!(is_taken(1, 2, b"no") && is_taken(2, 2, b"no"));
+    assert!(is_taken(1, size_max, &longest[1..]));
+    assert!(!is_taken(1, size_max + 1, &longest), "too long");
+    assert!(!is_taken(1, 0, b""), "a flag without a reason");
+    assert!(!is_taken(1, 2, &[0xff, 0xff]), "no UTF-8");
+    assert!(!is_taken(1, u16::MAX, b"no"), "longer than the frame");
+    assert!(!is_taken(0, 2, b"no") && !is_taken(3, 2, b"no"), "no dead letter can follow");
 }
 
 /// The command in a `maintain` frame with this body; `None` when it is malformed.
@@ -535,6 +572,7 @@ fn commands_without_fields_or_with_lists_survive_the_wire() {
             instance: "one",
             last_sequence,
             highest_sequence,
+            takes_reasons: last_sequence == 7,
             ..LoggedOn::default()
         }));
     }

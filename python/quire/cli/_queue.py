@@ -153,6 +153,7 @@ def purge(
     url: Url = None,
     filter: str | None = None,
     all: Annotated[bool, Parameter(negative="", help="Remove all messages.")] = False,
+    reason: str | None = None,
     json: Json = False,
 ) -> int:
     """Remove messages from a queue. The log keeps them, and the dead letter topic of the queue gets them.
@@ -161,7 +162,7 @@ def purge(
 
     For example:
       quire queue purge ORDERS_RISK --filter "/qty < 1"
-      quire queue purge ORDERS_RISK --all
+      quire queue purge ORDERS_RISK --all --reason "orders of the load test"
 
     Parameters
     ----------
@@ -169,6 +170,8 @@ def purge(
         Name of the queue.
     filter
         Content filter. Only messages that match it are removed.
+    reason
+        Why. The dead letters of the messages have this text, of at most 1,024 bytes.
     """
     if (filter is None) != all:
         raise quire.ConfigError("purge: say which messages, by --filter or --all")
@@ -180,7 +183,7 @@ def purge(
                 f"was removed. Take the messages instead: quire subscribe {queue} --ack"
             )
         before = figures["expired"]
-        client.ack(queue, filter=filter or "", expire=True)
+        client.ack(queue, filter=filter or "", expire=True, reason=reason)
         client.flush()
         count = client.queue_stats(queue)[queue]["expired"] - before
     if json:
@@ -297,7 +300,7 @@ def _next(client: quire.Client, letters: quire.Subscription, queue: str) -> quir
             has_seen_all = client.queue_stats(queue)[queue]["catching_up"] == 0
 
 
-#: The members of the dead letter of an unreadable message.
+#: The members of the dead letter of an unreadable message, besides the reason of a consumer.
 UNREADABLE: Final = {"queue", "position", "reason", "deliveries", "cancels"}
 
 
@@ -310,7 +313,7 @@ def _content(letter: quire.Message) -> tuple[str, bytes] | None:
         members = dict(_quire.json_members(letter.data.decode()) or ())
     except UnicodeDecodeError:
         members = {}
-    if members.keys() == UNREADABLE:
+    if members.keys() - {"consumer_reason"} == UNREADABLE:
         return None
     # Letters in older journals name it `topic`.
     topic = _text_of(members.get("source_topic", members.get("topic")))

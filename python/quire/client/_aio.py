@@ -443,10 +443,11 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         filter: FilterArgument | None = None,
         cancel: bool = False,
         expire: bool = False,
+        reason: str | None = None,
         timeout: Duration | None = None,
     ) -> None:
         """Acknowledges messages of a queue by bookmark or by filter. See `Client.ack`."""
-        await self._settle(topic, bookmarks, filter, cancel, expire, timeout)
+        await self._settle(topic, bookmarks, filter, cancel, expire, reason, timeout)
 
     @takes(QuerySpec)
     def sow(self, spec: QuerySpec) -> AsyncQuery:

@@ -31,6 +31,7 @@ from quire._bookmarks import MOST_RECENT
 from quire._errors import ConfigError, DisconnectedError, QuireError, SubscriptionInUseError
 from quire._filter import FilterArgument
 from quire._message import Message
+from quire._reasons import reason_of, reason_to_core
 from quire._topics import exact
 from quire._units import Duration, counted
 from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
@@ -588,22 +589,26 @@ class ClientBase(Generic[S]):
         filter: FilterArgument | None,
         cancel: bool,
         expire: bool,
+        reason: str | None,
         timeout: Duration | None,
     ) -> int:
         """Returns the number of messages that were settled."""
         check_type(topic, str, "topic")
         check_timeout(timeout)
         verdict = verdict_to_core(cancel, expire)
+        why = reason_to_core(reason)
+        if why and not (cancel or expire):
+            raise ConfigError("it goes only together with cancel or expire", key="reason")
         selected = selection_to_core(bookmarks, filter)
         core = await self._ready()
         doing = f"settling messages of {topic!r}"
         if isinstance(selected, str):
-            command = core.settle_matching(topic, verdict, selected)
+            command = core.settle_matching(topic, verdict, selected, why)
             return int(await self._told(core, command, timeout, doing))
         count = 0
         for start in range(0, len(selected), BOOKMARKS_PER_COMMAND):
             piece = selected[start : start + BOOKMARKS_PER_COMMAND]
-            command = core.settle_bookmarks(topic, verdict, piece)
+            command = core.settle_bookmarks(topic, verdict, piece, why)
             count += int(await self._told(core, command, timeout, doing))
         return count
 
@@ -984,7 +989,7 @@ class ClientBase(Generic[S]):
             if self._options.auto_ack and message.queue is not None:
                 # It would keep its place in the backlog as long as its lease lasts. A closed client has lost the lease.
                 with suppress(DisconnectedError):
-                    message.cancel()
+                    message.cancel(reason=reason_of(error))
         finally:
             message._end_handling()
             self._in_hand = None

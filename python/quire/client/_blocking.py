@@ -568,6 +568,7 @@ class Client(ClientBase[Subscription]):
         filter: FilterArgument | None = None,
         cancel: bool = False,
         expire: bool = False,
+        reason: str | None = None,
         timeout: Duration | None = None,
     ) -> None:
         """Acknowledges messages of a queue by bookmark, or all active messages that match a filter.
@@ -576,9 +577,11 @@ class Client(ClientBase[Subscription]):
           messages. Bookmarks that are not in the queue are ignored
         - `filter`: content filter; an empty filter matches every message
         - `cancel`: return the messages to the queue. `expire`: remove them from the queue
+        - `reason`: why, with `cancel` or `expire`: a text of at most 1,024 bytes in UTF-8. The dead letters of
+          messages that expire by this call have it
         - `timeout`: how long to wait for the server, instead of `command_timeout`
         """
-        finish(self._settle(topic, bookmarks, filter, cancel, expire, timeout))
+        finish(self._settle(topic, bookmarks, filter, cancel, expire, reason, timeout))
 
     @takes(QuerySpec)
     def sow(self, spec: QuerySpec) -> Query:

@@ -340,7 +340,7 @@ async def delete(
     if bookmarks is not None:
         if is_of_records:
             raise ConfigError("it does not go together with keys, filter and data", key="bookmarks")
-        return await client._settle(topic, bookmarks, None, False, False, timeout)
+        return await client._settle(topic, bookmarks, None, False, False, None, timeout)
     if not is_of_records:
         raise ValueError("sow_delete: give at least one of keys, filter, data or bookmarks")
     core = await client._ready()
@@ -355,6 +355,6 @@ async def delete(
             raise
         # The messages of a queue that match are acknowledged.
         try:
-            return await client._settle(topic, None, condition, False, False, timeout)
+            return await client._settle(topic, None, condition, False, False, None, timeout)
         except UnknownQueueError:
             raise error from None

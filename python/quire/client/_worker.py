@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire._errors import ConfigError, DisconnectedError, QuireError, UnknownQueueError
 from quire._message import Message
+from quire._reasons import reason_of
 from quire._units import Duration, seconds
 from quire.client._driver import Handler
 from quire.client._handling import Handling
@@ -154,7 +155,7 @@ class Worker:
             self._client._failures.log(failed, message, error)
             # Without a connection for good, the message is in its queue already.
             with suppress(DisconnectedError):
-                message.cancel(self._delay_of(message))
+                message.cancel(self._delay_of(message), reason_of(error))
         elif given is None:
             # Ctrl-C or a cancelled task: it is released with the subscription, and counts as not handled.
             return

@@ -78,6 +78,7 @@ impl Publishers {
             message_size_max,
             instance: &instance,
             server_version: Some(env!("CARGO_PKG_VERSION")),
+            takes_reasons: true,
         };
         let session = cx.session(id);
         session.phase = Phase::Open;

@@ -59,6 +59,7 @@ impl QueueService {
             for queue in std::mem::take(&mut self.to_log) {
                 self.log_record(cx, queue);
             }
+            self.dead_letters.forget_reasons();
             self.note_logged(cx);
             self.save_later(cx);
         }

@@ -6,7 +6,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use quire_journal::{HeadersBuffer, Position, PublisherId, Record, RecordKind};
+use rustc_hash::FxBuildHasher;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
@@ -25,9 +27,19 @@ pub(super) struct DeadLetters {
     /// The publishers of the dead letters in the log: the one above, and those of earlier names of the instance.
     publishers: Vec<PublisherId>,
     waiting: VecDeque<Expired>,
+    /// The reasons of consumers for messages that expired by their verdicts, until the changes are
+    /// logged.
+    reasons: HashMap<(QueueId, Position), Arc<str>, FxBuildHasher>,
+    /// Bytes of the reasons in `waiting`. The reason of a command counts once for the letters that
+    /// follow each other.
+    reasons_size: usize,
     /// How many were published, by the numbers of the queues.
     counts: Vec<u64>,
 }
+
+/// Bytes of the reasons of letters that wait. Letters above it have no reason: the message, and not
+/// the reason, is what must not be lost.
+const REASONS_SIZE_MAX: usize = 16 * 1024 * 1024;
 
 /// A message for the log in place of one that expired.
 pub(crate) struct DeadLetter {
@@ -50,6 +62,19 @@ struct Expired {
     reasons: Reasons,
     deliveries: u32,
     cancels: u32,
+    /// The reason of the consumer whose verdict ended the message.
+    consumer_reason: Option<Arc<str>>,
+}
+
+impl Expired {
+    /// The bytes that the reason counts against [`REASONS_SIZE_MAX`] after this other letter.
+    fn reason_size_after(&self, last: Option<&Expired>) -> usize {
+        let of_last = last.and_then(|last| last.consumer_reason.as_ref());
+        match &self.consumer_reason {
+            Some(reason) if !of_last.is_some_and(|other| Arc::ptr_eq(reason, other)) => reason.len(),
+            _ => 0,
+        }
+    }
 }
 
 impl DeadLetters {
@@ -59,6 +84,8 @@ impl DeadLetters {
             publisher,
             publishers: vec![publisher],
             waiting: VecDeque::new(),
+            reasons: HashMap::default(),
+            reasons_size: 0,
             counts: vec![0; queues],
         }
     }
@@ -74,11 +101,40 @@ impl DeadLetters {
         else {
             return Some(change);
         };
-        let topic = topic.clone();
+        let (topic, consumer_reason) = (topic.clone(), self.reasons.remove(&(queue, position)));
         log.letters_due += 1;
         let number = log.letters_due;
-        self.waiting.push_back(Expired { number, queue, topic, position, reasons, deliveries, cancels });
+        let mut expired =
+            Expired { number, queue, topic, position, reasons, deliveries, cancels, consumer_reason };
+        let reason_size = expired.reason_size_after(self.waiting.back());
+        if self.reasons_size + reason_size <= REASONS_SIZE_MAX {
+            self.reasons_size += reason_size;
+        } else {
+            expired.consumer_reason = None;
+        }
+        self.waiting.push_back(expired);
         None
+    }
+
+    /// A message has expired by a verdict that has this reason. Its change is not logged yet.
+    pub fn explain(&mut self, queue: QueueId, position: Position, reason: Arc<str>) {
+        self.reasons.insert((queue, position), reason);
+    }
+
+    /// All changes are logged.
+    pub fn forget_reasons(&mut self) {
+        self.reasons.clear();
+    }
+
+    /// The first letter waits no longer.
+    fn pop(&mut self) -> Option<Expired> {
+        let expired = self.waiting.pop_front()?;
+        // Letters with the same reason, after this one, count it now.
+        let left_size = self.waiting.front().map_or(0, |next| next.reason_size_after(None));
+        let counted_size = self.waiting.front().map_or(0, |next| next.reason_size_after(Some(&expired)));
+        self.reasons_size += left_size - counted_size;
+        self.reasons_size -= expired.reason_size_after(None);
+        Some(expired)
     }
 
     /// A queue has this number that is new, or the number of a removed queue.
@@ -92,6 +148,9 @@ impl DeadLetters {
     pub fn forget(&mut self, log: &mut Log, queue: QueueId) -> u64 {
         let before = self.waiting.len();
         self.waiting.retain(|expired| expired.queue != queue);
+        let lasts = std::iter::once(None).chain(self.waiting.iter().map(Some));
+        self.reasons_size =
+            self.waiting.iter().zip(lasts).map(|(expired, last)| expired.reason_size_after(last)).sum();
         self.count_appended(log);
         (before - self.waiting.len()) as u64
     }
@@ -132,6 +191,7 @@ impl QueueService {
     pub(crate) fn next_dead_letter(&mut self, cx: &mut Context) -> Option<DeadLetter> {
         if cx.has_failed() {
             self.dead_letters.waiting.clear();
+            self.dead_letters.reasons_size = 0;
         }
         let expired = self.dead_letters.waiting.front()?.clone();
         let record = self.recent.get(expired.position);
@@ -152,7 +212,7 @@ impl QueueService {
 
     /// The dead letter that was given last is in the log: nothing of the message is needed any more.
     pub(crate) fn dead_letter_recorded(&mut self, cx: &mut Context) {
-        let Some(expired) = self.dead_letters.waiting.pop_front() else { return };
+        let Some(expired) = self.dead_letters.pop() else { return };
         self.dead_letters.count_appended(&mut cx.log);
         self.dead_letters.counts[expired.queue.get() as usize] += 1;
         if !self.notices.admits(cx.now.instant, expired.queue, Kind::DeadLetter) {
@@ -174,7 +234,9 @@ pub(super) fn publisher_of(instance: &str) -> PublisherId {
     PublisherId::of_instance(instance, "dead letters")
 }
 
-/// What is published in place of the message. The message itself is left out when it cannot be read, or there is no room for it.
+/// What is published in place of the message. The message itself is left out when it cannot be
+/// read, or there is no room for it. The reason of the consumer is left out before that, because a
+/// letter without its message cannot be put back.
 fn envelope(queue: &str, expired: &Expired, record: Option<&Record<'_>>, size_max: usize) -> Vec<u8> {
     let mut members = Map::new();
     members.insert("queue".into(), queue.into());
@@ -182,7 +244,13 @@ fn envelope(queue: &str, expired: &Expired, record: Option<&Record<'_>>, size_ma
     members.insert("reason".into(), expired.reasons.names().map(Value::from).collect());
     members.insert("deliveries".into(), expired.deliveries.into());
     members.insert("cancels".into(), expired.cancels.into());
-    let Some(record) = record else { return json!(members).to_string().into_bytes() };
+    let reason = expired.consumer_reason.as_deref();
+    let reason = reason.map(|reason| format!(",\"consumer_reason\":{}", Value::from(reason)).into_bytes());
+    let Some(record) = record else {
+        let mut data = json!(members).to_string().into_bytes();
+        add(&mut data, reason.as_deref(), size_max);
+        return data;
+    };
     members.insert("source_topic".into(), record.topic.into());
     members.insert("bookmark".into(), record.bookmark().to_string().into());
     members.insert("timestamp".into(), record.timestamp.as_ns().into());
@@ -195,12 +263,19 @@ fn envelope(queue: &str, expired: &Expired, record: Option<&Record<'_>>, size_ma
         (false, Ok(text)) => format!(",\"text\":{}", Value::from(text)).into_bytes(),
         (_, Err(_)) => format!(",\"base64\":\"{}\"", base64(record.data)).into_bytes(),
     };
-    if data.len() + message.len() <= size_max {
-        data.pop();
-        data.extend_from_slice(&message);
-        data.push(b'}');
-    }
+    let head_size_max =
+        if data.len() + message.len() <= size_max { size_max - message.len() } else { size_max };
+    add(&mut data, reason.as_deref(), head_size_max);
+    add(&mut data, Some(&message), size_max);
     data
+}
+
+/// Adds a member to a JSON object, with the comma before it, if the object has room for it.
+fn add(object: &mut Vec<u8>, member: Option<&[u8]>, size_max: usize) {
+    let Some(member) = member.filter(|member| object.len() + member.len() <= size_max) else { return };
+    object.pop();
+    object.extend_from_slice(member);
+    object.push(b'}');
 }
 
 /// Bytes as text (RFC 4648, section 4).

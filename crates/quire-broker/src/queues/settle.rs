@@ -1,5 +1,7 @@
 //! Commands of connections about messages: acknowledge, cancel, expire, extend.
 
+use std::sync::Arc;
+
 use hashbrown::HashMap;
 use quire_journal::{Bookmark, Position, PublisherId};
 use rustc_hash::FxBuildHasher;
@@ -11,7 +13,7 @@ use crate::reply::Refused;
 use crate::session::{SessionId, Stall};
 use quire_command::{Ack, AckKind, Acks, Bookmarks, Code, Extend, Reply, Selection, Settle};
 use quire_expression::filter::Filter;
-use quire_queue::{ConnectionId, Leasing, QueueId, Time, Verdict};
+use quire_queue::{Change, ChangeKind, ConnectionId, Leasing, QueueId, Time, Verdict};
 
 /// Bookmarks are swept when there are more than twice as many as messages outstanding, and this many.
 const SLACK: usize = 1024;
@@ -23,6 +25,7 @@ const PIECE_COUNT_MAX: usize = 4096;
 pub(super) struct SettleJob {
     queue: QueueId,
     verdict: Verdict,
+    reason: Option<Arc<str>>,
     command: u32,
     acks: Acks,
     /// Messages that it has settled.
@@ -74,7 +77,8 @@ impl QueueService {
     ) {
         let Settle { verdict, command, acks, .. } = *settle;
         let (known, unknown) = self.split_known(queue, bookmarks);
-        let count = self.settle_positions(cx, id, queue, verdict, &known);
+        let reason = self.reason_to_keep(queue, settle);
+        let count = self.settle_positions(cx, id, queue, verdict, reason.as_ref(), &known);
         let definition = self.definition(queue).clone();
         // Of a message without a holder, a strict queue takes no word, and giving it back means nothing.
         let may_search = definition.config.leasing == Leasing::Sublease && !verdict.gives_back();
@@ -86,7 +90,8 @@ impl QueueService {
             move |_| find_all(&reader, unknown, &definition),
             move |queues: &mut QueueService, cx, number, found| queues.settle_found(cx, id, number, found),
         ));
-        self.settling.insert(id, SettleJob { queue, verdict, command, acks, count, number, sweep: None });
+        let job = SettleJob { queue, verdict, reason, command, acks, count, number, sweep: None };
+        self.settling.insert(id, job);
         cx.stall(id, Stall::Settling);
     }
 
@@ -110,7 +115,8 @@ impl QueueService {
         let taken = self.engine.taken(queue);
         let end = self.engine.last_active(queue).unwrap_or_default();
         let sweep = Sweep { filter, after: Position::ZERO, end, taken };
-        let job = SettleJob { queue, verdict, command, acks, count: 0, number: None, sweep: Some(sweep) };
+        let (reason, sweep) = (self.reason_to_keep(queue, settle), Some(sweep));
+        let job = SettleJob { queue, verdict, reason, command, acks, count: 0, number: None, sweep };
         self.settling.insert(id, job);
         cx.stall(id, Stall::Settling);
         cx.wants_turn = true;
@@ -121,7 +127,7 @@ impl QueueService {
         let idle = self.settling.iter().filter(|(_, job)| job.number.is_none());
         for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
             let Some(job) = self.settling.get_mut(&id) else { continue };
-            let (queue, verdict) = (job.queue, job.verdict);
+            let (queue, verdict, reason) = (job.queue, job.verdict, job.reason.clone());
             let Some(sweep) = &mut job.sweep else { continue };
             let mut positions = std::mem::take(&mut sweep.taken);
             let active = self.engine.active_after(queue, sweep.after, PIECE_COUNT_MAX);
@@ -136,7 +142,7 @@ impl QueueService {
             }
             match sweep.filter.clone() {
                 None => {
-                    let count = self.settle_positions(cx, id, queue, verdict, &positions);
+                    let count = self.settle_positions(cx, id, queue, verdict, reason.as_ref(), &positions);
                     if let Some(job) = self.settling.get_mut(&id) {
                         job.count += count;
                     }
@@ -173,6 +179,12 @@ impl QueueService {
         (known, unknown)
     }
 
+    /// The reason of a settle, if dead letters can show it.
+    fn reason_to_keep(&self, queue: QueueId, settle: &Settle<'_>) -> Option<Arc<str>> {
+        let is_shown = !settle.reason.is_empty() && self.definition(queue).dead_letter_topic.is_some();
+        is_shown.then(|| settle.reason.into())
+    }
+
     /// Gives the number of messages that were settled.
     fn settle_positions(
         &mut self,
@@ -180,15 +192,44 @@ impl QueueService {
         id: SessionId,
         queue: QueueId,
         verdict: Verdict,
+        reason: Option<&Arc<str>>,
         positions: &[Position],
     ) -> u64 {
         let now = self.time(cx.now);
         let connection = ConnectionId::new(cx.session(id).connection.0);
-        let count = self.engine.settle(queue, connection, verdict, positions, now);
+        let count = match reason {
+            None => self.engine.settle(queue, connection, verdict, positions, now),
+            Some(reason) => positions
+                .iter()
+                .map(|position| self.settle_because(queue, connection, verdict, reason, *position, now))
+                .sum(),
+        };
         let engine = &self.engine;
         let outstanding = &mut self.outstanding[queue.get() as usize];
         let held = engine.stats(queue, now).map_or(0, |stats| stats.backlog as usize);
         outstanding.sweep(held, |position| engine.holder(queue, position).is_some());
+        count
+    }
+
+    /// Settles one message, and keeps the reason if the message expires by this verdict. One whose
+    /// lease is over expires without the verdict.
+    fn settle_because(
+        &mut self,
+        queue: QueueId,
+        connection: ConnectionId,
+        verdict: Verdict,
+        reason: &Arc<str>,
+        position: Position,
+        now: Time,
+    ) -> u64 {
+        let count = self.engine.settle(queue, connection, verdict, &[position], now);
+        if count > 0
+            && let Some(Change { queue: of, position: at, kind: ChangeKind::Expired { .. } }) =
+                self.engine.last_change()
+            && (of, at) == (queue, position)
+        {
+            self.dead_letters.explain(queue, position, reason.clone());
+        }
         count
     }
 
@@ -205,8 +246,9 @@ impl QueueService {
         };
         job.number = None;
         let (queue, verdict, goes_on) = (job.queue, job.verdict, job.sweep.is_some());
+        let reason = job.reason.clone();
         let Some(positions) = positions else { return self.end_settle(cx, id, false) };
-        let count = self.settle_positions(cx, id, queue, verdict, &positions);
+        let count = self.settle_positions(cx, id, queue, verdict, reason.as_ref(), &positions);
         if let Some(job) = self.settling.get_mut(&id) {
             job.count += count;
         }

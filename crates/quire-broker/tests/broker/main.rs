@@ -51,6 +51,7 @@ mod queue_model;
 mod queue_notices;
 mod queue_pair;
 mod queue_query;
+mod queue_reasons;
 mod queue_recovery;
 mod queue_settings;
 mod queue_settling;

@@ -216,6 +216,7 @@ fn a_queue_that_is_not_there_is_refused() {
         acks: Acks::PROCESSED,
         queue: "none",
         messages: Selection::Matching(""),
+        reason: "",
     };
     pair.send(1, &Command::Settle(settle));
     pair.send(1, &Command::Settle(Settle { command: 0, ..settle }));

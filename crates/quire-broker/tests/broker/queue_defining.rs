@@ -450,6 +450,7 @@ fn dropping_waits_for_a_settle_that_is_under_way() {
         acks: Acks::PROCESSED,
         queue: "jobs",
         messages: Selection::Matching("1 = 1"),
+        reason: "",
     };
     pair.send(2, &Command::Settle(settle));
     pair.turn();

@@ -74,6 +74,21 @@ impl Pair {
         self.settle_bookmarks_as(client, queue, verdict, &bookmarks, command, acks);
     }
 
+    /// As [`Pair::settle`], with a reason and without a turn.
+    pub fn settle_because(
+        &mut self,
+        client: u64,
+        queue: &str,
+        verdict: Verdict,
+        messages: &[FromQueue],
+        reason: &str,
+    ) {
+        let bytes = bookmarks(messages);
+        let messages = Selection::Bookmarks(Bookmarks::from_bytes(&bytes).unwrap());
+        let (command, acks) = (0, Acks::default());
+        self.send(client, &Command::Settle(Settle { verdict, command, acks, queue, messages, reason }));
+    }
+
     /// As [`Pair::settle`], by bookmarks.
     pub fn settle_bookmarks(&mut self, client: u64, queue: &str, verdict: Verdict, bookmarks: &[(u64, u64)]) {
         self.settle_bookmarks_as(client, queue, verdict, bookmarks, 0, Acks::default());
@@ -91,7 +106,7 @@ impl Pair {
     ) {
         let bytes = bookmark_bytes(bookmarks);
         let messages = Selection::Bookmarks(Bookmarks::from_bytes(&bytes).unwrap());
-        self.send(client, &Command::Settle(Settle { verdict, command, acks, queue, messages }));
+        self.send(client, &Command::Settle(Settle { verdict, command, acks, queue, messages, reason: "" }));
     }
 
     /// The bookmarks of the messages that [`Pair::take_queued`] would give.

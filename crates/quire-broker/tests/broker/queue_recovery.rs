@@ -335,6 +335,7 @@ fn what_waits_for_its_dead_letter_is_still_needed() {
         acks: Acks::default(),
         queue: "jobs",
         messages: Selection::Matching(""),
+        reason: "",
     };
     pair.send(2, &Command::Settle(purge));
     pair.turn();
@@ -365,6 +366,7 @@ fn rule_14_beyond_the_target_depth_a_filter_reaches_nothing_and_a_bookmark_count
             acks: Acks::default(),
             queue: "jobs",
             messages: Selection::Matching(""),
+            reason: "",
         };
         if !restarts {
             continue;

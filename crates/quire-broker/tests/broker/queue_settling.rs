@@ -243,7 +243,14 @@ fn a_flush_and_a_settle_wait_for_the_dead_letters_of_expired_messages() {
         let messages = Selection::Matching("");
         pair.send(
             1,
-            &Command::Settle(Settle { verdict: Verdict::Expire, command, acks, queue: "jobs", messages }),
+            &Command::Settle(Settle {
+                verdict: Verdict::Expire,
+                command,
+                acks,
+                queue: "jobs",
+                messages,
+                reason: "",
+            }),
         );
         if !settles {
             pair.send(1, &flush);
@@ -436,6 +443,7 @@ fn settling_by_filter_reaches_every_active_message_and_none_that_comes_later() {
         acks: Acks::PROCESSED.and(Acks::PERSISTED),
         queue: "jobs",
         messages: Selection::Matching("/n % 2 = 0"),
+        reason: "",
     };
     pair.client(4, "operator");
     pair.send(4, &Command::Settle(settle));
@@ -470,6 +478,7 @@ fn a_purge_of_a_deep_queue_takes_several_turns_and_all_of_it() {
         acks: Acks::PROCESSED,
         queue: "jobs",
         messages: Selection::Matching(""),
+        reason: "",
     };
     pair.send(2, &Command::Settle(settle));
     pair.one_turn();

@@ -26,6 +26,8 @@ pub struct Worker {
     /// Flushes that the client has said; `said` shows them when `shows_flushes`.
     flushes: Vec<CommandId>,
     shows_flushes: bool,
+    /// The server takes reasons.
+    takes_reasons: bool,
     /// Commands about leases that are not answered.
     asked: Vec<u32>,
 }
@@ -46,6 +48,7 @@ impl Worker {
             number: 0,
             flushes: Vec::new(),
             shows_flushes: false,
+            takes_reasons: true,
             asked: Vec::new(),
         };
         worker.connect();
@@ -71,8 +74,9 @@ impl Worker {
         self.core.handle_connected(self.now);
         self.inbox = Inbox::new(1 << 20);
         self.said();
+        let (takes_reasons, message_size_max) = (self.takes_reasons, 1 << 20);
         let logged_on =
-            LoggedOn { version: 1, publisher: 7, message_size_max: 1 << 20, ..LoggedOn::default() };
+            LoggedOn { version: 1, publisher: 7, message_size_max, takes_reasons, ..LoggedOn::default() };
         self.hear(&Reply::LoggedOn(logged_on));
     }
 
@@ -123,6 +127,11 @@ impl Worker {
         self.core.begin(message.lease().unwrap(), self.now)
     }
 
+    /// The program gives a verdict with a reason.
+    fn settle_because(&mut self, message: &Message, verdict: Verdict, reason: &str) -> bool {
+        self.core.settle_because(message.lease().unwrap(), verdict, reason, self.now).unwrap()
+    }
+
     pub fn acknowledge(&mut self, message: &Message) -> bool {
         self.core.settle(message.lease().unwrap(), Verdict::Acknowledge, self.now).unwrap()
     }
@@ -166,7 +175,8 @@ impl Worker {
                         Selection::Matching(filter) => format!("matching {filter:?}"),
                         Selection::Bookmarks(all) => format!("{:?}", all.iter().collect::<Vec<_>>()),
                     };
-                    format!("{:?} {} {messages}", settle.verdict, settle.queue)
+                    let because = if settle.reason.is_empty() { "" } else { " because " };
+                    format!("{:?} {} {messages}{because}{}", settle.verdict, settle.queue, settle.reason)
                 }
                 Command::Extend(Extend { period_ms, queue, bookmarks, command, .. }) => {
                     self.asked.extend((command != 0).then_some(command));
@@ -524,9 +534,11 @@ fn by_filter_and_by_bookmark_it_is_answered_once() {
     let mut worker = Worker::new(batching(80), 100);
     let message = worker.deliver(1);
     worker.acknowledge(&message);
-    let expire = worker.core.settle_matching("jobs", Verdict::Expire, "/a = 1").unwrap();
-    let ack =
-        worker.core.settle_bookmarks("jobs", Verdict::Acknowledge, &[message.bookmark().unwrap()]).unwrap();
+    let expire = worker.core.settle_matching("jobs", Verdict::Expire, "/a = 1", "").unwrap();
+    let ack = worker
+        .core
+        .settle_bookmarks("jobs", Verdict::Acknowledge, &[message.bookmark().unwrap()], "")
+        .unwrap();
     let said = worker.said();
     assert_eq!(
         said,
@@ -545,6 +557,97 @@ fn by_filter_and_by_bookmark_it_is_answered_once() {
     let said = worker.said();
     assert_eq!(said[0], "Acknowledge jobs [(5, 1)]", "it was not known to be durable");
     assert!(said[1..].iter().all(|said| said.starts_with("Subscribe")), "{said:?}");
+}
+
+#[test]
+fn a_reason_goes_with_its_messages_and_with_no_others() {
+    let mut worker = Worker::new(batching(80), 100);
+    let messages: Vec<Message> = (1..=6).map(|sequence| worker.deliver(sequence)).collect();
+    worker.settle_because(&messages[0], Verdict::Cancel, "busy");
+    worker.settle_because(&messages[1], Verdict::CancelWithDelay { delay_ms: 5 }, "later");
+    worker.settle_because(&messages[2], Verdict::Cancel, "");
+    assert_eq!(
+        worker.said(),
+        [
+            "Cancel jobs [(5, 1)] because busy",
+            "CancelWithDelay { delay_ms: 5 } jobs [(5, 2)] because later",
+            "Cancel jobs [(5, 3)]"
+        ]
+    );
+    // The second verdict does not count, and neither does its reason.
+    worker.settle_because(&messages[0], Verdict::Expire, "no item");
+    assert_eq!(worker.said(), [""; 0]);
+    worker.settle_because(&messages[3], Verdict::Expire, "no item");
+    assert_eq!(worker.said(), ["Expire jobs [(5, 4)] because no item"]);
+    let bookmarks = [messages[4].bookmark().unwrap()];
+    worker.core.settle_bookmarks("jobs", Verdict::Expire, &bookmarks, "by hand").unwrap();
+    worker.core.settle_matching("jobs", Verdict::Cancel, "/a = 1", "all").unwrap();
+    assert_eq!(
+        worker.said(),
+        ["Expire jobs [(5, 5)] because by hand", "Cancel jobs matching \"/a = 1\" because all"]
+    );
+}
+
+#[test]
+fn a_reason_waits_for_the_next_connection_with_its_expiry_and_is_sent_again() {
+    let mut worker = Worker::new(batching(80), 100);
+    let messages: Vec<Message> = (1..=5).map(|sequence| worker.deliver(sequence)).collect();
+    worker.settle_because(&messages[0], Verdict::Expire, "no item");
+    assert_eq!(worker.said(), ["Expire jobs [(5, 1)] because no item"]);
+    worker.core.handle_disconnected(worker.now);
+    worker.settle_because(&messages[1], Verdict::Expire, "no item");
+    worker.settle_because(&messages[2], Verdict::Expire, "");
+    worker.settle_because(&messages[3], Verdict::Expire, "no city");
+    worker.acknowledge(&messages[4]);
+    worker.connect();
+    let expected = [
+        "Expire jobs [(5, 1), (5, 2)] because no item",
+        "Expire jobs [(5, 3)]",
+        "Expire jobs [(5, 4)] because no city",
+        "Acknowledge jobs [(5, 5)]",
+    ];
+    assert_eq!(worker.said()[..4], expected);
+    // The server has not heard the expiry, and delivers the message again.
+    worker.core.handle_disconnected(worker.now);
+    worker.connect();
+    assert_eq!(worker.said()[..4], expected);
+    assert!(worker.deliver_again(4, 2).is_none());
+    assert_eq!(worker.said(), ["Expire jobs [(5, 4)] because no city"]);
+}
+
+#[test]
+fn a_server_that_takes_no_reasons_gets_the_commands_without_them() {
+    let mut worker = Worker::new(batching(80), 100);
+    let messages: Vec<Message> = (1..=3).map(|sequence| worker.deliver(sequence)).collect();
+    worker.core.handle_disconnected(worker.now);
+    worker.takes_reasons = false;
+    worker.settle_because(&messages[0], Verdict::Expire, "no item");
+    let command = worker.core.settle_matching("jobs", Verdict::Expire, "/a = 1", "all").unwrap();
+    worker.connect();
+    let said = worker.said();
+    assert_eq!(said[0], "Expire jobs [(5, 1)]");
+    assert_eq!(said.last().unwrap(), "Expire jobs matching \"/a = 1\"");
+    worker.hear(&accepted(command));
+    let message = worker.deliver(9);
+    worker.settle_because(&message, Verdict::Cancel, "busy");
+    assert_eq!(worker.said(), ["Cancel jobs [(5, 9)]"]);
+}
+
+#[test]
+fn a_reason_that_is_too_long_is_refused_and_the_message_keeps_its_lease() {
+    let mut worker = Worker::new(batching(80), 100);
+    let message = worker.deliver(1);
+    let longest = "x".repeat(REASON_SIZE_MAX);
+    let too_long = format!("{longest}x");
+    let failure = worker
+        .core
+        .settle_because(message.lease().unwrap(), Verdict::Cancel, &too_long, worker.now)
+        .unwrap_err();
+    assert_eq!(failure.code, FailureCode::from(Code::BadOption));
+    assert!(worker.core.settle_matching("jobs", Verdict::Expire, "", &too_long).is_err());
+    assert_eq!((worker.said(), message.lease().unwrap().verdict()), (vec![], None));
+    worker.settle_because(&message, Verdict::Cancel, &longest);
+    assert_eq!(worker.said(), [format!("Cancel jobs [(5, 1)] because {longest}")]);
 }
 
 #[test]

@@ -123,6 +123,7 @@ impl Server {
                 message_size_max: 1 << 20,
                 instance: "test",
                 server_version: None,
+                takes_reasons: true,
             })),
             Command::Subscribe(subscribe) => {
                 let number = subscribe.subscription;

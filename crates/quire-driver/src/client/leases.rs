@@ -33,7 +33,16 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn settle(&self, lease: &Arc<Lease>, verdict: Verdict) -> Result<(), Failure> {
-        let result = self.shared.inner.lock().core.settle(lease, verdict, self.shared.now());
+        self.settle_because(lease, verdict, "")
+    }
+
+    /// As [`Client::settle`], with a reason; see [`quire_client::ClientCore::settle_because`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settle_because(&self, lease: &Arc<Lease>, verdict: Verdict, reason: &str) -> Result<(), Failure> {
+        let now = self.shared.now();
+        let result = self.shared.inner.lock().core.settle_because(lease, verdict, reason, now);
         if result? {
             self.shared.send(true);
         }
@@ -84,22 +93,24 @@ impl Client {
     /// As [`Client::settle`], and when the store could not keep that.
     pub fn processed(&self, progress: &Progress, message: &Message, ordinal: u64) -> Result<(), Failure> {
         let verdict = progress.acknowledges().then_some(Verdict::Acknowledge);
-        self.settled(progress, message, ordinal, verdict)
+        self.settled(progress, message, ordinal, verdict, "")
     }
 
-    /// The program has processed one message, with a verdict for its queue if it came from one.
+    /// The program has processed one message, with a verdict for its queue if it came from one, and
+    /// the reason of a cancel or an expiry.
     ///
     /// # Errors
-    /// As [`Client::settle`], and when the store could not keep that.
+    /// As [`Client::settle_because`], and when the store could not keep that.
     pub fn settled(
         &self,
         progress: &Progress,
         message: &Message,
         ordinal: u64,
         verdict: Option<Verdict>,
+        reason: &str,
     ) -> Result<(), Failure> {
         if let (Some(lease), Some(verdict)) = (message.lease(), verdict) {
-            self.settle(lease, verdict)?;
+            self.settle_because(lease, verdict, reason)?;
         }
         progress.processed(ordinal)
     }
@@ -125,16 +136,23 @@ impl Client {
         queue: &str,
         verdict: Verdict,
         bookmarks: &[Bookmark],
+        reason: &str,
     ) -> Result<CommandId, Failure> {
-        self.command(|core| core.settle_bookmarks(queue, verdict, bookmarks))
+        self.command(|core| core.settle_bookmarks(queue, verdict, bookmarks, reason))
     }
 
     /// See [`quire_client::ClientCore::settle_matching`].
     ///
     /// # Errors
     /// As there.
-    pub fn settle_matching(&self, queue: &str, verdict: Verdict, filter: &str) -> Result<CommandId, Failure> {
-        self.command(|core| core.settle_matching(queue, verdict, filter))
+    pub fn settle_matching(
+        &self,
+        queue: &str,
+        verdict: Verdict,
+        filter: &str,
+        reason: &str,
+    ) -> Result<CommandId, Failure> {
+        self.command(|core| core.settle_matching(queue, verdict, filter, reason))
     }
 
     /// Asks for records, or for the messages of a queue that could be delivered. The local queue ends after the last of them.
