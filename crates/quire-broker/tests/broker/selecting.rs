@@ -103,20 +103,22 @@ fn rule_5_bytes_of_a_rate_are_those_that_are_delivered() {
 fn rule_6_what_has_no_parts_is_refused_by_name_and_whole_under_a_pattern() {
     let recorded = RecordedTopic::new;
     let mut config = config();
-    config.transaction_log.topics = vec![recorded("^fixed", "nvfix"), recorded(".*", "json")];
+    config.transaction_log.topics =
+        vec![recorded("^marked", "xml"), recorded("^pairs", "nvfix"), recorded(".*", "json")];
     let mut pair = Pair::with(config);
     pair.client(1, "publisher");
     pair.client(2, "reader");
-    pair.subscribe(2, &selecting(replay(1, "fixed", "0")));
+    pair.subscribe(2, &selecting(replay(1, "marked", "0")));
     pair.turn();
     assert_eq!(pair.take(2), [refused(Code::BadOption, 1, 1)]);
-    pair.subscribe(2, &selecting(replay(1, "^(fixed|ticks)$", "0")));
-    let fix = "symbol=IBM\u{1}";
-    for (sequence, (topic, data)) in (1..).zip([("fixed", fix), ("ticks", WHOLE), ("ticks", "{\"qty\":")]) {
+    pair.subscribe(2, &selecting(replay(1, "^(marked|pairs|ticks)$", "0")));
+    let (xml, nvfix) = ("<symbol>IBM</symbol>", "qty=7\u{1}symbol=IBM\u{1}");
+    let messages = [("marked", xml), ("pairs", nvfix), ("ticks", WHOLE), ("ticks", "{\"qty\":")];
+    for (sequence, (topic, data)) in (1..).zip(messages) {
         pair.publish(1, sequence, topic, data);
     }
     pair.turn();
-    assert_eq!(pair.take_data(2), [fix, PART, "{\"qty\":"]);
+    assert_eq!(pair.take_data(2), [xml, "symbol=IBM\u{1}", PART, "{\"qty\":"]);
 }
 
 #[test]

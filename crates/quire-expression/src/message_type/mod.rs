@@ -136,7 +136,7 @@ impl MessageType {
 
     /// Whether a part of a message can be taken out and is a message, so that a select list can make sense.
     pub const fn has_parts(self) -> bool {
-        matches!(self, MessageType::Json)
+        matches!(self, MessageType::Json | MessageType::Nvfix | MessageType::Fix | MessageType::Msgpack)
     }
 
     /// The values of the fields of `plan` in the message `data`, by [`FieldId::index`]; NULL where there is none.

@@ -4,9 +4,14 @@
 //! its bytes as they are. A key that is not a string is addressed by its
 //! text, as in `/7` or `/true`. Arrays and maps as keys cannot be addressed.
 
+use super::plan::Names;
+use super::selection::Selection;
 use super::{
-    Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, Number, Value, Visit, push,
+    Arena, DOCUMENT_DEPTH_MAX, FieldId, FieldPlan, Format, Found, Level, Malformed, Number, Value, Visit,
+    push,
 };
+
+const EMPTY_MAP: u8 = 0x80;
 
 pub(super) struct Msgpack;
 
@@ -58,6 +63,124 @@ pub(super) fn all_members<'a>(
         }
     }
     Ok(())
+}
+
+/// Writes the part of a whole message that a selection keeps. A root that is not a map has no
+/// parts.
+pub(super) fn select_document(
+    data: &[u8],
+    selection: &Selection,
+    arena: &Arena,
+    out: &mut Vec<u8>,
+) -> Result<(), Malformed> {
+    let mut reader = Bytes { data, at: 0 };
+    if !matches!(reader.head()?, Head::Map(_)) {
+        return reader.malformed("map");
+    }
+    reader.at = 0;
+    let mut selecting = Selecting { selection, arena, out };
+    if !selecting.value(&mut reader, Some(FieldPlan::ROOT), selection.is_root_in(), 0)? {
+        selecting.out.push(EMPTY_MAP);
+    }
+    if reader.at == data.len() { Ok(()) } else { reader.malformed("end of the message") }
+}
+
+struct Selecting<'s, 'a> {
+    selection: &'s Selection,
+    arena: &'a Arena,
+    out: &'s mut Vec<u8>,
+}
+
+/// A map or an array of which only parts are written.
+struct Container {
+    /// Where its head begins in the output, and the size of the head.
+    start: usize,
+    head_size: usize,
+    /// Members or elements in the message, and those that are left.
+    count: u32,
+    left_count: u32,
+}
+
+impl<'a> Selecting<'_, 'a> {
+    /// Takes a value, and writes what is left of it; whether anything is. Recursion is bounded by
+    /// `DOCUMENT_DEPTH_MAX`.
+    fn value(
+        &mut self,
+        reader: &mut Bytes<'a>,
+        field: Option<FieldId>,
+        is_in: bool,
+        depth: usize,
+    ) -> Result<bool, Malformed> {
+        let start = reader.at;
+        let head = reader.head()?;
+        let parts = self.selection.within(field);
+        let (Head::Map(count) | Head::Array(count), Some((plan, at))) = (head, parts) else {
+            reader.skip_rest(head, depth)?;
+            if is_in {
+                self.out.extend_from_slice(&reader.data[start..reader.at]);
+            }
+            return Ok(is_in);
+        };
+        if depth == DOCUMENT_DEPTH_MAX {
+            return Err(Malformed::TooDeep);
+        }
+        let head_size = reader.at - start;
+        let mut container = Container { start: self.out.len(), head_size, count, left_count: 0 };
+        self.out.extend_from_slice(&reader.data[start..reader.at]);
+        let names = matches!(head, Head::Map(_)).then(|| plan.names(at));
+        for _ in 0..count {
+            let before = self.out.len();
+            let (part, is_part_in) = match names {
+                Some(names) => {
+                    let child = self.key(reader, names, depth + 1)?;
+                    (child, self.selection.is_in(child, is_in))
+                }
+                None => (field, is_in),
+            };
+            if self.value(reader, part, is_part_in, depth + 1)? {
+                container.left_count += 1;
+            } else {
+                self.out.truncate(before);
+            }
+        }
+        Ok(container.end(self.out, is_in))
+    }
+
+    /// Takes and writes a key. Gives the field that it names.
+    fn key(
+        &mut self,
+        reader: &mut Bytes<'a>,
+        names: &Names,
+        depth: usize,
+    ) -> Result<Option<FieldId>, Malformed> {
+        let start = reader.at;
+        let key = reader.read(self.arena, depth)?;
+        self.out.extend_from_slice(&reader.data[start..reader.at]);
+        Ok(name_of(key, self.arena).and_then(|name| names.find(name)))
+    }
+}
+
+impl Container {
+    /// Writes the count of what is left into the head, or removes the container if nothing is;
+    /// whether anything is.
+    fn end(self, out: &mut Vec<u8>, is_in: bool) -> bool {
+        let is_left = self.left_count > 0 || (is_in && self.count == 0);
+        if !is_left {
+            out.truncate(self.start);
+            return false;
+        }
+        // A smaller count fits into the same head: the encoding allows heads that are longer than
+        // needed.
+        match &mut out[self.start..self.start + self.head_size] {
+            [head] => *head = (*head & 0xF0) | self.left_count as u8,
+            [_, count @ ..] => {
+                let bytes = self.left_count.to_be_bytes();
+                count.copy_from_slice(&bytes[bytes.len() - count.len()..]);
+            }
+            [] => {}
+        }
+        true
+    }
 }
 
 /// The text of a key. An array and a map have none, whatever is in them.

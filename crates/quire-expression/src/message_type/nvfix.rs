@@ -7,7 +7,8 @@
 
 use memchr::memchr;
 
-use super::{Format, Found, Level, Malformed, Value};
+use super::selection::Selection;
+use super::{FieldPlan, Format, Found, Level, Malformed, Value};
 
 /// The end of a pair.
 pub(super) const SEPARATOR: u8 = 1;
@@ -47,6 +48,39 @@ impl Pairs {
     /// Reads the pairs of a message.
     pub(super) fn read(self, data: &[u8]) -> PairReader<'_> {
         PairReader { pairs: self, data, at: 0, data_end: None }
+    }
+
+    /// Writes the pairs of a whole message that a selection keeps. A FIX data field and its size
+    /// are one field, with the tag of the data.
+    pub(super) fn select(
+        self,
+        data: &[u8],
+        selection: &Selection,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Malformed> {
+        let names = selection.within(Some(FieldPlan::ROOT)).map(|(plan, root)| plan.names(root));
+        let is_root_in = selection.is_root_in();
+        let (mut size_start, mut last_tag) = (None, &data[..0]);
+        let mut pairs = self.read(data);
+        while let Some(Pair { start, value, end, is_size }) = pairs.next()? {
+            if is_size {
+                size_start = Some(start);
+                continue;
+            }
+            let tag = &data[start..value - 1];
+            let field_start = size_start.take().unwrap_or(start);
+            if !selection.is_in(names.and_then(|names| names.find(tag)), is_root_in) {
+                continue;
+            }
+            // A wrong size has no effect in the message. In the part, other bytes follow it, and it
+            // could have one.
+            if self.numeric_tags && field_start == start && is_size_of(last_tag, tag) {
+                return Err(Malformed::Syntax { offset: start, expected: "right size of the data" });
+            }
+            last_tag = tag;
+            out.extend_from_slice(&data[field_start..data.len().min(end + 1)]);
+        }
+        Ok(())
     }
 }
 
@@ -129,6 +163,12 @@ fn number_of(digits: &[u8]) -> Option<u32> {
     digits
         .iter()
         .try_fold(0, |number, digit| digit.is_ascii_digit().then(|| 10 * number + u32::from(digit - b'0')))
+}
+
+/// Whether a field with the first tag gives the size of a field with the second tag, directly after
+/// it.
+fn is_size_of(size_tag: &[u8], tag: &[u8]) -> bool {
+    number_of(size_tag).and_then(data_tag_of).is_some_and(|data_tag| number_of(tag) == Some(data_tag))
 }
 
 /// The data field whose size this tag gives. These are the pairs of the field types Length and data, in FIX 4.0 to 5.0 SP2.

@@ -1,11 +1,13 @@
-//! The write side of message types does what `docs/last-values.md` states. Named cases show the rules. A slow model over documents says what
-//! the fields of a result are, for every format. Bytes of any kind give an error or a well-formed message.
+//! The write side of message types does what `docs/last-values.md` and `docs/replay.md` state.
+//! Named cases show the rules. A slow model over documents says what the fields of a result are,
+//! for every format. Bytes of any kind give an error or a well-formed message.
 
 mod assigning;
 mod differences;
 mod hostile;
 mod merging;
 mod model;
+mod selecting;
 
 use quire_expression::message_type::*;
 
