@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -138,7 +139,9 @@ def test_a_server_whose_writes_fail_for_want_of_space_goes_on_by_itself_when_the
         client.flush(timeout=PATIENCE)
         server.fail_writes()
         publish(client, 100, 101)
-        with pytest.raises(quire.StorageFullError):
+        with pytest.raises(
+            quire.StorageFullError, match=r"\.journal: no space left while writing; it needs \d+ bytes"
+        ):
             client.flush(timeout=PATIENCE)
         with pytest.raises(quire.StorageFullError):
             publish(client, 101, 102)
@@ -176,6 +179,7 @@ def test_a_server_on_a_full_disk_goes_on_by_itself_when_there_is_room(small_disk
     ):
         count, error = fill(client)
         assert isinstance(error, quire.StorageFullError)
+        assert re.search(r"\.journal: no space left while .*; it needs \d+ bytes, \d+ are free", str(error))
         with quire.Client(server.url, name="reader") as reader:
             persisted = client.persisted
             assert replayed(reader, persisted) == list(range(persisted))
@@ -184,6 +188,15 @@ def test_a_server_on_a_full_disk_goes_on_by_itself_when_there_is_room(small_disk
         assert server.terminate() == 0
         server.start()
         assert replayed(client, count + 100) == list(range(count + 100))
+
+
+def test_the_error_of_a_publish_store_on_a_full_disk_names_the_file_and_the_bytes(small_disk: Path) -> None:
+    store = small_disk / "store"
+    with quire.Client("memory:", name="p", publish_store=store) as client:
+        _, error = fill(client)
+        assert isinstance(error, quire.StorageFullError)
+        assert re.match(rf"{re.escape(str(store))}: writing \d+ bytes: No space left on device", str(error))
+        client.close(0)
 
 
 def test_a_server_without_a_file_left_goes_on_by_itself_when_there_is_one(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ pub fn code_of(error: &JournalError) -> Code {
         JournalError::Topic(_) => Code::BadTopic,
         JournalError::SequencesEnd { .. } => Code::LimitExceeded,
         JournalError::Closed => Code::ShuttingDown,
-        JournalError::Behind { .. } | JournalError::Panicked => Code::Internal,
+        JournalError::Behind { .. } | JournalError::Panicked { .. } => Code::Internal,
         // A locked journal is an error of opening it. No connection gets this one.
         JournalError::Io { .. }
         | JournalError::OutOfFiles { .. }

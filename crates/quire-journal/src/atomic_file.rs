@@ -46,7 +46,10 @@ fn replace_by_parts(
         .and_then(|file| file.write_parts_at(parts, 0).and_then(|()| file.sync()))
         .and_then(|()| disk.rename(&temporary, path))
         .and_then(|()| disk.sync_directory(path.parent().unwrap_or(Path::new("."))));
-    written.map_err(|error| JournalError::io(path, "writing the file", &error))
+    written.map_err(|error| {
+        let free = path.parent().and_then(|directory| disk.free_bytes(directory));
+        JournalError::io(path, "writing the file", &error).with_sizes(size, free)
+    })
 }
 
 /// The bytes before the checksum; `None` when it does not match.

@@ -27,7 +27,7 @@ pub enum JournalError {
         path: PathBuf,
         /// The operation that failed.
         operation: &'static str,
-        /// Size of the file that had no room, when it was one that was being made.
+        /// Bytes of the file, or of the part of it, that had no room, when that is known.
         needed_bytes: Option<u64>,
         /// Free space of the file system at that time, when the system reports it.
         free_bytes: Option<u64>,
@@ -157,8 +157,17 @@ pub enum JournalError {
     },
     /// The writer, or the callback that it rings, panicked: a bug. Nothing after it is
     /// acknowledged.
-    #[error("the journal's writer panicked; it takes no more writes")]
-    Panicked,
+    #[error(
+        "{}: the writer of the journal panicked, which is a bug of quire: it takes no more writes, and {unpersisted_bytes} bytes of \
+         records are not persistent; restart, and report this error",
+        directory.display()
+    )]
+    Panicked {
+        /// The journal directory.
+        directory: PathBuf,
+        /// Bytes of records that were appended and are not persistent.
+        unpersisted_bytes: usize,
+    },
     /// The journal was closed.
     #[error("the journal is closed")]
     Closed,
@@ -175,6 +184,16 @@ impl JournalError {
             self,
             JournalError::BadOption { .. } | JournalError::SequencesEnd { .. } | JournalError::Behind { .. }
         )
+    }
+
+    /// The same error. When there was no room, it says for how much.
+    pub(crate) fn with_sizes(self, needed_bytes: u64, free_bytes: Option<u64>) -> Self {
+        match self {
+            JournalError::Full { path, operation, .. } => {
+                JournalError::Full { path, operation, needed_bytes: Some(needed_bytes), free_bytes }
+            }
+            error => error,
+        }
     }
 
     /// An error of the system, classified by the action of the user.

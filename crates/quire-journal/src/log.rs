@@ -139,6 +139,14 @@ impl Log {
         }
     }
 
+    /// The error after a panic of the writer, or of the callback that it calls.
+    pub fn panicked(&self) -> JournalError {
+        JournalError::Panicked {
+            directory: self.directory.clone(),
+            unpersisted_bytes: self.unpersisted_size.load(Ordering::Acquire),
+        }
+    }
+
     /// Ends writing: a record that is not persistent now never will be. The first reason is kept.
     pub fn poison(&self, error: JournalError) {
         let _ = self.failure.set(error);
@@ -306,7 +314,7 @@ impl Log {
         let on_flush = self.on_flush.read();
         let Some(call) = &*on_flush else { return };
         // The caller's code: a panic in it must not end the writer while everyone waits for it.
-        if catch_unwind(AssertUnwindSafe(call)).is_err() && self.failure.set(JournalError::Panicked).is_ok() {
+        if catch_unwind(AssertUnwindSafe(call)).is_err() && self.failure.set(self.panicked()).is_ok() {
             self.wake_waiting();
         }
     }

@@ -218,7 +218,7 @@ impl From<JournalError> for Failure {
             JournalError::Topic(_) => "bad_topic",
             JournalError::SequencesEnd { .. } => "limit_exceeded",
             JournalError::Closed => "shutting_down",
-            JournalError::Behind { .. } | JournalError::Panicked => "internal",
+            JournalError::Behind { .. } | JournalError::Panicked { .. } => "internal",
             JournalError::Io { .. } | JournalError::OutOfFiles { .. } | JournalError::TimedOut => {
                 "storage_failed"
             }

@@ -235,7 +235,7 @@ impl State {
             written = log.rewrite(&path, &self.slots);
         }
         written.map_err(|error| {
-            let failure = failure(&path, &error);
+            let failure = failure(&path, body.len(), &error);
             self.failure = Some(failure.clone());
             failure
         })

@@ -20,7 +20,7 @@ pub(super) const ENTRY_HEAD_SIZE: usize = 32;
 /// Every entry begins at a multiple of it.
 const ALIGNMENT: usize = 8;
 
-const HEADER_SIZE: usize = 512;
+pub(super) const HEADER_SIZE: usize = 512;
 const VERSION: u16 = 1;
 const NAME_AT: usize = 40;
 const CHECKSUM_AT: usize = HEADER_SIZE - 8;

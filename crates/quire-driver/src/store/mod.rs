@@ -78,9 +78,9 @@ impl StoreError {
     }
 }
 
-/// The error for the user when a write to a store fails.
-fn failure(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(failure_code(error), format!("{}: {error}", path.display()))
+/// The error for the user when a write of `size` bytes to a store fails.
+fn failure(path: &Path, size: usize, error: &io::Error) -> Failure {
+    Failure::new(failure_code(error), format!("{}: writing {size} bytes: {error}", path.display()))
 }
 
 fn failure_code(error: &io::Error) -> Code {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use quire_client::{Failure, PublishLog};
 
-use super::file::{ENTRY_HEAD_SIZE, Entries, Header, StoreFile, encode_entry, entry_size};
+use super::file::{ENTRY_HEAD_SIZE, Entries, HEADER_SIZE, Header, StoreFile, encode_entry, entry_size};
 use super::{StoreError, failure};
 
 const MAGIC: [u8; 4] = *b"QPUB";
@@ -119,7 +119,7 @@ impl PublishLog for PublishFile {
         }
         encode_entry(&mut self.scratch, self.end, sequence, frame);
         let written = self.file.write(&self.scratch, self.end, self.header.capacity);
-        written.map_err(|error| failure(&self.file.path, &error))?;
+        written.map_err(|error| failure(&self.file.path, self.scratch.len(), &error))?;
         self.end += self.scratch.len() as u64;
         self.note(self.end, sequence);
         Ok(())
@@ -136,7 +136,7 @@ impl PublishLog for PublishFile {
             is_moved = true;
         }
         if is_moved && let Err(error) = self.write_header() {
-            self.failure = Some(failure(&self.file.path, &error));
+            self.failure = Some(failure(&self.file.path, HEADER_SIZE, &error));
         }
     }
 }

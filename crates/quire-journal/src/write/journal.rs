@@ -514,7 +514,7 @@ impl Journal {
     /// been killed: for a caller that panicked, whose batch may be incomplete. The directory is
     /// free for the next process.
     pub fn abandon(self) {
-        self.log.poison(JournalError::Panicked);
+        self.log.poison(self.log.panicked());
     }
 
     fn stop(&mut self) {
@@ -882,7 +882,10 @@ mod tests {
             journal.submit();
             woken.recv_timeout(SOON).unwrap();
         }
-        assert!(matches!(journal.flush(SOON), Err(JournalError::Full { .. })));
+        let error = journal.flush(SOON).expect_err("there is no room");
+        assert!(matches!(&error, JournalError::Full { needed_bytes: Some(1..), .. }));
+        let said = error.to_string();
+        assert!(said.contains(".journal: no space left while preparing a segment; it needs "), "{said}");
         assert!(journal.failure().is_none() && journal.persisted() < journal.appended());
         // The writer tries more than once, and does not wake waiting threads without a reason.
         let refused = flow.refused.load(Ordering::Acquire);

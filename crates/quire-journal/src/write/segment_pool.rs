@@ -120,12 +120,7 @@ impl SegmentFactory {
 
     /// Why there is no new segment.
     fn no_file(&self, path: &Path, size: u64, free: Option<u64>, error: &io::Error) -> JournalError {
-        match JournalError::io(path, "preparing a segment", error) {
-            JournalError::Full { path, operation, .. } => {
-                JournalError::Full { path, operation, needed_bytes: Some(size), free_bytes: free }
-            }
-            error => error,
-        }
+        JournalError::io(path, "preparing a segment", error).with_sizes(size, free)
     }
 }
 

@@ -296,7 +296,11 @@ impl Writer {
             parts.extend([&header_bytes[..], body, &PADDING[..padding]].map(IoSlice::new));
         }
         let written = self.file.write_parts_at(&mut parts, self.flush_offset);
-        written.map_err(|error| JournalError::io(&self.segment.path, "writing", &error))?;
+        written.map_err(|error| {
+            let size = self.end - self.flush_offset;
+            let free = self.log.disk.free_bytes(&self.log.directory);
+            JournalError::io(&self.segment.path, "writing", &error).with_sizes(size, free)
+        })?;
         self.written = self.last;
         Ok(())
     }
@@ -410,7 +414,8 @@ pub(crate) fn begin(
     let (number, size) = (prepared.number, prepared.size);
     let header = SegmentHeader { version: VERSION, number, first, size, previous, table: 0 };
     if let Err(error) = prepared.file.write_at(&header.encode(), 0) {
-        let error = JournalError::io(&prepared.path, "writing", &error);
+        let free = log.disk.free_bytes(&log.directory);
+        let error = JournalError::io(&prepared.path, "writing", &error).with_sizes(SEGMENT_HEADER_SIZE, free);
         pool.give_back(prepared);
         return Err(error);
     }
@@ -547,7 +552,7 @@ struct PoisonOnPanic(Arc<Log>);
 impl Drop for PoisonOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.poison(JournalError::Panicked);
+            self.0.poison(self.0.panicked());
         }
     }
 }

@@ -77,8 +77,10 @@ fn a_panic_in_the_callback_of_a_flush_ends_writing_and_wakes_who_waits() {
     // The record itself became persistent before the callback was called.
     journal.flush(SOON).unwrap();
     journal.reader().wait_persisted(Position(2), SOON).expect_err("nothing more becomes persistent");
-    assert!(matches!(journal.failure(), Some(JournalError::Panicked)));
-    assert!(matches!(journal.append(&record(2, "topic-2", b"x")), Err(JournalError::Panicked)));
+    assert!(matches!(journal.failure(), Some(JournalError::Panicked { unpersisted_bytes: 0, .. })));
+    let error = journal.append(&record(2, "topic-2", b"x")).expect_err("it takes no more writes");
+    let place = format!("{}: the writer of the journal panicked", directory.path().display());
+    assert!(error.to_string().starts_with(&place), "{error}");
     assert!(journal.close().is_err());
     let (journal, recovery) = open(directory.path());
     assert!(!recovery.was_clean);
