@@ -183,6 +183,19 @@ def test_redrive_puts_dead_letters_back_once(url: str) -> None:
         assert sorted((m.json()["n"], m.correlation_id) for m in messages) == [(n, f"c{n}") for n in range(5)]
 
 
+def test_redrive_puts_a_message_back_with_the_key_that_its_publisher_supplied(tmp_path: Path) -> None:
+    topic = {"name": "tasks", "message_type": "json"}
+    with server(tmp_path, queue=QUEUES, sow_topic=topic) as running, quire.Client(running.url) as client:
+        client.publish("tasks", {"n": 1}, sow_key="first")
+        client.subscribe("JOBS").get(PATIENCE).cancel()
+        client.flush(PATIENCE)
+        wait_until(lambda: depth(running.url, "DEAD") == 1)
+        client.sow_delete("tasks", keys=["first"])
+        done = run("queue", "redrive", "DEAD", "--json", url=running.url)
+        assert lines(done.stdout) == [{"queue": "DEAD", "redriven": 1, "left": 0}], done.stderr
+        assert [(record.sow_key, record.json()) for record in client.sow("tasks")] == [("first", {"n": 1})]
+
+
 def deliveries(url: str, queue: str) -> list[tuple[object, int]]:
     """The messages of a queue, and how often they were delivered when they come now."""
     with quire.Client(url) as client, client.subscribe(queue, max_backlog=10) as messages:

@@ -17,6 +17,7 @@ from quire.cli._app import Json, JsonFormat, Url
 from quire.cli._messages import sow
 from quire.cli._output import Format, check_count, print_json, print_table
 from quire.cli._queue_define import alter, create, drop
+from quire.client._again import takes_keys
 
 app = App(
     name="queue",
@@ -228,6 +229,8 @@ def redrive(
     check_count(count)
     place = url or default_url()
     done = left = refused = 0
+    #: The topics that are published to, and whether their publishers supply keys.
+    topics: dict[str, bool] = {}
     with quire.Client(place) as client:
         # Limited to the letters in the queue now: a message that fails again would otherwise be published endlessly.
         try:
@@ -256,15 +259,19 @@ def redrive(
                 if found is None:
                     left += 1  # It is released when the subscription ends.
                     continue
-                topic, data = found
+                topic, data, key = found
+                target = topic if to is None else to
+                if target not in topics:
+                    topics[target] = takes_keys(client, target)
                 try:
                     with quire.Client(place, name=f"redrive {queue} {letter.bookmark}") as publisher:
                         publisher.publish(
-                            topic if to is None else to,
+                            target,
                             data,
                             sequence=1,
                             correlation_id=letter.correlation_id,
                             headers=letter.headers,
+                            sow_key=key if topics[target] else None,
                         )
                         publisher.flush()
                 except _REFUSALS as error:
@@ -304,11 +311,12 @@ def _next(client: quire.Client, letters: quire.Subscription, queue: str) -> quir
 UNREADABLE: Final = {"queue", "position", "reason", "deliveries", "cancels"}
 
 
-def _content(letter: quire.Message) -> tuple[str, bytes] | None:
-    """Returns the topic and data in a dead letter (docs/queues.md section 9), or `None` for a letter without its message: the
-    message was too large for the letter, or could not be read.
+def _content(letter: quire.Message) -> tuple[str, bytes, str | None] | None:
+    """Returns the topic, the data and the key in a dead letter (docs/queues.md section 9).
 
-    Raises `QuireError` for a message that is not a dead letter."""
+    Returns `None` for a letter without its message: the message was too large for the letter, or could not be
+    read. Raises `QuireError` for a message that is not a dead letter.
+    """
     try:
         members = dict(_quire.json_members(letter.data.decode()) or ())
     except UnicodeDecodeError:
@@ -320,7 +328,7 @@ def _content(letter: quire.Message) -> tuple[str, bytes] | None:
     try:
         if topic is not None and "reason" in members:
             data = _data_of(members)
-            return None if data is None else (topic, data)
+            return None if data is None else (topic, data, _text_of(members.get("sow_key")))
     except ValueError:  # no base64, or text that is not Unicode
         pass
     raise quire.QuireError(

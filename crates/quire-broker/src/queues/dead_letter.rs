@@ -254,6 +254,9 @@ fn envelope(queue: &str, expired: &Expired, record: Option<&Record<'_>>, size_ma
     members.insert("source_topic".into(), record.topic.into());
     members.insert("bookmark".into(), record.bookmark().to_string().into());
     members.insert("timestamp".into(), record.timestamp.as_ns().into());
+    if let Some(key) = record.key().and_then(|key| std::str::from_utf8(key).ok()) {
+        members.insert("sow_key".into(), key.into());
+    }
     let mut data = json!(members).to_string().into_bytes();
     let is_json = record.message_type == MessageType::Json.code()
         && serde_json::from_slice::<IgnoredAny>(record.data).is_ok();
