@@ -259,7 +259,7 @@ def test_a_replay_keeps_the_keys_that_publishers_supplied_and_counts_the_deletio
             client.flush(PATIENCE)
         options = ("--topic", "^(supplied|computed)$", "--until", "now", "--json", "--url", target.url)
         for place, count, again in (
-            (source.url, 0, ()),
+            (source.url, 1, ()),
             (str(tmp_path / "source" / "journal"), 1, ("--again",)),
         ):
             done = command("replay", place, *options, *again)

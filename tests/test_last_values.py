@@ -54,6 +54,10 @@ def order(id: int, qty: float = 1, **more: Any) -> dict[str, Any]:
     return {"id": id, "qty": qty, **more}
 
 
+#: What the log holds now.
+LOG = "[epoch:now]"
+
+
 def ids(messages: Any) -> list[int]:
     return [message.json()["id"] for message in messages]
 
@@ -879,9 +883,44 @@ async def test_a_subscription_with_records_of_the_asyncio_client_takes_a_batch_s
     assert sorted(found) == [0, 1, 2, 3, 4]
 
 
-def test_a_replay_with_deletions_is_refused_with_what_to_use_instead(client: quire.Client) -> None:
-    with pytest.raises(quire.ConfigError, match=r"^deletions: .* use `sow_and_subscribe` with `oof=True`"):
-        client.subscribe("orders", bookmark=quire.EPOCH, deletions=True)
+def test_a_replay_with_deletions_delivers_the_deletes_in_the_order_of_the_log(client: quire.Client) -> None:
+    publish(client, order(1), order(2), order(3))
+    client.sow_delete("orders", filter="/id < 3")
+    client.flush(timeout=PATIENCE)
+    keys = {message.json()["id"]: message.sow_key for message in client.subscribe("orders", bookmark=LOG)}
+    with client.subscribe("orders", bookmark=quire.EPOCH, deletions=True, filter="/id = 3") as replay:
+        messages = [replay.get(timeout=PATIENCE) for _ in range(3)]
+        assert [message.command for message in messages] == ["publish", "delete", "delete"]
+        assert {message.sow_key for message in messages[1:]} == {keys[1], keys[2]}
+        assert [message.data for message in messages[1:]] == [b"", b""]
+        # Of the messages of one delete only the last has a bookmark.
+        assert [message.bookmark is None for message in messages] == [False, True, False]
+        # These come at the live tail.
+        client.sow_delete("orders", filter="/id = 3")
+        publish(client, order(3))
+        assert replay.get(timeout=PATIENCE).sow_key == keys[3]
+        assert replay.get(timeout=PATIENCE).command == "publish"
+    assert {message.command for message in client.subscribe("orders", bookmark=LOG)} == {"publish"}
+
+
+def test_a_program_that_stops_within_a_delete_receives_all_of_it_again(client: quire.Client) -> None:
+    publish(client, order(1), order(2))
+    client.sow_delete("orders", filter="/id > 0")
+    client.flush(timeout=PATIENCE)
+    with client.subscribe("orders", bookmark=quire.EPOCH, deletions=True) as replay:
+        messages = [replay.get(timeout=PATIENCE) for _ in range(4)]
+        # The first message of the delete is processed.
+        place = replay.most_recent
+        assert place == messages[1].bookmark
+    with client.subscribe("orders", bookmark=place, deletions=True) as replay:
+        again = [replay.get(timeout=PATIENCE).sow_key for _ in range(2)]
+        assert again == [message.sow_key for message in messages[2:]]
+
+
+def test_deletions_are_for_replays_that_are_neither_live_nor_conflated(client: quire.Client) -> None:
+    for options in ({}, {"live": True, "bookmark": "epoch"}, {"conflation": "1s", "bookmark": "epoch"}):
+        with pytest.raises(quire.ConfigError, match=r"^deletions: "):
+            client.subscribe("orders", deletions=True, **options)
     with client.subscribe("orders", bookmark=quire.EPOCH, deletions=False):
         pass
 

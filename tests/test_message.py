@@ -150,10 +150,13 @@ def test_a_message_for_a_test_can_be_one_of_a_last_value_topic() -> None:
         False,
         False,
     )
+    delete = quire.testing.message("orders", b"", command="delete", sow_key="A-1")
+    assert (delete.command, delete.sow_key, delete.data) == ("delete", "A-1", b"")
     for key, arguments in {
         "reason": {"command": "oof", "sow_key": "A-1"},
         "sow_key": {"command": "sow"},
-        "command": {"command": "delete", "sow_key": "A-1"},
+        "command": {"command": "other", "sow_key": "A-1"},
+        "data": {"command": "delete", "sow_key": "A-1"},
         "is_delta": {"command": "sow", "sow_key": "A-1", "is_delta": True},
     }.items():
         with pytest.raises(quire.ConfigError) as raised:

@@ -95,7 +95,8 @@ class Message:
         """The key of the record in a last-value topic; `None` for messages of other topics and of queues."""
     @property
     def command(self) -> str:
-        """`"publish"`, `"sow"` for a record of a query, or `"oof"` for a record that has left a subscription."""
+        """`"publish"`, `"sow"` for a record of a query, `"oof"` for a record that has left a
+        subscription, or `"delete"` for a delete of a replay."""
     @property
     def reason(self) -> str | None:
         """For an `"oof"`: `"deleted"`, `"expired"`, or `"match"` when the filter does not match the record any more.

@@ -30,6 +30,8 @@ pub enum Cause {
     Delta,
     /// The record with its key has left the view of its subscription.
     Left(command::OofReason),
+    /// The log has a delete of the record with its key.
+    Delete,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +68,7 @@ impl Message {
                 command::MessageKind::Record => Cause::Query,
                 command::MessageKind::Delta(_) => Cause::Delta,
                 command::MessageKind::Oof(reason) => Cause::Left(reason),
+                command::MessageKind::Delete => Cause::Delete,
             },
         };
         Message { body, head, lease }
@@ -103,6 +106,7 @@ impl Message {
             Cause::Left(reason) => command::MessageKind::Oof(reason),
             Cause::Query if !self.key().is_empty() => command::MessageKind::Record,
             Cause::Delta => self.kind(),
+            Cause::Delete => command::MessageKind::Delete,
             Cause::Publish | Cause::Query => command::MessageKind::Publish,
         };
         let message = command::Message {
@@ -118,6 +122,26 @@ impl Message {
             data: self.data(),
         };
         message_body(&message)
+    }
+
+    /// Adds it to a list: a delete of several records as one message for each of them, any other
+    /// message as it is. Of a delete only the last message has the bookmark: a place in the log is
+    /// reached when all its messages are processed.
+    pub(super) fn add_each_deleted(self, messages: &mut Vec<Message>) {
+        let whole = match decode_message(&self.body) {
+            Ok(whole) if whole.kind == command::MessageKind::Delete => whole,
+            _ => return messages.push(self),
+        };
+        let others = command::Keys::from_bytes(whole.data).into_iter().flat_map(command::Keys::iter);
+        let mut keys = std::iter::once(whole.key).chain(others).peekable();
+        while let Some(key) = keys.next() {
+            let bookmark = whole.bookmark.filter(|_| keys.peek().is_none());
+            let one = Message::alone(&command::Message { key, bookmark, data: b"", ..whole });
+            messages.extend(one.map(|mut one| {
+                one.set_origin(self.head.instance, self.head.generation);
+                one
+            }));
+        }
     }
 
     /// The client's number of the subscription that it came on.

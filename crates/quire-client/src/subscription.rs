@@ -412,6 +412,10 @@ impl Subscriptions {
             let had = &entry.resume_position.publishers;
             messages.retain(|message| message.bookmark().is_none_or(|bookmark| !had.has(bookmark)));
         }
+        if entry.spec.options.has(SubscribeOptions::DELETIONS) {
+            let received = std::mem::take(messages);
+            received.into_iter().for_each(|message| message.add_each_deleted(messages));
+        }
         if let Some(last) = last {
             entry.resume_position.reach(last, &instance.name, &publishers);
             entry.follow_log();
@@ -618,6 +622,8 @@ fn is_news(view: &mut View, message: &mut Message) -> bool {
         }
         // The server counts a record that `top_n` has left out.
         Cause::Left(_) => return view.left(topic, key),
+        // A subscription to records gets none.
+        Cause::Delete => return true,
         Cause::Query => match view.record(topic, key, message.record_hash()) {
             Some(Shown::Record) => (),
             Some(Shown::Change) => message.set_cause(Cause::Publish),

@@ -335,8 +335,10 @@ impl SubscribeOptions {
     pub const DELTA: SubscribeOptions = SubscribeOptions(256);
     /// With [`DELTA`](Self::DELTA): no message for a change in which no field differs.
     pub const NO_EMPTIES: SubscribeOptions = SubscribeOptions(512);
+    /// The log is replayed with its deletes of records.
+    pub const DELETIONS: SubscribeOptions = SubscribeOptions(1024);
     /// Every bit that has a meaning.
-    pub const ALL: SubscribeOptions = SubscribeOptions(1023);
+    pub const ALL: SubscribeOptions = SubscribeOptions(2047);
 
     /// Whether all of `other` are set.
     pub const fn has(self, other: SubscribeOptions) -> bool {

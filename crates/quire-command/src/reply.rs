@@ -131,6 +131,9 @@ pub enum MessageKind {
     /// It was published. The data has only the fields that differ from the previous message, and
     /// the key fields.
     Delta(RecordHash),
+    /// A delete of the log. The data has the keys of further records that it deleted, as
+    /// [`put_key`](crate::put_key) writes them.
+    Delete,
 }
 
 /// The 128-bit XXH3 of the data of a record, in little-endian order.

@@ -333,13 +333,15 @@ impl Message {
         (!key.is_empty()).then(|| String::from_utf8_lossy(key).into_owned())
     }
 
-    /// `"publish"`, `"sow"` for a record of a query, or `"oof"` for a record that has left a subscription.
+    /// `"publish"`, `"sow"` for a record of a query, `"oof"` for a record that has left a
+    /// subscription, or `"delete"` for a delete of a replay.
     #[getter]
     fn command(&self) -> &'static str {
         match self.received.cause() {
             Cause::Publish | Cause::Delta => "publish",
             Cause::Query => "sow",
             Cause::Left(_) => "oof",
+            Cause::Delete => "delete",
         }
     }
 
@@ -353,7 +355,7 @@ impl Message {
             Cause::Left(OofReason::Deleted) => Some("deleted"),
             Cause::Left(OofReason::Expired) => Some("expired"),
             Cause::Left(OofReason::Match) => Some("match"),
-            Cause::Publish | Cause::Delta | Cause::Query => None,
+            Cause::Publish | Cause::Delta | Cause::Query | Cause::Delete => None,
         }
     }
 
@@ -679,6 +681,7 @@ pub fn test_message(
         ("publish", None) if is_delta => MessageKind::Delta(RecordHash([0; 16])),
         ("publish", None) => MessageKind::Publish,
         ("sow", None) => MessageKind::Record,
+        ("delete", None) => MessageKind::Delete,
         ("oof", Some("deleted")) => MessageKind::Oof(OofReason::Deleted),
         ("oof", Some("expired")) => MessageKind::Oof(OofReason::Expired),
         ("oof", Some("match")) => MessageKind::Oof(OofReason::Match),
@@ -691,12 +694,19 @@ pub fn test_message(
         }
         (_, Some(_)) => return Err(errors::bad_option(py, "reason", "only \"oof\" has one")),
         _ => {
-            return Err(errors::bad_option(py, "command", "it is not \"publish\", \"sow\" or \"oof\""));
+            return Err(errors::bad_option(
+                py,
+                "command",
+                "it is not \"publish\", \"sow\", \"oof\" or \"delete\"",
+            ));
         }
     };
     let key = sow_key.unwrap_or_default().as_bytes();
     if key.len() > command::KEY_SIZE_MAX || (key.is_empty() && kind != MessageKind::Publish) {
         return Err(errors::bad_option(py, "sow_key", "a record has a key of 1 to 255 bytes"));
+    }
+    if kind == MessageKind::Delete && !data.is_empty() {
+        return Err(errors::bad_option(py, "data", "a delete has none"));
     }
     let message = command::Message {
         subscription: 0,

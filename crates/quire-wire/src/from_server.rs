@@ -5,7 +5,7 @@ use super::frame::{
     put_headers, put_message_key, take_headers, take_message_key,
 };
 use quire_command::{
-    Ack, AckKind, Code, FailureScope, LeaseEnd, LoggedOn, Message, MessageKind, OofReason, Queued,
+    Ack, AckKind, Code, FailureScope, Keys, LeaseEnd, LoggedOn, Message, MessageKind, OofReason, Queued,
     RecordHash, Reply, SubscriptionNumbers,
 };
 use quire_types::Headers;
@@ -247,7 +247,7 @@ fn additions_size(message: &Message<'_>) -> usize {
     let headers = if message.headers.is_empty() { 0 } else { 2 + message.headers.as_bytes().len() };
     let key = if message.key.is_empty() { 0 } else { 1 + message.key.len() };
     let kind = match message.kind {
-        MessageKind::Publish | MessageKind::Record => 0,
+        MessageKind::Publish | MessageKind::Record | MessageKind::Delete => 0,
         MessageKind::Oof(_) => 1,
         MessageKind::Delta(RecordHash(hash)) => hash.len(),
     };
@@ -260,6 +260,7 @@ fn addition_flags(message: &Message<'_>) -> u8 {
         MessageKind::Record => FLAG_RECORD,
         MessageKind::Oof(_) => FLAG_OOF,
         MessageKind::Delta(_) => FLAG_DELTA,
+        MessageKind::Delete => FLAG_RECORD | FLAG_OOF,
     };
     let headers = if message.headers.is_empty() { 0 } else { FLAG_HEADERS };
     let key = if message.key.is_empty() { 0 } else { FLAG_KEY };
@@ -274,7 +275,7 @@ fn put_additions(message: &Message<'_>, out: &mut Vec<u8>) {
         put_message_key(out, message.key);
     }
     match message.kind {
-        MessageKind::Publish | MessageKind::Record => {}
+        MessageKind::Publish | MessageKind::Record | MessageKind::Delete => {}
         MessageKind::Oof(reason) => out.push(reason as u8),
         MessageKind::Delta(RecordHash(hash)) => out.extend_from_slice(&hash),
     }
@@ -330,6 +331,9 @@ fn decode<const HAS_ADDITIONS: bool>(body: &[u8]) -> Result<Message<'_>, WireErr
     let correlation_id = body.bytes(correlation_size.into(), "correlation size")?;
     let bookmark = (flags & FLAG_BOOKMARK != 0).then_some((publisher, sequence));
     let data = body.rest();
+    if kind == MessageKind::Delete && Keys::from_bytes(data).is_none() {
+        return Err(WireError::Malformed { frame: "message", field: "keys" });
+    }
     Ok(Message {
         subscription,
         bookmark,
@@ -359,6 +363,7 @@ fn take_additions<'a>(
             [3] => OofReason::Match,
             _ => return Err(body.bad("reason")),
         }),
+        flags if flags == FLAG_KEY | FLAG_RECORD | FLAG_OOF => MessageKind::Delete,
         flags if flags == FLAG_KEY | FLAG_DELTA => MessageKind::Delta(RecordHash(body.array("hash")?)),
         _ => return Err(body.bad("flags")),
     };

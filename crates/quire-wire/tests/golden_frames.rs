@@ -410,6 +410,16 @@ fn server_frames() -> Vec<(&'static str, Reply<'static>)> {
         ("message.headers", Reply::Message(Message { headers: headers(), ..message })),
         ("message.key", Reply::Message(Message { headers: headers(), key: b"a-1", ..message })),
         ("message.record", Reply::Message(Message { key: b"a-1", kind: MessageKind::Record, ..message })),
+        (
+            "message.delete",
+            Reply::Message(Message {
+                key: b"a-1",
+                kind: MessageKind::Delete,
+                bookmark: Some((6, 7)),
+                data: b"\x02bc",
+                ..message
+            }),
+        ),
         ("message.oof_deleted", oof(OofReason::Deleted)),
         ("message.oof_expired", oof(OofReason::Expired)),
         ("message.oof_match", oof(OofReason::Match)),

@@ -121,7 +121,7 @@ proptest! {
     #[test]
     fn a_subscription_survives_the_wire(
         command in 1u32.., acks in 0u8..16, subscription: u32, topic in text(200), filter in proptest::option::of(text(200)),
-        bookmark in proptest::option::of(text(60)), options in 0u32..1024, max_backlog: Option<u32>,
+        bookmark in proptest::option::of(text(60)), options in 0u32..2048, max_backlog: Option<u32>,
         rate in proptest::option::of(text(20)), rate_max_gap_ns: Option<u64>,
         conflation_ns: Option<u64>, conflation_key in proptest::option::of(text(60)),
         select in proptest::option::of(text(60)), order_by in proptest::option::of(text(60)), top_n: Option<u32>, skip_n: Option<u32>,
@@ -139,21 +139,23 @@ proptest! {
     fn a_message_survives_the_wire(
         subscription: u32, bookmark: Option<(u64, u64)>, timestamp_ns: u64, topic in text(1024), correlation in vec(any::<u8>(), 0..256),
         data in vec(any::<u8>(), 0..4096), queued: Option<(u64, u32, u32, u64)>, queue in proptest::option::of(text(1024)),
-        headers in headers(), key in vec(any::<u8>(), 0..256), kind in 0usize..6,
+        headers in headers(), key in vec(any::<u8>(), 0..256), kind in 0usize..7,
     ) {
         let kinds = [OofReason::Deleted, OofReason::Expired, OofReason::Match].map(MessageKind::Oof);
         let kind = match kind {
             _ if key.is_empty() => MessageKind::Publish,
             3 => MessageKind::Record,
             4 => MessageKind::Delta(RecordHash([7; 16])),
+            5 => MessageKind::Delete,
             kind => kinds.get(kind).copied().unwrap_or_default(),
         };
+        let data = if kind == MessageKind::Delete { &b"\x01a\x02bc"[..] } else { &data };
         let queue = queue.as_deref().map(str::as_bytes);
         let queued =
             queued.map(|(lease_ms, deliveries, cancels, position)| Queued { lease_ms, deliveries, cancels, position, queue });
         server_round_trip(&Reply::Message(Message {
             subscription, bookmark, timestamp_ns, queued, topic: topic.as_bytes(), correlation_id: &correlation, headers: headers.as_headers(),
-            key: &key, kind, data: &data,
+            key: &key, kind, data,
         }));
     }
 

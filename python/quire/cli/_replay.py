@@ -193,7 +193,7 @@ def _from_directory(source: str, range: LogRange, persisted: int, deletions: Del
         records = journal.records(begin, until=range.until, topic=range.topic, filter=range.filter)
         for record in records:
             if record.kind != "publish":
-                deletions.count += record.kind == "delete"
+                deletions.count += len(record.deleted_keys)
                 continue
             if record.position <= persisted:
                 yield None, record.position, total
@@ -216,8 +216,8 @@ def _begin_in(journal: quire.Journal, range: LogRange) -> str:
     return range.begin
 
 
-def _from_server(source: str, range: LogRange, _persisted: int, _deletions: Deletions) -> Iterator[Step]:
-    """The server keeps the pace. Messages do not tell their positions, so that they are counted. A server delivers no deletions."""
+def _from_server(source: str, range: LogRange, _persisted: int, deletions: Deletions) -> Iterator[Step]:
+    """The server keeps the pace. Messages do not tell their positions, so that they are counted."""
     place = f"({range.begin}:{range.until}]"
     with quire.Client(source) as client:
         subscription = client.subscribe(
@@ -227,10 +227,14 @@ def _from_server(source: str, range: LogRange, _persisted: int, _deletions: Dele
             bookmark_not_found=range.bookmark_not_found,
             rate=range.rate,
             rate_max_gap=range.rate_max_gap,
+            deletions=True,
         )
         for batch in subscription.batches():
             for message in batch:
-                yield message, None, None
+                if message.command == "delete":
+                    deletions.count += 1
+                else:
+                    yield message, None, None
 
 
 class Advance(Protocol):

@@ -173,7 +173,7 @@ def _record(line: bytes, file: str, number: int) -> tuple[bytes, dict[str, Any]]
         if data is None:
             text = members["data"]
             data = (json.loads(text) if fields.get("is_json") is False else text).encode()
-        if fields.get("kind", "publish") != "publish" or fields.get("command") == "oof":
+        if fields.get("kind", "publish") != "publish" or fields.get("command") in ("oof", "delete"):
             return None
         if fields.get("is_delta"):
             reason = "it has only the fields that changed (is_delta), and is not a message"

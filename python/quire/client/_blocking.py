@@ -515,7 +515,8 @@ class Client(ClientBase[Subscription]):
         - `live`: after the replay, deliver messages before they are persisted
         - `fully_durable`: deliver messages when they are persisted on this server and on all synchronous destinations
         - `paused`: deliver nothing until `resume`
-        - `deletions`: `True` raises `ConfigError`, because replays do not show deletions in this version
+        - `deletions`: with `bookmark`, also deliver the deletes of `sow_delete`: a message with the command
+          `"delete"`, the `sow_key` and no data for each deleted record. Not with `live` or `conflation`
         - `completed`: set `subscription.completed` at the end of the replay, also without a `bookmark`
         - `rate`: limit of a replay: messages per second ("1000"), bytes per second ("500KB"), or a multiple
           of the original pace ("2X")

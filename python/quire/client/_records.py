@@ -248,7 +248,7 @@ class BlockingRecordsSpec(RecordsSpec):
 
 def _check_delta(spec: Spec, instead: str) -> None:
     """Raises `ConfigError` for what the server does not deliver as differences."""
-    for key in ("bookmark", "rate", "live", "fully_durable", "paused", "conflation"):
+    for key in ("bookmark", "rate", "live", "fully_durable", "paused", "deletions", "conflation"):
         given = getattr(spec, key)
         if given is not None and given is not False:
             reason = (

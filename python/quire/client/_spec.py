@@ -88,12 +88,6 @@ class Spec:
         check_type(self.sub_id, str, "sub_id", optional=True)
         for key in ("live", "fully_durable", "paused", "completed", "deletions"):
             check_type(getattr(self, key), bool, key)
-        if self.deletions:
-            reason = (
-                "replays do not show deletions in this version; leave it out, and use `sow_and_subscribe` with "
-                "`oof=True`, which delivers the records that are deleted from now on"
-            )
-            raise ConfigError(reason, key="deletions")
         if self.on_message is not None:
             check_function(self.on_message, "on_message")
         if self.bookmark_not_found not in _NOT_FOUND_OPTIONS:
@@ -115,12 +109,16 @@ class Spec:
 
     def check_together(self) -> None:
         """Raises `ConfigError` for arguments that do not go together."""
-        given = [key for key in ("rate", "live", "fully_durable", "paused") if getattr(self, key)]
+        of_replays = ("rate", "live", "fully_durable", "paused", "deletions")
+        given = [key for key in of_replays if getattr(self, key)]
         if self.bookmark_not_found != "epoch":
             given.append("bookmark_not_found")
         if self.bookmark is None and given:
             raise ConfigError("it requires `bookmark`", key=given[0])
-        for key in ("rate", "fully_durable", "paused"):
+        if self.deletions and self.conflation is not None:
+            reason = "it does not go together with `conflation`: a message that is held would come after the delete of its record"
+            raise ConfigError(reason, key="deletions")
+        for key in ("rate", "fully_durable", "paused", "deletions"):
             if self.live and key in given:
                 raise ConfigError("it does not go together with `live`", key=key)
         if self.rate_max_gap is not None and self.rate is None:
@@ -137,7 +135,7 @@ class Spec:
     def options(self) -> int:
         """The option bits of the wire (docs/protocol.md, `subscribe`)."""
         not_found = _NOT_FOUND_OPTIONS[self.bookmark_not_found]
-        return self.live << 1 | self.fully_durable << 2 | self.paused << 3 | not_found
+        return self.live << 1 | self.fully_durable << 2 | self.paused << 3 | self.deletions << 10 | not_found
 
     @property
     def records(self) -> Records | None:

@@ -33,7 +33,7 @@ def message(
     lease_period: Duration | None = None,
     delivery_count: int = 1,
     cancel_count: int = 0,
-    command: Literal["publish", "sow", "oof"] = "publish",
+    command: Literal["publish", "sow", "oof", "delete"] = "publish",
     reason: Literal["deleted", "expired", "match"] | None = None,
     sow_key: str | None = None,
     is_delta: bool = False,

@@ -27,6 +27,9 @@ impl Bookmarks {
         let appended = cx.log.appended();
         let Some(progress) = cx.subscription(id).progress_mut() else { return };
         let after = progress.after;
+        if progress.wants_deletions {
+            self.wanting_deletions.insert(id);
+        }
         match progress.live {
             false => {
                 progress.stage = Source::Tailing;
@@ -84,6 +87,9 @@ impl Bookmarks {
 
     /// Serves those that follow; gives the weight of that, as [`super::slice`] counts.
     pub(super) fn serve_persisted(&mut self, cx: &mut Context, topic: TopicId, record: &Record<'_>) -> usize {
+        if record.kind == RecordKind::Delete {
+            self.serve_delete(cx, record);
+        }
         if record.kind != RecordKind::Publish || !cx.topics.has_audience(topic, Stage::Persisted) {
             return 0;
         }
@@ -107,6 +113,20 @@ impl Bookmarks {
         matched.clear();
         self.matched = matched;
         effort as usize / WEIGHED_EFFORT
+    }
+
+    /// Replays deliver the deletes, also those that come at the live tail. Deletes are rare, so
+    /// that this costs little.
+    fn serve_delete(&mut self, cx: &mut Context, record: &Record<'_>) {
+        let is_wanted = |id: &SubscriptionId| {
+            let Some(subscription) = cx.subscriptions.get(*id) else { return false };
+            let is_after = subscription.progress().is_some_and(|progress| record.position > progress.after);
+            is_after && subscription.selector.matches(record.topic)
+        };
+        let wanting: Vec<_> = self.wanting_deletions.iter().copied().filter(is_wanted).collect();
+        for id in wanting {
+            self.fall_back(cx, id, Position::new(record.position.get() - 1));
+        }
     }
 
     /// The filter of a subscription takes more effort for the record than the pass has: a replay, run elsewhere, evaluates it.

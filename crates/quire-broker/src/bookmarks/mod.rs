@@ -48,6 +48,8 @@ pub(crate) struct Bookmarks {
     awaited_ends: AwaitedEnds,
     /// `live` subscriptions that are not yet in step.
     switching: BTreeSet<SubscriptionId>,
+    /// Those at the live tail that get deletes, too.
+    wanting_deletions: BTreeSet<SubscriptionId>,
     /// The subscriptions that get the current record. A buffer that is used again.
     matched: Vec<(SubscriptionId, Decision)>,
 }
@@ -66,6 +68,7 @@ impl Bookmarks {
             awaiting: BTreeSet::new(),
             awaited_ends: AwaitedEnds::default(),
             switching: BTreeSet::new(),
+            wanting_deletions: BTreeSet::new(),
             matched: Vec::new(),
         }
     }

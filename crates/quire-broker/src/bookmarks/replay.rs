@@ -153,6 +153,7 @@ impl Bookmarks {
         let (served, appended) = (cx.log.served, cx.log.appended());
         self.awaiting.remove(&id);
         self.switching.remove(&id);
+        self.wanting_deletions.remove(&id);
         let Subscription { selector, served_by, .. } = &mut cx.subscriptions.all[id];
         let ServedBy::Bookmark(progress) = served_by else { return };
         match std::mem::replace(&mut progress.stage, Source::Detached) {
@@ -633,6 +634,7 @@ impl Context {
                 filter: filter.clone(),
                 after: progress.map_or(Position::default(), |progress| progress.after),
                 taken_after,
+                wants_deletions: progress.is_some_and(|progress| progress.wants_deletions),
                 conflation_key: conflation.map(|conflation| conflation.key.clone()),
                 select: select.clone(),
             }

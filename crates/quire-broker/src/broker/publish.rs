@@ -7,7 +7,9 @@
 //! messages. They have a key, a delay or a part of a record. Or their topic keeps last values, validates its messages or is not configured.
 //! Or the journal takes no writes.
 
-use quire_command::{CORRELATION_SIZE_MAX, Code, KEY_SIZE_MAX, Message, MessageKind, OofReason, Publish};
+use quire_command::{
+    CORRELATION_SIZE_MAX, Code, KEY_SIZE_MAX, KEYS_MAX, Message, MessageKind, OofReason, Publish,
+};
 use quire_expression::filter::MessageContext;
 use quire_expression::message_type::MessageType;
 use quire_expression::topic::check_name;
@@ -730,6 +732,10 @@ impl Context {
             return Err(format!("a correlation id of {size} bytes, the limit is {CORRELATION_SIZE_MAX}"));
         }
         let keys = DeletedKeys::new(if is_delete { publish.data } else { b"" });
+        let count = keys.clone().count();
+        if count > KEYS_MAX {
+            return Err(format!("a delete of {count} keys, the limit is {KEYS_MAX}"));
+        }
         for key in keys.chain([Ok(publish.key)]) {
             let key = key.map_err(|_| "the data of a delete is not a list of keys")?;
             if key.len() > KEY_SIZE_MAX || std::str::from_utf8(key).is_err() {

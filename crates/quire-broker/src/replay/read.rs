@@ -6,7 +6,7 @@ use quire_journal::{Batch, Cursor, JournalError, Position, Record, RecordKind, T
 use super::ReplayPosition;
 use crate::scan::SCAN_SIZE_MAX;
 use crate::subscription::{Member, Members};
-use quire_command::Message;
+use quire_command::{KEY_SIZE_MAX, Message, MessageKind, put_key};
 use quire_expression::filter::EVALUATION_EFFORT_MAX;
 use quire_expression::message_type::{Arena, MessageType};
 
@@ -147,10 +147,14 @@ impl Chunk {
                 if !is_wanted {
                     continue;
                 }
-                let data = matcher.select(member, &record);
-                let data_size = data.len();
                 let Member { number, encoder, .. } = members[member];
-                encoder.put_message(&Message { data, ..message_of(&record, number) }, &mut self.frames);
+                let message = message_of(&record, number);
+                let message = match record.kind {
+                    RecordKind::Delete => matcher.delete(&record, message),
+                    _ => Message { data: matcher.select(member, &record), ..message },
+                };
+                let data_size = message.data.len();
+                encoder.put_message(&message, &mut self.frames);
                 self.message_count += 1;
                 if self.next.served as usize == members.len() {
                     self.next = ReplayPosition { after: record.position, served: 0 };
@@ -211,7 +215,10 @@ impl<'a> Matcher<'a> {
     }
 
     fn wants(&mut self, member: usize, record: &Record<'_>) -> bool {
-        if record.kind != RecordKind::Publish {
+        let is_delete = record.kind == RecordKind::Delete;
+        if record.kind != RecordKind::Publish
+            && !(is_delete && self.members[member].wants_deletions && deleted(record).next().is_some())
+        {
             return false;
         }
         if self.topic != record.topic {
@@ -228,6 +235,8 @@ impl<'a> Matcher<'a> {
             return false;
         }
         match filter {
+            // A delete has no content, so it passes every filter.
+            _ if is_delete => true,
             None => true,
             Some(filter) => {
                 let Some(context) = context_of(record, self.now) else { return false };
@@ -254,12 +263,27 @@ impl<'a> Matcher<'a> {
         }
     }
 
+    /// The message about a delete: its first key, and the others as data.
+    fn delete<'r>(&'r mut self, record: &Record<'r>, message: Message<'r>) -> Message<'r> {
+        self.selected.clear();
+        let mut keys = deleted(record);
+        let key = keys.next().unwrap_or_default();
+        keys.for_each(|key| put_key(&mut self.selected, key));
+        Message { kind: MessageKind::Delete, key, data: &self.selected, ..message }
+    }
+
     fn write_key(&mut self, member: usize, record: &Record<'_>, keys: &mut Vec<u8>) {
         if let Some(key) = &self.members[member].conflation_key {
             let context = context_of(record, self.now);
             key.write(record.topic, context.as_ref(), &mut self.arena, keys);
         }
     }
+}
+
+/// The keys of a delete that a message can have.
+fn deleted<'a>(record: &Record<'a>) -> impl Iterator<Item = &'a [u8]> {
+    let keys = record.deleted_keys().map_while(Result::ok);
+    keys.filter(|key| (1..=KEY_SIZE_MAX).contains(&key.len()))
 }
 
 /// The topics that any member wants.

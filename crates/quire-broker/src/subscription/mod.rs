@@ -158,6 +158,8 @@ pub(crate) struct Progress {
     pub(crate) live: bool,
     /// Serve after the sync destinations have persisted, too. Such a subscription never follows the live tail.
     pub(crate) is_durable: bool,
+    /// It gets the deletes of the log, too. Not with `live`.
+    pub(crate) wants_deletions: bool,
     /// It asked for resume positions.
     pub(crate) wants_resume_positions: bool,
     /// The acknowledgement that is owed when `after` reaches a position.
@@ -274,6 +276,7 @@ pub(crate) struct Member {
     /// It wants the records after this one.
     pub(crate) after: Position,
     pub(crate) taken_after: Option<Timestamp>,
+    pub(crate) wants_deletions: bool,
     pub(crate) conflation_key: Option<ConflationKey>,
     pub(crate) select: Option<Select>,
 }

@@ -178,3 +178,80 @@ fn a_delete_on_a_topic_that_is_not_recorded_is_accepted() {
     assert_eq!(pair.broker.stats().appended, 0);
     assert_eq!(pair.broker.stats().duplicate_count, 0);
 }
+
+/// What a subscription got: the key, and the data of a message, or the other keys of a delete.
+fn got(said: &[Said], number: u32) -> Vec<(MessageKind, &str, &str)> {
+    let rows = said.iter().filter_map(|said| match said {
+        Said::Row(row) if row.subscription == number => Some(row),
+        _ => None,
+    });
+    rows.map(|row| (row.kind, &*row.key, &*row.data)).collect()
+}
+
+#[test]
+fn a_replay_gets_the_deletes_of_the_log_when_it_asks_for_them() {
+    let mut pair = with_topics([supplied("named"), supplied("others")]);
+    let put = |pair: &mut Pair, sequence: u64, topic: &str, key: &[u8]| {
+        let data = sequence.to_string();
+        pair.send(1, &Command::Publish(Publish { key, ..publish(sequence, topic, &data) }));
+    };
+    for (sequence, key) in [(1, b"a"), (2, b"b"), (3, b"c")] {
+        put(&mut pair, sequence, "named", key);
+    }
+    put(&mut pair, 4, "others", b"a");
+    let keys = Keys::from_bytes(b"\x01a\x01b");
+    pair.delete(1, SowDelete { keys, ..delete(7, 5, "named") });
+    pair.delete(1, SowDelete { keys, ..delete(7, 6, "others") });
+    let nothing = SowDelete { keys: Keys::from_bytes(b"\x01x"), ..delete(7, 7, "named") };
+    pair.delete(1, nothing);
+    pair.turn();
+    pair.take(2);
+    let deletions = |subscribe| Subscribe { options: SubscribeOptions::DELETIONS, ..subscribe };
+    let filter = Some("/v = 1");
+    for subscribe in [
+        deletions(replay(1, "named", "0")),
+        deletions(Subscribe { filter, rate: Some("1000"), ..replay(2, "named", "0") }),
+        replay(3, "named", "0"),
+        deletions(replay(4, "^(named|others)$", "0|1|")),
+    ] {
+        pair.subscribe(2, &subscribe);
+    }
+    pair.turn();
+    // These come at the live tail.
+    put(&mut pair, 8, "named", b"d");
+    pair.turn();
+    pair.delete(1, SowDelete { keys: Keys::from_bytes(b"\x01c"), ..delete(7, 9, "named") });
+    put(&mut pair, 10, "named", b"e");
+    pair.turn();
+    pair.pass(std::time::Duration::from_secs(1));
+    let said = pair.take(2);
+    let publish = |key, data| (MessageKind::Publish, key, data);
+    let deletes = [(MessageKind::Delete, "a", "\u{1}b"), (MessageKind::Delete, "c", "")];
+    let before = [publish("a", "1"), publish("b", "2"), publish("c", "3")];
+    let [d, e] = [publish("d", "8"), publish("e", "10")];
+    let expected = [&before[..], &[deletes[0], d, deletes[1], e]].concat();
+    assert_eq!(got(&said, 1), expected);
+    assert_eq!(got(&said, 2), deletes);
+    assert_eq!(got(&said, 3), [&before[..], &[d, e]].concat());
+    assert_eq!(got(&said, 4), [d, deletes[1], e]);
+    let bookmarks = said.iter().filter_map(|said| match said {
+        Said::Row(row) if row.kind == MessageKind::Delete && row.subscription == 1 => row.bookmark,
+        _ => None,
+    });
+    assert_eq!(bookmarks.map(|(_, sequence)| sequence).collect::<Vec<_>>(), [5, 9]);
+}
+
+#[test]
+fn deletions_are_for_replays_that_are_neither_live_nor_conflated() {
+    let mut pair = with_topics([supplied("named")]);
+    let deletions = SubscribeOptions::DELETIONS;
+    for subscribe in [
+        Subscribe { options: deletions, ..subscribe(1, "named") },
+        Subscribe { options: deletions.and(SubscribeOptions::LIVE), ..replay(1, "named", "0") },
+        Subscribe { options: deletions, conflation_ns: Some(1_000_000), ..replay(1, "named", "0") },
+    ] {
+        pair.subscribe(2, &subscribe);
+        pair.turn();
+        assert_eq!(pair.take(2), [refused(Code::BadOption, 1, 1)]);
+    }
+}

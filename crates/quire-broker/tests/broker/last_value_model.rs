@@ -582,6 +582,7 @@ impl World {
                             merge(MessageType::Json, old, delta, &mut merged).unwrap();
                             *known = String::from_utf8(merged).unwrap();
                         }
+                        MessageKind::Delete => panic!("no view asks for deletes of the log"),
                         MessageKind::Oof(_) => {
                             let known = view.rows.remove(&row.key);
                             assert!(known.is_some(), "oof of a record that was not in view: {}", row.data);

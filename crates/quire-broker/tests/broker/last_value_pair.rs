@@ -104,13 +104,15 @@ impl Pair {
     }
 }
 
-/// A message with a key: `=` a record, `+` a publish, `~` a difference, `-` an `oof` with its reason; then the data.
+/// A message with a key: `=` a record, `+` a publish, `~` a difference, `-` an `oof` with its
+/// reason, `x` a delete; then the data.
 pub fn short(said: Said) -> Option<String> {
     let Said::Row(row) = said else { return None };
     Some(match row.kind {
         MessageKind::Record => format!("={}", row.data),
         MessageKind::Publish => format!("+{}", row.data),
         MessageKind::Delta(_) => format!("~{}", row.data),
+        MessageKind::Delete => format!("x{}", row.data),
         MessageKind::Oof(reason) => format!("-{reason:?} {}", row.data),
     })
 }

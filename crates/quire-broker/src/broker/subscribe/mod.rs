@@ -256,6 +256,7 @@ impl Broker {
                 // With an interval it does not matter whether a message is persisted when it is taken.
                 live: options.has(SubscribeOptions::LIVE) && conflation.is_none(),
                 is_durable: options.has(SubscribeOptions::FULLY_DURABLE) && self.cx.log.replicated.any(),
+                wants_deletions: options.has(SubscribeOptions::DELETIONS),
                 wants_resume_positions: acks.has(Acks::PERSISTED),
                 // With records, the acknowledgement follows the last record.
                 completed: completion.filter(|_| !awaits_records).or(owed),

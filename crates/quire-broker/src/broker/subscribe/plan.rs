@@ -115,7 +115,8 @@ impl Plan {
             Some(range) => range.end.is_some(),
             None => progress.is_some_and(|progress| progress.until.is_some()),
         };
-        check_options(options, &Kind { is_bookmark, is_paused, has_end, has_rate: rate.is_some() })?;
+        let (has_rate, is_conflated) = (rate.is_some(), conflation.is_some());
+        check_options(options, &Kind { is_bookmark, is_paused, has_end, has_rate, is_conflated })?;
         check_result_options(subscribe, is_bookmark)?;
         let selector = if is_bookmark { queues.replayed_for(selector) } else { selector };
         if is_bookmark && !cx.topics.could_record(&selector) {
@@ -267,6 +268,7 @@ struct Kind {
     is_paused: bool,
     has_end: bool,
     has_rate: bool,
+    is_conflated: bool,
 }
 
 /// The records in view of a subscription; `None` when it has none in view, or when no topic of it keeps last values.
@@ -435,9 +437,16 @@ fn check_options(options: SubscribeOptions, kind: &Kind) -> Result<(), Refused> 
         SubscribeOptions::PAUSED,
         SubscribeOptions::NOT_FOUND_FAILS,
         SubscribeOptions::NOT_FOUND_NOW,
+        SubscribeOptions::DELETIONS,
     ];
     let reason = if !kind.is_bookmark && (bookmark_only.into_iter().any(has) || kind.has_rate) {
-        "rate, live, fully_durable, paused and bookmark_not_found are for bookmark subscriptions"
+        "rate, live, fully_durable, paused, deletions and bookmark_not_found are for bookmark subscriptions"
+    } else if has(SubscribeOptions::DELETIONS) && has(SubscribeOptions::LIVE) {
+        "deletions does not go together with live: a delete comes when it is persisted"
+    } else if has(SubscribeOptions::DELETIONS) && has(SubscribeOptions::SOW) {
+        "deletions does not go together with sow"
+    } else if has(SubscribeOptions::DELETIONS) && kind.is_conflated {
+        "deletions does not go together with conflation: a message that is held would come after the delete of its record"
     } else if has(SubscribeOptions::LIVE) && has(SubscribeOptions::FULLY_DURABLE) {
         "live does not go together with fully_durable"
     } else if has(SubscribeOptions::LIVE) && (kind.is_paused || has(SubscribeOptions::PAUSED)) {

@@ -489,6 +489,7 @@ impl Ledger {
         let seen = match message.cause() {
             Cause::Left(_) if self.is_meant(Canary::ForgottenOof, 10) => return Ok(()),
             Cause::Publish | Cause::Delta if self.is_meant(Canary::SkippedChange, 5) => return Ok(()),
+            Cause::Delete => return Err("a delete of the log, for which no stream asks".to_owned()),
             Cause::Left(reason) => {
                 self.left_count += 1;
                 let (key, value) = if message.data().is_empty() {
