@@ -45,6 +45,14 @@ def test_a_table_leaves_out_an_engine_without_figures_and_names_ratios() -> None
     ]
 
 
+def test_a_result_file_has_the_medians_with_their_units() -> None:
+    rounds = {"publish": {"quire": [300.4, 100.0, 200.6], "Kafka": []}, "get, p50": {"quire": [2.04]}}
+    assert report.rows(rounds, {"publish": "/s", "get, p50": "µs"}) == {
+        "publish, messages/s": {"quire": 201},
+        "get, p50, µs": {"quire": 2.0},
+    }
+
+
 def test_an_engine_does_the_lines_of_its_families() -> None:
     class Both(Broker, LastValues):
         name = "both"
