@@ -87,18 +87,13 @@ impl Messages {
     /// others those after it.
     pub fn from_row(&self, first: usize, sequence: u64) -> impl Iterator<Item = NewMessage<'_>> {
         (first..self.count()).zip(sequence..).map(|(row, sequence)| NewMessage {
-            topic: self.topics.value(row),
-            data: self.data.value(row),
             sequence: Sequence::Given(sequence),
-            expiration_s: None,
-            delay: None,
             headers: self.headers.get(row).map_or(Headers::NONE, HeadersBuffer::as_headers),
             correlation_id: match self.correlation_ids.is_valid(row) {
                 true => self.correlation_ids.value(row).as_bytes(),
                 false => b"",
             },
-            key: "",
-            is_delta: false,
+            ..NewMessage::new(self.topics.value(row), self.data.value(row))
         })
     }
 }

@@ -37,6 +37,24 @@ pub struct NewMessage<'a> {
     pub is_delta: bool,
 }
 
+impl<'a> NewMessage<'a> {
+    /// A message with the next sequence. It has no lifetime, delay, correlation id, headers or key,
+    /// and it is not a delta.
+    pub const fn new(topic: &'a str, data: &'a [u8]) -> Self {
+        NewMessage {
+            topic,
+            data,
+            sequence: Sequence::Auto,
+            expiration_s: None,
+            delay: None,
+            correlation_id: b"",
+            headers: Headers::NONE,
+            key: "",
+            is_delta: false,
+        }
+    }
+}
+
 /// The delay of a message to be published.
 ///
 /// A delay that begins when the server takes the message does not depend on the clock of the client. It would begin anew when the message

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quire_broker::BrokerConfig;
-use quire_client::{ClientConfig, Message, NewMessage, Reconnect, Sequence, State, SubscriptionSpec};
+use quire_client::{ClientConfig, Message, NewMessage, Reconnect, State, SubscriptionSpec};
 use quire_command::{Code, Reply};
 use quire_driver::client::{Client, FirstContact, Link, Options, Queue, Subscribed, Taken};
 use quire_driver::descriptor::socket_pair;
@@ -61,18 +61,7 @@ fn options(link: Link, name: &str) -> Options {
 }
 
 fn publish(client: &Client, topic: &str, data: &str) -> Option<u64> {
-    let message = NewMessage {
-        topic,
-        data: data.as_bytes(),
-        sequence: Sequence::Auto,
-        expiration_s: None,
-        correlation_id: b"",
-        headers: quire_types::Headers::NONE,
-        delay: None,
-        key: "",
-        is_delta: false,
-    };
-    client.publish(&message).unwrap()
+    client.publish(&NewMessage::new(topic, data.as_bytes())).unwrap()
 }
 
 fn flush(client: &Client) {

@@ -63,7 +63,7 @@ proptest! {
         core.handle_connected(now);
         let _replay = core.subscribe(SubscriptionSpec { bookmark: Some("0".into()), ..SubscriptionSpec::new("orders") });
         let _jobs = core.subscribe(SubscriptionSpec { max_backlog: Some(10), ..SubscriptionSpec::new("jobs") });
-        let message = |sequence| NewMessage { topic: "orders", data: b"{}", sequence, expiration_s: None, delay: None, correlation_id: b"", headers: quire_types::Headers::NONE, key: "", is_delta: false };
+        let message = |sequence| NewMessage { sequence, ..NewMessage::new("orders", b"{}") };
         let mut settled = Vec::new();
         let follow = |core: &mut ClientCore, sequences: &[Sequence]| {
             let messages: Vec<NewMessage<'_>> = sequences.iter().copied().map(message).collect();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use quire_client::*;
 use quire_command::*;
 use quire_types::time::Instant;
-use quire_types::{Delay, Headers, Timestamp};
+use quire_types::{Delay, Timestamp};
 use quire_wire::{Decode, Encode, Inbox};
 
 use crate::link::config;
@@ -21,17 +21,7 @@ const RELATIVE: NewDelay = NewDelay { end: END, ns: Some(5 * SECOND) };
 const ABSOLUTE: NewDelay = NewDelay { end: END, ns: None };
 
 fn message(delay: Option<NewDelay>, sequence: Sequence) -> NewMessage<'static> {
-    NewMessage {
-        topic: "jobs",
-        data: b"{}",
-        sequence,
-        expiration_s: None,
-        delay,
-        correlation_id: b"",
-        headers: Headers::NONE,
-        key: "",
-        is_delta: false,
-    }
+    NewMessage { delay, sequence, ..NewMessage::new("jobs", b"{}") }
 }
 
 fn publish(core: &mut ClientCore, delay: NewDelay) -> u64 {

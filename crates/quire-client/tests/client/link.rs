@@ -64,17 +64,7 @@ pub fn config(name: &str) -> ClientConfig {
 }
 
 pub fn message_of<'a>(topic: &'a str, data: &'a str, sequence: Sequence) -> NewMessage<'a> {
-    NewMessage {
-        topic,
-        data: data.as_bytes(),
-        sequence,
-        expiration_s: None,
-        correlation_id: b"",
-        headers: quire_types::Headers::NONE,
-        delay: None,
-        key: "",
-        is_delta: false,
-    }
+    NewMessage { sequence, ..NewMessage::new(topic, data.as_bytes()) }
 }
 
 impl Link {

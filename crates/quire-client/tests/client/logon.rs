@@ -44,17 +44,8 @@ fn what_the_server_has_already_does_not_fill_the_store() {
         let mut full_count = 0;
         // Three times what the store takes.
         for sequence in 1..=300 {
-            let message = NewMessage {
-                topic: "orders",
-                data: &data,
-                sequence: Sequence::Given(sequence),
-                expiration_s: None,
-                correlation_id: b"",
-                headers: quire_types::Headers::NONE,
-                delay: None,
-                key: "",
-                is_delta: false,
-            };
+            let message =
+                NewMessage { sequence: Sequence::Given(sequence), ..NewMessage::new("orders", &data) };
             let publish = |link: &mut Link| link.clients[publisher].core.publish(&message);
             if let Err(PublishError::Full { .. }) = publish(&mut link) {
                 full_count += 1;
@@ -72,18 +63,7 @@ fn what_the_server_has_already_does_not_fill_the_store() {
 }
 
 fn publish_next(link: &mut Link, client: usize) -> Result<Option<u64>, PublishError> {
-    let message = NewMessage {
-        topic: "orders",
-        data: b"x",
-        sequence: Sequence::Auto,
-        expiration_s: None,
-        correlation_id: b"",
-        headers: quire_types::Headers::NONE,
-        delay: None,
-        key: "",
-        is_delta: false,
-    };
-    link.clients[client].core.publish(&message)
+    link.clients[client].core.publish(&NewMessage::new("orders", b"x"))
 }
 
 #[test]
@@ -91,17 +71,7 @@ fn after_the_last_sequence_a_publish_is_an_error() {
     let mut link = Link::new(&["one"]);
     let publisher = link.client(config("publisher"));
     link.run();
-    let last = NewMessage {
-        topic: "orders",
-        data: b"x",
-        sequence: Sequence::Given(u64::MAX - 1),
-        expiration_s: None,
-        correlation_id: b"",
-        headers: quire_types::Headers::NONE,
-        delay: None,
-        key: "",
-        is_delta: false,
-    };
+    let last = NewMessage { sequence: Sequence::Given(u64::MAX - 1), ..NewMessage::new("orders", b"x") };
     link.clients[publisher].core.publish(&last).unwrap();
     assert_eq!(publish_next(&mut link, publisher).unwrap(), Some(u64::MAX));
     let refused = publish_next(&mut link, publisher).unwrap_err();
@@ -150,17 +120,7 @@ fn a_client_is_told_that_another_program_has_published_under_its_name() {
             (sequence, reason.to_owned())
         }))
     };
-    let message = NewMessage {
-        topic: "orders",
-        data: b"x",
-        sequence: Sequence::Auto,
-        expiration_s: None,
-        correlation_id: b"",
-        headers: quire_types::Headers::NONE,
-        delay: None,
-        key: "",
-        is_delta: false,
-    };
+    let message = NewMessage::new("orders", b"x");
     // An earlier program of the name is no surprise.
     assert_eq!(log_on(&mut core, 3), None);
     (4..=7).for_each(|sequence| assert_eq!(core.publish(&message).unwrap(), Some(sequence)));

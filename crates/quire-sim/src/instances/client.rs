@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quire_client::{
     ClientConfig, ClientCore, DeleteSpec, Event, Failure, NewMessage, PublishError, PublishLog, QuerySpec,
-    Reconnect, ResumePosition, Sequence, State, SubscriptionSpec,
+    Reconnect, ResumePosition, State, SubscriptionSpec,
 };
 use quire_command::{Code, Reply, SubscribeOptions};
 use quire_types::time::{Instant, Now};
@@ -426,18 +426,7 @@ fn publish(number: usize, core: &mut ClientCore, now: Now, random: &mut Random, 
             7..10 => ("orders/b", Action::Order),
             _ => (PARTS, Action::Part { is_sent }),
         };
-        let message = NewMessage {
-            topic,
-            data: data.as_bytes(),
-            sequence: Sequence::Auto,
-            expiration_s: None,
-            correlation_id: b"",
-            headers: quire_types::Headers::NONE,
-            delay: None,
-            key: "",
-            is_delta: false,
-        };
-        match core.publish(&message) {
+        match core.publish(&NewMessage::new(topic, data.as_bytes())) {
             Ok(Some(sequence)) => auditor.taken(number, sequence, action, now_ns),
             Ok(None) | Err(PublishError::Full { .. } | PublishError::Refused(_)) => return,
         }

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use quire_broker::ConnectionId;
 use quire_client::{
-    ClientConfig, ClientCore, CommandId, Event, NewMessage, PublishError, Reconnect, Sequence, State,
-    SubscriptionSpec,
+    ClientConfig, ClientCore, CommandId, Event, NewMessage, PublishError, Reconnect, State, SubscriptionSpec,
 };
 use quire_types::time::Now;
 
@@ -330,18 +329,7 @@ impl Publisher {
         for _ in 0..random.below(6) {
             let (value, topic, data) = auditor.next(random);
             let delay = if auditor.forgets_delays() { None } else { new_delay(value, topic, now) };
-            let message = NewMessage {
-                topic,
-                data: data.as_bytes(),
-                sequence: Sequence::Auto,
-                expiration_s: None,
-                correlation_id: b"",
-                headers: quire_types::Headers::NONE,
-                delay,
-                key: "",
-                is_delta: false,
-            };
-            match core.publish(&message) {
+            match core.publish(&NewMessage { delay, ..NewMessage::new(topic, data.as_bytes()) }) {
                 Ok(Some(sequence)) => {
                     auditor.taken(self.number, topic, Some(now));
                     self.sent.push((sequence, value));

@@ -12,9 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quire_broker::{QueueSettings, RecordedTopic};
-use quire_client::{
-    ClientCore, CommandId, Event, Lease, Message, NewMessage, Renewal, Sequence, SubscriptionSpec,
-};
+use quire_client::{ClientCore, CommandId, Event, Lease, Message, NewMessage, Renewal, SubscriptionSpec};
 use quire_types::Verdict;
 use quire_types::time::Instant;
 
@@ -285,18 +283,7 @@ impl Publisher {
         for _ in 0..1 + self.random.below(5) {
             let Some(job) = ledger.next() else { return };
             let data = format!(r#"{{"job":{job}}}"#);
-            let message = NewMessage {
-                topic: TOPIC,
-                data: data.as_bytes(),
-                sequence: Sequence::Auto,
-                expiration_s: None,
-                correlation_id: b"",
-                headers: quire_types::Headers::NONE,
-                delay: None,
-                key: "",
-                is_delta: false,
-            };
-            if let Ok(Some(sequence)) = core.publish(&message) {
+            if let Ok(Some(sequence)) = core.publish(&NewMessage::new(TOPIC, data.as_bytes())) {
                 self.sent.push((sequence, job));
             }
         }

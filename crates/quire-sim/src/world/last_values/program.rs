@@ -1,7 +1,7 @@
 //! Programs that use last-value topics: publishers that also delete, queries, and subscriptions with records.
 
 use quire_client::{
-    ClientCore, CommandId, DeleteSpec, Event, FailureCode, NewMessage, PublishError, QuerySpec, Sequence,
+    ClientCore, CommandId, DeleteSpec, Event, FailureCode, NewMessage, PublishError, QuerySpec,
 };
 use quire_command::Code;
 use quire_types::time::Now;
@@ -107,15 +107,9 @@ impl Publisher {
             let Topic { name, has_generated_keys, .. } = &ledger.topics[topic];
             let supplied = format!("key-{key}");
             let message = NewMessage {
-                topic: name,
-                data: data.as_bytes(),
-                sequence: Sequence::Auto,
                 expiration_s: random.percent(30).then(|| random.below(4) as u32),
-                correlation_id: b"",
-                headers: quire_types::Headers::NONE,
-                delay: None,
                 key: if *has_generated_keys { "" } else { &supplied },
-                is_delta: false,
+                ..NewMessage::new(name, data.as_bytes())
             };
             match core.publish(&message) {
                 Ok(Some(sequence)) => {
