@@ -7,7 +7,7 @@
 Two publishers and a follower outlive the server: they reconnect, send again what was not acknowledged, and go on
 where they were. What must hold after each kill:
 
-- a publish that was acknowledged as persisted before the kill is in the log;
+- a publish that the server acknowledged as persisted before it died is in the log;
 - each publisher's messages stand in the log once each, in the order of their sequence numbers, without a gap,
   with the data that was published;
 - the follower, which subscribed once, gets exactly that, across all kills.
@@ -99,6 +99,7 @@ def crash_rounds(directory: Path, rounds: int, seed: int) -> int:
             while sum(publisher.client.persisted for publisher in publishers) < enough:
                 dice.choice(publishers).publish()
             server.kill()
+            # Acknowledgements that the server had sent count, too. A kill takes nothing that was written, unlike a power cut.
             acknowledged = {publisher.name: publisher.client.persisted for publisher in publishers}
             _restart(server, dice)
             _check_log(server, acknowledged)

@@ -24,3 +24,9 @@ def test_a_server_or_a_worker_killed_loses_no_job_and_gives_none_that_is_gone(
 ) -> None:
     published, _ = queue_crashes.crash_rounds(tmp_path, rounds=5, seed=seed, has_state_file=has_state_file)
     assert published > 0
+
+
+def test_a_job_that_is_given_after_it_is_gone_is_found_when_it_is_gone_again(tmp_path: Path) -> None:
+    (tmp_path / "worker-1-1.log").write_text("given 1 10\ngone 1 20\ngiven 1 30\ngone 1 40\n")
+    with pytest.raises(AssertionError, match="job 1 was given again"):
+        queue_crashes.check(tmp_path, published=1)

@@ -291,3 +291,24 @@ impl Side {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise an acknowledgement that a client receives after a power cut would count.
+    #[test]
+    fn a_power_cut_drops_the_bytes_that_an_instance_has_sent_and_a_kill_does_not() {
+        for with_power in [true, false] {
+            let mut network = Network::new(1);
+            let (client, instance) = (Site::Client(0), Site::Instance(0));
+            let connection = network.connect(client, instance, 0);
+            network.arrivals(instance, u64::MAX);
+            network.send(connection, instance, 0, b"persisted");
+            network.site_is_gone(instance, 0, with_power);
+            let arrivals = network.arrivals(client, u64::MAX);
+            let is_received = arrivals.iter().any(|(_, arrival)| matches!(arrival, Arrival::Bytes(_)));
+            assert_eq!(is_received, !with_power);
+        }
+    }
+}

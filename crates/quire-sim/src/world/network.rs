@@ -302,3 +302,20 @@ impl Pipe {
         Some(bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise an acknowledgement that a client receives after a power cut would count.
+    #[test]
+    fn bytes_that_a_server_sent_before_its_end_do_not_arrive_after_it() {
+        let mut network = Network::new(1);
+        let connection = network.connect(0);
+        network.arrivals(0);
+        network.send_down(connection, 0, b"persisted".to_vec());
+        network.server_is_gone();
+        assert_eq!(network.take_down(connection, u64::MAX), None);
+        assert!(network.has_ended(connection));
+    }
+}
