@@ -144,7 +144,7 @@ impl Message {
         }
     }
 
-    /// The client's number of the subscription that it came on.
+    /// The client's number of the subscription that received it.
     pub fn subscription(&self) -> u32 {
         self.head.subscription
     }

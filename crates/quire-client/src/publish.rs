@@ -57,8 +57,8 @@ impl<'a> NewMessage<'a> {
 
 /// The delay of a message to be published.
 ///
-/// A delay that begins when the server takes the message does not depend on the clock of the client. It would begin anew when the message
-/// is sent again. So a message that is kept has the end of its delay by the clock of the client. It goes out with the relative delay on
+/// A delay that begins when the server takes the message does not depend on the clock of the client. It would begin again when the message
+/// is sent again. So a message that is kept has the end of its delay by the clock of the client. It is sent with the relative delay on
 /// the connection that is open when it is published, and with the end on any later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewDelay {
