@@ -11,7 +11,7 @@ JAR_SOURCES := $(shell find crates/quire-jvm -name '*.java' -o -name '*.py')
 # Python keeps its bytecode, whatever the environment says: otherwise each of the thousands of processes of the tests compiles the package.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo bench test quick check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz fuzz-readers crash client-crash queue-crash link-crash table-crash protocol-kills churn peers docs wheel clean
+.PHONY: setup engine demo bench test quick check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz fuzz-readers crash client-crash queue-crash link-crash table-crash protocol-kills churn peers docs wheel clean
 
 setup: $(STAMP)
 
@@ -23,14 +23,29 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
+$(VENV)/bin/maturin: | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet 'maturin>=1.16,<2'
+
 # The extension and the jar for Spark are rebuilt whenever a source is newer than the begin of the last install: it may have been
 # changed while the install ran.
-$(STAMP): $(VENV)/bin/python pyproject.toml $(RUST_SOURCES) $(JAR_SOURCES)
+$(STAMP): $(VENV)/bin/maturin pyproject.toml $(RUST_SOURCES) $(JAR_SOURCES)
 	touch $(VENV)/.started
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	cargo rustc --quiet --profile editable --locked --package quire-jvm --lib
+	@$(MAKE) --no-print-directory $(PAIRS) engine $(VENV)/.packages
 	$(BIN)/python crates/quire-jvm/build_jar.py target/editable $(JAR)
 	mv $(VENV)/.started $@
+
+# The library for the JVM is built with the features of the extension, which `--package quire-python`
+# selects: it has nothing left to compile. Alone, the library has fewer features of `syn`, which the
+# macros of most crates use, and cargo compiles nearly every crate a second time.
+engine: $(VENV)/bin/maturin
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --skip-install --profile editable --locked
+	PYO3_CONFIG_FILE="$$(ls $(CURDIR)/target/maturin/pyo3-config-*.txt)" \
+		cargo build --quiet --profile editable --locked --package quire-python --package quire-jvm --lib
+
+# pip downloads while the extension is built, and waits for it only in the end.
+$(VENV)/.packages: $(VENV)/bin/maturin pyproject.toml Cargo.toml
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
 
 demo: setup
 	$(BIN)/quire demo
