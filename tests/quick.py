@@ -243,7 +243,7 @@ def commands(changes: Changes) -> Iterator[list[str]]:
         yield ["cargo", "test", *packages(tested), "--lib", "--bins", "--tests", "--locked"]
     if linted and not tests and (ROOT / STAMP).exists():
         # The extension may be an old one: these tests only read the sources.
-        yield [*PYTEST, "--noconftest", *(f"tests/{name}.py" for name in SOURCE_TESTS)]
+        yield [*PYTEST, "--noconftest", "-p", "no:quire", *(f"tests/{name}.py" for name in SOURCE_TESTS)]
     if not tests:
         return
     tests.update(SOURCE_TESTS)
