@@ -15,8 +15,8 @@ use quire_benches::driven_broker::Bench;
 use quire_benches::filled_table;
 use quire_broker::{BrokerConfig, QueueSettings};
 use quire_command::{Acks, Bookmarks, Command, Selection, Settle, Subscribe, Unsubscribe, put_bookmark};
-use quire_expression::filter::{Filter, FilterOptions};
-use quire_expression::message_type::{Arena, MessageType, Step, difference, merge};
+use quire_expression::filter::{Filter, FilterOptions, path_of};
+use quire_expression::message_type::{Arena, FieldPlan, MessageType, Step, difference, merge};
 use quire_journal::PublisherId;
 use quire_queue::*;
 use quire_wire::Encode;
@@ -30,7 +30,7 @@ struct Path {
     limit: u64,
 }
 
-const PATHS: [Path; 13] = [
+const PATHS: [Path; 16] = [
     Path { name: "take a publish of 512 B", run: publish, messages: 60, limit: 2_150 },
     Path {
         name: "hand a message to one of 100 filtered subscriptions",
@@ -49,6 +49,15 @@ const PATHS: [Path; 13] = [
     Path { name: "replace a record of 300 B, with its key", run: replace_record, messages: 60, limit: 5_750 },
     Path { name: "get a record by its key", run: get_record, messages: 60, limit: 720 },
     Path { name: "look at a record of 300 B with a filter", run: scan_records, messages: 60, limit: 3_000 },
+    // Other connections wait while a key is read from megabytes of these.
+    Path { name: "pass one of 1,000 equal pairs of FIX", run: read_pairs, messages: 1_000, limit: 550 },
+    Path {
+        name: "pass one of 1,000 equal elements of XML",
+        run: read_elements,
+        messages: 1_000,
+        limit: 1_450,
+    },
+    Path { name: "pass one of 1,000 equal names of JSON", run: read_members, messages: 1_000, limit: 1_220 },
 ];
 
 /// Marks both ends of what is counted.
@@ -421,4 +430,29 @@ fn scan_records() {
     let filter = Filter::parse("/symbol = 'SYM007'", &FilterOptions::default()).unwrap();
     assert_eq!(bench.scan(&filter), 1);
     measured(|| assert_eq!(bench.scan(&filter), 1));
+}
+
+fn read_pairs() {
+    read_repeated(MessageType::Fix, "55=1\u{1}".repeat(1_000), "/55");
+}
+
+fn read_elements() {
+    read_repeated(MessageType::Xml, format!("<m>{}</m>", "<a>1</a>".repeat(1_000)), "/m/a");
+}
+
+fn read_members() {
+    read_repeated(MessageType::Json, format!("{{\"k\":1{}}}", ",\"a\":{\"b\":1}".repeat(1_000)), "/a/b");
+}
+
+/// Reads the field as the field of a key.
+fn read_repeated(message_type: MessageType, message: String, field: &str) {
+    let (mut plan, mut arena) = (FieldPlan::of_first_elements(), Arena::default());
+    let field = plan.add(&path_of(field));
+    let mut round = || {
+        arena.reset();
+        let values = message_type.read_whole(message.as_bytes(), &plan, &arena).unwrap();
+        assert!(!values[field.index()].is_null());
+    };
+    round();
+    measured(round);
 }

@@ -1,4 +1,7 @@
 //! A list of fields that are read from messages together.
+//!
+//! Keys and orders look at the first element of an array, and indexes at none. The other elements
+//! are not kept.
 
 use crate::error::TableConfigError;
 use quire_expression::filter::{Expression, FilterOptions};
@@ -25,7 +28,7 @@ impl Fields {
 
     /// The fields with these names, whose paths are known.
     pub fn of_paths(names: Box<[Box<str>]>, paths: Vec<Vec<Step>>) -> Self {
-        let mut plan = FieldPlan::default();
+        let mut plan = FieldPlan::of_first_elements();
         let ids = paths.iter().map(|path| plan.add(path)).collect();
         Fields { names, paths: paths.into(), plan, ids }
     }

@@ -6,6 +6,7 @@
 //! It accepts the grammar of RFC 8259. Bytes inside strings are taken as they are and not checked to be UTF-8, because the language
 //! compares bytes. Of several members with one name, the last one counts. A property test compares the parser with serde_json.
 
+use super::occurrences::FIRST_VALUES;
 use super::plan::Names;
 use super::selection::Selection;
 use super::special::{BLOCK_SIZE, specials};
@@ -40,10 +41,16 @@ fn read_object<'a>(
             return scanner.skip_value(depth);
         };
         if scanner.peek() != b'{' || !plan.has_names(field) {
-            let value = scanner.read_value(reading.arena, depth)?;
             if plan.is_leaf(field) {
+                let value = match scanner.peek() {
+                    b'[' if plan.wants_first_of(field) => {
+                        scanner.read_array(reading.arena, depth, FIRST_VALUES as usize)?
+                    }
+                    _ => scanner.read_value(reading.arena, depth)?,
+                };
                 reading.values[field.index()] = value;
             } else {
+                let value = scanner.read_value(reading.arena, depth)?;
                 reading.set(&Json, field, value)?;
             }
         } else {
@@ -651,7 +658,7 @@ impl<'a> Scanner<'a> {
                 self.skip_nested(depth)?;
                 Ok(Value::Compound(&self.data[start..self.at]))
             }
-            b'[' => self.read_array(arena, depth),
+            b'[' => self.read_array(arena, depth, usize::MAX),
             b't' => self.literal("true").map(|()| Value::Boolean(true)),
             b'f' => self.literal("false").map(|()| Value::Boolean(false)),
             b'n' => self.literal("null").map(|()| Value::Null),
@@ -659,12 +666,21 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn read_array(&mut self, arena: &'a Arena, depth: usize) -> Result<Value<'a>, Malformed> {
+    /// Takes an array, and keeps at most so many of its elements.
+    fn read_array(
+        &mut self,
+        arena: &'a Arena,
+        depth: usize,
+        count_max: usize,
+    ) -> Result<Value<'a>, Malformed> {
         if depth == DOCUMENT_DEPTH_MAX {
             return Err(Malformed::TooDeep);
         }
         let mut elements = arena.list();
         self.for_each_element(|scanner| {
+            if elements.len() == count_max {
+                return scanner.skip_value(depth + 1);
+            }
             let element = scanner.read_value(arena, depth + 1)?;
             push(&mut elements, element)
         })?;

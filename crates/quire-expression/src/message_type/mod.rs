@@ -20,6 +20,7 @@ mod json;
 mod markup;
 mod msgpack;
 mod nvfix;
+mod occurrences;
 mod plan;
 mod selection;
 mod special;
@@ -34,6 +35,7 @@ use crate::unreadable::contained;
 
 pub use self::arena::{ARENA_SIZE_MAX, Arena, TEXT_SIZE_MAX};
 pub(crate) use self::arena::{TextBuilder, push};
+use self::occurrences::{ByField, Occurrences};
 pub use self::plan::{FieldId, FieldPlan, PATH_STEP_COUNT_MAX, Step};
 pub use self::selection::Selection;
 pub(crate) use self::value::boolean_text;
@@ -341,12 +343,47 @@ impl<'a> Reading<'_, 'a> {
         if !F::REPEATED_NAMES_ARE_ARRAYS {
             return format.members(raw, &level, &mut |field, value| self.set(format, field, value));
         }
-        let mut members = self.arena.list();
-        format.members(raw, &level, &mut |field, value| {
-            let order = members.len() as u32;
-            push(&mut members, (field, 0, order, value))
-        })?;
-        self.set_groups(format, members, |group| group.len() > 1)
+        let mut found = Occurrences::new(self.plan, self.arena)?;
+        format.members(raw, &level, &mut |field, value| found.push(field, value))?;
+        let found = found.by_field(self.arena)?;
+        for field in self.plan.names(at).fields() {
+            match found.of(field) {
+                [] => {}
+                [value] => self.set(format, field, *value)?,
+                values => self.set(format, field, Value::Array(values))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the fields below `at` their values, when the format has found all of them in one pass.
+    /// `is_array`: a field on the way is an array, so each field below it is one too. Recursion is
+    /// bounded by the steps of the longest path.
+    fn set_all<F: Format>(
+        &mut self,
+        format: &F,
+        at: FieldId,
+        is_array: bool,
+        found: &ByField<'a>,
+    ) -> Result<(), Malformed> {
+        let plan = self.plan;
+        for field in plan.names(at).fields() {
+            let values = found.of(field);
+            let is_array = is_array || values.len() > 1;
+            let value = match values {
+                [] => continue,
+                [value] if !is_array => *value,
+                values => Value::Array(values),
+            };
+            if plan.indexes(field).is_empty() {
+                self.values[field.index()] = value;
+            } else {
+                self.values[field.index()] = self.own_value(format, value)?;
+                self.set_elements(format, field, value)?;
+            }
+            self.set_all(format, field, is_array, found)?;
+        }
+        Ok(())
     }
 
     /// Gives `field` its value, and the fields below it theirs.
@@ -356,7 +393,9 @@ impl<'a> Reading<'_, 'a> {
             return Ok(());
         }
         self.clear(field);
-        self.values[field.index()] = self.own_value(format, value)?;
+        // The value of a field on the way to others is not visible.
+        let own_value = if self.plan.is_end(field) { self.own_value(format, value)? } else { value };
+        self.values[field.index()] = own_value;
         self.set_elements(format, field, value)?;
         if !self.plan.has_names(field) {
             return Ok(());
@@ -372,7 +411,10 @@ impl<'a> Reading<'_, 'a> {
     fn own_value<F: Format>(&self, format: &F, value: Value<'a>) -> Result<Value<'a>, Malformed> {
         match value {
             Value::Compound(raw) => format.value_of_compound(raw, self.arena),
-            Value::Array(elements) if F::REPEATED_NAMES_ARE_ARRAYS => {
+            Value::Array(elements)
+                if F::REPEATED_NAMES_ARE_ARRAYS
+                    && elements.iter().any(|element| matches!(element, Value::Compound(_))) =>
+            {
                 let own = self.arena.nulls(elements.len())?;
                 for (own, element) in own.iter_mut().zip(elements) {
                     *own = self.own_value(format, *element)?;
@@ -425,26 +467,11 @@ impl<'a> Reading<'_, 'a> {
             });
             members.dedup_by_key(|(child, number, ..)| (*child, *number));
         }
-        self.set_groups(format, members, |_| true)
-    }
-
-    /// Sets each field that occurs among `members`: as an array of all its values where `is_array`, else as the value.
-    fn set_groups<F: Format>(
-        &mut self,
-        format: &F,
-        mut members: BumpVec<'a, Member<'a>>,
-        is_array: fn(&[Member<'a>]) -> bool,
-    ) -> Result<(), Malformed> {
         members.sort_unstable_by_key(|(child, number, order, _)| (*child, *number, *order));
         for group in members.into_bump_slice().chunk_by(|left, right| left.0 == right.0) {
-            let (field, _, _, value) = group[0];
-            if is_array(group) {
-                let elements = self.arena.nulls(group.len())?;
-                elements.iter_mut().zip(group).for_each(|(element, (_, _, _, value))| *element = *value);
-                self.set(format, field, Value::Array(elements))?;
-            } else {
-                self.set(format, field, value)?;
-            }
+            let elements = self.arena.nulls(group.len())?;
+            elements.iter_mut().zip(group).for_each(|(element, (.., value))| *element = *value);
+            self.set(format, group[0].0, Value::Array(elements))?;
         }
         Ok(())
     }

@@ -43,6 +43,7 @@ impl FieldId {
 pub struct FieldPlan {
     nodes: Vec<Node>,
     free: Vec<FieldId>,
+    wants_first: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -50,6 +51,8 @@ struct Node {
     parent: Option<FieldId>,
     step: Option<Step>,
     users: u32,
+    /// How many of the users want the value of the field itself. The others only pass it.
+    ends: u32,
     names: Names,
     indexes: Vec<(u32, FieldId)>,
 }
@@ -97,13 +100,19 @@ impl Default for Names {
 
 impl Default for FieldPlan {
     fn default() -> Self {
-        FieldPlan { nodes: vec![Node::default()], free: Vec::new() }
+        FieldPlan { nodes: vec![Node::default()], free: Vec::new(), wants_first: false }
     }
 }
 
 impl FieldPlan {
     /// The message itself.
     pub(crate) const ROOT: FieldId = FieldId(0);
+
+    /// A plan for users that look at the first element of an array only. An array is still an
+    /// array, but its other elements may be missing.
+    pub fn of_first_elements() -> Self {
+        FieldPlan { wants_first: true, ..FieldPlan::default() }
+    }
 
     /// Reads `path` too from now on.
     pub fn add(&mut self, path: &[Step]) -> FieldId {
@@ -112,12 +121,14 @@ impl FieldPlan {
             at = self.child_or_new(at, step);
             self.nodes[at.index()].users += 1;
         }
+        self.nodes[at.index()].ends += 1;
         at
     }
 
     /// One user of `field` less; the path is no longer read when it was the last one.
     pub fn release(&mut self, field: FieldId) {
         let mut at = field;
+        self.nodes[at.index()].ends -= 1;
         while let Some(parent) = self.nodes[at.index()].parent {
             self.nodes[at.index()].users -= 1;
             if self.nodes[at.index()].users == 0 {
@@ -167,6 +178,18 @@ impl FieldPlan {
         node.indexes.is_empty() && matches!(&node.names, Names::Few(names) if names.is_empty())
     }
 
+    /// Whether the value of the field itself is wanted.
+    #[inline]
+    pub(crate) fn is_end(&self, at: FieldId) -> bool {
+        self.nodes[at.index()].ends > 0
+    }
+
+    /// Whether only the first element of the field is wanted, if it is an array.
+    #[inline]
+    pub(crate) fn wants_first_of(&self, at: FieldId) -> bool {
+        self.wants_first && self.is_leaf(at)
+    }
+
     /// The elements of `at` that are wanted.
     #[inline]
     pub(crate) fn indexes(&self, at: FieldId) -> &[(u32, FieldId)] {
@@ -175,12 +198,8 @@ impl FieldPlan {
 
     /// Calls `visit` with every field directly below `at`.
     pub(crate) fn for_each_child(&self, at: FieldId, mut visit: impl FnMut(FieldId)) {
-        let node = &self.nodes[at.index()];
-        node.indexes.iter().for_each(|(_, child)| visit(*child));
-        match &node.names {
-            Names::Few(names) => names.iter().for_each(|known| visit(known.field)),
-            Names::Many(names) => names.values().for_each(|child| visit(*child)),
-        }
+        self.indexes(at).iter().for_each(|(_, child)| visit(*child));
+        self.names(at).fields().for_each(visit);
     }
 
     fn child_or_new(&mut self, at: FieldId, step: &Step) -> FieldId {
@@ -224,6 +243,15 @@ impl Names {
             }
             Names::Many(names) => names.get(name).copied(),
         }
+    }
+
+    /// The fields, in any order.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = FieldId> + '_ {
+        let (few, many) = match self {
+            Names::Few(names) => (&**names, None),
+            Names::Many(names) => (&[][..], Some(names)),
+        };
+        few.iter().map(|known| known.field).chain(many.into_iter().flat_map(|names| names.values().copied()))
     }
 
     /// How many there are.
