@@ -109,7 +109,7 @@ impl Bench {
             sequences.iter().for_each(|sequence| put_bookmark(&mut bookmarks, publisher, *sequence));
             let messages = Selection::Bookmarks(Bookmarks::from_bytes(&bookmarks).unwrap());
             let (verdict, acks) = (Verdict::Acknowledge, Acks::default());
-            let settle = Settle { verdict, command: 0, acks, queue: "jobs", messages };
+            let settle = Settle { verdict, command: 0, acks, queue: "jobs", messages, reason: "" };
             Command::Settle(settle).encode(&mut bytes);
             bytes
         };
