@@ -1,14 +1,23 @@
 //! The merge of two messages: the base with the fields of the delta.
 
 use super::tree::{Kind, NONE, Tree};
-use super::{Layout, MergeError, Patch, read_both};
+use super::{Layout, MergeError, Patch, Side, read_object, read_objects_for};
 
 pub(super) fn merge<L: Layout>(base: &[u8], delta: &[u8], out: &mut Vec<u8>) -> Result<(), MergeError> {
-    let (mut old, mut new) = read_both::<L>(base, delta)?;
+    let delta = match read_object::<L>(delta, Side::New) {
+        Ok(delta) => delta,
+        Err(error) => {
+            // A mistake in the base is reported first.
+            read_object::<L>(base, Side::Old)?;
+            return Err(error);
+        }
+    };
+    let (mut old, mut new) = read_objects_for::<L>(base, delta, false)?;
     merge_trees::<L>(&mut old, &mut new, out)
 }
 
-/// Merges messages that were read before. Members of the delta that are to replace an object whole are no [`Kind::Object`].
+/// Merges messages of which the base was read for the delta. Members of the delta that are to
+/// replace an object whole are no [`Kind::Object`].
 pub(super) fn merge_trees<L: Layout>(
     old: &mut Tree<'_>,
     new: &mut Tree<'_>,
@@ -24,8 +33,8 @@ pub(super) fn merge_trees<L: Layout>(
     merging.object::<L>(0, 0);
     merging.patch.copy_to(merging.patch.base.len() as u32);
     L::check(out, || {
-        let kept = old.members(0).filter(|member| old.node(*member).partner == NONE);
-        kept.count() as u32 + new.node(0).member_count
+        let replaced = old.members(0).filter(|member| old.node(*member).partner != NONE);
+        old.node(0).member_count - replaced.count() as u32 + new.node(0).member_count
     })
 }
 
@@ -70,7 +79,6 @@ impl Merging<'_, '_, '_> {
 
     /// Finds the members of two objects that have one name.
     fn match_members<L: Layout>(&mut self, base: u32, delta: u32) {
-        self.new.index(delta);
         let mut hint = self.new.first(delta);
         let bits = self.new.members(delta).fold(0, |bits, member| bits | self.new.name_bit(member));
         let mut at = self.old.first(base);
@@ -108,5 +116,31 @@ impl Merging<'_, '_, '_> {
         self.group.clear();
         self.group.extend(self.new.group(named));
         L::replace(&mut self.patch, self.old, member, self.new, &self.group);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{json, msgpack, pairs, xml};
+    use super::*;
+
+    /// The nodes of the base of a merge, and the members of its root.
+    fn counts<L: Layout>(base: &[u8], delta: &[u8]) -> (usize, u32) {
+        let delta = read_object::<L>(delta, Side::New).unwrap();
+        let (base, _) = read_objects_for::<L>(base, delta, false).unwrap();
+        (base.nodes.len(), base.node(0).member_count)
+    }
+
+    #[test]
+    fn a_large_base_of_a_merge_has_nodes_for_the_fields_of_the_delta_only() {
+        let base = format!(r#"{{"k":{{"l":1,"m":2}}{}}}"#, r#","\u0061":{"b":1}"#.repeat(1_000));
+        assert_eq!(counts::<json::Json>(base.as_bytes(), br#"{"z":1,"k":{"m":3}}"#), (3, 1_001));
+        let base = format!("<r><k>1</k>{}</r>", r#"<a c="1"><b/></a>"#.repeat(1_000));
+        assert_eq!(counts::<xml::Xml>(base.as_bytes(), b"<r><k>2</k><z/></r>"), (3, 1));
+        let base = format!("1=2\u{1}{}", "55=1\u{1}".repeat(1_000));
+        assert_eq!(counts::<pairs::Fix>(base.as_bytes(), b"1=3\x017=1"), (2, 1_001));
+        // {"k": 1, 7: {"k": 2}, "k": 3, …} and {7: {}}
+        let base = [&b"\xDE\x07\xD0\x07\x81\xa1k\x02"[..], &b"\xa1k\x03".repeat(1_999)].concat();
+        assert_eq!(counts::<msgpack::Msgpack>(&base, b"\x81\x07\x80"), (2, 2_000));
     }
 }

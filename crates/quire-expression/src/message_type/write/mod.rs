@@ -35,6 +35,10 @@ const MESSAGE_SIZE_MAX: usize = i32::MAX as usize / 2 - 16;
 /// The most fields of one message. Two trees of them, and the room in which lists grow, are below [`ARENA_SIZE_MAX`].
 const NODE_COUNT_MAX: usize = ARENA_SIZE_MAX / 4 / size_of::<Node>();
 
+/// A message of fewer bytes is read whole: to look up its fields in a delta takes longer than to
+/// keep them.
+const SMALL_SIZE: usize = 4096;
+
 /// Which of two messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -227,21 +231,45 @@ trait Layout {
 
 /// Reads both messages.
 fn read_both<'a, L: Layout>(old: &'a [u8], new: &'a [u8]) -> Result<(Tree<'a>, Tree<'a>), MergeError> {
-    let read = |data, side| {
-        let tree = read_tree::<L>(data, false).map_err(|reason| MergeError::Malformed { side, reason })?;
-        if tree.node(0).kind == Kind::Object { Ok(tree) } else { Err(MergeError::NotAnObject { side }) }
-    };
-    Ok((read(old, Side::Old)?, read(new, Side::New)?))
+    Ok((read_object::<L>(old, Side::Old)?, read_object::<L>(new, Side::New)?))
 }
 
-/// Reads a message. An element of XML with text is a value, or an object whose text is no field.
-fn read_tree<L: Layout>(data: &[u8], has_text_objects: bool) -> Result<Tree<'_>, Malformed> {
+/// Reads a message.
+fn read_object<L: Layout>(data: &[u8], side: Side) -> Result<Tree<'_>, MergeError> {
     #[cfg(test)]
     super::tests::panic_at_bug(data);
-    let mut tree = Tree::new(data, L::REPEATED_NAMES_ARE_ARRAYS)?;
-    tree.has_text_objects = has_text_objects;
-    L::read(&mut tree)?;
-    Ok(tree)
+    let read = || -> Result<_, Malformed> {
+        let mut tree = Tree::new(data, L::REPEATED_NAMES_ARE_ARRAYS)?;
+        L::read(&mut tree)?;
+        Ok(tree)
+    };
+    let tree = read().map_err(|reason| MergeError::Malformed { side, reason })?;
+    if tree.node(0).kind == Kind::Object { Ok(tree) } else { Err(MergeError::NotAnObject { side }) }
+}
+
+/// Reads the base of a merge: its fields that the delta names. Returns both. An element of XML with
+/// text is a value, or an object whose text is no field.
+fn read_objects_for<'a, L: Layout>(
+    base: &'a [u8],
+    mut delta: Tree<'a>,
+    has_text_objects: bool,
+) -> Result<(Tree<'a>, Tree<'a>), MergeError> {
+    #[cfg(test)]
+    super::tests::panic_at_bug(base);
+    let side = Side::Old;
+    delta.index_all();
+    let read = || -> Result<_, Malformed> {
+        let mut tree = Tree::new(base, L::REPEATED_NAMES_ARE_ARRAYS)?;
+        tree.has_text_objects = has_text_objects;
+        if base.len() < SMALL_SIZE {
+            L::read(&mut tree)?;
+            return Ok((tree, delta));
+        }
+        let delta = tree.read_for(delta, L::read)?;
+        Ok((tree, delta))
+    };
+    let (tree, delta) = read().map_err(|reason| MergeError::Malformed { side, reason })?;
+    if tree.node(0).kind == Kind::Object { Ok((tree, delta)) } else { Err(MergeError::NotAnObject { side }) }
 }
 
 /// A copy of a message under change.

@@ -97,6 +97,8 @@ fn check(data: &[u8], member_count: u32) -> Result<(), Malformed> {
 /// The size of a data field belongs to it: one is never written without the other.
 fn read(pairs: Pairs, tree: &mut Tree<'_>) -> Result<(), Malformed> {
     let (data, mut size_start, mut member_count) = (tree.data, None, 0);
+    // Without the last separator, which belongs to no pair.
+    let mut tail = 0;
     let mut reader = pairs.read(data);
     while let Some(Pair { start, value, end, is_size }) = reader.next()? {
         if is_size {
@@ -106,11 +108,9 @@ fn read(pairs: Pairs, tree: &mut Tree<'_>) -> Result<(), Malformed> {
         let member_start = size_start.take().unwrap_or(start);
         let node = tree.open(Space::Name, start..value - 1, member_start, value)?;
         tree.close(node, if value == end { Kind::Null } else { Kind::Leaf }, end);
-        member_count += 1;
+        (tail, member_count) = (end, member_count + 1);
     }
-    // Without the last separator, which belongs to no pair.
-    let tail = tree.nodes.last().map_or(0, |last| last.end);
-    tree.describe_object(0, 0, tail as usize, member_count);
+    tree.describe_object(0, 0, tail, member_count);
     tree.close(0, Kind::Object, data.len());
     Ok(())
 }

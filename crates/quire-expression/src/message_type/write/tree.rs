@@ -2,6 +2,10 @@
 //!
 //! The list of nodes is in the order of the message: an object comes directly before its members. Arrays are values without nodes. Names
 //! are compared by a short hash first. An object of many members has its names sorted, so that no choice of names makes a lookup slow.
+//!
+//! A large base of a merge has nodes only for the fields that the delta names
+//! ([`Tree::read_for`]). So a small delta of a large record, or a constructed field, needs little
+//! more time than reading the record.
 
 use std::cmp::Ordering;
 use std::hash::Hasher;
@@ -28,6 +32,24 @@ pub(super) struct Tree<'a> {
     decoded_names: Vec<u8>,
     /// Members of large objects, by hash, name and place.
     sorted: Vec<u32>,
+    /// While the base of a merge is read.
+    wanted: Option<Wanted<'a>>,
+}
+
+/// The fields that get nodes.
+struct Wanted<'a> {
+    delta: Box<Tree<'a>>,
+    /// The fields that are open, from the root on.
+    open: Vec<OpenField>,
+}
+
+struct OpenField {
+    /// The node of the delta with its name.
+    named: Option<u32>,
+    /// Where the next of its members is looked for first.
+    hint: Option<u32>,
+    /// See [`Tree::name_bits`].
+    bits: u64,
 }
 
 /// One field, or the message itself. Places count from the beginning of the message.
@@ -122,10 +144,25 @@ impl<'a> Tree<'a> {
             has_text_objects: false,
             decoded_names: Vec::new(),
             sorted: Vec::new(),
+            wanted: None,
         };
         let root = tree.open(Space::Name, 0..0, 0, 0)?;
         tree.nodes[root].end = data.len() as u32;
         Ok(tree)
+    }
+
+    /// Calls `read` with the tree, which keeps only the fields that a delta with indexed objects
+    /// names.
+    pub fn read_for(
+        &mut self,
+        delta: Tree<'a>,
+        read: impl FnOnce(&mut Self) -> Result<(), Malformed>,
+    ) -> Result<Tree<'a>, Malformed> {
+        let root = OpenField { named: Some(0), hint: delta.first(0), bits: delta.name_bits(0) };
+        self.wanted = Some(Wanted { delta: Box::new(delta), open: vec![root] });
+        read(self)?;
+        // Nothing but this function takes it.
+        self.wanted.take().map(|wanted| *wanted.delta).ok_or(Malformed::TooLarge)
     }
 
     /// Adds a field whose name is these bytes of the message. Close it when its value was taken.
@@ -170,6 +207,19 @@ impl<'a> Tree<'a> {
         if index == NODE_COUNT_MAX {
             return Err(Malformed::TooLarge);
         }
+        if let Some(Wanted { delta, open }) = &mut self.wanted {
+            let names: &[u8] = if is_decoded { &self.decoded_names } else { self.data };
+            let name = Name { space, bytes: &names[name.start as usize..name.end as usize] };
+            let mut field = OpenField { named: None, hint: None, bits: 0 };
+            if let Some(OpenField { named: Some(object), hint, bits }) = open.last_mut()
+                && *bits & bit_of(hash) != 0
+                && let Some(named) = delta.find_name(*object, name, hash, hint)
+            {
+                field =
+                    OpenField { named: Some(named), hint: delta.first(named), bits: delta.name_bits(named) };
+            }
+            open.push(field);
+        }
         // Places fit, because the message is below `MESSAGE_SIZE_MAX`.
         self.nodes.push(Node {
             kind: Kind::Leaf,
@@ -195,8 +245,19 @@ impl<'a> Tree<'a> {
         Ok(index)
     }
 
-    /// Ends a field: its value is of this kind and ends here.
+    /// Ends a field: its value is of this kind and ends here. The field is removed if it is not
+    /// wanted.
     pub fn close(&mut self, node: usize, kind: Kind, end: usize) {
+        if node > 0
+            && let Some(wanted) = &mut self.wanted
+            && wanted.open.pop().is_none_or(|field| field.named.is_none())
+        {
+            if self.nodes[node].is_decoded {
+                self.decoded_names.truncate(self.nodes[node].name.start as usize);
+            }
+            self.nodes.truncate(node);
+            return;
+        }
         let next = self.nodes.len() as u32;
         let node = &mut self.nodes[node];
         (node.kind, node.end, node.next) = (kind, end as u32, next);
@@ -229,7 +290,16 @@ impl<'a> Tree<'a> {
 
     /// A bit for the name: names with different bits are different.
     pub fn name_bit(&self, node: u32) -> u64 {
-        1 << (self.node(node).hash % 64)
+        bit_of(self.node(node).hash)
+    }
+
+    /// The bits of the names of the members of an object. All bits when they are many: they must
+    /// not be gone through for each of as many objects.
+    fn name_bits(&self, object: u32) -> u64 {
+        match self.node(object).kind {
+            Kind::Object if self.node(object).member_count as usize > FEW_MEMBERS => u64::MAX,
+            _ => self.members(object).fold(0, |bits, member| bits | self.name_bit(member)),
+        }
     }
 
     /// Bytes of the message.
@@ -302,6 +372,15 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// As [`Tree::index`], for all objects.
+    pub fn index_all(&mut self) {
+        for node in 0..self.nodes.len() as u32 {
+            if self.node(node).kind == Kind::Object {
+                self.index(node);
+            }
+        }
+    }
+
     fn has_equal(&self, members: &[u32]) -> bool {
         members.iter().enumerate().any(|(place, member)| {
             members[..place].iter().any(|earlier| self.order(*earlier, *member).is_eq())
@@ -329,7 +408,11 @@ impl<'a> Tree<'a> {
     /// The member of an indexed object with the name that `node` has in `other`: the one that counts. `hint` is where it is looked for
     /// first; it becomes the place after the result, because two messages mostly have their fields in the same order.
     pub fn find(&self, object: u32, other: &Tree<'_>, node: u32, hint: &mut Option<u32>) -> Option<u32> {
-        let (name, hash) = (other.name(node), other.node(node).hash);
+        self.find_name(object, other.name(node), other.node(node).hash, hint)
+    }
+
+    /// As [`Tree::find`], for a name with its hash.
+    fn find_name(&self, object: u32, name: Name<'_>, hash: u32, hint: &mut Option<u32>) -> Option<u32> {
         let is_it = |member: u32| self.node(member).hash == hash && self.name(member) == name;
         let found = match *hint {
             Some(member) if is_it(member) => Some(member),
@@ -339,6 +422,7 @@ impl<'a> Tree<'a> {
         Some(self.node(found).representative)
     }
 
+    /// One of the members of an indexed object that have this name.
     fn search(&self, object: u32, name: Name<'_>, hash: u32) -> Option<u32> {
         let is_it = |member: &u32| self.node(*member).hash == hash && self.name(*member) == name;
         let object_node = self.node(object);
@@ -382,6 +466,10 @@ impl<'a> Tree<'a> {
         let found = self.members(object).find(is_it)?;
         if self.repeated_names_are_arrays { Some(found) } else { self.members(object).filter(is_it).last() }
     }
+}
+
+fn bit_of(hash: u32) -> u64 {
+    1 << (hash % 64)
 }
 
 fn hash_of(name: &[u8]) -> u32 {

@@ -27,7 +27,9 @@ impl Layout for Xml {
     }
 
     fn names_fields(base: &Tree<'_>, delta: &Tree<'_>) -> Result<bool, MergeError> {
-        if base.name(ROOT_ELEMENT) != delta.name(ROOT_ELEMENT) {
+        // The base of a merge has no nodes but those that the delta names.
+        let has_root = base.nodes.len() > ROOT_ELEMENT as usize;
+        if !has_root || base.name(ROOT_ELEMENT) != delta.name(ROOT_ELEMENT) {
             return Err(MergeError::DifferentRoots);
         }
         let is_object = base.node(ROOT_ELEMENT).kind == Kind::Object;

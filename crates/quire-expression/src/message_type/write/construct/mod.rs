@@ -11,8 +11,8 @@ mod pairs;
 mod xml;
 
 use super::merge::merge_trees;
-use super::tree::{Kind, Tree};
-use super::{Layout, MergeError, read_tree};
+use super::tree::Kind;
+use super::{Layout, MergeError, Side, read_object, read_objects_for};
 use crate::message_type::{Malformed, MessageType, Number, Step, TEXT_SIZE_MAX, Value};
 
 /// The most bytes of the constructed fields of one message: as large as the largest message.
@@ -136,11 +136,7 @@ fn merge_delta<L: Layout>(
     paths: &[Vec<Step>],
     out: &mut Vec<u8>,
 ) -> Result<(), AssignError> {
-    let read = |data, has_text_objects| {
-        let tree: Tree<'_> = read_tree::<L>(data, has_text_objects).map_err(AssignError::Malformed)?;
-        if tree.node(0).kind == Kind::Object { Ok(tree) } else { Err(AssignError::NotAnObject) }
-    };
-    let (mut message, mut delta) = (read(message, true)?, read(delta, false)?);
+    let mut delta = read_object::<L>(delta, Side::New).map_err(assign_error)?;
     for path in paths {
         if let Some(field) = delta.path(path).last() {
             let node = delta.node_mut(*field);
@@ -149,11 +145,16 @@ fn merge_delta<L: Layout>(
             }
         }
     }
-    merge_trees::<L>(&mut message, &mut delta, out).map_err(|error| match error {
+    let (mut message, mut delta) = read_objects_for::<L>(message, delta, true).map_err(assign_error)?;
+    merge_trees::<L>(&mut message, &mut delta, out).map_err(assign_error)
+}
+
+fn assign_error(error: MergeError) -> AssignError {
+    match error {
         MergeError::DifferentRoots => AssignError::DifferentRoots,
         MergeError::NotAnObject { .. } => AssignError::NotAnObject,
         MergeError::Malformed { reason, .. } => AssignError::Malformed(reason),
-    })
+    }
 }
 
 /// Whether there is room for further values.
