@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::leases::BegunList;
 use super::subscription::Subscriptions;
 use super::{Event, Failure, FailureCode};
-use quire_command::{Acks, Bookmarks, Command, Settle, SubscriptionNumbers, Unsubscribe};
+use quire_command::{Acks, Command, Settle, SubscriptionNumbers, Unsubscribe};
 use quire_wire::Encode;
 
 /// Names a command of this client; never reused.
@@ -40,10 +41,9 @@ enum Waiting {
         replace: bool,
         reentry: bool,
     },
-    /// `begun`: bookmarks as bytes.
     Unsubscribe {
         number: u32,
-        begun: Option<Vec<u8>>,
+        begun: Option<BegunList>,
     },
     /// With `reentry` the answer is not reported.
     Pause {
@@ -164,13 +164,13 @@ impl Commands {
         self.add(Waiting::Subscribe { number, replace, reentry: false })
     }
 
-    /// `begun`: the messages of queues that the program has begun, as bytes; the others are released.
-    pub fn unsubscribe(&mut self, number: u32, begun: Option<Vec<u8>>) -> CommandId {
+    /// `begun`: the messages of queues that the program has begun; the others are released.
+    pub fn unsubscribe(&mut self, number: u32, begun: Option<BegunList>) -> CommandId {
         self.add(Waiting::Unsubscribe { number, begun })
     }
 
     /// The frame that ends a subscription, of which no answer is wanted.
-    pub fn put_last_unsubscribe(&mut self, number: u32, begun: Option<&[u8]>, out: &mut Vec<u8>) {
+    pub fn put_last_unsubscribe(&mut self, number: u32, begun: Option<&BegunList>, out: &mut Vec<u8>) {
         let CommandId(command) = self.next_id();
         put_unsubscribe(number, command, Acks::default(), begun, out);
     }
@@ -358,7 +358,7 @@ impl Commands {
                 subscriptions.encode(*number, command, *replace, &mut out)
             }
             Waiting::Unsubscribe { number, begun } => {
-                put_unsubscribe(*number, command, Acks::PROCESSED, begun.as_deref(), &mut out);
+                put_unsubscribe(*number, command, Acks::PROCESSED, begun.as_ref(), &mut out);
             }
             Waiting::Pause { numbers, paused, .. } => {
                 let subscriptions = SubscriptionNumbers::from_bytes(numbers)?;
@@ -504,8 +504,14 @@ fn bytes_of(numbers: &[u32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-fn put_unsubscribe(subscription: u32, command: u32, acks: Acks, begun: Option<&[u8]>, out: &mut Vec<u8>) {
-    let begun = begun.and_then(Bookmarks::from_bytes);
+fn put_unsubscribe(
+    subscription: u32,
+    command: u32,
+    acks: Acks,
+    begun: Option<&BegunList>,
+    out: &mut Vec<u8>,
+) {
+    let begun = begun.and_then(BegunList::as_messages);
     Command::Unsubscribe(Unsubscribe { command, acks, subscription, begun }).encode(out);
 }
 

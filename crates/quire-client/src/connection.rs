@@ -1,12 +1,13 @@
 //! One connection of a client: a partly received frame, the replies, and the timers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use quire_types::{Bookmark, PublisherId};
 
 use super::command::CommandId;
-use super::leases::Unwanted;
+use super::leases::{Key, Unwanted};
 use super::message::Message;
 use super::subscription::CaughtUp;
 use super::{ClientConfig, ClientCore, Event, Failure, State};
@@ -105,10 +106,11 @@ impl Connection {
             let ClientCore { leases, subscriptions, .. } = core;
             let lease = match &message.queued {
                 Some(queued) => {
-                    let renewal = subscriptions.renewal(message.subscription);
+                    // The messages of a subscription that was ended go back with it.
+                    let Some(custody) = subscriptions.custody(message.subscription) else { return Ok(()) };
                     let queue = || subscriptions.queue(message.subscription).cloned();
                     let arrived = self.unread_since.unwrap_or(now);
-                    match leases.received(arrived, message, queued, renewal, queue) {
+                    match leases.received(arrived, message, queued, custody, queue) {
                         Ok(lease) => lease,
                         Err(Unwanted) => return Ok(()),
                     }
@@ -121,8 +123,13 @@ impl Connection {
         run.end(core);
         match frame {
             Reply::Message(_) | Reply::Heartbeat => (),
-            Reply::LeaseLost { subscription, reason, publisher, sequence } => {
-                core.leases.lost((subscription, publisher, sequence), reason, &mut core.events);
+            Reply::LeaseLost { subscription, reason, publisher, sequence, queue } => {
+                let ClientCore { leases, subscriptions, events, .. } = core;
+                let bookmark = Bookmark { publisher: PublisherId(publisher), sequence };
+                let queue = queue.map(Arc::from).or_else(|| subscriptions.queue(subscription).cloned());
+                if let Some(queue) = queue {
+                    leases.lost(&Key { subscription, bookmark, queue }, reason, events);
+                }
             }
             Reply::Stats { command, json } => {
                 let ClientCore { commands, subscriptions, events, .. } = core;

@@ -22,14 +22,21 @@ use rustc_hash::FxBuildHasher;
 use super::Event;
 use super::lease::{Lease, Lost, Renewal, Word};
 use quire_command::{
-    Acks, Bookmarks, Command, Extend, LeaseEnd, Message, Queued, Selection, Settle, put_bookmark,
+    Acks, BegunMessages, Bookmarks, Command, Extend, LeaseEnd, Message, Queued, Selection, Settle,
+    put_begun_queue, put_bookmark,
 };
 use quire_types::Verdict;
 use quire_types::time::Instant;
 use quire_wire::Encode;
 
-/// The subscription, and the bookmark of the message.
-type Key = (u32, u64, u64);
+/// A delivery. A subscription to several queues over one topic gets a copy of each message from
+/// each queue, with the same bookmark.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub subscription: u32,
+    pub bookmark: Bookmark,
+    pub queue: Arc<str>,
+}
 
 /// Why leases were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -135,8 +142,10 @@ const BOOKMARKS_PER_FRAME: usize = 4096;
 /// Bytes of a bookmark in a command.
 const BOOKMARK_SIZE: usize = size_of::<u128>();
 
-/// Bytes of the bookmarks of begun messages that one command takes.
-pub(super) const BEGUN_SIZE_MAX: usize = BOOKMARKS_PER_FRAME * BOOKMARK_SIZE;
+/// Bytes of the bookmarks of begun messages that one command takes, and of the names of their
+/// queues. Together they fit into that frame.
+const BEGUN_SIZE_MAX: usize = BOOKMARKS_PER_FRAME * BOOKMARK_SIZE;
+const BEGUN_QUEUES_SIZE_MAX: usize = 32 * 1024;
 
 /// Verdicts that are kept until they are known to be durable, 16 bytes each. Each 16 bytes of a
 /// reason count as one more. Of more, the oldest are not sent again after a lost connection.
@@ -206,13 +215,13 @@ impl Leases {
     }
 
     /// The server reports that a lease is over.
-    pub fn lost(&mut self, key: Key, end: LeaseEnd, events: &mut VecDeque<Event>) {
+    pub fn lost(&mut self, key: &Key, end: LeaseEnd, events: &mut VecDeque<Event>) {
         let cause = match end {
             LeaseEnd::Expired => LossCause::Expired,
             LeaseEnd::MessageExpired => LossCause::MessageExpired,
             LeaseEnd::SettledByAnother => LossCause::Settled,
         };
-        if let Some(lease) = self.held.remove(&key)
+        if let Some(lease) = self.held.remove(key)
             && self.lose(&lease, cause)
         {
             note_dropped(lease.subscription(), events);
@@ -221,7 +230,7 @@ impl Leases {
 
     /// The server has ended a subscription, and with it its leases.
     pub fn ended(&mut self, subscription: u32) {
-        let ended: Vec<_> = self.held.extract_if(|(of, ..), _| *of == subscription).collect();
+        let ended: Vec<_> = self.held.extract_if(|key, _| key.subscription == subscription).collect();
         for (_, lease) in ended {
             self.lose(&lease, LossCause::Ended);
         }
@@ -259,12 +268,12 @@ impl Leases {
 
     /// Whether the program has messages of the subscription that are neither settled nor lost.
     pub fn has_begun(&self, subscription: u32) -> bool {
-        self.held.iter().any(|((of, ..), lease)| *of == subscription && lease.is_begun())
+        self.held.iter().any(|(key, lease)| key.subscription == subscription && lease.is_begun())
     }
 
     /// Whether the client holds messages of the subscription.
     pub fn has_any(&self, subscription: u32) -> bool {
-        self.held.keys().any(|(of, ..)| *of == subscription)
+        self.held.keys().any(|key| key.subscription == subscription)
     }
 
     /// Deliveries of the subscription that were lost before the program saw them, since the last call.
@@ -272,19 +281,19 @@ impl Leases {
         self.unseen.remove(&subscription).unwrap_or_default()
     }
 
-    /// Ends the leases of a subscription. Gives the bookmarks of the messages that the program has begun, as bytes; the others are
-    /// released.
-    pub fn release(&mut self, subscription: u32) -> Vec<u8> {
-        let mut begun = Vec::new();
-        self.held.retain(|(of, publisher, sequence), lease| {
-            if *of == subscription && !lease.give_back() {
+    /// Ends the leases of a subscription. Gives the messages that the program has begun; the others
+    /// are released. `None`: more than one command takes, so that all count as begun.
+    pub fn release(&mut self, subscription: u32) -> Option<BegunList> {
+        let mut begun = ByQueue::default();
+        self.held.retain(|key, lease| {
+            if key.subscription == subscription && !lease.give_back() {
                 lease.lose();
-                put_bookmark(&mut begun, *publisher, *sequence);
+                begun.put(lease);
             }
-            *of != subscription
+            key.subscription != subscription
         });
         self.forget(subscription);
-        begun
+        begun.as_begun()
     }
 
     /// Keeps an acknowledgement until a batch is full; `granted` is the backlog of the subscription. Whether it is worth waking the driver.
@@ -518,7 +527,7 @@ impl Leases {
     /// A subscription has ended.
     fn forget(&mut self, subscription: u32) {
         self.unseen.remove(&subscription);
-        self.outrun.retain(|(of, ..), _| *of != subscription);
+        self.outrun.retain(|key, _| key.subscription != subscription);
     }
 
     /// Sees to it that a lease gets what it needs.
@@ -538,8 +547,8 @@ impl Leases {
             Word::Late => {
                 self.has_late = true;
                 self.outrun.remove(&key);
-                let is_copied = self.held.get(&key).is_some_and(|copy| copy.queue == lease.queue);
-                if is_copied && !verdict.gives_back() && self.held[&key].give_back() {
+                let gives_back = |copy: &Arc<Lease>| !verdict.gives_back() && copy.give_back();
+                if self.held.get(&key).is_some_and(gives_back) {
                     self.held.remove(&key);
                     note_dropped(lease.subscription(), events);
                 }
@@ -649,7 +658,7 @@ impl Waiting {
 pub(super) struct Unwanted;
 
 /// Leases, grouped by their queues.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct ByQueue(Vec<(Arc<str>, Vec<Arc<Lease>>)>);
 
 impl ByQueue {
@@ -677,8 +686,7 @@ fn note_dropped(subscription: u32, events: &mut VecDeque<Event>) {
 }
 
 fn key_of(lease: &Lease) -> Key {
-    let Bookmark { publisher, sequence } = lease.bookmark();
-    (lease.subscription(), publisher.get(), sequence)
+    Key { subscription: lease.subscription(), bookmark: lease.bookmark(), queue: lease.queue.clone() }
 }
 
 fn bookmarks_of(leases: &[Arc<Lease>]) -> Vec<u8> {
@@ -700,3 +708,31 @@ fn has(bookmarks: &[u8], bookmark: Bookmark) -> bool {
 pub(super) fn pieces(bookmarks: &[u8]) -> impl Iterator<Item = Bookmarks<'_>> {
     bookmarks.chunks(BEGUN_SIZE_MAX).filter_map(Bookmarks::from_bytes)
 }
+
+    /// The messages for the command that ends their subscription, when they fit.
+    fn as_begun(&self) -> Option<BegunList> {
+        let mut begun = BegunList::default();
+        for (queue, leases) in &self.0 {
+            begun.bookmarks.extend(bookmarks_of(leases));
+            put_begun_queue(&mut begun.queues, u32::try_from(leases.len()).ok()?, queue);
+        }
+        (begun.bookmarks.len() <= BEGUN_SIZE_MAX && begun.queues.len() <= BEGUN_QUEUES_SIZE_MAX)
+            .then_some(begun)
+    }
+}
+
+/// The messages of a subscription that the program has begun.
+#[derive(Debug, Default)]
+pub(super) struct BegunList {
+    /// As bytes.
+    bookmarks: Vec<u8>,
+    /// Their queues, as bytes.
+    queues: Vec<u8>,
+}
+
+impl BegunList {
+    /// For a command. A list of messages of no queue is not written.
+    pub fn as_messages(&self) -> Option<BegunMessages<'_>> {
+        let queues = (!self.queues.is_empty()).then_some(&*self.queues);
+        BegunMessages::from_bytes(&self.bookmarks, queues)
+    }

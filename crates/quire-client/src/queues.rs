@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quire_types::Bookmark;
 
-use super::leases::{BEGUN_SIZE_MAX, Waiting, pieces};
+use super::leases::{BegunList, Waiting, pieces};
 use super::{Begun, ClientCore, CommandId, Failure, Lease, State};
 use quire_command::{
     Acks, Bookmarks, Code, Command, DefineQueue, LinkAction, REASON_SIZE_MAX, SETTLE_BOOKMARKS_MAX,
@@ -250,14 +250,13 @@ impl ClientCore {
         self.is_up() && self.commands.wants_confirmation() && !matches!(self.state, State::Closed(_))
     }
 
-    /// Releases the messages of queues that the program has not begun. Gives the bookmarks of those that it has begun, as bytes, for the
-    /// command that ends the subscription; `None` when no messages of queues come to it.
-    pub(super) fn release(&mut self, number: u32) -> Option<Vec<u8>> {
+    /// Releases the messages of queues that the program has not begun. Gives those that it has
+    /// begun, for the command that ends the subscription; `None` when no messages of queues come to
+    /// it.
+    pub(super) fn release(&mut self, number: u32) -> Option<BegunList> {
         // A replacement may have left the queue and kept the leases.
         let is_of_queue = self.subscriptions.is_of_queue(number) || self.leases.has_any(number);
-        let begun = self.leases.release(number);
-        // More than one frame takes: all messages count as begun.
-        (is_of_queue && begun.len() <= BEGUN_SIZE_MAX).then_some(begun)
+        self.leases.release(number).filter(|_| is_of_queue)
     }
 
     /// Ends every subscription that has anything of queues, without waiting for the answers.

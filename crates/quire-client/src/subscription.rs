@@ -321,9 +321,11 @@ impl Subscriptions {
         self.entries.get(&number).map(|entry| &entry.resume_position)
     }
 
-    /// Which leases of the subscription the client renews.
-    pub fn renewal(&self, number: u32) -> Renewal {
-        self.entries.get(&number).map_or(Renewal::Never, |entry| entry.spec.renewal)
+    /// Which leases of the subscription, or of the answers to the query, the client renews, and
+    /// whether it gives all messages back. `None`: there is no such subscription any more.
+    pub fn custody(&self, number: u32) -> Option<(Renewal, bool)> {
+        let custody = self.entries.get(&number).map(|entry| (entry.spec.renewal, entry.is_retired));
+        custody.or_else(|| self.queries.contains_key(&number).then_some((Renewal::Never, false)))
     }
 
     /// The program takes no more messages of the subscription.

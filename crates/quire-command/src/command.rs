@@ -1,6 +1,6 @@
 //! The commands of a client.
 
-use crate::packed::{BatchItems, Bookmarks, Keys, SubscriptionNumbers};
+use crate::packed::{BatchItems, BegunMessages, Bookmarks, Keys, SubscriptionNumbers};
 use quire_types::{Action, Delay, Files, Headers, Verdict};
 
 /// Anything that a client asks for.
@@ -258,7 +258,7 @@ pub struct Unsubscribe<'a> {
     pub subscription: u32,
     /// Of messages from queues: those that the program has begun. All others that the subscription
     /// holds are released. `None`: every message counts as begun.
-    pub begun: Option<Bookmarks<'a>>,
+    pub begun: Option<BegunMessages<'a>>,
 }
 
 /// Which records of last-value topics, or messages of a queue, to show; nothing changes by it.

@@ -15,8 +15,8 @@ pub use command::{
     Settle, SowDelete, Subject, Subscribe, SubscribeOptions, Unsubscribe,
 };
 pub use packed::{
-    BatchItems, Bookmarks, KEYS_MAX, Keys, SETTLE_BOOKMARKS_MAX, SubscriptionNumbers, put_batch_item,
-    put_bookmark, put_key,
+    BatchItems, BegunMessages, Bookmarks, KEYS_MAX, Keys, SETTLE_BOOKMARKS_MAX, SubscriptionNumbers,
+    put_batch_item, put_begun_queue, put_bookmark, put_key,
 };
 pub use quire_types::TOPIC_SIZE_MAX;
 pub use reply::{

@@ -109,6 +109,78 @@ pub fn put_bookmark(out: &mut Vec<u8>, publisher: u64, sequence: u64) {
     out.extend_from_slice(&(u128::from(sequence) << 64 | u128::from(publisher)).to_le_bytes());
 }
 
+/// The messages of queues that a program has begun. Messages of two queues can have the same
+/// bookmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BegunMessages<'a> {
+    bookmarks: Bookmarks<'a>,
+    /// The queues in the order of the bookmarks, as [`put_begun_queue`] writes them. `None`: each
+    /// bookmark means its messages in all queues.
+    queues: Option<&'a [u8]>,
+}
+
+impl<'a> BegunMessages<'a> {
+    /// From bookmarks as [`put_bookmark`] writes them, and perhaps their queues as
+    /// [`put_begun_queue`] writes them. `None` when one of both is not such a list, or when the
+    /// queues have another number of messages.
+    pub fn from_bytes(bookmarks: &'a [u8], queues: Option<&'a [u8]>) -> Option<Self> {
+        let bookmarks = Bookmarks::from_bytes(bookmarks)?;
+        if let Some(mut rest) = queues {
+            let mut count = 0_usize;
+            while !rest.is_empty() {
+                let (of_queue, _, after) = split_begun_queue(rest)?;
+                count = count.checked_add(of_queue)?;
+                rest = after;
+            }
+            if count != bookmarks.count() {
+                return None;
+            }
+        }
+        Some(BegunMessages { bookmarks, queues })
+    }
+
+    /// The queue, if it is named, and the publisher and the sequence of each message.
+    pub fn iter(self) -> impl Iterator<Item = (Option<&'a str>, (u64, u64))> {
+        let (mut rest, mut left, mut queue) = (self.queues.unwrap_or_default(), 0, None);
+        self.bookmarks.iter().map(move |bookmark| {
+            while left == 0
+                && let Some((of_queue, name, after)) = split_begun_queue(rest)
+            {
+                (rest, left, queue) = (after, of_queue, Some(name));
+            }
+            left = left.saturating_sub(1);
+            (queue, bookmark)
+        })
+    }
+
+    /// The bookmarks as bytes, 16 each.
+    pub fn bookmarks(self) -> &'a [u8] {
+        self.bookmarks.as_bytes()
+    }
+
+    /// The queues as bytes, as [`put_begun_queue`] writes them.
+    pub fn queues(self) -> Option<&'a [u8]> {
+        self.queues
+    }
+}
+
+/// The number of messages, the queue, and the other queues.
+fn split_begun_queue(bytes: &[u8]) -> Option<(usize, &str, &[u8])> {
+    let (count, rest) = bytes.split_first_chunk()?;
+    let (size, rest) = rest.split_first_chunk()?;
+    let (name, rest) = rest.split_at_checked(u16::from_le_bytes(*size).into())?;
+    Some((u32::from_le_bytes(*count) as usize, std::str::from_utf8(name).ok()?, rest))
+}
+
+/// Appends the queue of the next `count` messages to the bytes that [`BegunMessages::from_bytes`]
+/// takes.
+pub fn put_begun_queue(out: &mut Vec<u8>, count: u32, queue: &str) {
+    debug_assert!(queue.len() <= usize::from(u16::MAX));
+    out.extend_from_slice(&count.to_le_bytes());
+    out.extend_from_slice(&(queue.len() as u16).to_le_bytes());
+    out.extend_from_slice(queue.as_bytes());
+}
+
 /// The most keys in one command: their bytes are at most 16 MiB.
 pub const KEYS_MAX: usize = 65_536;
 

@@ -17,7 +17,7 @@ pub enum Reply<'a> {
     Heartbeat,
     SubscriptionEnded { subscription: u32, code: Code, reason: &'a str },
     Stats { command: u32, json: &'a str },
-    LeaseLost { subscription: u32, reason: LeaseEnd, publisher: u64, sequence: u64 },
+    LeaseLost { subscription: u32, reason: LeaseEnd, publisher: u64, sequence: u64, queue: Option<&'a str> },
     ResumePosition { publisher: u64, sequence: u64, subscriptions: SubscriptionNumbers<'a> },
     JournalFile { command: u32, json: &'a str },
 }

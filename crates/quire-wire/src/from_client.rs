@@ -6,9 +6,9 @@ use super::frame::{
     put_headers, put_message_key, split_frame, take_headers, take_message_key,
 };
 use quire_command::{
-    Acks, BatchItems, Bookmarks, CLIENT_NAME_SIZE_MAX, CORRELATION_SIZE_MAX, Command, Extend, KEY_SIZE_MAX,
-    LinkAction, Logon, Maintain, Publish, PublishBatch, Query, Settle, SowDelete, Subject, Subscribe,
-    SubscriptionNumbers, Unsubscribe, put_batch_item,
+    Acks, BatchItems, BegunMessages, CLIENT_NAME_SIZE_MAX, CORRELATION_SIZE_MAX, Command, Extend,
+    KEY_SIZE_MAX, LinkAction, Logon, Maintain, Publish, PublishBatch, Query, Settle, SowDelete, Subject,
+    Subscribe, SubscriptionNumbers, Unsubscribe, put_batch_item,
 };
 use quire_types::{Delay, Headers, TOPIC_SIZE_MAX, Timestamp};
 
@@ -75,12 +75,16 @@ fn decode_rare(frame: RawFrame<'_>) -> Result<Command<'_>, WireError> {
         LOGON => Logon::from_body(frame.body).map(Command::Logon),
         SUBSCRIBE => Subscribe::from_body(frame.body).map(Command::Subscribe),
         UNSUBSCRIBE => {
-            let CommandFields { command, acks, subscription, begun, .. } =
+            let CommandFields { command, acks, subscription, begun, begun_queues, .. } =
                 CommandFields::decode("unsubscribe", frame.body)?;
             let subscription =
                 subscription.ok_or(WireError::Malformed { frame: "unsubscribe", field: "subscription" })?;
             let bad = WireError::Malformed { frame: "unsubscribe", field: "begun" };
-            let begun = begun.map(|bytes| Bookmarks::from_bytes(bytes).ok_or(bad)).transpose()?;
+            let begun = match (begun, begun_queues) {
+                (None, None) => None,
+                (None, Some(_)) => return Err(bad),
+                (Some(bookmarks), queues) => Some(BegunMessages::from_bytes(bookmarks, queues).ok_or(bad)?),
+            };
             Ok(Command::Unsubscribe(Unsubscribe { command, acks, subscription, begun }))
         }
         FLUSH => {
@@ -131,7 +135,8 @@ impl Encode for Command<'_> {
                     put_command(out, *command, *acks);
                     put_field(out, 3, &subscription.to_le_bytes());
                     if let Some(begun) = begun {
-                        put_field(out, 128, begun.as_bytes());
+                        put_field(out, 128, begun.bookmarks());
+                        begun.queues().into_iter().for_each(|queues| put_field(out, 129, queues));
                     }
                 });
             }
@@ -457,6 +462,7 @@ struct CommandFields<'a> {
     subscription: Option<u32>,
     subscriptions: Option<&'a [u8]>,
     begun: Option<&'a [u8]>,
+    begun_queues: Option<&'a [u8]>,
 }
 
 impl<'a> CommandFields<'a> {
@@ -469,6 +475,7 @@ impl<'a> CommandFields<'a> {
             subscription: None,
             subscriptions: None,
             begun: None,
+            begun_queues: None,
         };
         while let Some((tag, value)) = fields.next()? {
             match (tag, frame) {
@@ -480,6 +487,7 @@ impl<'a> CommandFields<'a> {
                 (3, "unsubscribe") => command.subscription = Some(fields.u32(value, "subscription")?),
                 (3, "pause" | "resume") => command.subscriptions = Some(value),
                 (128, "unsubscribe") => command.begun = Some(value),
+                (129, "unsubscribe") => command.begun_queues = Some(value),
                 (tag, _) => fields.unknown(tag)?,
             }
         }

@@ -92,8 +92,10 @@ impl<'a> Decode<'a> for Reply<'a> {
                     _ => return Err(body.bad("reason")),
                 };
                 let (publisher, sequence) = (body.u64("bookmark")?, body.u64("bookmark")?);
-                body.end()?;
-                Ok(Reply::LeaseLost { subscription, reason, publisher, sequence })
+                let bad = body.bad("queue");
+                let queue = std::str::from_utf8(body.rest()).map_err(|_| bad)?;
+                let queue = (!queue.is_empty()).then_some(queue);
+                Ok(Reply::LeaseLost { subscription, reason, publisher, sequence, queue })
             }
             RESUME_POSITION => {
                 let mut body = Body::new("resume_position", frame.body);
@@ -141,12 +143,13 @@ impl Encode for Reply<'_> {
                 })
             }
             Reply::Stats { command, json } => put_answer(out, STATS, command, json),
-            Reply::LeaseLost { subscription, reason, publisher, sequence } => {
+            Reply::LeaseLost { subscription, reason, publisher, sequence, queue } => {
                 put_frame(out, LEASE_LOST, |out| {
                     out.extend_from_slice(&subscription.to_le_bytes());
                     out.extend_from_slice(&[reason as u8, 0, 0, 0]);
                     out.extend_from_slice(&publisher.to_le_bytes());
                     out.extend_from_slice(&sequence.to_le_bytes());
+                    out.extend_from_slice(queue.unwrap_or_default().as_bytes());
                 });
             }
             Reply::ResumePosition { publisher, sequence, subscriptions } => {

@@ -158,7 +158,16 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
                 command: 1,
                 acks: Acks::PROCESSED,
                 subscription: 2,
-                begun: Some(bookmarks),
+                begun: BegunMessages::from_bytes(bookmarks.as_bytes(), None),
+            }),
+        ),
+        (
+            "unsubscribe.begun_queues",
+            Command::Unsubscribe(Unsubscribe {
+                command: 1,
+                acks: Acks::PROCESSED,
+                subscription: 2,
+                begun: BegunMessages::from_bytes(bookmarks.as_bytes(), Some(b"\x01\0\0\0\x04\0jobs")),
             }),
         ),
         ("flush", Command::Flush { command: 1, acks: Acks::PERSISTED }),
@@ -440,7 +449,13 @@ fn server_frames() -> Vec<(&'static str, Reply<'static>)> {
         ("stats", Reply::Stats { command: 1, json: "{}" }),
         (
             "lease_lost.expired",
-            Reply::LeaseLost { subscription: 1, reason: LeaseEnd::Expired, publisher: 2, sequence: 3 },
+            Reply::LeaseLost {
+                subscription: 1,
+                reason: LeaseEnd::Expired,
+                publisher: 2,
+                sequence: 3,
+                queue: None,
+            },
         ),
         (
             "lease_lost.settled",
@@ -449,11 +464,28 @@ fn server_frames() -> Vec<(&'static str, Reply<'static>)> {
                 reason: LeaseEnd::SettledByAnother,
                 publisher: 2,
                 sequence: 3,
+                queue: None,
             },
         ),
         (
             "lease_lost.message_expired",
-            Reply::LeaseLost { subscription: 1, reason: LeaseEnd::MessageExpired, publisher: 2, sequence: 3 },
+            Reply::LeaseLost {
+                subscription: 1,
+                reason: LeaseEnd::MessageExpired,
+                publisher: 2,
+                sequence: 3,
+                queue: None,
+            },
+        ),
+        (
+            "lease_lost.of_named_queue",
+            Reply::LeaseLost {
+                subscription: 1,
+                reason: LeaseEnd::Expired,
+                publisher: 2,
+                sequence: 3,
+                queue: Some("jobs"),
+            },
         ),
         (
             "resume_position",

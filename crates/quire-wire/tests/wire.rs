@@ -181,11 +181,19 @@ proptest! {
         }
         client_round_trip(&Command::Extend(Extend { period_ms, command, acks, queue, bookmarks: list }));
         let (command, subscription) = (command.max(1), 4);
-        for begun in [None, Some(list)] {
+        let mut queues = Vec::new();
+        put_begun_queue(&mut queues, 0, "none");
+        put_begun_queue(&mut queues, list.count() as u32, queue);
+        let begun = [None, Some(&queues[..])].map(|queues| BegunMessages::from_bytes(&bytes, queues));
+        prop_assert!(begun[1].unwrap().iter().all(|(of, _)| of == Some(queue)));
+        for begun in [None].into_iter().chain(begun) {
             client_round_trip(&Command::Unsubscribe(Unsubscribe { command, acks, subscription, begun }));
         }
         for reason in [LeaseEnd::Expired, LeaseEnd::SettledByAnother, LeaseEnd::MessageExpired] {
-            server_round_trip(&Reply::LeaseLost { subscription: command, reason, publisher: period_ms, sequence: 7 });
+            let (publisher, sequence) = (period_ms, 7);
+            for queue in [None, (!queue.is_empty()).then_some(queue)] {
+                server_round_trip(&Reply::LeaseLost { subscription: command, reason, publisher, sequence, queue });
+            }
         }
         let subscriptions = SubscriptionNumbers::from_bytes(&[1, 0, 0, 0, 7, 1, 0, 0]).unwrap();
         server_round_trip(&Reply::ResumePosition { publisher: period_ms, sequence: 7, subscriptions });
@@ -292,7 +300,7 @@ proptest! {
             16 => Reply::PublishFailed { sequence: 9, code: Code::BadTopic, scope: FailureScope::One, reason: "r" }.encode(&mut bytes),
             17 => Reply::Error { code: Code::Internal, reason: "r" }.encode(&mut bytes),
             18 => Reply::SubscriptionEnded { subscription: 4, code: Code::Ok, reason: "r" }.encode(&mut bytes),
-            19 => Reply::LeaseLost { subscription: 4, reason: LeaseEnd::Expired, publisher: 8, sequence: 9 }.encode(&mut bytes),
+            19 => Reply::LeaseLost { subscription: 4, reason: LeaseEnd::Expired, publisher: 8, sequence: 9, queue: None }.encode(&mut bytes),
             20 => Reply::ResumePosition { publisher: 8, sequence: 9, subscriptions }.encode(&mut bytes),
             21 => Reply::JournalFile { command: 3, json: "{}" }.encode(&mut bytes),
             23 => Message { headers: trace(), ..QUEUED }.encode(&mut bytes),
@@ -425,8 +433,8 @@ fn the_frames_of_queues_have_the_documented_layout() {
     let queued = [&[255; 8][..], &[2, 0, 0, 0, 1, 0, 0, 0], &fixed(9), &[4, 0], b"jobs"].concat();
     assert_eq!(bytes, [&[70, 0, 0, 0, 68][..], &head, &queued, b"work", b"c", b"{}"].concat());
     bytes.clear();
-    Reply::LeaseLost { subscription: 1, reason: LeaseEnd::SettledByAnother, publisher: 3, sequence: 4 }
-        .encode(&mut bytes);
+    let reason = LeaseEnd::SettledByAnother;
+    Reply::LeaseLost { subscription: 1, reason, publisher: 3, sequence: 4, queue: None }.encode(&mut bytes);
     assert_eq!(bytes, [&[25, 0, 0, 0, 73][..], &[1, 0, 0, 0, 2, 0, 0, 0], &fixed(3), &fixed(4)].concat());
     bytes.clear();
     let subscriptions = SubscriptionNumbers::from_bytes(&[1, 0, 0, 0]).unwrap();

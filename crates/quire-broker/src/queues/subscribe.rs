@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use quire_journal::Timestamp;
+use quire_journal::{Bookmark, Timestamp};
 
 use super::QueueService;
 use super::deliver::Pending;
@@ -10,7 +10,7 @@ use super::filters::Answers;
 use crate::context::Context;
 use crate::session::SessionId;
 use crate::subscription::SubscriptionId;
-use quire_command::{Bookmarks, LeaseEnd, Reply};
+use quire_command::{BegunMessages, LeaseEnd, Reply};
 use quire_expression::filter::Filter;
 use quire_expression::topic::TopicSelector;
 use quire_queue::{
@@ -22,7 +22,9 @@ use quire_queue::{
 pub(crate) struct QueueSubscription {
     /// The engine's number for it.
     pub(super) id: queue::SubscriptionId,
-    /// Its topic is a pattern: each message names the queue that it comes from.
+    /// Each message and each lost lease names its queue: the topic is a pattern, or the
+    /// subscription was replaced while it held messages, so that they may come from another queue
+    /// than its topic names.
     pub(super) is_named: bool,
     /// Delivered by the engine, not sent yet.
     pub(super) pending: VecDeque<Pending>,
@@ -96,6 +98,7 @@ impl QueueService {
                 .collect(),
         };
         let filters = spec.queues.iter().filter_map(|(_, filter)| *filter).collect();
+        let is_named = is_named || kept.as_ref().is_some_and(|queued| self.holds_any(queued));
         let result = match &kept {
             Some(queued) => self.engine.replace(queued.id, &spec).map(|()| queued.id),
             None => self.engine.subscribe(&spec),
@@ -110,8 +113,6 @@ impl QueueService {
                     None => VecDeque::new(),
                 };
                 self.engine.hold(id, self.paused.contains(&session));
-                // Messages that wait to be sent may come from another queue than the client expects.
-                let is_named = is_named || !pending.is_empty();
                 Ok(QueueSubscription { id, is_named, pending, filters })
             }
             Err(error) => {
@@ -131,8 +132,7 @@ impl QueueService {
         session: SessionId,
         mut queued: QueueSubscription,
     ) -> Option<QueueSubscription> {
-        let is_empty = self.engine.backlog(queued.id).is_none_or(|(_, outstanding)| outstanding == 0);
-        if is_empty && queued.pending.is_empty() {
+        if !self.holds_any(&queued) {
             self.leave(cx, queued);
             return None;
         }
@@ -143,6 +143,12 @@ impl QueueService {
         // Only a specification that names queues can be refused.
         let _ = self.engine.replace(queued.id, &spec);
         Some(queued)
+    }
+
+    /// Whether messages are leased to the subscription, or wait to be sent to it.
+    fn holds_any(&self, queued: &QueueSubscription) -> bool {
+        !queued.pending.is_empty()
+            || self.engine.backlog(queued.id).is_some_and(|(_, outstanding)| outstanding > 0)
     }
 
     /// From now on the engine's deliveries for the subscription go to its connection. Gives the granted backlog.
@@ -165,15 +171,19 @@ impl QueueService {
     }
 
     /// Releases the messages of a subscription that is about to end, except those that its consumer has begun.
-    pub(crate) fn release(&mut self, cx: &mut Context, id: SubscriptionId, begun: Bookmarks<'_>) {
+    pub(crate) fn release(&mut self, cx: &mut Context, id: SubscriptionId, begun: BegunMessages<'_>) {
         let now = self.time(cx.now);
         let Some(engine_id) = self.served(cx, id).map(|queued| queued.id) else { return };
-        let begun: BTreeSet<(u64, u64)> = begun.iter().collect();
-        let QueueService { engine, outstanding, .. } = self;
+        let begun: BTreeSet<_> = begun.iter().collect();
+        let QueueService { engine, outstanding, all, .. } = self;
         engine.release(engine_id, now, |queue, position| {
             // A message without a bookmark was never sent.
             let bookmark = outstanding[queue.get() as usize].bookmark(position);
-            bookmark.is_some_and(|bookmark| begun.contains(&(bookmark.publisher.get(), bookmark.sequence)))
+            let name = &*all[queue.get() as usize].name;
+            bookmark.is_some_and(|Bookmark { publisher, sequence }| {
+                let named = |queue| begun.contains(&(queue, (publisher.get(), sequence)));
+                named(Some(name)) || named(None)
+            })
         });
     }
 
@@ -227,7 +237,9 @@ impl QueueService {
             };
             let (session, subscription) = (subscription.session, subscription.number);
             let (publisher, sequence) = (bookmark.publisher.get(), bookmark.sequence);
-            cx.put(session, &Reply::LeaseLost { subscription, reason, publisher, sequence });
+            let is_named = self.served.get(id).is_some_and(|queued| queued.is_named);
+            let queue = is_named.then_some(&*self.all[lost.queue.get() as usize].name);
+            cx.put(session, &Reply::LeaseLost { subscription, reason, publisher, sequence, queue });
         }
     }
 }

@@ -30,7 +30,7 @@ pub enum Said {
     Row(RowMessage),
     Stats { command: u32, json: String },
     JournalFile { command: u32, json: String },
-    LeaseLost { subscription: u32, reason: LeaseEnd, bookmark: (u64, u64) },
+    LeaseLost { subscription: u32, reason: LeaseEnd, bookmark: (u64, u64), queue: Option<String> },
     Place { bookmark: (u64, u64), subscriptions: Vec<u32> },
     Closed,
 }
@@ -420,8 +420,9 @@ impl Client {
                 },
                 Reply::Stats { command, json } => Said::Stats { command, json: json.to_owned() },
                 Reply::JournalFile { command, json } => Said::JournalFile { command, json: json.to_owned() },
-                Reply::LeaseLost { subscription, reason, publisher, sequence } => {
-                    Said::LeaseLost { subscription, reason, bookmark: (publisher, sequence) }
+                Reply::LeaseLost { subscription, reason, publisher, sequence, queue } => {
+                    let (bookmark, queue) = ((publisher, sequence), queue.map(str::to_owned));
+                    Said::LeaseLost { subscription, reason, bookmark, queue }
                 }
                 Reply::ResumePosition { publisher, sequence, subscriptions } => {
                     let subscriptions = subscriptions.iter().collect();

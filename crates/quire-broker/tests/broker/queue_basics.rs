@@ -163,7 +163,9 @@ fn rule_6_a_lease_that_runs_out_is_delivered_to_another_and_its_holder_is_told()
     pair.pass(Duration::from_millis(1));
     let again = pair.take_queued(3);
     assert_eq!((data(&again), again[0].deliveries), (vec!["a"], 2));
-    let lost = Said::LeaseLost { subscription: 1, reason: LeaseEnd::Expired, bookmark: held[0].bookmark };
+    let (reason, bookmark) = (LeaseEnd::Expired, held[0].bookmark);
+    // The subscription was replaced while it held the message.
+    let lost = Said::LeaseLost { subscription: 1, reason, bookmark, queue: Some("jobs".into()) };
     assert_eq!(pair.take(2), [lost]);
     assert_eq!(pair.figure("jobs", "expired_leases"), 1);
 }

@@ -232,7 +232,7 @@ fn a_subscription_that_is_replaced_by_another_kind_keeps_its_leases() {
         assert_eq!(pair.take(2).iter().any(is_news), is_plain);
         let mut begun = Vec::new();
         put_bookmark(&mut begun, held[2].bookmark.0, held[2].bookmark.1);
-        let begun = Bookmarks::from_bytes(&begun);
+        let begun = BegunMessages::from_bytes(&begun, None);
         let unsubscribe = Unsubscribe { command: 9, acks: Acks::default(), subscription: 1, begun };
         pair.send(2, &Command::Unsubscribe(unsubscribe));
         pair.turn();

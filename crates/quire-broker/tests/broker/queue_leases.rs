@@ -283,3 +283,59 @@ fn a_clean_stop_leaves_nothing_out() {
     });
     assert_eq!(kinds, [Delivered, Left]);
 }
+
+/// Two queues over one topic, with leases of a second, and a consumer 2 of both that has a message
+/// of each: `a` first.
+fn copies() -> (Pair, Vec<FromQueue>) {
+    let settings = |name: &str| QueueSettings {
+        underlying_topic: Some("jobs".into()),
+        lease_period_ns: Some(1_000_000_000),
+        ..queue(name)
+    };
+    let mut pair = with_queues([settings("a"), settings("b")]);
+    pair.client(1, "publisher");
+    pair.client(2, "worker");
+    pair.subscribe(2, &consume(1, "^[ab]$", 10));
+    pair.publish(1, 1, "jobs", "1");
+    pair.turn();
+    let mut copies = pair.take_queued(2);
+    copies.sort_by(|one, other| one.queue.cmp(&other.queue));
+    assert_eq!(copies.len(), 2);
+    assert_eq!(copies[0].bookmark, copies[1].bookmark);
+    (pair, copies)
+}
+
+#[test]
+fn a_lost_lease_names_its_queue_when_the_messages_of_the_subscription_do() {
+    let (mut pair, copies) = copies();
+    let (reason, bookmark) = (LeaseEnd::SettledByAnother, copies[0].bookmark);
+    let lost = |queue: &str| Said::LeaseLost { subscription: 1, reason, bookmark, queue: Some(queue.into()) };
+    pair.client(4, "other");
+    pair.settle(4, "a", Verdict::Acknowledge, &copies[..1]);
+    assert_eq!(pair.take(2), [lost("a")]);
+    // From now on it names one queue, and still holds a message of another one.
+    pair.subscribe(2, &Subscribe { options: SubscribeOptions::REPLACE, ..consume(1, "a", 10) });
+    pair.turn();
+    pair.take(2);
+    pair.settle(4, "b", Verdict::Acknowledge, &copies[1..]);
+    assert_eq!(pair.take(2), [lost("b")]);
+}
+
+#[test]
+fn a_message_has_begun_only_in_the_queues_that_the_client_names() {
+    for (named, counts) in [(Some("a"), [2, 1]), (None, [2, 2])] {
+        let (mut pair, copies) = copies();
+        let (bytes, mut queues) = (bookmarks(&copies[..1]), Vec::new());
+        put_begun_queue(&mut queues, 1, "a");
+        let begun = BegunMessages::from_bytes(&bytes, named.map(|_| &queues[..]));
+        let unsubscribe = Unsubscribe { command: 9, acks: Acks::PROCESSED, subscription: 1, begun };
+        pair.send(2, &Command::Unsubscribe(unsubscribe));
+        pair.turn();
+        pair.take(2);
+        pair.subscribe(2, &consume(2, "^[ab]$", 10));
+        pair.turn();
+        let mut again = pair.take_queued(2);
+        again.sort_by(|one, other| one.queue.cmp(&other.queue));
+        assert_eq!([again[0].deliveries, again[1].deliveries], counts, "{named:?}");
+    }
+}

@@ -69,8 +69,8 @@ fn rule_9_max_deliveries_is_the_most_there_can_be() {
     let again = pair.take_queued(2);
     assert_eq!(again[0].deliveries, 2);
     pair.pass(Duration::from_secs(1));
-    let lost =
-        Said::LeaseLost { subscription: 1, reason: LeaseEnd::MessageExpired, bookmark: again[0].bookmark };
+    let (reason, bookmark) = (LeaseEnd::MessageExpired, again[0].bookmark);
+    let lost = Said::LeaseLost { subscription: 1, reason, bookmark, queue: None };
     assert_eq!(pair.take(2), [lost]);
     assert_eq!(reasons(&pair.take_data(3)), ["max_deliveries"]);
 }
@@ -132,7 +132,7 @@ fn a_queue_logs_one_line_a_minute_about_its_dead_letters_and_then_how_many_more_
 /// Ends the subscription 1 of the worker 2, of which it has begun these messages.
 fn unsubscribe(pair: &mut Pair, begun: &[FromQueue]) {
     let bytes = bookmarks(begun);
-    let begun = Bookmarks::from_bytes(&bytes);
+    let begun = BegunMessages::from_bytes(&bytes, None);
     let unsubscribe = Unsubscribe { command: 9, acks: Acks::PROCESSED, subscription: 1, begun };
     pair.send(2, &Command::Unsubscribe(unsubscribe));
     pair.turn();
@@ -346,7 +346,8 @@ fn the_holder_is_told_of_an_acknowledgement_by_another_connection_that_waits_unt
         pair.settle_as(4, "jobs", Verdict::Acknowledge, &held, 9, acks);
         pair.turn();
         let (reason, bookmark) = (LeaseEnd::SettledByAnother, held[0].bookmark);
-        assert_eq!(pair.take(2), [Said::LeaseLost { subscription: 1, reason, bookmark }], "{acks:?}");
+        let lost = Said::LeaseLost { subscription: 1, reason, bookmark, queue: None };
+        assert_eq!(pair.take(2), [lost], "{acks:?}");
     }
 }
 
@@ -371,6 +372,7 @@ fn a_late_acknowledgement_removes_the_message_unless_leasing_is_strict() {
             subscription: 1,
             reason: LeaseEnd::SettledByAnother,
             bookmark: held[0].bookmark,
+            queue: None,
         };
         let told = if is_gone { vec![lost] } else { Vec::new() };
         assert_eq!(pair.take(4), told);
@@ -544,7 +546,10 @@ fn a_lost_lease_is_told_before_the_message_comes_again() {
     let bookmark = pair.take_bookmarks(2)[0];
     pair.pass(Duration::from_secs(1));
     let said = pair.take(2);
-    assert_eq!(said[0], Said::LeaseLost { subscription: 1, reason: LeaseEnd::Expired, bookmark });
+    assert_eq!(
+        said[0],
+        Said::LeaseLost { subscription: 1, reason: LeaseEnd::Expired, bookmark, queue: None }
+    );
     assert!(matches!(&said[1], Said::Queued(message) if message.deliveries == 2), "{said:?}");
 }
 

@@ -35,7 +35,13 @@ fn frame(which: u8, number: u32, text: &str) -> Vec<u8> {
             data: text.as_bytes(),
         }),
         6 => Reply::Stats { command: number, json: text },
-        7 => Reply::LeaseLost { subscription: number, reason: LeaseEnd::Expired, publisher: 5, sequence },
+        7 => Reply::LeaseLost {
+            subscription: number,
+            reason: LeaseEnd::Expired,
+            publisher: 5,
+            sequence,
+            queue: None,
+        },
         8 => Reply::ResumePosition {
             publisher: 5,
             sequence,

@@ -311,3 +311,74 @@ fn a_lease_in_what_was_not_read_has_run_since_reading_stopped() {
     let fresh = worker.deliver(2);
     assert!(worker.begin(&fresh));
 }
+
+/// Two queues have the same topic, and one subscription gets the copy of a message from each.
+fn copies(worker: &mut Worker) -> [Message; 2] {
+    ["q-a", "q-b"].map(|queue| worker.deliver_from(queue, 1, 1).unwrap())
+}
+
+#[test]
+fn copies_of_a_message_from_two_queues_have_a_lease_each() {
+    let mut worker = worker(Renewal::UntilBegun);
+    let copies = copies(&mut worker);
+    worker.pass(part(34));
+    let mut said = worker.said();
+    said.sort();
+    assert_eq!(said, ["extend q-a 0 [(5, 1)]", "extend q-b 0 [(5, 1)]"]);
+    worker.grant();
+    assert!(worker.begin(&copies[0]));
+    worker.acknowledge(&copies[0]);
+    worker.core.flush().unwrap();
+    worker.said();
+    worker.pass(part(34));
+    assert_eq!(worker.said(), ["extend q-b 0 [(5, 1)]"], "only the other one was acknowledged");
+    worker.grant();
+    assert!(worker.begin(&copies[1]));
+    let lease = copies[1].lease().unwrap().clone();
+    assert!(worker.core.extend(&[lease], None, worker.now).unwrap());
+    assert_eq!(worker.said(), ["extend q-b 0 [(5, 1)]"]);
+}
+
+#[test]
+fn a_lost_lease_of_one_queue_leaves_that_of_another_queue_as_it_is() {
+    let mut worker = worker(Renewal::UntilBegun);
+    let copies = copies(&mut worker);
+    worker.lapse_in("q-a", 1);
+    assert!(copies[0].lease().unwrap().is_lost(worker.now));
+    assert!(!copies[1].lease().unwrap().is_lost(worker.now) && worker.begin(&copies[1]));
+    worker.core.handle_disconnected(worker.now);
+    assert!(copies[1].lease().unwrap().is_lost(worker.now));
+}
+
+#[test]
+fn a_handler_does_not_continue_with_a_delivery_of_another_queue() {
+    let mut worker = worker(Renewal::WhileHandled);
+    let first = worker.deliver_from("q-a", 1, 1).unwrap();
+    assert!(worker.begin(&first));
+    worker.lapse_in("q-a", 1);
+    assert!(worker.deliver_from("q-b", 1, 1).is_some(), "the program has not seen it");
+    assert!(first.lease().unwrap().is_lost(worker.now));
+    assert!(worker.deliver_from("q-a", 1, 2).is_none());
+    assert!(!first.lease().unwrap().is_lost(worker.now));
+}
+
+#[test]
+fn the_command_that_ends_a_subscription_names_the_queues_of_what_has_begun() {
+    let mut worker = worker(Renewal::UntilBegun);
+    let copies = copies(&mut worker);
+    assert!(worker.begin(&copies[0]));
+    worker.core.unsubscribe(worker.number).unwrap();
+    assert_eq!(worker.said(), ["Unsubscribe begun [q-a (5, 1)]"]);
+}
+
+#[test]
+fn a_message_that_comes_after_the_end_of_its_subscription_is_not_given_back() {
+    let mut worker = worker(Renewal::UntilBegun);
+    worker.core.unsubscribe(worker.number).unwrap();
+    worker.said();
+    // The server released it with the subscription, and may have delivered it to another one of
+    // this client.
+    assert!(worker.deliver_from("q-a", 1, 1).is_none());
+    worker.pass(LEASE);
+    assert!(worker.said().is_empty());
+}

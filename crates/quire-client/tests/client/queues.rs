@@ -63,7 +63,7 @@ impl Worker {
     }
 
     /// The server takes the subscription, and grants this backlog.
-    fn enter(&mut self, command: CommandId, granted: u32) {
+    pub fn enter(&mut self, command: CommandId, granted: u32) {
         let CommandId(command) = command;
         let (kind, subscription) = (AckKind::Processed, self.number);
         let ack = Ack { kind, code: Code::Ok, command, subscription, detail: granted, reason: "" };
@@ -102,7 +102,21 @@ impl Worker {
     /// The server ends the lease of a message.
     pub fn lapse(&mut self, sequence: u64) {
         let (subscription, reason) = (self.number, LeaseEnd::Expired);
-        self.hear(&Reply::LeaseLost { subscription, reason, publisher: 5, sequence });
+        self.hear(&Reply::LeaseLost { subscription, reason, publisher: 5, sequence, queue: None });
+    }
+
+    /// As [`Worker::deliver_again`], with the name of the queue.
+    pub fn deliver_from(&mut self, queue: &str, sequence: u64, deliveries: u32) -> Option<Message> {
+        let (lease_ms, queue) = (LEASE.as_millis() as u64, Some(queue.as_bytes()));
+        let queued = Queued { lease_ms, deliveries, cancels: 1, position: 9, queue };
+        self.hear(&Reply::Message(message(self.number, sequence, queued)));
+        self.messages().pop()
+    }
+
+    /// The server ends the lease of a message of a queue that it names.
+    pub fn lapse_in(&mut self, queue: &str, sequence: u64) {
+        let (subscription, reason, queue) = (self.number, LeaseEnd::Expired, Some(queue));
+        self.hear(&Reply::LeaseLost { subscription, reason, publisher: 5, sequence, queue });
     }
 
     /// The server answers the last commands about leases.
@@ -140,6 +154,11 @@ impl Worker {
     fn persisted(&mut self, flush: usize) {
         let (CommandId(command), kind) = (self.flushes[flush], AckKind::Persisted);
         self.hear(&Reply::Ack(Ack { kind, code: Code::Ok, command, subscription: 0, detail: 0, reason: "" }));
+    }
+
+    /// The server answers all flushes.
+    pub fn persist_all(&mut self) {
+        (0..self.flushes.len()).for_each(|flush| self.persisted(flush));
     }
 
     /// The server cannot make durable what the client settled before a flush, counted from 0.
@@ -183,7 +202,10 @@ impl Worker {
                     format!("extend {queue} {period_ms} {:?}", bookmarks.iter().collect::<Vec<_>>())
                 }
                 Command::Unsubscribe(Unsubscribe { begun: Some(begun), .. }) => {
-                    format!("Unsubscribe begun {:?}", begun.iter().collect::<Vec<_>>())
+                    let named = begun
+                        .iter()
+                        .map(|(queue, bookmark)| format!("{} {bookmark:?}", queue.unwrap_or("?")));
+                    format!("Unsubscribe begun [{}]", named.collect::<Vec<_>>().join(", "))
                 }
                 other => format!("{other:?}"),
             });
@@ -350,7 +372,7 @@ fn what_is_said_after_the_lease_was_lost_is_sent_but_not_a_cancel() {
         let lease = message.lease().unwrap().clone();
         assert!(!lease.is_lost(worker.now));
         let (subscription, reason) = (worker.number, LeaseEnd::Expired);
-        worker.hear(&Reply::LeaseLost { subscription, reason, publisher: 5, sequence: 1 });
+        worker.hear(&Reply::LeaseLost { subscription, reason, publisher: 5, sequence: 1, queue: None });
         assert!(lease.is_lost(worker.now));
         assert_eq!(worker.core.settle(&lease, verdict, worker.now).unwrap(), !said.is_empty());
         assert_eq!(worker.said(), said);
@@ -366,10 +388,10 @@ fn a_late_acknowledgement_leaves_the_next_lease_on_the_message_as_it_is() {
     let mut worker = Worker::new(batching(80), 10);
     let first = worker.deliver(1);
     let (subscription, reason) = (worker.number, LeaseEnd::Expired);
-    worker.hear(&Reply::LeaseLost { subscription, reason, publisher: 5, sequence: 1 });
+    worker.hear(&Reply::LeaseLost { subscription, reason, publisher: 5, sequence: 1, queue: None });
     let second = worker.deliver(1);
     worker.acknowledge(&first);
-    worker.hear(&Reply::LeaseLost { subscription, reason, publisher: 5, sequence: 1 });
+    worker.hear(&Reply::LeaseLost { subscription, reason, publisher: 5, sequence: 1, queue: None });
     assert!(second.lease().unwrap().is_lost(worker.now));
 }
 
@@ -476,7 +498,7 @@ fn what_the_program_has_not_begun_is_released_with_the_subscription_or_the_clien
         worker.said();
         end(&mut worker);
         let said = worker.said();
-        assert_eq!((said.len(), &*said[0]), (frame_count, "Unsubscribe begun [(5, 2)]"), "{said:?}");
+        assert_eq!((said.len(), &*said[0]), (frame_count, "Unsubscribe begun [jobs (5, 2)]"), "{said:?}");
         assert!(!worker.begin(&messages[0]) && !worker.begin(&messages[3]), "the program must not see them");
         assert!(leases.iter().all(|lease| lease.is_lost(worker.now) || lease.verdict().is_some()));
         let told = worker.core.settle(&leases[0], Verdict::Acknowledge, worker.now);
