@@ -83,6 +83,7 @@ impl Connection {
             }
         };
         run.end(core);
+        core.give_back_retired();
         core.leases.report(now, &mut core.events);
         self.inbox = inbox;
         result

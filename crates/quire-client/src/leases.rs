@@ -73,6 +73,10 @@ pub(super) struct Leases {
     /// Verdicts that wait.
     waiting: Vec<Waiting>,
     waiting_count: u64,
+    /// The messages in `returns`.
+    returning: Index,
+    /// Messages of retired subscriptions that are still to be released.
+    retired: ByQueue,
     /// When those that wait are sent at the latest.
     due: Option<Instant>,
     /// Whether they are sent with the next bytes.
@@ -176,14 +180,16 @@ impl Leases {
         }
     }
 
-    /// Makes the lease of a message that came from a queue, at `arrived`. The message names the queue, or all messages of the subscription
-    /// come from `queue`. `Err`: the program must not see the message, because it has dealt with another copy.
+    /// Makes the lease of a message that came from a queue, at `arrived`. The message names the
+    /// queue, or all messages of the subscription come from `queue`. A retired subscription gives
+    /// it back. `Err`: the program must not see the message, because of that, or because it has
+    /// dealt with another copy.
     pub fn received(
         &mut self,
         arrived: Instant,
         message: &Message<'_>,
         queued: &Queued<'_>,
-        renewal: Renewal,
+        (renewal, is_retired): (Renewal, bool),
         queue: impl FnOnce() -> Option<Arc<str>>,
     ) -> Result<Option<Arc<Lease>>, Unwanted> {
         let queue = match queued.queue {
@@ -229,6 +235,8 @@ impl Leases {
     }
 
     /// The server has ended a subscription, and with it its leases.
+            returning: Index::default(),
+            retired: ByQueue::default(),
     pub fn ended(&mut self, subscription: u32) {
         let ended: Vec<_> = self.held.extract_if(|key, _| key.subscription == subscription).collect();
         for (_, lease) in ended {
@@ -273,6 +281,11 @@ impl Leases {
 
     /// Whether the client holds messages of the subscription.
     pub fn has_any(&self, subscription: u32) -> bool {
+            if is_retired {
+                lease.give_back();
+                self.retired.put(&lease);
+                return Err(Unwanted);
+            }
         self.held.keys().any(|key| key.subscription == subscription)
     }
 
@@ -491,6 +504,13 @@ impl Leases {
         }
         if lease.deliveries() < 2 && !self.has_late {
             return false;
+    /// Gives back the messages that came to retired subscriptions. Gives the frames; `command`
+    /// numbers them.
+    pub fn give_back_retired(&mut self, command: impl FnMut() -> u32) -> Vec<u8> {
+        let returned = std::mem::take(&mut self.retired);
+        self.put_returns(returned, Verdict::Release, "", command)
+    }
+
         }
         let is_given = |given: &Waiting| !given.verdict.gives_back() && is_it(&given.queue, &given.bookmarks);
         if self.waiting.iter().any(is_given) {
@@ -654,7 +674,8 @@ impl Waiting {
     }
 }
 
-/// The program must not see a message, because it has dealt with another copy.
+/// The program must not see a message: it has dealt with another copy, or takes no more messages of
+/// the subscription.
 pub(super) struct Unwanted;
 
 /// Leases, grouped by their queues.

@@ -245,6 +245,13 @@ impl ClientCore {
         self.queue_frames(&frames);
     }
 
+    /// Gives back the messages that came to retired subscriptions.
+    pub(super) fn give_back_retired(&mut self) {
+        let ClientCore { leases, commands, .. } = self;
+        let frames = leases.give_back_retired(|| commands.unanswered().0);
+        self.queue_frames(&frames);
+    }
+
     /// Whether to ask now if the settled messages are durable.
     pub(super) fn wants_confirmation(&self) -> bool {
         self.is_up() && self.commands.wants_confirmation() && !matches!(self.state, State::Closed(_))

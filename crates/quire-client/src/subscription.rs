@@ -108,6 +108,11 @@ struct Entry {
     accepted: bool,
     /// The backlog that the queues gave it, by the server's last answer.
     granted: u32,
+    /// It had a backlog once. Messages of queues may be on their way to it, also after a
+    /// replacement.
+    is_of_queue: bool,
+    /// See [`Subscriptions::retire`].
+    is_retired: bool,
     /// See [`Subscriptions::is_bookmark_missing`].
     is_bookmark_missing: bool,
     /// The driver has no room for its messages, and the server keeps them back.
@@ -142,6 +147,8 @@ impl Subscriptions {
             generation: 0,
             accepted: false,
             granted: 0,
+            is_of_queue: false,
+            is_retired: false,
             is_bookmark_missing: false,
             is_held: false,
             together: None,
@@ -328,11 +335,15 @@ impl Subscriptions {
         custody.or_else(|| self.queries.contains_key(&number).then_some((Renewal::Never, false)))
     }
 
-    /// The program takes no more messages of the subscription.
+    /// The program takes no more messages of the subscription. Those that are still on their way go
+    /// back.
     pub fn retire(&mut self, number: u32) -> Result<SubscriptionSpec, Failure> {
-        let spec = &mut self.entry(number)?.spec;
-        spec.renewal = Renewal::Never;
-        Ok(SubscriptionSpec { max_backlog: Some(0), ..spec.clone() })
+        let entry = self.entry(number)?;
+        entry.is_retired = true;
+        entry.spec.renewal = Renewal::Never;
+        // A new connection enters it without a backlog.
+        entry.spec.max_backlog = Some(0);
+        Ok(entry.spec.clone())
     }
 
     /// The name of the queue that the messages of this subscription come from.
@@ -351,6 +362,7 @@ impl Subscriptions {
         let spec = entry.proposed.as_ref().unwrap_or(&entry.spec);
         if spec.bookmark.is_none() && entry.spec.bookmark.is_none() {
             entry.granted = detail;
+            entry.is_of_queue |= detail > 0;
             return None;
         }
         let is_missing = detail != 0;
@@ -375,7 +387,7 @@ impl Subscriptions {
 
     /// Whether messages of queues may be on their way to it.
     pub fn is_of_queue(&self, number: u32) -> bool {
-        self.entries.get(&number).is_some_and(|entry| entry.granted > 0)
+        self.entries.get(&number).is_some_and(|entry| entry.is_of_queue)
     }
 
     /// How many messages of queues it may have outstanding.

@@ -382,3 +382,35 @@ fn a_message_that_comes_after_the_end_of_its_subscription_is_not_given_back() {
     worker.pass(LEASE);
     assert!(worker.said().is_empty());
 }
+
+#[test]
+fn a_message_that_comes_to_a_dropped_subscription_goes_back_at_once() {
+    let mut worker = worker(Renewal::UntilBegun);
+    let held = worker.deliver(1);
+    assert!(worker.begin(&held));
+    let retired = worker.core.retire(worker.number).unwrap();
+    worker.said();
+    // The server had sent it before it received the replacement.
+    assert!(worker.deliver_again(2, 1).is_none());
+    assert_eq!(worker.said(), ["Release jobs [(5, 2)]"]);
+    assert!(!held.lease().unwrap().is_lost(worker.now), "the program has it");
+    // A delivery that waited for the journal of the server may still come.
+    worker.enter(retired, 0);
+    worker.acknowledge(&held);
+    worker.core.unsubscribe(worker.number).unwrap();
+    let said = worker.said();
+    assert_eq!(said.last().unwrap(), "Unsubscribe begun []", "it is released: {said:?}");
+}
+
+#[test]
+fn a_new_connection_enters_a_dropped_subscription_without_a_backlog() {
+    let mut worker = worker(Renewal::UntilBegun);
+    let held = worker.deliver(1);
+    assert!(worker.begin(&held));
+    worker.core.retire(worker.number).unwrap();
+    worker.core.handle_disconnected(worker.now);
+    worker.connect();
+    let said = worker.said();
+    let entries: Vec<_> = said.iter().filter(|said| said.starts_with("Subscribe")).collect();
+    assert!(entries.iter().all(|said| said.contains("max_backlog: Some(0)")), "{entries:?}");
+}
