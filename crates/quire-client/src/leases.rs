@@ -68,6 +68,9 @@ pub(super) struct Leases {
     /// Messages that are released by commands that the server has not answered.
     returns: VecDeque<Returned>,
     /// By subscription: deliveries that were lost before the program saw them, since they were last asked for.
+    /// Nothing is read, so that the answers to renewals are not seen. A renewal counts when it is
+    /// sent.
+    is_unread: bool,
     unseen: HashMap<u32, u64, FxBuildHasher>,
     losses: Losses,
     /// Verdicts that wait.
@@ -228,6 +231,7 @@ impl Leases {
             LeaseEnd::SettledByAnother => LossCause::Settled,
         };
         if let Some(lease) = self.held.remove(key)
+            is_unread: false,
             && self.lose(&lease, cause)
         {
             note_dropped(lease.subscription(), events);
@@ -326,6 +330,9 @@ impl Leases {
             self.due = Some(now + self.timeout);
         }
         let was_due = self.is_due;
+        self.returning = Index::default();
+        self.said_index = None;
+        self.is_unread = false;
         self.is_due |= self.waiting_count >= u64::from(self.batch_size.min(granted.max(1)));
         is_first || self.is_due != was_due
     }
@@ -431,6 +438,22 @@ impl Leases {
         if let Some(index) = self.renewals.iter().position(|asked| asked.command == command) {
             if let Some(Asked { at, leases, .. }) = self.renewals.remove(index)
                 && is_done
+    /// From now on nothing is read. The renewals under way count as confirmed, and so does each
+    /// that is sent meanwhile. The server grants them as long as it has the leases, and a lease
+    /// that it does not have is lost when its `lease_lost` is read.
+    pub fn unread(&mut self) {
+        if !std::mem::replace(&mut self.is_unread, true) {
+            for asked in &self.renewals {
+                asked.leases.iter().for_each(|lease| lease.confirm(asked.at));
+            }
+        }
+    }
+
+    /// Everything that had come was read.
+    pub fn emptied(&mut self) {
+        self.is_unread = false;
+    }
+
             {
                 leases.iter().for_each(|lease| lease.confirm(at));
             }
@@ -588,7 +611,12 @@ impl Leases {
                 let extend =
                     Extend { period_ms: 0, command, acks: Acks::PROCESSED, queue: &queue, bookmarks };
                 Command::Extend(extend).encode(&mut out);
-                leases.iter().for_each(|lease| lease.ask(now));
+                for lease in leases {
+                    match self.is_unread {
+                        true => lease.set_period(now, lease.period()),
+                        false => lease.ask(now),
+                    }
+                }
                 self.renewals.push_back(Asked { command, at: now, leases: leases.to_vec() });
             }
         }

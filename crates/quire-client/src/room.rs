@@ -19,11 +19,13 @@ impl ClientCore {
         self.subscriptions.companions(number)
     }
 
-    /// Nothing is read for now, for want of room: the silence is not the server's. Leases may run in what is not read, until
-    /// [`ClientCore::handle_emptied`].
+    /// Nothing is read for now, for want of room: the silence is not the server's. Until
+    /// [`ClientCore::handle_emptied`], leases may run in what is not read, and renewals of leases
+    /// count when they are sent.
     pub fn handle_unread(&mut self, now: Instant) {
         if let Some(connection) = &mut self.connection {
             connection.unread(now);
+            self.leases.unread();
         }
     }
 
@@ -31,6 +33,7 @@ impl ClientCore {
     pub fn handle_emptied(&mut self) {
         if let Some(connection) = &mut self.connection {
             connection.emptied();
+            self.leases.emptied();
         }
     }
 

@@ -414,3 +414,27 @@ fn a_new_connection_enters_a_dropped_subscription_without_a_backlog() {
     let entries: Vec<_> = said.iter().filter(|said| said.starts_with("Subscribe")).collect();
     assert!(entries.iter().all(|said| said.contains("max_backlog: Some(0)")), "{entries:?}");
 }
+
+#[test]
+fn a_lease_is_not_lost_while_the_answers_to_its_renewals_are_not_read() {
+    let mut worker = worker(Renewal::WhileHandled);
+    let messages = [worker.deliver(1), worker.deliver(2)];
+    assert!(worker.begin(&messages[0]));
+    worker.pass(part(34));
+    assert_eq!(worker.said().len(), 1);
+    for _ in 0..30 {
+        worker.core.handle_unread(worker.now);
+        worker.pass(part(34));
+        let said = worker.said();
+        assert!(said[0].starts_with("extend jobs 0 [(5, ") && said[0].len() > 24, "{said:?}");
+        assert!(!messages[0].lease().unwrap().is_lost(worker.now));
+    }
+    assert!(worker.begin(&messages[1]), "it did not go back");
+    worker.said();
+    worker.core.handle_emptied();
+    worker.pass(LEASE);
+    assert!(
+        messages.iter().all(|message| message.lease().unwrap().is_lost(worker.now)),
+        "no answer was read"
+    );
+}
