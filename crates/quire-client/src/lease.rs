@@ -266,6 +266,11 @@ impl Lease {
         matches!(self.state(), HELD | HANDLED)
     }
 
+    /// Whether a handler still runs on the message, which the client no longer holds.
+    pub(super) fn is_outrun(&self) -> bool {
+        self.state() == OUTRUN
+    }
+
     /// Gives the message back, unless the program has begun it. Whether it did.
     pub(super) fn give_back(&self) -> bool {
         self.change(FETCHED, RETURNED)

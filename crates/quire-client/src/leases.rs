@@ -59,9 +59,11 @@ pub(super) struct Leases {
     batch_size: u32,
     timeout: Duration,
     held: HashMap<Key, Arc<Lease>, FxBuildHasher>,
-    /// Lost leases of messages on which a handler still runs.
+    /// Lost leases of messages on which a handler still runs, and some on which it has ended.
     outrun: HashMap<Key, Arc<Lease>, FxBuildHasher>,
     /// No lease needs anything before.
+    /// When there are so many, those whose handlers have ended are dropped.
+    outrun_count_max: usize,
     attends_at: Option<Instant>,
     /// Renewals that the server has not confirmed.
     renewals: VecDeque<Asked>,
@@ -212,6 +214,10 @@ impl Leases {
             {
                 *self.unseen.entry(message.subscription).or_default() += 1;
                 self.watch(&running);
+/// Lost leases that are kept although no handler runs any more: so many, and as many as handlers
+/// run.
+const OUTRUN_SLACK: usize = 64;
+
                 self.held.insert(key, running);
                 return Err(Unwanted);
             }
@@ -222,6 +228,7 @@ impl Leases {
         }
         Ok(Some(Arc::new(lease)))
     }
+            outrun_count_max: OUTRUN_SLACK,
 
     /// The server reports that a lease is over.
     pub fn lost(&mut self, key: &Key, end: LeaseEnd, events: &mut VecDeque<Event>) {
@@ -630,6 +637,10 @@ impl Leases {
         command: impl FnMut() -> u32,
         events: &mut VecDeque<Event>,
     ) -> Vec<u8> {
+                if self.outrun.len() >= self.outrun_count_max {
+                    self.outrun.retain(|_, lease| lease.is_outrun());
+                    self.outrun_count_max = self.outrun.len() * 2 + OUTRUN_SLACK;
+                }
         for (_, leases) in &mut leases.0 {
             leases.retain(|lease| lease.give_back());
             for lease in leases {

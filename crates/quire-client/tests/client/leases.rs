@@ -1,5 +1,6 @@
 //! Who owns the lease of a message that a client has fetched, over virtual time. The server is the test.
 
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use quire_client::*;
@@ -437,4 +438,21 @@ fn a_lease_is_not_lost_while_the_answers_to_its_renewals_are_not_read() {
         messages.iter().all(|message| message.lease().unwrap().is_lost(worker.now)),
         "no answer was read"
     );
+}
+
+#[test]
+fn a_lost_lease_whose_handler_has_ended_is_not_kept() {
+    let mut worker = worker(Renewal::WhileHandled);
+    let mut leases: Vec<Weak<Lease>> = Vec::new();
+    for sequence in 1..=1000 {
+        let message = worker.deliver(sequence);
+        assert!(worker.begin(&message));
+        worker.lapse(sequence);
+        message.lease().unwrap().end_handling();
+        leases.push(Arc::downgrade(message.lease().unwrap()));
+        worker.said();
+        worker.core.poll_event();
+    }
+    let kept = leases.iter().filter(|lease| lease.strong_count() > 0).count();
+    assert!(kept <= 64, "{kept} leases are kept");
 }
