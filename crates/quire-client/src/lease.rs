@@ -319,12 +319,14 @@ impl Lease {
             Verdict::Cancel | Verdict::CancelWithDelay { .. } | Verdict::Release => CANCELLED,
             Verdict::Expire => EXPIRED,
         };
-        for held in [HELD, HANDLED, FETCHED] {
+        // In the order in which the program's threads change them, so that a change meanwhile is
+        // met at the next state.
+        for held in [FETCHED, HANDLED, HELD] {
             if self.change(held, SETTLED | verdict) {
                 return Word::InTime;
             }
         }
-        for lost in [LOST, OUTRUN] {
+        for lost in [OUTRUN, LOST] {
             if self.change(lost, SETTLED_LATE | verdict) {
                 return Word::Late;
             }
