@@ -12,6 +12,7 @@
 //! program has settled the message, or a handler still works on it, or the command that gives the message back is on its way and gives
 //! the copy back too.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,27 +62,27 @@ pub(super) struct Leases {
     held: HashMap<Key, Arc<Lease>, FxBuildHasher>,
     /// Lost leases of messages on which a handler still runs, and some on which it has ended.
     outrun: HashMap<Key, Arc<Lease>, FxBuildHasher>,
-    /// No lease needs anything before.
     /// When there are so many, those whose handlers have ended are dropped.
     outrun_count_max: usize,
+    /// No lease needs anything before.
     attends_at: Option<Instant>,
     /// Renewals that the server has not confirmed.
     renewals: VecDeque<Asked>,
-    /// Messages that are released by commands that the server has not answered.
-    returns: VecDeque<Returned>,
-    /// By subscription: deliveries that were lost before the program saw them, since they were last asked for.
     /// Nothing is read, so that the answers to renewals are not seen. A renewal counts when it is
     /// sent.
     is_unread: bool,
+    /// Messages that are released by commands that the server has not answered.
+    returns: VecDeque<Returned>,
+    /// The messages in `returns`.
+    returning: Index,
+    /// Messages of retired subscriptions that are still to be released.
+    retired: ByQueue,
+    /// By subscription: deliveries that were lost before the program saw them, since they were last asked for.
     unseen: HashMap<u32, u64, FxBuildHasher>,
     losses: Losses,
     /// Verdicts that wait.
     waiting: Vec<Waiting>,
     waiting_count: u64,
-    /// The messages in `returns`.
-    returning: Index,
-    /// Messages of retired subscriptions that are still to be released.
-    retired: ByQueue,
     /// When those that wait are sent at the latest.
     due: Option<Instant>,
     /// Whether they are sent with the next bytes.
@@ -89,6 +90,9 @@ pub(super) struct Leases {
     /// Verdicts that were sent and are not known to be durable, in their order.
     said: VecDeque<Said>,
     said_count: usize,
+    /// The messages in `said` that were not given back. It is made when the first delivery is
+    /// looked for in it: most clients never need it.
+    said_index: Option<Index>,
     /// Some verdicts were given, or are sent, when their leases are over. The server may deliver the messages before it hears of them, after a
     /// restart with any count of deliveries.
     has_late: bool,
@@ -103,6 +107,15 @@ pub(super) struct Waiting {
     pub reason: Option<Arc<str>>,
     /// As bytes.
     pub bookmarks: Vec<u8>,
+}
+
+impl Waiting {
+    /// Adds the messages that were not given back.
+    fn add_to(&self, index: &mut Index) {
+        if !self.verdict.gives_back() {
+            index.add(&self.queue, self.verdict, self.reason.as_ref(), &self.bookmarks);
+        }
+    }
 }
 
 /// Verdicts that were sent.
@@ -127,6 +140,46 @@ struct Returned {
     command: u32,
     queue: Arc<str>,
     bookmarks: Vec<u8>,
+}
+
+/// Messages in some lists, each with its first verdict there.
+#[derive(Debug, Default)]
+struct Index(HashMap<(Arc<str>, Bookmark), Indexed, FxBuildHasher>);
+
+#[derive(Debug)]
+struct Indexed {
+    verdict: Verdict,
+    reason: Option<Arc<str>>,
+    /// How often the message is in the lists.
+    count: u32,
+}
+
+impl Index {
+    fn add(&mut self, queue: &Arc<str>, verdict: Verdict, reason: Option<&Arc<str>>, bookmarks: &[u8]) {
+        for bookmark in each(bookmarks) {
+            let indexed = self.0.entry((queue.clone(), bookmark));
+            let first = || Indexed { verdict, reason: reason.cloned(), count: 0 };
+            indexed.or_insert_with(first).count += 1;
+        }
+    }
+
+    /// Undoes [`Index::add`] with the same arguments.
+    fn remove(&mut self, queue: &Arc<str>, bookmarks: &[u8]) {
+        for bookmark in each(bookmarks) {
+            if let Entry::Occupied(mut entry) = self.0.entry((queue.clone(), bookmark)) {
+                entry.get_mut().count -= 1;
+                if entry.get().count == 0 {
+                    entry.remove();
+                }
+            }
+        }
+    }
+
+    /// The first verdict on the message, and its reason.
+    fn get(&self, lease: &Lease) -> Option<(Verdict, Option<Arc<str>>)> {
+        let indexed = self.0.get(&(lease.queue.clone(), lease.bookmark()));
+        indexed.map(|indexed| (indexed.verdict, indexed.reason.clone()))
+    }
 }
 
 /// Losses that were not reported yet.
@@ -156,9 +209,14 @@ const BOOKMARK_SIZE: usize = size_of::<u128>();
 const BEGUN_SIZE_MAX: usize = BOOKMARKS_PER_FRAME * BOOKMARK_SIZE;
 const BEGUN_QUEUES_SIZE_MAX: usize = 32 * 1024;
 
-/// Verdicts that are kept until they are known to be durable, 16 bytes each. Each 16 bytes of a
-/// reason count as one more. Of more, the oldest are not sent again after a lost connection.
+/// Verdicts that are kept until they are known to be durable, 16 bytes each, and 64 more while
+/// [`Leases::said_index`] has them. Each 16 bytes of a reason count as one more. Of more, the oldest
+/// are not sent again after a lost connection.
 const SAID_COUNT_MAX: usize = 1_000_000;
+
+/// Lost leases that are kept although no handler runs any more: so many, and as many as handlers
+/// run.
+const OUTRUN_SLACK: usize = 64;
 
 /// The shortest time between two reports of losses, so that a queue that loses leases again and again does not flood the log.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
@@ -170,9 +228,13 @@ impl Leases {
             timeout,
             held: HashMap::default(),
             outrun: HashMap::default(),
+            outrun_count_max: OUTRUN_SLACK,
             attends_at: None,
             renewals: VecDeque::new(),
+            is_unread: false,
             returns: VecDeque::new(),
+            returning: Index::default(),
+            retired: ByQueue::default(),
             unseen: HashMap::default(),
             losses: Losses::default(),
             waiting: Vec::new(),
@@ -181,6 +243,7 @@ impl Leases {
             is_due: false,
             said: VecDeque::new(),
             said_count: 0,
+            said_index: None,
             has_late: false,
         }
     }
@@ -214,21 +277,21 @@ impl Leases {
             {
                 *self.unseen.entry(message.subscription).or_default() += 1;
                 self.watch(&running);
-/// Lost leases that are kept although no handler runs any more: so many, and as many as handlers
-/// run.
-const OUTRUN_SLACK: usize = 64;
-
                 self.held.insert(key, running);
                 return Err(Unwanted);
             }
             let lease = Arc::new(lease);
+            if is_retired {
+                lease.give_back();
+                self.retired.put(&lease);
+                return Err(Unwanted);
+            }
             self.watch(&lease);
             self.held.insert(key, lease.clone());
             return Ok(Some(lease));
         }
         Ok(Some(Arc::new(lease)))
     }
-            outrun_count_max: OUTRUN_SLACK,
 
     /// The server reports that a lease is over.
     pub fn lost(&mut self, key: &Key, end: LeaseEnd, events: &mut VecDeque<Event>) {
@@ -238,7 +301,6 @@ const OUTRUN_SLACK: usize = 64;
             LeaseEnd::SettledByAnother => LossCause::Settled,
         };
         if let Some(lease) = self.held.remove(key)
-            is_unread: false,
             && self.lose(&lease, cause)
         {
             note_dropped(lease.subscription(), events);
@@ -246,8 +308,6 @@ const OUTRUN_SLACK: usize = 64;
     }
 
     /// The server has ended a subscription, and with it its leases.
-            returning: Index::default(),
-            retired: ByQueue::default(),
     pub fn ended(&mut self, subscription: u32) {
         let ended: Vec<_> = self.held.extract_if(|key, _| key.subscription == subscription).collect();
         for (_, lease) in ended {
@@ -270,6 +330,9 @@ const OUTRUN_SLACK: usize = 64;
         self.attends_at = None;
         self.renewals.clear();
         self.returns.clear();
+        self.returning = Index::default();
+        self.said_index = None;
+        self.is_unread = false;
         let unsaid = self.waiting_count;
         let said = std::mem::take(&mut self.said).into_iter().map(|said| said.verdicts);
         let later = std::mem::take(&mut self.waiting);
@@ -292,11 +355,6 @@ const OUTRUN_SLACK: usize = 64;
 
     /// Whether the client holds messages of the subscription.
     pub fn has_any(&self, subscription: u32) -> bool {
-            if is_retired {
-                lease.give_back();
-                self.retired.put(&lease);
-                return Err(Unwanted);
-            }
         self.held.keys().any(|key| key.subscription == subscription)
     }
 
@@ -337,9 +395,6 @@ const OUTRUN_SLACK: usize = 64;
             self.due = Some(now + self.timeout);
         }
         let was_due = self.is_due;
-        self.returning = Index::default();
-        self.said_index = None;
-        self.is_unread = false;
         self.is_due |= self.waiting_count >= u64::from(self.batch_size.min(granted.max(1)));
         is_first || self.is_due != was_due
     }
@@ -381,6 +436,22 @@ const OUTRUN_SLACK: usize = 64;
             }
         }
         out
+    }
+
+    /// From now on nothing is read. The renewals under way count as confirmed, and so does each
+    /// that is sent meanwhile. The server grants them as long as it has the leases, and a lease
+    /// that it does not have is lost when its `lease_lost` is read.
+    pub fn unread(&mut self) {
+        if !std::mem::replace(&mut self.is_unread, true) {
+            for asked in &self.renewals {
+                asked.leases.iter().for_each(|lease| lease.confirm(asked.at));
+            }
+        }
+    }
+
+    /// Everything that had come was read.
+    pub fn emptied(&mut self) {
+        self.is_unread = false;
     }
 
     /// Renews a lease that the program has begun, and those that have run for a while: a program that begins one message after the other
@@ -433,6 +504,13 @@ const OUTRUN_SLACK: usize = 64;
         self.give_back(returned, command, events)
     }
 
+    /// Gives back the messages that came to retired subscriptions. Gives the frames; `command`
+    /// numbers them.
+    pub fn give_back_retired(&mut self, command: impl FnMut() -> u32) -> Vec<u8> {
+        let returned = std::mem::take(&mut self.retired);
+        self.put_returns(returned, Verdict::Release, "", command)
+    }
+
     /// The frames of a verdict of the program that gives a message back.
     pub fn cancel(&mut self, lease: &Arc<Lease>, verdict: Verdict, reason: &str, command: u32) -> Vec<u8> {
         let mut returned = ByQueue::default();
@@ -445,29 +523,15 @@ const OUTRUN_SLACK: usize = 64;
         if let Some(index) = self.renewals.iter().position(|asked| asked.command == command) {
             if let Some(Asked { at, leases, .. }) = self.renewals.remove(index)
                 && is_done
-    /// From now on nothing is read. The renewals under way count as confirmed, and so does each
-    /// that is sent meanwhile. The server grants them as long as it has the leases, and a lease
-    /// that it does not have is lost when its `lease_lost` is read.
-    pub fn unread(&mut self) {
-        if !std::mem::replace(&mut self.is_unread, true) {
-            for asked in &self.renewals {
-                asked.leases.iter().for_each(|lease| lease.confirm(asked.at));
-            }
-        }
-    }
-
-    /// Everything that had come was read.
-    pub fn emptied(&mut self) {
-        self.is_unread = false;
-    }
-
             {
                 leases.iter().for_each(|lease| lease.confirm(at));
             }
             return true;
         }
         let index = self.returns.iter().position(|returned| returned.command == command);
-        index.and_then(|index| self.returns.remove(index)).is_some()
+        let Some(returned) = index.and_then(|index| self.returns.remove(index)) else { return false };
+        self.returning.remove(&returned.queue, &returned.bookmarks);
+        true
     }
 
     /// Acknowledgements that have waited long enough are sent with the next bytes.
@@ -491,6 +555,9 @@ const OUTRUN_SLACK: usize = 64;
     /// Verdicts were sent. The client has settled `settled_count` messages now.
     pub fn said(&mut self, verdicts: Waiting, settled_count: u64) {
         self.said_count += verdicts.said_count();
+        if let Some(index) = &mut self.said_index {
+            verdicts.add_to(index);
+        }
         self.said.push_back(Said { settled_count, verdicts });
         while self.said_count > SAID_COUNT_MAX {
             self.forget_first_said();
@@ -527,30 +594,32 @@ const OUTRUN_SLACK: usize = 64;
     /// Whether the program has dealt with the message, or a command is on its way that gives this copy back. A message that was acknowledged
     /// or expired is so again, if the server may not have heard it.
     fn is_unwanted(&mut self, lease: &Lease) -> bool {
-        let is_it =
-            |queue: &Arc<str>, bookmarks: &[u8]| *queue == lease.queue && has(bookmarks, lease.bookmark());
-        if self.returns.iter().any(|returned| is_it(&returned.queue, &returned.bookmarks)) {
+        if self.returning.get(lease).is_some() {
             return true;
         }
         if lease.deliveries() < 2 && !self.has_late {
             return false;
-    /// Gives back the messages that came to retired subscriptions. Gives the frames; `command`
-    /// numbers them.
-    pub fn give_back_retired(&mut self, command: impl FnMut() -> u32) -> Vec<u8> {
-        let returned = std::mem::take(&mut self.retired);
-        self.put_returns(returned, Verdict::Release, "", command)
-    }
-
         }
-        let is_given = |given: &Waiting| !given.verdict.gives_back() && is_it(&given.queue, &given.bookmarks);
+        // They are one batch.
+        let is_given = |given: &Waiting| {
+            !given.verdict.gives_back()
+                && given.queue == lease.queue
+                && each(&given.bookmarks).any(|bookmark| bookmark == lease.bookmark())
+        };
         if self.waiting.iter().any(is_given) {
             self.is_due = true;
             return true;
         }
-        let said = self.said.iter().map(|said| &said.verdicts).find(|given| is_given(given));
-        let Some((verdict, reason)) = said.map(|given| (given.verdict, given.reason.clone())) else {
+        if self.said.is_empty() {
             return false;
-        };
+        }
+        let Leases { said, said_index, .. } = self;
+        let index = said_index.get_or_insert_with(|| {
+            let mut index = Index::default();
+            said.iter().for_each(|said| said.verdicts.add_to(&mut index));
+            index
+        });
+        let Some((verdict, reason)) = index.get(lease) else { return false };
         self.keep_with(lease, verdict, reason.as_ref());
         self.is_due = true;
         true
@@ -568,6 +637,10 @@ const OUTRUN_SLACK: usize = 64;
             Lost::Begun => count.begun += 1,
             Lost::Outrun => {
                 count.begun += 1;
+                if self.outrun.len() >= self.outrun_count_max {
+                    self.outrun.retain(|_, lease| lease.is_outrun());
+                    self.outrun_count_max = self.outrun.len() * 2 + OUTRUN_SLACK;
+                }
                 self.outrun.insert(key_of(lease), lease.clone());
             }
         }
@@ -637,10 +710,6 @@ const OUTRUN_SLACK: usize = 64;
         command: impl FnMut() -> u32,
         events: &mut VecDeque<Event>,
     ) -> Vec<u8> {
-                if self.outrun.len() >= self.outrun_count_max {
-                    self.outrun.retain(|_, lease| lease.is_outrun());
-                    self.outrun_count_max = self.outrun.len() * 2 + OUTRUN_SLACK;
-                }
         for (_, leases) in &mut leases.0 {
             leases.retain(|lease| lease.give_back());
             for lease in leases {
@@ -669,6 +738,7 @@ const OUTRUN_SLACK: usize = 64;
                 let acks = Acks::PROCESSED;
                 let settle = Settle { verdict, command, acks, queue: &queue, messages, reason };
                 Command::Settle(settle).encode(&mut out);
+                self.returning.add(&queue, verdict, None, &bookmarks);
                 self.returns.push_back(Returned { command, queue: queue.clone(), bookmarks });
             }
         }
@@ -678,6 +748,15 @@ const OUTRUN_SLACK: usize = 64;
     fn forget_first_said(&mut self) {
         if let Some(said) = self.said.pop_front() {
             self.said_count -= said.verdicts.said_count();
+            let Waiting { queue, verdict, bookmarks, .. } = &said.verdicts;
+            if let Some(index) = &mut self.said_index
+                && !verdict.gives_back()
+            {
+                index.remove(queue, bookmarks);
+            }
+        }
+        if self.said.is_empty() {
+            self.said_index = None;
         }
     }
 
@@ -729,6 +808,34 @@ impl ByQueue {
         });
         self.0[at].1.push(lease.clone());
     }
+
+    /// The messages for the command that ends their subscription, when they fit.
+    fn as_begun(&self) -> Option<BegunList> {
+        let mut begun = BegunList::default();
+        for (queue, leases) in &self.0 {
+            begun.bookmarks.extend(bookmarks_of(leases));
+            put_begun_queue(&mut begun.queues, u32::try_from(leases.len()).ok()?, queue);
+        }
+        (begun.bookmarks.len() <= BEGUN_SIZE_MAX && begun.queues.len() <= BEGUN_QUEUES_SIZE_MAX)
+            .then_some(begun)
+    }
+}
+
+/// The messages of a subscription that the program has begun.
+#[derive(Debug, Default)]
+pub(super) struct BegunList {
+    /// As bytes.
+    bookmarks: Vec<u8>,
+    /// Their queues, as bytes.
+    queues: Vec<u8>,
+}
+
+impl BegunList {
+    /// For a command. A list of messages of no queue is not written.
+    pub fn as_messages(&self) -> Option<BegunMessages<'_>> {
+        let queues = (!self.queues.is_empty()).then_some(&*self.queues);
+        BegunMessages::from_bytes(&self.bookmarks, queues)
+    }
 }
 
 impl Losses {
@@ -758,41 +865,15 @@ fn bookmarks_of(leases: &[Arc<Lease>]) -> Vec<u8> {
     bookmarks
 }
 
-fn has(bookmarks: &[u8], bookmark: Bookmark) -> bool {
-    let mut bytes = Vec::with_capacity(BOOKMARK_SIZE);
-    put_bookmark(&mut bytes, bookmark.publisher.get(), bookmark.sequence);
-    bookmarks.chunks_exact(BOOKMARK_SIZE).any(|other| other == bytes)
+/// The bookmarks in bytes as [`put_bookmark`] writes them.
+fn each(bookmarks: &[u8]) -> impl Iterator<Item = Bookmark> {
+    bookmarks.as_chunks::<BOOKMARK_SIZE>().0.iter().map(|bytes| {
+        let number = u128::from_le_bytes(*bytes);
+        Bookmark { publisher: PublisherId(number as u64), sequence: (number >> 64) as u64 }
+    })
 }
 
 /// Bookmarks, as many at a time as go into one frame.
 pub(super) fn pieces(bookmarks: &[u8]) -> impl Iterator<Item = Bookmarks<'_>> {
     bookmarks.chunks(BEGUN_SIZE_MAX).filter_map(Bookmarks::from_bytes)
 }
-
-    /// The messages for the command that ends their subscription, when they fit.
-    fn as_begun(&self) -> Option<BegunList> {
-        let mut begun = BegunList::default();
-        for (queue, leases) in &self.0 {
-            begun.bookmarks.extend(bookmarks_of(leases));
-            put_begun_queue(&mut begun.queues, u32::try_from(leases.len()).ok()?, queue);
-        }
-        (begun.bookmarks.len() <= BEGUN_SIZE_MAX && begun.queues.len() <= BEGUN_QUEUES_SIZE_MAX)
-            .then_some(begun)
-    }
-}
-
-/// The messages of a subscription that the program has begun.
-#[derive(Debug, Default)]
-pub(super) struct BegunList {
-    /// As bytes.
-    bookmarks: Vec<u8>,
-    /// Their queues, as bytes.
-    queues: Vec<u8>,
-}
-
-impl BegunList {
-    /// For a command. A list of messages of no queue is not written.
-    pub fn as_messages(&self) -> Option<BegunMessages<'_>> {
-        let queues = (!self.queues.is_empty()).then_some(&*self.queues);
-        BegunMessages::from_bytes(&self.bookmarks, queues)
-    }

@@ -456,3 +456,23 @@ fn a_lost_lease_whose_handler_has_ended_is_not_kept() {
     let kept = leases.iter().filter(|lease| lease.strong_count() > 0).count();
     assert!(kept <= 64, "{kept} leases are kept");
 }
+
+#[test]
+fn a_message_is_known_as_settled_until_that_is_durable() {
+    let mut worker = worker(Renewal::UntilBegun);
+    for sequence in 1..=2 {
+        let message = worker.deliver(sequence);
+        assert!(worker.begin(&message));
+        worker.acknowledge(&message);
+        worker.core.flush().unwrap();
+        worker.said();
+        // The first delivery that is looked for makes the index, the second one finds what was
+        // added to it.
+        assert!(worker.deliver_again(sequence, 3).is_none());
+        worker.said();
+    }
+    worker.core.flush().unwrap();
+    worker.said();
+    worker.persist_all();
+    assert!(worker.deliver_again(1, 4).is_some() && worker.deliver_again(2, 4).is_some());
+}
