@@ -34,7 +34,7 @@ use crate::failure::code_of;
 use crate::reply::Refused;
 use crate::session::Stall;
 use crate::subscription::ServedBy;
-use crate::topic::RecordingRule;
+use crate::topic::{Incoming, RecordingRule};
 use crate::{BrokerConfig, ConfigError, Event, OpenError};
 use quire_command::Code;
 use quire_expression::topic::TopicSelector;
@@ -517,10 +517,15 @@ pub(super) fn check_journal(cx: &Context) -> Result<(), Refused> {
 /// A link with the topics of a queue that is not a local one is refused, and a queue that is created at run time cannot be a local one.
 fn check_not_replicated(cx: &Context, definition: &Definition) -> Result<(), Refused> {
     let refused = match cx.topics.incoming(&definition.selector) {
-        Some(topic) => Some(format!(
+        Some(Incoming::Topic(topic)) => Some(format!(
             "messages of the topic {topic:?} come from another instance, and the next link would be refused; define the queue \
              as [[local_queue]] in the configuration"
         )),
+        Some(Incoming::TooMany) => {
+            let reason = "other instances send so many topics that the server does not know whether they send those of the queue; \
+                          define the queue in the configuration";
+            Some(reason.to_owned())
+        }
         None => cx.config.replication.refuses(definition, true),
     };
     match refused {

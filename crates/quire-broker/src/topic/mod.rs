@@ -6,5 +6,5 @@ mod table;
 
 pub(crate) use recording::{Recording, RecordingRule};
 pub(crate) use table::{
-    ContainerId, ContainerRoute, QueueRoute, Stage, TableId, TableRoutes, TopicId, TopicTable,
+    ContainerId, ContainerRoute, Incoming, QueueRoute, Stage, TableId, TableRoutes, TopicId, TopicTable,
 };

@@ -6,7 +6,7 @@
 //! the patterns found in its name. So a message is never matched against a pattern.
 
 pub(crate) use crate::ids::{ContainerId, TableId, TopicId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -30,6 +30,14 @@ const TOPICS_UNPINNED_MAX: usize = 65_536;
 /// Pairs of a topic and a pattern found in it: 4 bytes each, so 16 MB. At the limit the unpinned topics are forgotten; a
 /// subscription that could pass it even then is refused.
 const LINKS_MAX: usize = 4 << 20;
+
+/// Patterns that the topics of one answer are matched with: tens of milliseconds.
+const MATCHES_MAX: usize = 1 << 17;
+
+/// Topics of other instances whose names are kept: more than the log of most instances has, 100
+/// bytes each. At the limit no further name is kept, and [`TopicTable::incoming`] says of each
+/// selection that it may have one.
+const INCOMING_MAX: usize = 1 << 18;
 
 /// When the members of an audience get a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +101,7 @@ pub(crate) struct Topic {
     pub(crate) table: Option<TableId>,
     /// Messages that ask for nothing special are not checked: the topic is configured, validates nothing and keeps no last values.
     pub(crate) takes_plain: bool,
-    /// Messages of it come from other instances.
+    /// It is among [`TopicTable::incoming`].
     is_incoming: bool,
     /// A queue has the name. A subscription without a bookmark then never subscribes to the topic itself.
     pub(crate) is_queue: bool,
@@ -117,6 +125,10 @@ pub(crate) struct TopicTable {
     containers: Vec<ContainerRoute>,
     topics: Slab<Topic>,
     by_name: BTreeMap<Arc<str>, u32>,
+    /// The topics of which messages come from other instances. They stay when the topics are
+    /// forgotten.
+    incoming: BTreeSet<Arc<str>>,
+    is_incoming_full: bool,
     groups: Slab<PatternGroup>,
     by_pattern: BTreeMap<Arc<str>, u32>,
     pattern_index: PatternIndex,
@@ -126,6 +138,15 @@ pub(crate) struct TopicTable {
     generation: u64,
     /// Where the fields of a message are read to, for one audience after the other.
     arena: Arena,
+}
+
+/// What [`TopicTable::incoming`] knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Incoming {
+    /// Messages of this topic come from other instances.
+    Topic(Arc<str>),
+    /// Perhaps: other instances send more topics than the table keeps the names of.
+    TooMany,
 }
 
 /// [`LINKS_MAX`] would be passed.
@@ -146,6 +167,8 @@ impl TopicTable {
             routes: routes.into_iter().map(Some).collect(),
             topics: Slab::new(),
             by_name: BTreeMap::new(),
+            incoming: BTreeSet::new(),
+            is_incoming_full: false,
             groups: Slab::new(),
             by_pattern: BTreeMap::new(),
             pattern_index: PatternIndex::default(),
@@ -159,14 +182,25 @@ impl TopicTable {
 
     /// Messages of the topic come from other instances.
     pub(crate) fn note_incoming(&mut self, topic: TopicId) {
-        self.topics[topic.0 as usize].is_incoming = true;
+        let topic = &mut self.topics[topic.0 as usize];
+        if topic.is_incoming {
+            return;
+        }
+        if self.incoming.len() < INCOMING_MAX {
+            topic.is_incoming = true;
+            self.incoming.insert(topic.name.clone());
+        } else {
+            self.is_incoming_full |= !self.incoming.contains(&topic.name);
+        }
     }
 
-    /// A topic of which messages come from other instances, among those that are selected.
-    pub(crate) fn incoming(&self, selector: &TopicSelector) -> Option<Arc<str>> {
-        let all = self.topics.iter().map(|(_, topic)| topic);
-        let mut incoming = all.filter(|topic| topic.is_incoming && selector.matches(&topic.name));
-        incoming.next().map(|topic| topic.name.clone())
+    /// Whether messages of topics that are selected come from other instances.
+    pub(crate) fn incoming(&self, selector: &TopicSelector) -> Option<Incoming> {
+        let named = match selector {
+            TopicSelector::Name(name) => self.incoming.get(&**name),
+            TopicSelector::Pattern(_) => self.incoming.iter().find(|name| selector.matches(name)),
+        };
+        named.cloned().map(Incoming::Topic).or(self.is_incoming_full.then_some(Incoming::TooMany))
     }
 
     /// The last-value topic with this name.

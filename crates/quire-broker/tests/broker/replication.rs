@@ -574,7 +574,7 @@ fn a_fully_durable_subscription_gets_a_message_when_the_sync_destinations_have_i
 fn a_queue_over_topics_of_other_instances_cannot_be_created_at_run_time() {
     let create = |cluster: &mut Cluster, number: usize, topic: &str| {
         let settings = QueueSettings {
-            name: "work".into(),
+            name: format!("work-{}", topic.trim_start_matches('^')),
             underlying_topic: Some(topic.into()),
             default_publish_target: topic.starts_with('^').then(|| "orders/1".into()),
             ..QueueSettings::default()
@@ -596,6 +596,10 @@ fn a_queue_over_topics_of_other_instances_cannot_be_created_at_run_time() {
     cluster.at(0).client(1, "p");
     cluster.publish(0, 1, 1, 1);
     let topic = cluster.at(1).broker.journal().topics_after("", 1).remove(0);
+    let reason = create(&mut cluster, 1, &topic).unwrap_err();
+    assert!(reason.contains("come from another instance"), "{reason}");
+    // Another queue that is created changes nothing about it.
+    create(&mut cluster, 1, "local").unwrap();
     let reason = create(&mut cluster, 1, &topic).unwrap_err();
     assert!(reason.contains("come from another instance"), "{reason}");
     // The source has the queue: nothing comes in.
