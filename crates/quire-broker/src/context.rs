@@ -152,7 +152,12 @@ impl Context {
         names.extend(self.topics.names_after(after, PAGE_COUNT_MAX + 1));
         names.sort_unstable();
         names.dedup();
-        Page::of(names.iter().map(|name| self.topics.describe(name)))
+        let count = self.topics.describable_count(&names);
+        let is_cut = count < names.len();
+        let names = &names[..count];
+        let mut page = Page::of(names.iter().map(|name| self.topics.describe(name)));
+        page.has_more |= is_cut;
+        page
     }
 
     /// The subscriptions after the one with this number on this connection, in the order of both: one more than a page takes.

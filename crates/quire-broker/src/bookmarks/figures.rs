@@ -1,19 +1,50 @@
 //! How far bookmark subscriptions have come, for those who ask. Nothing is counted while messages are served.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use quire_expression::topic::{TopicPattern, TopicSelector};
 use quire_journal::Position;
 
 use super::Bookmarks;
 use crate::context::Context;
+use crate::replay::{Replay, ReplayId};
 use crate::stats::{Page, SubscriptionStats, TopicStats};
 use crate::subscription::{Progress, Source, Subscription, SubscriptionId};
+use crate::topic::PatternIndex;
+
+/// How far members of replays have come.
+pub(crate) type ReplayPositions = BTreeMap<SubscriptionId, Position>;
+
+/// Patterns that one answer about topics is matched with: tens of milliseconds. An answer that
+/// would need more has fewer topics.
+const MATCHES_MAX: usize = 1 << 17;
 
 impl Bookmarks {
-    /// Adds the position and the lag of a subscription.
-    pub(crate) fn describe(&self, cx: &Context, id: SubscriptionId, stats: &mut SubscriptionStats) {
+    /// How far the members of the replays of some subscriptions have come. Each replay is walked
+    /// through once, because it may have any number of members.
+    pub(crate) fn replay_positions(&self, cx: &Context, ids: &[SubscriptionId]) -> ReplayPositions {
+        let stages = ids.iter().filter_map(|id| cx.subscriptions.all.get(*id)?.progress());
+        let replays: BTreeSet<ReplayId> = stages
+            .filter_map(|progress| match progress.stage {
+                Source::Replaying(replay) => Some(replay),
+                _ => None,
+            })
+            .collect();
+        let replays = replays.into_iter().filter_map(|id| self.replays.get(id));
+        replays.flat_map(positions_in).collect()
+    }
+
+    /// Adds the position and the lag of a subscription. `positions` are those of its replay.
+    pub(crate) fn describe(
+        &self,
+        cx: &Context,
+        id: SubscriptionId,
+        positions: &ReplayPositions,
+        stats: &mut SubscriptionStats,
+    ) {
         let Some(progress) = cx.subscriptions.all[id].progress() else { return };
-        let position = self.position(cx, id, progress);
+        let position = position_of(cx, progress, positions.get(&id).copied());
         let lag = lag_of(cx, position);
         let taken = (lag > 0).then(|| cx.log.reader.time_before(position.next())).flatten();
         let age_ns = taken.map_or(0, |taken| cx.now.wall.as_ns().saturating_sub(taken.as_ns()));
@@ -24,39 +55,72 @@ impl Bookmarks {
 
     /// The largest lag of the subscriptions that are not paused.
     pub(crate) fn lag_max(&self, cx: &Context) -> u64 {
-        let lag = |(id, subscription): (SubscriptionId, &Subscription)| {
-            let progress = subscription.progress().filter(|progress| !progress.is_paused)?;
-            Some(lag_of(cx, self.position(cx, id, progress)))
+        let running = |id: SubscriptionId| {
+            let progress = cx.subscriptions.all.get(id)?.progress()?;
+            (!progress.is_paused).then_some(progress)
         };
-        cx.subscriptions.all.iter().filter_map(lag).max().unwrap_or_default()
+        let replaying = self.replays.values().flat_map(positions_in);
+        let replaying = replaying.filter_map(|(id, position)| {
+            running(id).map(|progress| position_of(cx, progress, Some(position)))
+        });
+        let others = cx.subscriptions.all.keys().filter_map(running);
+        let others = others.filter(|progress| !matches!(progress.stage, Source::Replaying(_)));
+        let others = others.map(|progress| position_of(cx, progress, None));
+        replaying.chain(others).map(|position| lag_of(cx, position)).max().unwrap_or_default()
     }
 
-    /// Counts the subscriptions that are not in the audience of their topics: those that read the log, and those that are paused.
+    /// Counts the subscriptions that are not in the audience of their topics: those that read the
+    /// log, and those that are paused. The page gets shorter when their patterns are many.
     pub(crate) fn count_subscriptions(&self, cx: &Context, page: &mut Page<TopicStats>) {
         let reads = |subscription: &&Subscription| {
             let stage = subscription.progress().map(|progress| &progress.stage);
             matches!(stage, Some(Source::Detached | Source::Replaying(_)))
         };
+        let mut by_name: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut by_pattern: BTreeMap<&str, (&TopicPattern, usize)> = BTreeMap::new();
         for subscription in cx.subscriptions.all.values().filter(reads) {
-            let wanted = page.items.iter_mut().filter(|topic| subscription.selector.matches(&topic.topic));
-            wanted.for_each(|topic| topic.subscription_count += 1);
-        }
-    }
-
-    /// Everything up to here was handed to the connection, or is not wanted.
-    fn position(&self, cx: &Context, id: SubscriptionId, progress: &Progress) -> Position {
-        let after = match progress.stage {
-            Source::Detached => progress.after,
-            Source::Replaying(replay) => {
-                let replay = &self.replays[replay];
-                let index = replay.subscriptions.iter().position(|member| *member == id);
-                index.map_or(progress.after, |index| replay.after(index))
+            match &subscription.selector {
+                TopicSelector::Name(name) => *by_name.entry(name).or_default() += 1,
+                TopicSelector::Pattern(pattern) => {
+                    by_pattern.entry(pattern.text()).or_insert((pattern, 0)).1 += 1;
+                }
             }
-            Source::Tailing | Source::SwitchingToLive(_) => cx.log.served,
-            Source::Live => cx.log.appended(),
-        };
-        after.max(progress.after)
+        }
+        let patterns: Vec<_> = by_pattern.into_values().collect();
+        let mut index = PatternIndex::default();
+        (0..).zip(&patterns).for_each(|(number, (pattern, _))| index.insert(pattern.prefix(), number));
+        let mut match_count = 0;
+        let mut counted = Vec::new();
+        for mut topic in std::mem::take(&mut page.items) {
+            match_count += index.candidates(&topic.topic).count();
+            if match_count > MATCHES_MAX && !counted.is_empty() {
+                page.has_more = true;
+                break;
+            }
+            let found = index.candidates(&topic.topic).map(|number| patterns[number as usize]);
+            let found = found.filter(|(pattern, _)| pattern.matches(&topic.topic)).map(|(_, count)| count);
+            topic.subscription_count += found.sum::<usize>() + by_name.get(&*topic.topic).unwrap_or(&0);
+            counted.push(topic);
+        }
+        page.items = counted;
     }
+}
+
+/// The members of a replay, and how far each has come.
+fn positions_in(replay: &Replay) -> impl Iterator<Item = (SubscriptionId, Position)> {
+    replay.subscriptions.iter().enumerate().map(|(index, id)| (*id, replay.after(index)))
+}
+
+/// Everything up to here was handed to the connection, or is not wanted. `replayed` is the position
+/// in the replay that it is a member of.
+fn position_of(cx: &Context, progress: &Progress, replayed: Option<Position>) -> Position {
+    let after = match progress.stage {
+        Source::Detached => progress.after,
+        Source::Replaying(_) => replayed.unwrap_or(progress.after),
+        Source::Tailing | Source::SwitchingToLive(_) => cx.log.served,
+        Source::Live => cx.log.appended(),
+    };
+    after.max(progress.after)
 }
 
 /// The records that can be read after a position.

@@ -222,9 +222,10 @@ impl Broker {
             }
             AdminCommand::Subscriptions(connection, number) => {
                 let ids = self.cx.subscriptions_after(connection, number);
+                let positions = self.bookmarks.replay_positions(&self.cx, &ids);
                 let describe = |id| {
                     let mut stats = self.cx.describe(id);
-                    self.bookmarks.describe(&self.cx, id, &mut stats);
+                    self.bookmarks.describe(&self.cx, id, &positions, &mut stats);
                     self.queues.describe(&self.cx, id, &mut stats);
                     stats
                 };

@@ -4,6 +4,7 @@ mod pattern_index;
 mod recording;
 mod table;
 
+pub(crate) use pattern_index::PatternIndex;
 pub(crate) use recording::{Recording, RecordingRule};
 pub(crate) use table::{
     ContainerId, ContainerRoute, Incoming, QueueRoute, Stage, TableId, TableRoutes, TopicId, TopicTable,

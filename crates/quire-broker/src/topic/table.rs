@@ -303,19 +303,41 @@ impl TopicTable {
         used.chain(tables).chain(containers.filter(|name| ***name > *after)).cloned().collect()
     }
 
+    /// How many of these topics, at least one, [`TopicTable::describe`] describes in one piece of
+    /// work.
+    pub(crate) fn describable_count(&self, names: &[Arc<str>]) -> usize {
+        let mut match_count = 0;
+        let is_within = |name: &&Arc<str>| {
+            if !self.by_name.contains_key(*name) {
+                match_count += self.pattern_index.candidates(name).count();
+            }
+            match_count <= MATCHES_MAX
+        };
+        names.iter().take_while(is_within).count().max(1).min(names.len())
+    }
+
     /// The rules, the queues and the subscriptions of a topic, whether it is in the table or not.
     pub(crate) fn describe(&self, name: &str) -> TopicStats {
         let recording = self.recording_of(name);
         let entered = self.routes.iter().flatten().filter(|route| route.takes(name, &recording));
-        let own = self.by_name.get(name).map(|&id| &self.topics[id as usize].audience);
-        let found = self.pattern_index.candidates(name).map(|group| &self.groups[group as usize]);
-        let patterns = found.filter(|group| group.pattern.matches(name)).map(|group| &group.audience);
+        let own = self.by_name.get(name).map(|&id| &self.topics[id as usize]);
+        let subscription_count = match own {
+            Some(topic) => {
+                let patterns = topic.patterns.iter().map(|group| &self.groups[*group as usize].audience);
+                patterns.chain([&topic.audience]).map(Audience::subscription_count).sum()
+            }
+            None => {
+                let found = self.pattern_index.candidates(name).map(|group| &self.groups[group as usize]);
+                let found = found.filter(|group| group.pattern.matches(name));
+                found.map(|group| group.audience.subscription_count()).sum()
+            }
+        };
         TopicStats {
             topic: name.to_owned(),
             message_type: recording.message_type.name(),
             is_recorded: recording.records_any(),
             queues: entered.map(|route| route.name.to_string()).collect(),
-            subscription_count: own.into_iter().chain(patterns).map(Audience::subscription_count).sum(),
+            subscription_count,
             last_values: None,
         }
     }

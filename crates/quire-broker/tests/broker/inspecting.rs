@@ -180,3 +180,37 @@ fn every_subscription_is_listed_once_in_order() {
     assert_eq!(found, all.collect::<Vec<_>>());
     assert!(answers > 2, "{answers}");
 }
+
+#[test]
+fn an_answer_about_topics_is_shorter_when_many_patterns_are_matched_and_counts_all_of_them() {
+    let mut config = config();
+    config.transports[0].max_subscriptions_per_connection = 3000;
+    let mut pair = Pair::with(config);
+    pair.client(1, "operator");
+    pair.client(2, "reader");
+    (1..=200).for_each(|n| pair.publish(1, n, &format!("orders/{n:03}"), "{}"));
+    pair.turn();
+    pair.take(1);
+    for number in 1..=2000 {
+        // Paused, so that it is in no audience.
+        let options = SubscribeOptions::PAUSED;
+        let pattern = format!("(orders|{number})");
+        pair.subscribe(2, &Subscribe { options, ..replay(number, &pattern, "0") });
+        pair.turn();
+        pair.take(2);
+    }
+    let (mut found, mut answers, mut has_more) = (Vec::<String>::new(), 0, true);
+    while has_more {
+        let after = found.last().cloned().unwrap_or_default();
+        let answer = ask(&mut pair, 1, Subject::Topics { after: &after });
+        for topic in answer["topics"].as_array().unwrap() {
+            assert_eq!(topic["subscriptions"], 2000, "{topic}");
+            found.push(topic["topic"].as_str().unwrap().to_owned());
+        }
+        answers += 1;
+        has_more = answer["more"].as_bool().unwrap();
+    }
+    assert_eq!(found, (1..=200).map(|n| format!("orders/{n:03}")).collect::<Vec<_>>());
+    // 65 topics and 2,000 patterns are what one answer takes.
+    assert_eq!(answers, 4);
+}
