@@ -52,7 +52,7 @@ impl LogConsumer for QueueService {
     /// `queues.ack` does.
     fn needed_from(&self, _: &Context) -> Option<Position> {
         let saved = self.saving.saved.iter().flatten().flatten();
-        let left_out = self.left_out.absent().iter().map(|point| &point.settled);
+        let left_out = self.left_out.kept().map(|point| &point.settled);
         saved.chain(left_out).min().map(|settled| settled.next())
     }
 }

@@ -52,10 +52,17 @@ pub(super) struct AllLeftOut {
     by_queue: BTreeMap<QueueId, LeftOut>,
     /// The queues that left the configuration with messages, as `queues.ack` has them.
     absent: Vec<QueuePoint>,
-    /// Dropped queues among them, each with the requester, which waits until `queues.ack` is written without them.
-    dropped: Vec<(Requester, QueuePoint)>,
+    /// Queues that are being dropped. They exist until `queues.ack` is written without them.
+    dropped: Vec<Dropped>,
     /// The part of `dropped` that the write of `queues.ack` under way leaves out.
-    writing: Vec<(Requester, QueuePoint)>,
+    writing: Vec<Dropped>,
+}
+
+/// A queue that left the configuration, and is being dropped.
+struct Dropped {
+    point: QueuePoint,
+    /// They wait for the answer. At least one.
+    by: Vec<Requester>,
 }
 
 impl AllLeftOut {
@@ -64,14 +71,20 @@ impl AllLeftOut {
         self.by_queue.get(&queue)
     }
 
-    /// The queues that left the configuration with messages.
+    /// The queues that left the configuration with messages, for the next `queues.ack`.
     pub fn absent(&self) -> &[QueuePoint] {
         &self.absent
     }
 
+    /// The queues that left the configuration with messages, as `queues.ack` may still have them.
+    /// The log keeps their messages.
+    pub fn kept(&self) -> impl Iterator<Item = &QueuePoint> {
+        self.absent.iter().chain(self.dropped.iter().chain(&self.writing).map(|dropped| &dropped.point))
+    }
+
     /// How many messages a queue has that left the configuration; `None` when there is no such queue.
     pub fn absent_count(&self, name: &str) -> Option<u64> {
-        self.absent.iter().find(|point| point.queue == name).map(|point| point.left_out.count)
+        self.kept().find(|point| point.queue == name).map(|point| point.left_out.count)
     }
 
     /// A write of `queues.ack` begins.
@@ -82,32 +95,39 @@ impl AllLeftOut {
 
 impl QueueService {
     /// Drops a queue that left the configuration. The answer follows when `queues.ack` says so.
+    /// Until then the queue exists.
     pub(super) fn drop_absent(&mut self, cx: &mut Context, by: Requester, name: &str) {
-        let absent = &mut self.left_out.absent;
-        let Some(index) = absent.iter().position(|point| point.queue == name) else { return };
-        let point = absent.remove(index);
-        self.left_out.dropped.push((by, point));
-        self.pin_log(cx);
-        self.save_now(cx);
+        let AllLeftOut { absent, dropped, writing, .. } = &mut self.left_out;
+        if let Some(index) = absent.iter().position(|point| point.queue == name) {
+            dropped.push(Dropped { point: absent.remove(index), by: vec![by] });
+            self.save_now(cx);
+        } else if let Some(dropped) =
+            dropped.iter_mut().chain(writing).find(|dropped| dropped.point.queue == name)
+        {
+            dropped.by.push(by);
+        }
     }
 
     /// The write of `queues.ack` that [`AllLeftOut::begin_write`] announced has ended.
     pub(super) fn answer_dropped(&mut self, cx: &mut Context, failure: Option<&Refused>) {
-        for (by, point) in std::mem::take(&mut self.left_out.writing) {
+        let written = std::mem::take(&mut self.left_out.writing);
+        if failure.is_none() && !written.is_empty() {
+            self.pin_log(cx);
+        }
+        for Dropped { point, by } in written {
             let (queue, message_count) = (point.queue.clone(), point.left_out.count);
             let reply = match failure {
                 Some(refused) => {
                     self.left_out.absent.push(point);
-                    self.pin_log(cx);
                     refused.clone().into()
                 }
                 None => {
-                    let event = Event::QueueDropped { queue: queue.clone(), message_count, by: by.name() };
-                    cx.note(event);
+                    let by = by.first().map(Requester::name).unwrap_or_default();
+                    cx.note(Event::QueueDropped { queue: queue.clone(), message_count, by });
                     AdminReply::QueueDropped { queue, message_count, warnings: Vec::new() }
                 }
             };
-            answer(cx, &by, reply);
+            by.iter().for_each(|by| answer(cx, by, reply.clone()));
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use quire_broker::{AdminCommand, BrokerConfig, Event, LeftOutBecause, QueueSettings};
+use quire_broker::{AdminCommand, AdminReply, BrokerConfig, Event, Input, LeftOutBecause, QueueSettings};
 use quire_journal::{Disk, Position, Which};
 use quire_queue::Verdict;
 
@@ -219,6 +219,41 @@ fn a_queue_that_left_the_configuration_is_dropped_with_its_messages() {
     assert_eq!((left_out(&mut pair), kept_from(&mut pair)), (vec![], None));
     pair.disconnect(2);
     assert_eq!(create(&mut pair, &all()), Ok(true));
+}
+
+#[test]
+fn a_queue_that_left_the_configuration_exists_until_its_drop_is_on_stable_storage() {
+    let mut pair = again(working(all()), config());
+    let first = kept_from(&mut pair);
+    assert!(first.is_some());
+    let now = pair.now();
+    for ticket in [1, 2] {
+        let command = AdminCommand::DropQueue("work".into());
+        pair.broker.handle(now, Input::Admin { ticket, command });
+    }
+    let create = AdminCommand::CreateQueue(Box::new(all()));
+    pair.broker.handle(now, Input::Admin { ticket: 3, command: create });
+    // The file is being written.
+    pair.one_turn();
+    assert_eq!(pair.broker.needed_position().map(Position::get), first, "a crash could keep the old file");
+    assert!(matches!(&pair.replies[..], [(3, AdminReply::Refused { .. })]), "{:?}", pair.replies);
+    pair.turn();
+    let dropped =
+        |(_, reply): &(u64, AdminReply)| matches!(reply, AdminReply::QueueDropped { message_count: 7, .. });
+    assert_eq!(pair.replies.iter().filter(|reply| dropped(reply)).count(), 2, "{:?}", pair.replies);
+    assert_eq!((pair.broker.needed_position(), kept_from(&mut pair)), (None, None));
+}
+
+#[test]
+fn a_message_that_the_count_of_the_start_cannot_read_is_reported() {
+    let mut pair = start(Pair::with(with(filtered("/i > 0"))));
+    publish(&mut pair, 1..=2);
+    pair.publish(1, 3, "jobs/1", "{\"i\": ");
+    pair.turn();
+    save(&mut pair);
+    let mut pair = again(pair, config());
+    assert_eq!(left_out(&mut pair), because(LeftOutBecause::Removed, 2));
+    assert_ne!(pair.broker.stats().unreadable_count, 0);
 }
 
 #[test]
