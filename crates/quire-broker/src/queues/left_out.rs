@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use quire_journal::{Position, Record, RecordKind};
+use quire_journal::{Memory, Position, Record, RecordKind};
 use serde::{Deserialize, Serialize};
 
 use super::define::answer;
@@ -135,7 +135,8 @@ impl QueueService {
 /// The count of the messages that are left out: made at a start, while the log is read.
 pub(super) struct Counting {
     queues: Vec<Counted>,
-    /// Their messages that are left out, by their places in `queues`. The engine forgets those that were settled.
+    /// Their messages that are left out, by their places in `queues`. The engine forgets those that
+    /// were settled. They may be more than fit into memory, so that the engine has pageable memory.
     left_out: Queues,
     arena: Arena,
 }
@@ -167,7 +168,8 @@ impl QueueService {
         beginnings: &[Beginning],
     ) -> Counting {
         let end = cx.log.journal.persisted();
-        let mut counting = Counting { queues: Vec::new(), left_out: Queues::new(), arena: Arena::default() };
+        let mut counting =
+            Counting { queues: Vec::new(), left_out: Queues::new(), arena: cx.unreadable.arena() };
         for point in stored.map(|stored| stored.points).unwrap_or_default() {
             let queue = self.find(&point.queue);
             // A queue that was created at run time has one selection, and is not there any more when it was dropped.
@@ -202,6 +204,7 @@ impl QueueService {
             }
             counting.add(
                 &cx.config.filter_options(),
+                self.snapshots.pageable_memory(&cx.log.journal),
                 Counted {
                     queue: queue.zip(beginning.map(|beginning| beginning.after)),
                     earlier: earlier.into_iter().map(|earlier| (earlier, None)).collect(),
@@ -253,12 +256,12 @@ impl QueueService {
 }
 
 impl Counting {
-    fn add(&mut self, options: &FilterOptions, mut counted: Counted) {
+    fn add(&mut self, options: &FilterOptions, memory: &Memory, mut counted: Counted) {
         for (earlier, selector) in &mut counted.earlier {
             *selector = earlier.selection.compile(options);
         }
         // The settings do not matter: the engine is only asked which messages are left.
-        if self.left_out.add_queue(QueueConfig::default()).is_ok() {
+        if self.left_out.add_queue_in(QueueConfig::default(), memory).is_ok() {
             self.queues.push(counted);
         }
     }

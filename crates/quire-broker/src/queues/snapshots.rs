@@ -101,6 +101,11 @@ impl Snapshots {
         if definition.keeps_state() { self.memory.get() } else { Memory::heap() }
     }
 
+    /// Memory that can be paged out, for state that no queue keeps.
+    pub fn pageable_memory(&mut self, journal: &Journal) -> &Memory {
+        self.memory.open(journal)
+    }
+
     /// When to begin again.
     pub fn due(&self) -> Option<Instant> {
         self.due
