@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from quire import Client
+from quire.cli import USER_MISTAKE, run
 from support.command_line import quire, serving, url_of
 from support.waiting import PATIENCE
 
@@ -203,6 +204,55 @@ def test_a_mistake_is_said_without_a_traceback(arguments: tuple[str, ...], code:
     assert result.returncode == code, result.stderr
     assert text in result.stderr + result.stdout
     assert "Traceback" not in result.stderr
+
+
+#: Commands that take a topic, a file or a directory.
+FILES = [
+    ("publish", "URL"),
+    ("journal", "ls", "URL"),
+    ("config", "check", "URL"),
+    ("replay", "URL", "--url", "memory:"),
+]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *FILES,
+        ("info", "URL"),
+        ("info", "--url", "URL"),
+        ("info", "--url=URL"),
+        ("info", "--server", "URL"),
+        ("info", "--server=URL"),
+        ("publish", "t", "file", "more", "URL"),
+        ("publish", "t", "--rate", "URL"),
+        ("journal", "archive", "--url", "URL"),
+        ("config", "URL"),
+        ("URL",),
+        ("replay", ".", "--url", "URL"),
+        ("serve", "--address", "URL"),
+        ("bench", "publish", "--url", "URL"),
+    ],
+)
+@pytest.mark.parametrize("password", ["geheim", "x/geheim", "x?geheim", "x#geheim", "x@geheim/y", "geheim:x"])
+@pytest.mark.parametrize("scheme", ["quire://", "http://", ""])
+def test_no_mistake_repeats_a_password(
+    scheme: str,
+    password: str,
+    arguments: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = f"{scheme}user:{password}@h:9007"
+    is_name = arguments == ("publish", "URL") if scheme == "http://" else arguments in FILES
+    if is_name and scheme != "quire://":
+        pytest.skip("a topic and a file can have this name")
+    assert run([argument.replace("URL", url) for argument in arguments]) == USER_MISTAKE
+    captured = capsys.readouterr()
+    assert "geheim" not in captured.out + captured.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_subscription_with_a_timeout_ends_when_nothing_comes() -> None:

@@ -568,6 +568,14 @@ def test_bad_urls_are_explained(url: str, reason: str) -> None:
         "user:geheim@h:9007",
         "quire://user:geheim@[h",
         "quire://user:geheim@h\u2100",
+        "quire://user:/geheim@h:9007",
+        "quire://user:?geheim@h:9007",
+        "quire://user:#geheim@h:9007",
+        "quire://user:x@geheim/y@h:9007",
+        "quire://user:geheim:x@h:9007",
+        "quire:user:geheim@h:9007",
+        "QUIRE://user:geheim@h",
+        "file://user:geheim@h/directory",
     ],
 )
 def test_a_password_in_a_url_is_not_repeated(url: str) -> None:

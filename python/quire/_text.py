@@ -1,11 +1,23 @@
-"""Text that goes into the core, which reads UTF-8."""
+"""Texts: those that go into the core, which reads UTF-8, and those that people read."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+from typing import Final
 
 from quire._errors import ConfigError
+
+#: A password may contain every character, so it ends at the last `@`. A path has one slash of two.
+_PASSWORD: Final = re.compile(
+    r"\A((?:[a-z][\w+.-]*://|(?:quires?|tcp):/)?[^:]*:).*@", re.DOTALL | re.IGNORECASE
+)
+
+
+def without_password(text: str) -> str:
+    """Returns a URL, or text that was given for one, with `***` in the place of its password."""
+    return _PASSWORD.sub(r"\1***@", text)
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:

@@ -36,18 +36,18 @@ def run(arguments: list[str]) -> int:
     try:
         return _dispatch(arguments)
     except (BadFilterError, BadTopicError, BadBookmarkError, ConfigError, NotJournaledError) as error:
-        _complain(str(error))
+        _complain(str(error), arguments)
         return USER_MISTAKE
     except BrokenPipeError:
         # The reader of the output has closed the pipe. Python would report it again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (QuireError, TimeoutError) as error:
-        _complain(str(error))
+        _complain(str(error), arguments)
         return FAILURE
     except OSError as error:
         reason = error.strerror or str(error)
-        _complain(reason if error.filename is None else f"{error.filename}: {reason}")
+        _complain(reason if error.filename is None else f"{error.filename}: {reason}", arguments)
         return FAILURE
     except KeyboardInterrupt:
         return 130
@@ -85,10 +85,12 @@ def _terminated(number: int, _: object) -> None:
     sys.exit(128 + number)
 
 
-def _complain(text: str) -> None:
+def _complain(text: str, arguments: list[str]) -> None:
+    from quire.cli._mistakes import without_passwords
     from quire.cli._output import visible
 
-    for line in text.splitlines() or [""]:
+    urls = [argument for argument in arguments if "://" in argument]
+    for line in without_passwords(text, urls).splitlines() or [""]:
         print(f"quire: {visible(line)}", file=sys.stderr)
 
 

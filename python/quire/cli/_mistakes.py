@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from cyclopts.exceptions import (
 )
 
 from quire._errors import ConfigError
+from quire._text import without_password
 
 #: The beginning of the URL of a server. `Path` leaves one slash of two.
 _SERVER: Final = re.compile(r"(quires?|tcp):/+")
@@ -34,7 +35,7 @@ _KINDS: Final[dict[object, str]] = {int: "a whole number", float: "a number"}
 
 def panel(error: CycloptsError) -> object:
     """Shows a mistake in the arguments, with the option that is meant where that can be told."""
-    text = _text(error) or str(error)
+    text = without_passwords(_text(error) or str(error), error.root_input_tokens or ())
     if not text.endswith("?"):
         text += f" `{' '.join(['quire', *(error.command_chain or ()), '--help'])}` shows what is possible."
     return CycloptsPanel(text)
@@ -67,6 +68,16 @@ def _text(error: CycloptsError) -> str | None:
         if error.argument.token_count()[0] == 1:
             return f"Missing value: {error.keyword or error.argument.name} requires one."
     return None
+
+
+def without_passwords(text: str, arguments: Iterable[str]) -> str:
+    """Returns the text with `***` in the place of the password of each argument that has one as a URL has it."""
+    for argument in arguments:
+        # The value of `--option=value`, too. `Path` leaves one slash of two.
+        for value in {argument, argument.partition("=")[2]}:
+            for url in (value, str(Path(value))):
+                text = text.replace(url, without_password(url))
+    return text
 
 
 def check_arguments(command: Callable[..., Any], bound: inspect.BoundArguments) -> None:
@@ -106,10 +117,12 @@ def _server_advice(argument: str, command: Callable[..., Any] | None) -> str | N
     if scheme is None:
         return None
     place = argument[scheme.end() :]
-    url = f"{scheme[1]}://{place}"
+    url = without_password(f"{scheme[1]}://{place}")
+    # A URL has neither a user nor a password.
+    place = place.rpartition("@")[2]
     if command is not None and "url" in inspect.signature(command).parameters:
         return f"{url!r} is the URL of a server; write --url quire://{place}"
     return f"{url!r} is the URL of a server, and this command connects to none"
 
 
-__all__ = ["as_option", "check_arguments", "is_argument", "panel"]
+__all__ = ["as_option", "check_arguments", "is_argument", "panel", "without_passwords"]

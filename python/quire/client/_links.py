@@ -9,14 +9,11 @@ from typing import Final
 
 from quire._arguments import journal_inside
 from quire._errors import ConfigError
+from quire._text import without_password
 
 DEFAULT_PORT: Final = 9007
 #: A host and a port without `quire://`, or with another scheme.
 _HOST_AND_PORT: Final = re.compile(r"(?:\w+://)?((?:[\w.-]+|\[[0-9a-fA-F:.]+\]):\d+)")
-
-
-#: A password before a host, after everything that is not a part of it.
-_PASSWORD: Final = re.compile(r"((?://|^)[^/?#@:]*:)[^/?#]*@")
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,9 @@ def directory_of(url: str) -> Path:
 
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost"):
-            reason = f"{url!r} names the host {host!r}; a directory of this machine is file:{rest[2:]}"
+            # `file://user:password@host/directory` is a mistake, too.
+            shown, host, rest = map(without_password, (url, host, rest[2:]))
+            reason = f"{shown!r} names the host {host!r}; a directory of this machine is file:{rest}"
             raise ConfigError(reason, key="url")
         rest = unquote(slash + path)
     if not rest:
@@ -64,7 +63,7 @@ def parse_url(url: str) -> tuple[str, int] | tuple[Path] | Place:
         return (directory,)
     if colon and scheme == "file":
         return Place(directory_of(url).resolve(), "")
-    shown = repr(_PASSWORD.sub(r"\1***@", url))
+    shown = repr(without_password(url))
     from urllib.parse import urlsplit
 
     try:

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator
 
 from quire import _units as units
 from quire._errors import ConfigError
+from quire._text import without_password
 from quire._units import seconds, size
 from quire.config._mistakes import expected
 
@@ -110,6 +111,7 @@ class Address:
         """Reads `host:port` or `[ipv6]:port`; port 0 = a free one."""
         host, colon, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
-        if not colon or not host or not port.isdecimal() or int(port) > 65535:
-            raise expected('an address such as "127.0.0.1:9007", with a port up to 65535', text)
+        if not colon or not host or "@" in host or not port.isdecimal() or int(port) > 65535:
+            what = 'an address such as "127.0.0.1:9007", with a port up to 65535'
+            raise expected(what, without_password(text))
         return cls(host, int(port))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from quire import _quire
 from quire._errors import ConfigError, JournalLockedError, ProtocolError
+from quire._text import without_password
 from quire.client._blocking import Client
 from quire.journal._journal import Segment, check_is_journal, maintain, segment_of, which_to_core
 
@@ -75,7 +76,8 @@ def maintain_server(
     before are done.
     """
     if not url.startswith(("quire://", "quires://")):
-        raise ConfigError(f"{url!r} is not that of a server; for a directory, leave --url out", key="--url")
+        reason = f"{without_password(url)!r} is not that of a server; for a directory, leave --url out"
+        raise ConfigError(reason, key="--url")
     yield from _ask(url, action, age, size_max, dry_run, None)
 
 
