@@ -139,6 +139,17 @@ def test_an_interrupted_publish_says_after_which_line_it_stopped(
         (["queue", "purge", "q", "--filter", ""], "--filter"),
         (["journal", "dump", ".", "--from", ""], "--from"),
         (["replay", ".", "--into", ""], "--into"),
+        (["serve", "--data-directory", ""], "--data-directory"),
+        (["serve", "--data-directory="], "--data-directory"),
+        (["serve", ""], "CONFIG"),
+        (["up", ""], "DIRECTORY"),
+        (["up", "--instances", ""], "--instances"),
+        (["journal", "ls", ""], "DIR"),
+        (["journal", "archive", ".", "--archive-directory", ""], "--archive-directory"),
+        (["publish", "t", "", "--csv"], "FILE"),
+        (["publish", "t", "--header", "a=1", "--header", ""], "--header"),
+        (["queue", "ls", "--url", ""], "--url"),
+        (["config", "check", ""], "FILE"),
     ],
 )
 def test_an_empty_value_is_a_mistake_and_stands_for_nothing_else(

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from quire import __version__
 from quire.cli import default_url
-from quire.cli._mistakes import panel
+from quire.cli._mistakes import panel, refuse_empty
 
 app = App(
     name="quire",
@@ -19,6 +19,7 @@ app = App(
     # each line of a description is one whole sentence.
     help_format="plaintext",
     error_formatter=panel,
+    config=refuse_empty,
 )
 config_app = App(name="config", help="Check a configuration file, or print an example.")
 app.command(config_app)

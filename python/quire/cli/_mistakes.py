@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from cyclopts import CycloptsError, CycloptsPanel
+from cyclopts import UNSET, App, ArgumentCollection, CycloptsError, CycloptsPanel
 from cyclopts.exceptions import (
     CoercionError,
     MissingArgumentError,
@@ -27,7 +27,7 @@ _SERVER: Final = re.compile(r"(quires?|tcp):/+")
 _RELATED: Final = {"--from": "--bookmark", "--host": "--url", "--port": "--address", "--server": "--url"}
 
 #: The argument that is a message.
-_MAY_BE_EMPTY: Final = frozenset({"data"})
+_MAY_BE_EMPTY: Final = "--data"
 
 #: The kinds of values, in the words of the errors of the library.
 _KINDS: Final[dict[object, str]] = {int: "a whole number", float: "a number"}
@@ -80,15 +80,24 @@ def without_passwords(text: str, arguments: Iterable[str]) -> str:
     return text
 
 
-def check_arguments(command: Callable[..., Any], bound: inspect.BoundArguments) -> None:
-    """Raises `ConfigError` for an empty value, and for the URL of a server in the place of a topic, a name, a file or a directory."""
-    for name, value in bound.arguments.items():
-        is_option = _is_option(bound, name)
-        if value == "" and name not in _MAY_BE_EMPTY:
-            # Mostly a variable of the shell without a value. It must not select another server, or every message.
-            key = f"--{name.strip('_').replace('_', '-')}" if is_option else name.upper()
+def refuse_empty(_: App, __: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Raises `ConfigError` for an empty value, before it becomes the path of the working directory, for one.
+
+    It is mostly a variable of the shell without a value. It must not select another server or directory, or every message.
+    """
+    for argument in arguments:
+        is_option = argument.field_info.kind is inspect.Parameter.KEYWORD_ONLY
+        # An option that is a switch has no value.
+        is_empty = any(token.value == "" and token.implicit_value is UNSET for token in argument.tokens)
+        if is_empty and argument.name != _MAY_BE_EMPTY:
+            key = argument.name if is_option else argument.name.lstrip("-").upper()
             raise ConfigError("the value is empty", key=key)
-        if is_option or name == "source" or not isinstance(value, (str, Path)):
+
+
+def check_arguments(command: Callable[..., Any], bound: inspect.BoundArguments) -> None:
+    """Raises `ConfigError` for the URL of a server in the place of a topic, a name, a file or a directory."""
+    for name, value in bound.arguments.items():
+        if _is_option(bound, name) or name == "source" or not isinstance(value, (str, Path)):
             continue
         if (advice := _server_advice(str(value), command)) is not None:
             raise ConfigError(advice)
@@ -125,4 +134,4 @@ def _server_advice(argument: str, command: Callable[..., Any] | None) -> str | N
     return f"{url!r} is the URL of a server, and this command connects to none"
 
 
-__all__ = ["as_option", "check_arguments", "is_argument", "panel", "without_passwords"]
+__all__ = ["as_option", "check_arguments", "is_argument", "panel", "refuse_empty", "without_passwords"]
