@@ -7,27 +7,27 @@ other module of the package is imported.
 
 import os
 import re
-import sys
 
 
 def _refuse_foreign_distribution() -> None:
-    """Raises `ImportError` when the distribution `quire` of the other project is installed.
+    """Raises `ImportError` when the distribution `quire` is installed in the directory that has this package.
 
-    It looks at names only: `importlib.metadata` would add half of the time that `import quire` takes.
+    In any other directory its files are not mixed with those of this package. It looks at names only: `importlib.metadata`
+    would add half of the time that `import quire` takes.
     """
-    for directory in sys.path:
-        try:
-            names = os.listdir(directory or ".")
-        except OSError:  # an archive, or a directory that does not exist
-            continue
-        for name in names:
-            if found := re.fullmatch(r"quire-(\d[^-]*)(-.*)?\.(dist|egg)-info", name):
-                raise ImportError(
-                    f"quire-mq: the distribution quire {found[1]} is installed in {os.path.abspath(directory)}. It is another "
-                    "project, and its package has the same name as the package of quire-mq. Remove both, and install quire-mq "
-                    "again: pip uninstall quire quire-mq; pip install quire-mq",
-                    name="quire",
-                )
+    directory = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    try:
+        names = os.listdir(directory)
+    except OSError:  # an archive
+        return
+    for name in names:
+        if found := re.fullmatch(r"quire-(\d[^-]*)(-.*)?\.(dist|egg)-info", name):
+            raise ImportError(
+                f"quire-mq: the distribution quire {found[1]} is installed in {directory}, too. It is another project, or an "
+                "early version of this one, and its files and those of quire-mq are in the same folder. Remove both, and "
+                "install quire-mq again: pip uninstall quire quire-mq; pip install quire-mq",
+                name="quire",
+            )
 
 
 _refuse_foreign_distribution()
