@@ -180,6 +180,23 @@ def test_the_columns_of_a_pipe_are_decided_by_all_rows(tmp_path: Path) -> None:
     assert published(tmp_path / "data") == ['{"a": 1, "b": "1"}'] * 3 + ['{"a": 1, "b": "x"}']
 
 
+def test_a_redirected_file_is_read_from_where_another_program_left_it(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_bytes(b"a comment\na,b\n1,x\n")
+    # The shell has read the first line, byte by byte.
+    command = f'{{ read -r skipped; "$0" -m quire publish rows --csv --url file:{tmp_path / "data"}; }}'
+    with file.open("rb") as stream:
+        done = subprocess.run(
+            ["sh", "-c", command, sys.executable],
+            stdin=stream,
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert published(tmp_path / "data") == ['{"a": 1, "b": "x"}']
+
+
 def test_a_file_that_changes_after_its_columns_were_decided_is_a_mistake() -> None:
     lines = [b"a\n", b"1\n"]
     numbers = number_columns(lines, file="f")

@@ -82,8 +82,10 @@ class Source:
             shutil.copyfileobj(self._stream, spool)
             spool.seek(0)
             self._stream = spool
+        # Another program may have read the first lines of a redirected file.
+        begin = self._stream.tell()
         self._numbers = number_columns(self._lines(), file=self.name, delimiter=self._form.delimiter)
-        self._stream.seek(0)
+        self._stream.seek(begin)
         self._line = self._position = 0
 
     def items(self) -> Iterator[Item]:
