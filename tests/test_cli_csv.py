@@ -53,6 +53,15 @@ def test_one_cell_that_is_no_number_of_json_makes_its_column_text(tmp_path: Path
     assert [json.loads(text) for text in column(tmp_path, "1.10", odd, " 4", "")] == ["1.10", odd, " 4", None]
 
 
+def test_a_number_that_a_double_would_make_0_makes_its_column_text(tmp_path: Path) -> None:
+    for name in "123":
+        (tmp_path / name).mkdir()
+    assert column(tmp_path / "1", "1", "1e-400") == ['"1"', '"1e-400"']
+    assert column(tmp_path / "2", "-1.5E-500") == ['"-1.5E-500"']
+    zeros = ["0", "-0", "0.00", "-0.0e-400", "0E5", "4e-324"]
+    assert column(tmp_path / "3", *zeros) == zeros
+
+
 def test_an_empty_cell_is_null_beside_numbers_and_beside_text(tmp_path: Path) -> None:
     assert column(tmp_path, "", " 4 ", "") == ["null", "4", "null"]
     assert publish(tmp_path, b"a,b\n,\n", "--name", "empty") == 0

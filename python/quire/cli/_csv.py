@@ -90,9 +90,14 @@ def _value(cell: str, is_number: bool, name: str) -> str:
 
 
 def _number(cell: str) -> str | None:
-    """The number in a cell as its text; `None` for other text. A number that no `double` holds is text, because readers would change it."""
+    """The number in a cell as its text; `None` for other text. A number that no `double` holds is text, because readers would change it:
+    they make an infinity of a large one, and 0 of a small one."""
     found = _NUMBER.fullmatch(cell)
-    return found[1] if found is not None and math.isfinite(float(found[1])) else None
+    if found is None:
+        return None
+    number = float(found[1])
+    is_zero = re.match("-?[0.]*(?:[eE]|$)", found[1]) is not None
+    return found[1] if math.isfinite(number) and (number != 0 or is_zero) else None
 
 
 def _rows(lines: Iterable[bytes], file: str, delimiter: str | None) -> Iterator[list[str]]:
