@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import quire
 import quire.testing
 from hypothesis import given
 from hypothesis import strategies as st
-from quire._bookmarks import bookmark_to_core, instant_to_core, range_to_core, time_ns
+from quire._bookmarks import bookmark_to_core, instant_to_core, range_to_core, time_ns, until_to_core
 from quire.cli import USER_MISTAKE, run
 from quire.spark._options import read_options
 from support.waiting import PATIENCE
@@ -45,13 +47,17 @@ FORMS: list[tuple[Any, str]] = [
     ("2015-01-02T12:35:00.123456789Z", "20150102T123500.123456789Z"),
     ("2015-01-02T12:35:00.000000001Z", "20150102T123500.000000001Z"),
     ("2015-01-02", "20150102T000000Z"),
-    (datetime(2015, 1, 2, 12, 35, 0, 5, tzinfo=UTC), "20150102T123500.000005Z"),
-    (datetime(2015, 1, 2, 14, 35, tzinfo=timezone(timedelta(hours=2))), "20150102T123500Z"),
-    ([datetime(2015, 1, 2, tzinfo=UTC), "now"], "20150102T000000Z,0|1|"),
+    (datetime(2015, 1, 2, 12, 35, 0, 5, tzinfo=UTC), "20150102T123500.000005999Z"),
+    (datetime(2015, 1, 2, 14, 35, tzinfo=timezone(timedelta(hours=2))), "20150102T123500.000000999Z"),
+    ([datetime(2015, 1, 2, tzinfo=UTC), "now"], "20150102T000000.000000999Z,0|1|"),
+    (pd.Timestamp("2015-01-02T12:35:00.000005Z"), "20150102T123500.000005000Z"),
     ("20150102", "20150102T000000Z"),
     ("2015-01-02t12:35:00z", "20150102T123500Z"),
     ("20150102t123500.5z", "20150102T123500.500000Z"),
-    (datetime(2015, 1, 2, 12, tzinfo=timezone(timedelta(hours=1, seconds=30))), "20150102T105930Z"),
+    (
+        datetime(2015, 1, 2, 12, tzinfo=timezone(timedelta(hours=1, seconds=30))),
+        "20150102T105930.000000999Z",
+    ),
 ]
 
 #: What is refused, and a part of the reason.
@@ -72,6 +78,8 @@ REFUSED: list[tuple[Any, str]] = [
     (datetime(9999, 1, 1, tzinfo=UTC), "not between the years 1970 and 2553"),
     (datetime.max.replace(tzinfo=timezone(timedelta(hours=-2))), "not between the years 1970 and 2553"),
     (datetime(2015, 1, 2), "has no time zone, add one such as datetime.UTC"),
+    (pd.NaT, "expected a bookmark, a time or a Message, or a list of them, got `NaTType`"),
+    ([pd.NaT], "got `NaTType`"),
     (quire.testing.message("orders", b"", bookmark=None), "'orders' has no bookmark"),
     (["7|1|"] * 4097, "a list of 4097 bookmarks, the limit is 4096"),
     (5, "expected a bookmark, a time or a Message, or a list of them, got `int`"),
@@ -129,13 +137,12 @@ class Instant(datetime):
     nanosecond = 7
 
 
-def test_a_datetime_is_its_whole_microsecond_unless_it_has_nanoseconds() -> None:
+def test_a_datetime_is_the_end_of_its_microsecond_unless_it_has_nanoseconds() -> None:
     at = datetime(2015, 1, 2, 12, 35, 0, 5, tzinfo=UTC)
-    assert bookmark_to_core(at, "until", is_end=True) == "20150102T123500.000005999Z"
-    assert bookmark_to_core("2015-01-02T12:35:00.000005", "until", is_end=True) == "20150102T123500.000005Z"
+    assert until_to_core(at, at, "bookmark") == "(20150102T123500.000005999Z:20150102T123500.000005999Z]"
+    assert bookmark_to_core("2015-01-02T12:35:00.000005", "until") == "20150102T123500.000005Z"
     exact = Instant(2015, 1, 2, 12, 35, 0, 5, tzinfo=UTC)
-    for is_end in (True, False):
-        assert bookmark_to_core(exact, "until", is_end=is_end) == "20150102T123500.000005007Z"
+    assert bookmark_to_core(exact, "until") == "20150102T123500.000005007Z"
 
 
 def test_a_duration_before_now_is_a_time(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,9 +254,13 @@ def test_a_subscription_ends_at_a_message_or_its_time() -> None:
 
         assert between(messages[0], messages[3]) == [b"2", b"3", b"4"]
         assert between([messages[4], messages[1]], messages[3].bookmark) == [b"3", b"4"]
-        # A time that is cut to the microsecond has its own message as the end. As the beginning it repeats it.
-        assert between("epoch", messages[3].timestamp)[-1] == b"4"
-        assert between(messages[3].timestamp, "now")[0] in (b"4", b"5")
+        for message in messages:
+            earlier = [each.data for each in messages if each.timestamp <= message.timestamp]
+            later = [each.data for each in messages if each.timestamp > message.timestamp]
+            assert (between("epoch", message.timestamp), between(message.timestamp, "now")) == (
+                earlier,
+                later,
+            )
         subscription = client.subscribe("orders", bookmark="now")
         subscription.replace(bookmark=messages[0], until=messages[1])
         assert [message.data for message in subscription] == [b"2"]
@@ -260,6 +271,21 @@ def test_a_subscription_ends_at_a_message_or_its_time() -> None:
                 client.subscribe("orders", bookmark=begin, until="now", sub_id="s")
         with pytest.raises(quire.BadBookmarkError, match="until: expected a bookmark, a time or a Message"):
             client.subscribe("orders", bookmark="epoch", until=["now"])  # type: ignore[arg-type]
+
+
+def test_a_range_has_the_message_whose_timestamp_is_its_end_and_not_the_one_whose_timestamp_is_its_beginning(
+    tmp_path: Path,
+) -> None:
+    # The times of its messages are 1,000,003 nanoseconds apart.
+    golden = shutil.copytree(Path(__file__).parent / "golden" / "journal-v5", tmp_path / "golden")
+    with quire.Journal(golden / "journal", archive_directory=golden / "archive", read_only=True) as log:
+        messages = list(log.read())
+        of_a_journal = [
+            (list(log.read(message.timestamp)), list(log.read(until=message.timestamp)))
+            for message in messages[:3]
+        ]
+    assert [message.timestamp_ns % 1000 for message in messages[:3]] == [3, 6, 9]
+    assert of_a_journal == [(messages[at + 1 :], messages[: at + 1]) for at in range(3)]
 
 
 @pytest.mark.parametrize(

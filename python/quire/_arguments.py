@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
-from quire._bookmarks import Bookmark, message_bookmarks
+from quire._bookmarks import Point, message_bookmarks
 from quire._errors import ConfigError
 from quire._filter import FilterArgument, optional_filter_to_core
 from quire._quire import CORRELATION_SIZE_MAX, DELAY_MAX_NS
@@ -254,7 +254,9 @@ def verdict_to_core(cancel: bool, expire: bool) -> str:
     return "cancel" if cancel else "expire" if expire else "acknowledge"
 
 
-def selection_to_core(bookmarks: Bookmark | None, filter: FilterArgument | None) -> list[str] | str:
+def selection_to_core(
+    bookmarks: Point | Iterable[Point] | None, filter: FilterArgument | None
+) -> list[str] | str:
     """Bookmarks, or a filter: the one of the two that was given."""
     if (bookmarks is None) == (filter is None):
         raise ConfigError(

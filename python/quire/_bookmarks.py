@@ -26,8 +26,8 @@ MOST_RECENT: Final = "most_recent"
 
 #: A bookmark, a time, or text with one of them.
 Point: TypeAlias = str | datetime | Message | Record
-#: One of them, or several: then the oldest counts.
-Bookmark: TypeAlias = Point | Iterable[Point]
+#: One of them, or a list: then the oldest counts. A tuple would look like a range.
+Bookmark: TypeAlias = Point | list[str] | list[datetime] | list[Message] | list[Record] | list[Point]
 
 _NAMED: Final = {"epoch": EPOCH, "0|0|": EPOCH, "now": NOW, EPOCH: EPOCH, NOW: NOW}
 _BOOKMARK: Final = re.compile(r"([0-9]{1,20})\|([0-9]{1,20})\|")
@@ -46,22 +46,25 @@ _EXPECTED: Final = (
 )
 
 
-def point_to_core(point: Point, key: str, *, is_end: bool = False) -> str:
+def point_to_core(point: Point, key: str, *, is_exact: bool = False) -> str:
     """Returns one bookmark or time as the core reads it. Raises `BadBookmarkError` that names `key`.
 
-    A `datetime` is a whole microsecond of the log, whose times have nanoseconds. As an end it is the last nanosecond, so that a range
-    up to the `timestamp` of a message has the message.
+    A `datetime` is a whole microsecond of the log, whose times have nanoseconds. It means the end of the microsecond: a range up to
+    the `timestamp` of a message has the message, and a range from there does not have it. With `is_exact` it is the beginning.
     """
     match point:
         case str():
             return _text_to_core(point.strip(), key)
         case datetime():
+            # `NaT` of pandas is not equal to itself, and has no time.
+            if point != point:
+                raise _not_a_bookmark(point, key)
             if point.utcoffset() is None:
                 reason = f"the time {point.isoformat()} has no time zone, add one such as datetime.UTC"
                 raise BadBookmarkError(reason, key=key)
             # pandas has datetimes with nanoseconds.
             ns: int | None = getattr(point, "nanosecond", None)
-            finer = ("999" if is_end else "") if ns is None else f"{ns:03}"
+            finer = ("" if is_exact else "999") if ns is None else f"{ns:03}"
             return _time_to_core(point, finer, key)
         case Message() | Record():
             if point.bookmark is None:
@@ -72,10 +75,10 @@ def point_to_core(point: Point, key: str, *, is_end: bool = False) -> str:
             raise _not_a_bookmark(point, key)
 
 
-def bookmark_to_core(bookmark: Bookmark, key: str, *, is_end: bool = False) -> str:
+def bookmark_to_core(bookmark: Bookmark, key: str, *, is_exact: bool = False) -> str:
     """Returns one or several bookmarks or times as the core reads them. Raises `BadBookmarkError` that names `key`.
 
-    `is_end`: as of `point_to_core`.
+    `is_exact`: as of `point_to_core`.
     """
     points: list[Point]
     if isinstance(bookmark, tuple):
@@ -94,7 +97,7 @@ def bookmark_to_core(bookmark: Bookmark, key: str, *, is_end: bool = False) -> s
             raise _not_a_bookmark(bookmark, key)
     if len(points) > BOOKMARKS_MAX:
         raise BadBookmarkError(f"a list of {len(points)} bookmarks, the limit is {BOOKMARKS_MAX}", key=key)
-    return ",".join(point_to_core(point, key, is_end=is_end) for point in points)
+    return ",".join(point_to_core(point, key, is_exact=is_exact) for point in points)
 
 
 def range_to_core(bookmark: Bookmark, key: str, *, keeps_place: bool = True) -> str:
@@ -131,14 +134,14 @@ def until_to_core(bookmark: Bookmark, until: Point, key: str) -> str:
 
     Raises `BadBookmarkError` for a `bookmark` that is a range, or `MOST_RECENT`.
     """
-    end = point_to_core(until, "until", is_end=True)
+    end = point_to_core(until, "until")
     if isinstance(bookmark, str) and bookmark.strip().startswith(("[", "(", MOST_RECENT)):
         reason = f"{_shown(bookmark)} does not go together with `until`: expected a bookmark or a time"
         raise BadBookmarkError(reason, key=key)
     return f"({bookmark_to_core(bookmark, key)}:{end}]"
 
 
-def message_bookmarks(bookmarks: Bookmark, key: str) -> list[str]:
+def message_bookmarks(bookmarks: Point | Iterable[Point], key: str) -> list[str]:
     """Returns bookmarks of messages, without times and `EPOCH`. Raises `BadBookmarkError` that names `key`."""
     named = [bookmarks] if isinstance(bookmarks, (str, datetime, Message, Record)) else bookmarks
     try:

@@ -73,7 +73,8 @@ class Message:
     def timestamp(self) -> datetime:
         """The time at which the server received the message (UTC), cut to the microsecond.
 
-        A replay from this time delivers the message again: use the message itself as the bookmark.
+        A replay from this time begins after this microsecond, so it can leave out messages that came together with this one:
+        to continue after the message, use the message itself as the bookmark.
         """
     @property
     def timestamp_ns(self) -> int:

@@ -289,7 +289,8 @@ impl Message {
 
     /// The time at which the server received the message (UTC), cut to the microsecond.
     ///
-    /// A replay from this time delivers the message again: use the message itself as the bookmark.
+    /// A replay from this time begins after this microsecond, so it can leave out messages that came together with this one:
+    /// to continue after the message, use the message itself as the bookmark.
     #[getter]
     fn timestamp<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         datetime_from_ns(py, self.timestamp_ns())

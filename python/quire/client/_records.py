@@ -54,7 +54,7 @@ _QUERY_TO_CORE: Final[dict[str, Callable[[Any], Any]]] = {
     "top_n": lambda count: count_to_core(count, "top_n"),
     "skip_n": lambda count: count_to_core(count, "skip_n"),
     "keys": lambda keys: keys_to_core(keys),
-    "bookmark": lambda point: point_to_core(point, "bookmark", is_end=True),
+    "bookmark": lambda point: point_to_core(point, "bookmark"),
     "select": lambda fields: fields_to_core(fields, "select"),
     "batch_size": lambda count: _batch_size(count),
     "timeout": timeout_to_core,

@@ -363,7 +363,8 @@ class Queue(Model):
         if value is None:
             return None
         try:
-            point = bookmark_to_core(value, "recovery_point")
+            # The text of a `datetime` stays as it was, too.
+            point = bookmark_to_core(value, "recovery_point", is_exact=True)
         except BadBookmarkError as error:
             raise ValueError(error.args[0].removeprefix("recovery_point: ")) from None
         if not isinstance(value, str):

@@ -473,7 +473,7 @@ def which_to_core(age: Duration | None, size_max: Size | None) -> tuple[timedelt
 
 
 def _range_to_core(bookmark: Bookmark, until: Bookmark | None) -> tuple[str, str | None]:
-    end = None if until is None else bookmark_to_core(until, "until", is_end=True)
+    end = None if until is None else bookmark_to_core(until, "until")
     return bookmark_to_core(bookmark, "bookmark"), end
 
 
