@@ -7,8 +7,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
+import pytest
 import quire
+from quire.cli._replay import _key_of
 from quire.testing import server
 from support.command_line import quire as command
 from support.command_line import serving, url_of
@@ -270,6 +273,22 @@ def test_a_replay_keeps_the_keys_that_publishers_supplied_and_counts_the_deletio
                 records = {record.sow_key: record.json() for record in client.sow("supplied")}
                 assert records == {key: {"v": key} for key in ("a", "b", "c")}
                 assert len(list(client.sow("computed"))) == 1
+
+
+def test_a_key_that_is_not_utf_8_is_one_that_no_server_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Record:
+        """As another program may have written it: servers record keys that are text only."""
+
+        key = b"a\xff"
+
+    monkeypatch.setattr(quire, "Record", Record)
+    key = _key_of(cast("Any", Record()))
+    assert key == "a\ufffd"
+    config = quire.Config(sow_topic=[{"name": "orders", "message_type": "json"}])
+    with quire.Client("memory:", config=config) as client:
+        client.publish("orders", b"1", sow_key=key)
+        with pytest.raises(quire.BadMessageError, match="key"):
+            client.flush(PATIENCE)
 
 
 def test_an_interrupted_replay_says_after_which_message_it_stopped(tmp_path: Path) -> None:

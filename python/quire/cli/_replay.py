@@ -157,7 +157,8 @@ def replay(
 def _key_of(message: Replayed) -> str | None:
     """The key of the record that the message is in a last-value topic."""
     if isinstance(message, quire.Record):
-        return None if message.key is None else message.key.decode()
+        # No server takes a key with U+FFFD. The error then names the message, as for any other key that is not valid.
+        return None if message.key is None else message.key.decode(errors="replace")
     return message.sow_key if isinstance(message, quire.Message) else None
 
 
