@@ -666,7 +666,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Takes an array, and keeps at most so many of its elements.
+    /// Takes an array, and keeps at most this number of its elements.
     fn read_array(
         &mut self,
         arena: &'a Arena,

@@ -142,7 +142,7 @@ impl<'a> Markup<'a> {
         }
     }
 
-    /// Takes a tag that is no end tag.
+    /// Takes a tag other than an end tag.
     fn tag(&mut self) -> Result<Piece<'a>, Malformed> {
         let start = self.at;
         let rest = &self.raw[start + 1..];

@@ -1,15 +1,15 @@
 //! The values of a message in whose format several members of one name are an array: all that were
 //! found, in the order of the message.
 //!
-//! They are gathered in one list, because lists that grow by turns take memory from the arena
+//! They are gathered in one list, because lists that grow alternately take memory from the arena
 //! several times. At the end each field gets its part.
 
 use bumpalo::collections::Vec as BumpVec;
 
 use super::{Arena, FieldId, FieldPlan, Malformed, Value, push};
 
-/// Values that are kept of a field of which the first element is wanted: so many that an array
-/// remains one.
+/// Values that are kept of a field of which the first element is wanted. Two are
+/// enough to see that it is an array.
 pub(super) const FIRST_VALUES: u32 = 2;
 
 pub(super) struct Occurrences<'p, 'a> {

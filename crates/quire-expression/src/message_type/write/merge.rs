@@ -17,7 +17,7 @@ pub(super) fn merge<L: Layout>(base: &[u8], delta: &[u8], out: &mut Vec<u8>) -> 
 }
 
 /// Merges messages of which the base was read for the delta. Members of the delta that are to
-/// replace an object whole are no [`Kind::Object`].
+/// replace a whole object do not have [`Kind::Object`].
 pub(super) fn merge_trees<L: Layout>(
     old: &mut Tree<'_>,
     new: &mut Tree<'_>,

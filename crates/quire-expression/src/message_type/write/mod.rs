@@ -248,7 +248,7 @@ fn read_object<L: Layout>(data: &[u8], side: Side) -> Result<Tree<'_>, MergeErro
 }
 
 /// Reads the base of a merge: its fields that the delta names. Returns both. An element of XML with
-/// text is a value, or an object whose text is no field.
+/// text is a value, or an object whose text does not count as a field.
 fn read_objects_for<'a, L: Layout>(
     base: &'a [u8],
     mut delta: Tree<'a>,
