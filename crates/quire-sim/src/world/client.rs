@@ -28,8 +28,6 @@ pub(super) struct Client {
     is_settling: bool,
     /// Reads nothing before this time.
     reads_from: u64,
-    /// The connection of a worker was noted as slow or silent.
-    is_disturbed: bool,
 }
 
 enum Program {
@@ -108,15 +106,7 @@ impl Client {
 
     fn new(name: String, program: Program, random: &mut Random, now: Now) -> Self {
         let core = ClientCore::new(config(&name, random), now.instant);
-        Client {
-            name,
-            program,
-            core,
-            connection: None,
-            is_settling: false,
-            reads_from: 0,
-            is_disturbed: false,
-        }
+        Client { name, program, core, connection: None, is_settling: false, reads_from: 0 }
     }
 
     /// The stream of the reader of everything.
@@ -137,11 +127,10 @@ impl Client {
             Program::Read(reader) => reader.restart(&self.core, random.percent(50), auditor),
             Program::Work(worker) => worker.restart(),
             Program::LastValues(program) => program.restart(&mut auditor.last_values),
-            Program::Jobs(program) => program.restart(&self.name, &mut auditor.jobs),
+            Program::Jobs(program) => program.restart(&self.name, now.instant, &mut auditor.jobs),
         }
         self.core = ClientCore::new(config(&self.name, random), now.instant);
         self.connection = None;
-        self.is_disturbed = false;
     }
 
     /// From now on nothing new is begun, and nothing is held back.
@@ -254,13 +243,15 @@ impl Client {
             received.map_err(|error| format!("{} does not understand the server: {error}", self.name))?;
         }
         let is_worker = matches!(&self.program, Program::Jobs(program) if program.is_worker());
-        if is_worker && network.is_disturbed(connection) && !self.is_disturbed {
-            self.is_disturbed = true;
-            auditor.jobs.disturbed(&self.name);
+        if is_worker && network.is_disturbed(connection) {
+            auditor.jobs.disturbed(&self.name, now.instant);
         }
         let is_silent = self.core.handle_timeout(now.instant);
         let mut bytes = Vec::new();
         self.core.poll_transmit(now.instant, &mut bytes);
+        if let Program::Jobs(program) = &self.program {
+            bytes = program.pass_frames(bytes);
+        }
         if !bytes.is_empty() {
             is_busy = true;
             network.send_up(connection, now.instant.as_ns(), bytes);
@@ -275,12 +266,8 @@ impl Client {
                 auditor.reconnected(*stream);
             }
             if is_worker {
-                if !self.is_disturbed {
-                    auditor.jobs.disturbed(&self.name);
-                }
-                auditor.jobs.disconnected(&self.name);
+                auditor.jobs.disconnected(&self.name, now.instant);
             }
-            self.is_disturbed = false;
         }
         Ok(is_busy)
     }
@@ -298,7 +285,9 @@ impl Client {
             (Program::LastValues(program), event) => {
                 program.take(&self.core, event, now, &mut auditor.last_values)
             }
-            (Program::Jobs(program), event) => program.take(&self.core, event, &mut auditor.jobs),
+            (Program::Jobs(program), event) => {
+                program.take(&self.name, &self.core, event, now.instant, &mut auditor.jobs)
+            }
             _ => (),
         }
     }

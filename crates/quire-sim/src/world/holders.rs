@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use quire_journal::{AllTopics, Position, Reader, Record, RecordKind};
 use quire_queue::{LeaseEventKind, LeaseRun};
+use quire_types::time::Instant;
 
 use super::jobs::{self, Job, job_of};
 use super::server::AT_MOST_ONCE;
@@ -21,23 +22,48 @@ struct Holders {
     counted: u64,
     /// The jobs in the log.
     jobs: HashMap<u64, Job>,
-    /// How often the lease of a worker on a job ran out.
-    ran_out: HashMap<(String, Job), u64>,
+    /// The ends of leases on jobs that no verdict explains.
+    ends: Vec<LeaseEnd>,
 }
 
 /// The result of [`follow`].
 pub(super) struct Followed {
     /// Deliveries and ends of leases.
     pub count: u64,
-    /// How often the lease of a worker on a job ran out.
-    pub ran_out: HashMap<(String, Job), u64>,
+    /// The ends of leases on jobs that no verdict explains.
+    pub ends: Vec<LeaseEnd>,
 }
 
-/// Reads the journal. `lives` are its ends when its servers began.
+/// The lease of a worker on a job ended, between two times.
+pub(super) struct LeaseEnd {
+    pub worker: String,
+    pub job: Job,
+    pub cause: Cause,
+    pub from: Instant,
+    pub until: Instant,
+}
+
+/// Why a lease ended without a verdict of its holder.
+pub(super) enum Cause {
+    RanOut,
+    /// The holder released the message, which it had not begun.
+    Released,
+}
+
+/// The longest that the server keeps a lease record back to write it with another record, and the
+/// time until it writes.
+const WRITTEN_WITHIN_NS: u64 = 110_000_000;
+
+/// Reads the journal. `lives` are its ends when its servers began. `ends` are its ends at the times
+/// at which it grew.
 ///
 /// # Errors
 /// An impossible event, or a part of the journal that cannot be read.
-pub(super) fn follow(reader: &Reader, lives: &[Position]) -> Result<Followed, String> {
+pub(super) fn follow(
+    reader: &Reader,
+    lives: &[Position],
+    ends: &[(Position, Instant)],
+) -> Result<Followed, String> {
     let (mut all, mut lives) = (Holders::default(), lives.iter().peekable());
     let mut cursor = reader.cursor(Position::ZERO);
     // The first entries about older messages were removed together with the files that held them.
@@ -54,23 +80,31 @@ pub(super) fn follow(reader: &Reader, lives: &[Position]) -> Result<Followed, St
                 all.jobs.insert(record.position.get(), job);
             }
             if record.kind == RecordKind::Lease {
-                all.take(&record, removed)?;
+                let until = ends.get(ends.partition_point(|(end, _)| *end < record.position));
+                all.take(&record, removed, until.map_or(Instant::from_ns(0), |(_, at)| *at))?;
             }
         }
     }
-    Ok(Followed { count: all.counted, ran_out: all.ran_out })
+    Ok(Followed { count: all.counted, ends: all.ends })
 }
 
 impl Holders {
-    fn take(&mut self, record: &Record<'_>, removed: Position) -> Result<(), String> {
+    /// `until`: when the record was written.
+    fn take(&mut self, record: &Record<'_>, removed: Position, until: Instant) -> Result<(), String> {
         for run in LeaseRun::read(record.data, record.position) {
             let run = run.map_err(|error| format!("record {}: {error}", record.position))?;
             for position in run.first.max(removed.next()).get()..=run.last.get() {
                 self.counted += 1;
-                if let (jobs::QUEUE, LeaseEventKind::RanOut) = (record.topic, run.kind)
-                    && let Some(job) = self.jobs.get(&position)
+                let cause = match run.kind {
+                    LeaseEventKind::RanOut => Some(Cause::RanOut),
+                    LeaseEventKind::Released => Some(Cause::Released),
+                    _ => None,
+                };
+                if let (jobs::QUEUE, Some(cause), Some(job)) = (record.topic, cause, self.jobs.get(&position))
                 {
-                    *self.ran_out.entry((run.consumer.to_owned(), *job)).or_default() += 1;
+                    let from = Instant::from_ns(until.as_ns().saturating_sub(WRITTEN_WITHIN_NS));
+                    let worker = run.consumer.to_owned();
+                    self.ends.push(LeaseEnd { worker, job: *job, cause, from, until });
                 }
                 self.take_one(record.topic, position, &run)
                     .map_err(|reason| format!("record {}: message {position} {reason}", record.position))?;

@@ -70,6 +70,13 @@ pub enum Canary {
     SkippedDifference,
     /// Conflated subscriptions see a message that is older than the one before.
     OlderMessage,
+    /// Workers do not renew the leases of messages that they have not begun.
+    ForgottenRenewal,
+    /// Workers neither renew the leases of messages that they have not begun, nor release such
+    /// messages.
+    ForgottenRelease,
+    /// Workers do not renew the leases of messages that they begin.
+    ForgottenRenewalAtBegin,
     /// Workers begin messages whose leases are lost.
     BegunLost,
 }
@@ -484,6 +491,9 @@ mod tests {
             Canary::SkippedMove,
             Canary::SkippedDifference,
             Canary::OlderMessage,
+            Canary::ForgottenRenewal,
+            Canary::ForgottenRelease,
+            Canary::ForgottenRenewalAtBegin,
             Canary::BegunLost,
         ] {
             assert_eq!(found(canary), 4, "{canary:?}");

@@ -32,6 +32,8 @@ pub(super) struct Server {
     running: Option<Running>,
     /// The ends of the journal when a broker began with it.
     lives: Vec<Position>,
+    /// The ends of the journal at the times at which it grew.
+    ends: Vec<(Position, Instant)>,
     poisoned: u64,
     hung: u64,
     backlog_max: u64,
@@ -73,6 +75,7 @@ impl Server {
             disk,
             running: None,
             lives: Vec::new(),
+            ends: Vec::new(),
             poisoned: 0,
             hung: 0,
             backlog_max,
@@ -148,6 +151,11 @@ impl Server {
         // Records that were not acknowledged may be gone, and their positions are used again.
         self.lives.retain(|begin| *begin <= journal.appended());
         self.lives.push(journal.appended());
+        let kept = self.ends.partition_point(|(end, _)| *end < journal.appended());
+        self.ends.truncate(kept + 1);
+        if let Some((end, _)) = self.ends.get_mut(kept) {
+            *end = journal.appended();
+        }
         let mut broker =
             Broker::new(config, journal).map_err(|error| format!("the broker does not start: {error}"))?;
         // Every piece of work takes a part of the budget of its turn, so that all work that can be delayed is delayed.
@@ -176,8 +184,8 @@ impl Server {
     /// What cannot have been.
     pub fn judge_leases(&self, auditor: &Auditor) -> Result<u64, String> {
         let running = self.running.as_ref().ok_or("no server is left")?;
-        let followed = holders::follow(&running.broker.journal().reader(), &self.lives)?;
-        auditor.jobs.judge(&followed.ran_out)?;
+        let followed = holders::follow(&running.broker.journal().reader(), &self.lives, &self.ends)?;
+        auditor.jobs.judge(&followed.ends)?;
         Ok(followed.count)
     }
 
@@ -244,6 +252,10 @@ impl Server {
         running.broker.finish_turn(now);
         while let Some(output) = running.broker.poll_output() {
             running.carry_out(output, now.instant.as_ns(), network, random);
+        }
+        let end = running.broker.journal().appended();
+        if self.ends.last().is_none_or(|(last, _)| *last < end) {
+            self.ends.push((end, now.instant));
         }
         auditor.last_values.follow(running.broker.journal(), now);
         running.begin_sync(now.instant.as_ns(), random, &mut self.hung);
