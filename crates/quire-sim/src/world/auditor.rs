@@ -12,6 +12,7 @@
 //! - G3: a journal file is removed only when no queue and no subscription needs it. A reader that was not connected meanwhile continues
 //!   after it.
 //! - Q2: workers that fetch ahead: see [`jobs`].
+//! - B3: combined replays keep the order of the log and their rate: see [`replays`].
 //! - Ordinary subscribers see each publisher's messages in order, each once in the life of a connection.
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,8 +24,8 @@ use quire_types::time::{Instant, Now};
 use super::Canary;
 use super::client::Client;
 use super::delays::{ClockSteps, Delayed, delay_ns_of};
-use super::jobs;
 use super::last_values::Ledger;
+use super::{jobs, replays};
 use crate::random::Random;
 
 /// Number of a message over all publishers; its data.
@@ -74,6 +75,8 @@ pub(super) struct Auditor {
     pub last_values: Ledger,
     /// The checks of workers that fetch ahead.
     pub jobs: jobs::Ledger,
+    /// The checks of combined replays.
+    pub replays: replays::Ledger,
     /// The first violation, if there was one.
     fault: Option<String>,
 }
@@ -168,6 +171,7 @@ impl Auditor {
             clock_steps: ClockSteps::default(),
             last_values,
             jobs: jobs::Ledger::default(),
+            replays: replays::Ledger::default(),
             fault: None,
         }
     }
@@ -372,7 +376,11 @@ impl Auditor {
         for stream in &self.streams {
             self.check_stream(stream, &log)?;
         }
-        Ok(())
+        let mut places = vec![None; self.published.len()];
+        for (place, value) in log.iter().enumerate() {
+            places[*value as usize] = Some(place);
+        }
+        self.replays.verdict(&places)
     }
 
     /// The log from its beginning on: the removed messages, and those that are there at the end.
@@ -478,7 +486,7 @@ impl Stream {
     }
 }
 
-fn value_of(data: &[u8]) -> Option<Value> {
+pub(super) fn value_of(data: &[u8]) -> Option<Value> {
     let text = std::str::from_utf8(data).ok()?.strip_prefix(r#"{"v":"#)?;
     text.split_once(',')?.0.parse().ok()
 }

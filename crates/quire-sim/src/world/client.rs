@@ -13,7 +13,7 @@ use super::delays::new_delay;
 use super::network::Network;
 use super::server::Server;
 use super::worker::Worker;
-use super::{jobs, last_values};
+use super::{jobs, last_values, replays};
 use crate::random::Random;
 
 /// The longest time for which a client that uses last-value topics reads nothing.
@@ -36,6 +36,7 @@ enum Program {
     Work(Worker),
     LastValues(last_values::Program),
     Jobs(jobs::Program),
+    Replays(replays::Program),
 }
 
 #[derive(Default)]
@@ -88,6 +89,11 @@ impl Client {
         Client::new(name, Program::Jobs(program), random, now)
     }
 
+    /// A client with combined replays.
+    pub fn replays(name: String, program: replays::Program, random: &mut Random, now: Now) -> Self {
+        Client::new(name, Program::Replays(program), random, now)
+    }
+
     /// The reader stays paused for seconds.
     pub fn linger(&mut self) {
         if let Program::Read(reader) = &mut self.program {
@@ -127,6 +133,7 @@ impl Client {
             Program::Read(reader) => reader.restart(&self.core, random.percent(50), auditor),
             Program::Work(worker) => worker.restart(),
             Program::LastValues(program) => program.restart(&mut auditor.last_values),
+            Program::Replays(program) => program.restart(&self.core, auditor),
             Program::Jobs(program) => program.restart(&self.name, now.instant, &mut auditor.jobs),
         }
         self.core = ClientCore::new(config(&self.name, random), now.instant);
@@ -170,6 +177,9 @@ impl Client {
                 let ledger = &mut auditor.jobs;
                 program.act(&self.name, &mut self.core, now.instant, ledger, self.is_settling);
             }
+            Program::Replays(program) => {
+                program.act(&self.name, &mut self.core, now, auditor, self.is_settling);
+            }
             Program::LastValues(program) => {
                 if !self.is_settling && random.percent(2) {
                     // Shorter than the silence after which the server or the client ends the connection.
@@ -210,8 +220,10 @@ impl Client {
             if server.is_running() {
                 self.connection = Some(network.connect(number));
                 self.core.handle_connected(now.instant);
-                if let Program::Work(worker) = &mut self.program {
-                    worker.since = now.instant;
+                match &mut self.program {
+                    Program::Work(worker) => worker.since = now.instant,
+                    Program::Replays(program) => program.connected(now.instant, auditor),
+                    _ => (),
                 }
             } else {
                 self.core.handle_disconnected(now.instant);
@@ -285,6 +297,7 @@ impl Client {
             (Program::LastValues(program), event) => {
                 program.take(&self.core, event, now, &mut auditor.last_values)
             }
+            (Program::Replays(program), event) => program.take(event, now, auditor),
             (Program::Jobs(program), event) => {
                 program.take(&self.name, &self.core, event, now.instant, &mut auditor.jobs)
             }

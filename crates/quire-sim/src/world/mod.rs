@@ -15,6 +15,7 @@ mod last_values;
 mod network;
 mod operator;
 mod played;
+mod replays;
 mod server;
 mod visitor;
 mod worker;
@@ -70,6 +71,8 @@ pub enum Canary {
     SkippedDifference,
     /// Conflated subscriptions see a message that is older than the one before.
     OlderMessage,
+    /// Subscriptions that should share a replay are resumed one by one.
+    SeparateReplays,
     /// Workers do not renew the leases of messages that they have not begun.
     ForgottenRenewal,
     /// Workers neither renew the leases of messages that they have not begun, nor release such
@@ -216,6 +219,11 @@ impl World {
             for (name, program) in jobs::Program::draw_all(&mut jobs, canary) {
                 clients.push(Client::jobs(name, program, &mut jobs, clock.now()));
             }
+        }
+        let mut combined = Random::new(seed ^ 0x0063_u64.rotate_left(40));
+        if combined.percent(50) {
+            let program = replays::Program::new(Random::new(combined.number()), canary);
+            clients.push(Client::replays("combined".into(), program, &mut combined, clock.now()));
         }
         let ledger = Ledger::new(topics.clone(), canary, last_values.number());
         let visitors = (0..visitor_count)
@@ -416,6 +424,7 @@ impl World {
             stalls: self.network.stall_count(),
             visits: self.visitors.iter().map(Visitor::visit_count).sum(),
             runs: self.auditor.jobs.run_count(),
+            combined: self.auditor.replays.count(),
             defined: self.operator.as_ref().map_or(0, Operator::answer_count),
             ..self.played
         }
@@ -491,6 +500,7 @@ mod tests {
             Canary::SkippedMove,
             Canary::SkippedDifference,
             Canary::OlderMessage,
+            Canary::SeparateReplays,
             Canary::ForgottenRenewal,
             Canary::ForgottenRelease,
             Canary::ForgottenRenewalAtBegin,

@@ -7,6 +7,8 @@ pub struct Played {
     pub published: u64,
     /// Messages that readers received.
     pub delivered: u64,
+    /// Messages of combined replays.
+    pub combined: u64,
     /// Messages of a queue whose acknowledgement by a worker was confirmed.
     pub acknowledged: u64,
     /// Runs of handlers of workers that fetch ahead.
@@ -72,10 +74,11 @@ impl Played {
         }
     }
 
-    pub(super) fn counters(&mut self) -> [&mut u64; 29] {
+    pub(super) fn counters(&mut self) -> [&mut u64; 30] {
         [
             &mut self.published,
             &mut self.delivered,
+            &mut self.combined,
             &mut self.acknowledged,
             &mut self.runs,
             &mut self.leases,
@@ -112,6 +115,7 @@ impl std::fmt::Display for Played {
         let Played {
             published,
             delivered,
+            combined,
             acknowledged,
             runs,
             leases,
@@ -127,7 +131,7 @@ impl std::fmt::Display for Played {
         let Played { earlier, paged, conflated, replaced, .. } = self;
         write!(
             f,
-            "{published} messages published, {delivered} delivered, {acknowledged} acknowledged in queues, {runs} runs of handlers, {leases} words of their holders; {power_cuts} power cuts, {kills} kills and {stops} stops of the server, \
+            "{published} messages published, {delivered} delivered, {combined} in combined replays, {acknowledged} acknowledged in queues, {runs} runs of handlers, {leases} words of their holders; {power_cuts} power cuts, {kills} kills and {stops} stops of the server, \
              {poisoned} failed disks, {hung_syncs} hung syncs, {cuts} cut and {silences} silent connections, {client_kills} killed clients, \
              {clock_steps} clock steps, {stalls} stalls, {visits} visits; {maintained} journal files maintained, {removed} of them removed, \
              {cut_short} jobs cut short, {defined} commands that create, alter and drop queues; \
