@@ -6,7 +6,7 @@ use quire_broker::ConnectionId;
 use quire_client::{
     ClientConfig, ClientCore, CommandId, Event, NewMessage, PublishError, Reconnect, State, SubscriptionSpec,
 };
-use quire_types::time::Now;
+use quire_types::time::{Instant, Now};
 
 use super::auditor::{Auditor, Condition, Start, StreamId, Value, Want};
 use super::delays::new_delay;
@@ -124,7 +124,8 @@ impl Client {
     }
 
     /// The process is killed and started again. Only its name survives, and of some readers the bookmark.
-    pub fn restart(&mut self, now: Now, random: &mut Random, auditor: &mut Auditor) {
+    /// `drained`: see [`Client::drained`].
+    pub fn restart(&mut self, now: Now, drained: Instant, random: &mut Random, auditor: &mut Auditor) {
         match &mut self.program {
             Program::Publish(publisher) => {
                 publisher.sent.clear();
@@ -134,10 +135,18 @@ impl Client {
             Program::Work(worker) => worker.restart(),
             Program::LastValues(program) => program.restart(&mut auditor.last_values),
             Program::Replays(program) => program.restart(&self.core, auditor),
-            Program::Jobs(program) => program.restart(&self.name, now.instant, &mut auditor.jobs),
+            Program::Jobs(program) => {
+                program.restart(&self.name, now.instant, drained, &mut auditor.jobs);
+            }
         }
         self.core = ClientCore::new(config(&self.name, random), now.instant);
         self.connection = None;
+    }
+
+    /// When the server notices the end of the connection that it has, if the process ends now.
+    pub fn drained(&self, network: &Network, now: Now) -> Instant {
+        let now = now.instant.as_ns();
+        Instant::from_ns(self.connection.map_or(now, |connection| network.drained_at(connection, now)))
     }
 
     /// From now on nothing new is begun, and nothing is held back.
@@ -159,7 +168,7 @@ impl Client {
     /// One step of the program.
     pub fn act(&mut self, now: Now, random: &mut Random, auditor: &mut Auditor) {
         if let State::Closed(_) = self.core.state() {
-            return self.restart(now, random, auditor);
+            return self.restart(now, now.instant, random, auditor);
         }
         if *self.core.state() != State::Connected {
             return;
@@ -255,8 +264,11 @@ impl Client {
             received.map_err(|error| format!("{} does not understand the server: {error}", self.name))?;
         }
         let is_worker = matches!(&self.program, Program::Jobs(program) if program.is_worker());
-        if is_worker && network.is_disturbed(connection) {
-            auditor.jobs.disturbed(&self.name, now.instant);
+        if is_worker {
+            match network.is_disturbed(connection) {
+                true => auditor.jobs.disturbed(&self.name, now.instant),
+                false => auditor.jobs.undisturbed(&self.name, now.instant),
+            }
         }
         let is_silent = self.core.handle_timeout(now.instant);
         let mut bytes = Vec::new();
@@ -271,6 +283,7 @@ impl Client {
         let is_gone = !network.is_open(connection) || network.has_ended(connection);
         if is_gone || is_silent || self.core.wants_close() {
             is_busy = true;
+            let drained = self.drained(network, now);
             network.leave(connection);
             self.connection = None;
             self.core.handle_disconnected(now.instant);
@@ -278,7 +291,7 @@ impl Client {
                 auditor.reconnected(*stream);
             }
             if is_worker {
-                auditor.jobs.disconnected(&self.name, now.instant);
+                auditor.jobs.disconnected(&self.name, now.instant, drained);
             }
         }
         Ok(is_busy)

@@ -315,8 +315,9 @@ impl World {
         }
         if self.happens(mix.client_kill) {
             let client = self.random.below(self.clients.len() as u64) as usize;
+            let drained = self.clients[client].drained(&self.network, now);
             self.network.client_is_gone(client);
-            self.clients[client].restart(now, &mut self.random, &mut self.auditor);
+            self.clients[client].restart(now, drained, &mut self.random, &mut self.auditor);
             self.played.client_kills += 1;
         }
         if self.happens(mix.clock_step) {

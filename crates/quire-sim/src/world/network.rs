@@ -117,10 +117,14 @@ impl Network {
         self.links.get(&connection).is_some_and(|link| link.client_open)
     }
 
-    /// Whether bytes of the connection are slow, or do not arrive.
+    /// Whether bytes of the connection are slow, or do not arrive, or the server does not read them.
     pub fn is_disturbed(&self, connection: ConnectionId) -> bool {
         self.links.get(&connection).is_none_or(|link| {
-            !link.carries() || link.up.byte_ns > 0 || link.down.byte_ns > 0 || link.server == ServerSide::Gone
+            !link.carries()
+                || link.up.is_paused
+                || link.up.byte_ns > 0
+                || link.down.byte_ns > 0
+                || link.server == ServerSide::Gone
         })
     }
 
@@ -190,6 +194,12 @@ impl Network {
         self.links.get(&connection).is_none_or(|link| {
             link.server == ServerSide::Gone && !link.is_silent && link.down.chunks.is_empty()
         })
+    }
+
+    /// When the server has received everything that the client has sent, and so notices its end.
+    pub fn drained_at(&self, connection: ConnectionId, now: u64) -> u64 {
+        let last = self.links.get(&connection).and_then(|link| link.up.chunks.back());
+        last.map_or(now, |(at, _)| now.max(*at))
     }
 
     /// The client closes its side.

@@ -71,8 +71,8 @@ struct Connections {
     renewal: Renewal,
     /// Those that are over.
     over_count: u64,
-    /// Times at which the connection was slow or silent, or was lost. Renewals and deliveries
-    /// arrive late then, or not at all.
+    /// Times at which the connection was slow or silent, was not read, or was lost. Renewals and
+    /// deliveries arrive late then, or not at all.
     disturbances: Vec<Disturbance>,
     /// When it unsubscribed. The jobs that it has not begun are released then.
     unsubscribed: Vec<Instant>,
@@ -174,7 +174,15 @@ impl Ledger {
         }
     }
 
-    /// The connection of a worker is slow or silent from now on.
+    /// The server reads the connection of a worker again.
+    pub fn undisturbed(&mut self, worker: &str, now: Instant) {
+        let connections = self.connections_of(worker);
+        if let Some(disturbance) = connections.disturbances.last_mut() {
+            disturbance.until.get_or_insert(now);
+        }
+    }
+
+    /// The connection of a worker is slow or silent from now on, or the server does not read it.
     pub fn disturbed(&mut self, worker: &str, now: Instant) {
         let connections = self.connections_of(worker);
         if !connections.is_disturbed() {
@@ -183,19 +191,20 @@ impl Ledger {
         self.runs.iter_mut().filter(|run| run.worker == worker).for_each(|run| run.is_disturbed = true);
     }
 
-    /// The connection of a worker is over. The next one may be a good one.
-    pub fn disconnected(&mut self, worker: &str, now: Instant) {
+    /// The connection of a worker is over. The next one may be a good one. The server notices the
+    /// end at `drained`, and delivers messages until then.
+    pub fn disconnected(&mut self, worker: &str, now: Instant, drained: Instant) {
         self.disturbed(worker, now);
         let connections = self.connections_of(worker);
         connections.over_count += 1;
         if let Some(disturbance) = connections.disturbances.last_mut() {
-            disturbance.until = Some(now);
+            disturbance.until = Some(drained);
         }
     }
 
     /// The process of a worker is gone.
-    pub(super) fn killed(&mut self, worker: &str, now: Instant) {
-        self.disconnected(worker, now);
+    pub(super) fn killed(&mut self, worker: &str, now: Instant, drained: Instant) {
+        self.disconnected(worker, now, drained);
         self.runs.retain(|run| run.worker != worker);
         self.acknowledged.remove(worker);
     }

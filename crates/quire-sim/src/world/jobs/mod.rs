@@ -96,10 +96,10 @@ impl Program {
         }
     }
 
-    pub fn restart(&mut self, name: &str, now: Instant, ledger: &mut Ledger) {
+    pub fn restart(&mut self, name: &str, now: Instant, drained: Instant, ledger: &mut Ledger) {
         match self {
             Program::Publish(publisher) => publisher.sent.clear(),
-            Program::Work(worker) => worker.restart(name, now, ledger),
+            Program::Work(worker) => worker.restart(name, now, drained, ledger),
             Program::Letters(letters) => letters.subscription = None,
         }
     }

@@ -74,11 +74,11 @@ impl Worker {
         }
     }
 
-    pub fn restart(&mut self, name: &str, now: Instant, ledger: &mut Ledger) {
+    pub fn restart(&mut self, name: &str, now: Instant, drained: Instant, ledger: &mut Ledger) {
         (self.subscription, self.entering) = (None, None);
         self.fetched.clear();
         self.running.clear();
-        ledger.killed(name, now);
+        ledger.killed(name, now, drained);
     }
 
     pub fn act(
