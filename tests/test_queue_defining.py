@@ -129,6 +129,18 @@ def test_a_client_alters_a_queue(url: str) -> None:
             client.create_queue("jobs", **SETTINGS)
 
 
+def test_none_is_the_default_that_belongs_to_the_semantics(url: str) -> None:
+    with quire.Client(url) as client:
+        client.create_queue("once", semantics="at-most-once")
+        assert client.alter_queue("once", lease_period=None, retry_delay=None) is False
+        assert client.create_queue("once", semantics="at-most-once") is False
+        client.create_queue("jobs", lease_period="30s", retry_delay=["1s"])
+        assert client.alter_queue("jobs", lease_period=None, retry_delay=None) is True
+        assert client.create_queue("jobs") is False, "it has the defaults"
+        assert client.alter_queue("jobs", lease_period="disabled", retry_delay=[]) is True
+        assert client.create_queue("jobs", lease_period="disabled", retry_delay=[]) is False
+
+
 async def test_the_asyncio_client_alters_a_queue(url: str) -> None:
     async with quire.AsyncClient(url) as client:
         await client.create_queue("jobs", **SETTINGS)

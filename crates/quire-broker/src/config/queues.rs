@@ -235,7 +235,14 @@ impl Priority {
     }
 }
 
-/// Some settings of a queue, by their keys in [`QueueSettings`]. A key with the value null gets its default.
+/// The lease period of a queue that delivers at least once, when none is set (docs/queues.md section 8).
+const LEASE_PERIOD_NS: u64 = 300_000_000_000;
+
+/// Its retry delays, when none are set.
+const RETRY_DELAY_NS: [u64; 4] = [100_000_000, 1_000_000_000, 10_000_000_000, 60_000_000_000];
+
+/// Some settings of a queue, by their keys in [`QueueSettings`]. A key with the value null gets its default. For `lease_period` and
+/// `retry_delay` without `_ns` that is the default of the configuration, which depends on the semantics of the queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueChanges(Map<String, Value>);
 
@@ -255,10 +262,19 @@ impl QueueChanges {
     pub(crate) fn applied_to(&self, settings: &QueueSettings) -> Result<QueueSettings, ConfigError> {
         let defaults = QueueSettings::default().all_keys();
         let mut changed = settings.clone();
+        let is_leased = settings.semantics == Semantics::AtLeastOnce;
         for (key, value) in &self.0 {
-            let default = defaults.get(key).filter(|_| value.is_null());
+            let (key, value) = match (&**key, value) {
+                ("lease_period", Value::Null) => {
+                    ("lease_period_ns", is_leased.then_some(LEASE_PERIOD_NS).into())
+                }
+                ("retry_delay", Value::Null) => {
+                    ("retry_delay_ns", if is_leased { RETRY_DELAY_NS.to_vec() } else { vec![] }.into())
+                }
+                (key, value) => (key, defaults.get(key).filter(|_| value.is_null()).unwrap_or(value).clone()),
+            };
             let mut all = changed.all_keys();
-            all.insert(key.clone(), default.unwrap_or(value).clone());
+            all.insert(key.to_owned(), value);
             changed = serde_json::from_value(Value::from(all)).map_err(|error| {
                 ConfigError::new(key.strip_suffix("_ns").unwrap_or(key), error.to_string())
             })?;

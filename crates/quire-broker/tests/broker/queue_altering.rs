@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use quire_broker::{AdminCommand, QueueChanges, QueueSettings};
 use quire_command::*;
+use quire_queue::Semantics;
 use quire_types::Verdict;
 use serde_json::{Value, json};
 
@@ -66,6 +67,28 @@ fn the_named_settings_change_and_the_others_stay() {
         assert_eq!(create(&mut pair, &old), Err(Code::QueueExists));
         pair = again(pair);
     }
+}
+
+#[test]
+fn the_defaults_of_leases_and_retries_are_those_of_the_semantics() {
+    let mut pair = start();
+    let once = QueueSettings { semantics: Semantics::AtMostOnce, ..over("once", "orders") };
+    create(&mut pair, &once).unwrap();
+    let reset = json!({ "lease_period": null, "retry_delay": null });
+    assert_eq!(alter(&mut pair, "once", reset.clone()).unwrap(), [""; 0]);
+    create(&mut pair, &over("jobs", "orders")).unwrap();
+    assert_eq!(alter(&mut pair, "jobs", reset.clone()).unwrap(), ["lease_period", "retry_delay"]);
+    assert_eq!(alter(&mut pair, "jobs", reset).unwrap(), [""; 0]);
+    let expected = QueueSettings {
+        lease_period_ns: Some(seconds(300)),
+        retry_delay_ns: vec![seconds(1) / 10, seconds(1), seconds(10), seconds(60)],
+        ..over("jobs", "orders")
+    };
+    assert_eq!(create(&mut pair, &expected), Ok(false));
+    // Without `_ns` there is no other value than null.
+    let (code, reason) = alteration_refusal(&mut pair, "jobs", json!({ "lease_period": 1 }));
+    assert_eq!(code, Code::BadOption);
+    assert!(reason.starts_with("lease_period: unknown field"), "{reason}");
 }
 
 #[test]
