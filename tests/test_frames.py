@@ -58,6 +58,44 @@ def test_a_nested_integer_that_no_long_holds_keeps_its_digits(client: quire.Clie
     assert table["b"].to_pylist() == [[1], [2]]
 
 
+def test_a_nested_column_that_becomes_text_keeps_the_text_of_its_numbers(client: quire.Client) -> None:
+    table = frame(client, '{"a": [1e400, -0, 1.10, 1E2]}', '{"a": {"b": 1.0, "ü": ["x", true, null]}}', "{}")
+    assert table["a"].to_pylist() == ["[1e400, -0, 1.10, 1E2]", '{"b": 1.0, "ü": ["x", true, null]}', None]
+
+
+def test_a_list_of_fields_that_becomes_text_keeps_the_text_of_its_numbers(client: quire.Client) -> None:
+    table = frame(client, '{"l": [{"p": 1e400}, {"p": 1.10}]}', fields=["/l/p"])
+    assert table["l/p"].to_pylist() == ["[1e400, 1.10]"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("[1.5]", "[1e400]"),
+        ("[1e400]", "[1e401]"),
+        ("[1.5]", "[true]"),
+        ('{"x": 1.5}', '{"x": false}'),
+        ("[9007199254740993]", "[1.5]"),
+        (f"[1{'0' * 250}e99]", "[1]"),
+    ],
+)
+def test_a_nested_value_that_arrow_would_change_makes_its_column_text(
+    client: quire.Client, values: tuple[str, str]
+) -> None:
+    table = frame(client, *(f'{{"a": {value}}}' for value in values))
+    assert table["a"].to_pylist() == list(values)
+
+
+@pytest.mark.parametrize(
+    "values", [("9007199254740993", "1.5"), ("1.50", "-9007199254740993"), ("1e400", "1.5"), ("1e400", "1")]
+)
+def test_a_number_that_a_double_would_change_makes_its_column_text(
+    client: quire.Client, values: tuple[str, str]
+) -> None:
+    table = frame(client, *(f'{{"a": {value}}}' for value in values))
+    assert table["a"].to_pylist() == list(values)
+
+
 def test_a_lone_surrogate_is_a_replacement_character_at_any_depth(client: quire.Client) -> None:
     table = frame(client, r'{"a": "\ud800", "b": {"\udfff": ["x\ud83d"]}, "\ud800c": [1]}', '{"a": "\ufffd"}')
     replaced = "\ufffd"

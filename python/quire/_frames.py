@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from quire import _quire
@@ -59,8 +60,12 @@ def arrow_table(rows: _quire.Rows, fields: Fields, message_type: str) -> pa.Tabl
         raise ConfigError(reason, key="fields")
     documents = [_document(data) for data in rows.data()] if nested else []
     for index, (name, path, _) in nested:
-        values = [_value_at(document, path) for document in documents]
-        table = table.add_column(index, name, _nested_array(values))
+        column = _nested_array([_value_at(document, path) for document in documents])
+        if column is None:
+            # Numbers have the text that they have in their messages.
+            texts = (_value_at(_document(data, numbers_are_text=True), path) for data in rows.data())
+            column = pa.array([None if value is None else _json_text(value) for value in texts], pa.string())
+        table = table.add_column(index, name, column)
     return table
 
 
@@ -143,25 +148,67 @@ def _name(field: str) -> str:
     return field.removeprefix("/")
 
 
-def _nested_array(values: list[Any]) -> pa.Array:
-    """Objects and lists as they are. Values of which no type of Arrow fits all become JSON text."""
+def _nested_array(values: list[Any]) -> pa.Array | None:
+    """Objects and lists as they are; `None` when no type of Arrow fits all of them."""
     import pyarrow as pa
 
     try:
-        return pa.array(values)
+        column = pa.array(values)
     except (pa.ArrowException, OverflowError):
-        return pa.array(
-            [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
-        )
+        return None
+    has_floats = "double" in str(column.type)
+    return None if has_floats and any(_has_boolean(value, column.type) for value in values) else column
 
 
-def _document(data: bytes) -> Any:
-    """The message, or `None` for one that is not JSON, or nested deeper than Python reads: it has no fields."""
+def _has_boolean(value: Any, kind: pa.DataType) -> bool:
+    """Whether a value has a Boolean where the type has a double: Arrow makes 1.0 of `True`."""
+    import pyarrow as pa
+
+    if value is None:
+        return False
+    if pa.types.is_list(kind):
+        return any(_has_boolean(inner, kind.value_type) for inner in value)
+    if pa.types.is_struct(kind):
+        return any(_has_boolean(value.get(field.name), field.type) for field in kind)
+    return isinstance(value, bool) and pa.types.is_floating(kind)
+
+
+class _Number:
+    """The text of a number. Arrow has no type for it."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _json_text(value: Any) -> str:
+    """As `json.dumps`, with the text of each number."""
+    match value:
+        case _Number():
+            return value.text
+        case dict():
+            members = (f"{_json_text(name)}: {_json_text(inner)}" for name, inner in value.items())
+            return f"{{{', '.join(members)}}}"
+        case list():
+            return f"[{', '.join(map(_json_text, value))}]"
+        case _:
+            return json.dumps(value, ensure_ascii=False)
+
+
+def _document(data: bytes, *, numbers_are_text: bool = False) -> Any:
+    """The message, or `None` for one that is not JSON, or nested deeper than Python reads: it has no fields.
+
+    A number that Python cannot read, or that no double holds, is a `_Number`; with `numbers_are_text`, every one.
+    """
     # As the core reads it: bytes that are not UTF-8 and lone surrogates are U+FFFD.
     text = data.decode("utf-8", "replace")
+    parse_int: Callable[[str], Any] | None = _integer if _LONG.search(text) else None
+    parse_float: Callable[[str], Any] | None = _float if _LARGE.search(text) else None
+    if numbers_are_text:
+        parse_int = parse_float = _Number
     try:
-        parse_int = _integer if _LONG.search(text) else None
-        document = json.loads(text, parse_int=parse_int, parse_constant=_not_json)
+        document = json.loads(text, parse_int=parse_int, parse_float=parse_float, parse_constant=_not_json)
     except (ValueError, RecursionError):
         return None
     if text.count("[") + text.count("{") > DOCUMENT_DEPTH_MAX and _is_deep(document):
@@ -172,14 +219,21 @@ def _document(data: bytes) -> Any:
 #: Python reads no integers of more digits from text.
 _DIGITS_MAX = 4300
 _LONG = re.compile(f"[0-9]{{{_DIGITS_MAX + 1}}}")
+#: A number that no double holds has many digits, or an exponent of two digits.
+_LARGE = re.compile("[0-9]{200}|[eE][+]?[0-9]{2}")
 
 
 def _not_json(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _integer(digits: str) -> int | str:
-    return int(digits) if len(digits) <= _DIGITS_MAX else digits
+def _integer(digits: str) -> int | _Number:
+    return int(digits) if len(digits.removeprefix("-")) <= _DIGITS_MAX else _Number(digits)
+
+
+def _float(text: str) -> float | _Number:
+    number = float(text)
+    return number if math.isfinite(number) else _Number(text)
 
 
 def _is_deep(document: Any) -> bool:

@@ -12,6 +12,9 @@ use crate::field::utf8;
 use crate::plan::check_path;
 use crate::spec::{FieldType, SpecError};
 
+/// Up to this, a double holds every integer.
+const EXACT_MAX: u64 = 1 << 53;
+
 /// The type of a column that the values of all messages fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inferred {
@@ -80,7 +83,10 @@ fn path_to(name: &str) -> Option<String> {
 enum Seen {
     Nothing,
     Booleans,
+    /// Integers that a double holds exactly.
     Integers,
+    /// Integers, and one of them is not exact in a double.
+    LongIntegers,
     /// Integers, and one of them does not fit into 64 bits with a sign.
     LargeIntegers,
     Numbers,
@@ -95,20 +101,23 @@ impl Seen {
         let other = match value {
             Value::Null => return self,
             Value::Boolean(_) => Seen::Booleans,
-            Value::Number(Number::Integer(_), _) => Seen::Integers,
+            Value::Number(Number::Integer(number), _) if number.unsigned_abs() <= EXACT_MAX => Seen::Integers,
+            Value::Number(Number::Integer(_), _) => Seen::LongIntegers,
             Value::Number(_, text) if is_integer(text) => Seen::LargeIntegers,
+            // Text of which a double would make an infinity.
+            Value::Number(number, [_, ..]) if !number.as_f64().is_finite() => Seen::Mixed,
             Value::Number(..) => Seen::Numbers,
             Value::Text(_) => Seen::Texts,
             Value::Array(_) | Value::Compound(_) => Seen::Nested,
         };
         match (self, other) {
             (Seen::Nothing, other) => other,
-            (Seen::Integers, Seen::LargeIntegers) | (Seen::LargeIntegers, Seen::Integers) => {
-                Seen::LargeIntegers
-            }
-            (Seen::Integers | Seen::LargeIntegers, Seen::Numbers)
-            | (Seen::Numbers, Seen::Integers | Seen::LargeIntegers) => Seen::Numbers,
             (seen, other) if seen == other => seen,
+            (Seen::LargeIntegers, Seen::Integers | Seen::LongIntegers)
+            | (Seen::Integers | Seen::LongIntegers, Seen::LargeIntegers) => Seen::LargeIntegers,
+            (Seen::Integers, Seen::LongIntegers) | (Seen::LongIntegers, Seen::Integers) => Seen::LongIntegers,
+            // Longer integers would lose digits in a double.
+            (Seen::Integers, Seen::Numbers) | (Seen::Numbers, Seen::Integers) => Seen::Numbers,
             // A text column has no form for an object.
             (Seen::Nested, _) | (_, Seen::Nested) => Seen::Nested,
             _ => Seen::Mixed,
@@ -118,7 +127,7 @@ impl Seen {
     fn inferred(self) -> Inferred {
         match self {
             Seen::Booleans => Inferred::Type(FieldType::Boolean),
-            Seen::Integers => Inferred::Type(FieldType::Long),
+            Seen::Integers | Seen::LongIntegers => Inferred::Type(FieldType::Long),
             Seen::Numbers => Inferred::Type(FieldType::Double),
             // As numbers they would lose digits.
             Seen::LargeIntegers => Inferred::Type(FieldType::String),
@@ -179,8 +188,24 @@ mod tests {
         let expected = [
             pair("/large", "Type(String)"),
             pair("/some", "Type(String)"),
-            pair("/floats", "Type(Double)"),
+            pair("/floats", "Type(String)"),
             pair("/less", "Type(String)"),
+        ];
+        assert_eq!(inferred(&messages), expected);
+    }
+
+    #[test]
+    fn numbers_that_a_double_would_change_are_text() {
+        let messages = [
+            r#"{"id": 9007199254740993, "exact": 9007199254740992, "less": 1.5, "longs": 9007199254740993, "huge": 1e400}"#,
+            r#"{"id": 1.5, "exact": -1.5, "less": -9007199254740993, "longs": 1, "huge": 1}"#,
+        ];
+        let expected = [
+            pair("/id", "Type(String)"),
+            pair("/exact", "Type(Double)"),
+            pair("/less", "Type(String)"),
+            pair("/longs", "Type(Long)"),
+            pair("/huge", "Type(String)"),
         ];
         assert_eq!(inferred(&messages), expected);
     }
