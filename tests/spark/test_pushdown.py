@@ -93,6 +93,25 @@ def test_a_condition_is_about_the_column_that_it_names_where_the_case_of_names_m
 
 
 @pytest.mark.usefixtures("reader")
+def test_a_column_is_a_field_when_another_one_has_the_name_of_the_attribute(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    journals.write(tmp_path / "j", [("t", {"Kind": "a", "kind": "x"}), ("t", {"Kind": "b", "kind": "y"})])
+    source = spark.read.format("quire").schema("position long, kind string, Kind string")
+    source = source.option("pushConditions", "true")
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        frame = source.load(str(tmp_path / "j"))
+        assert [tuple(row) for row in frame.collect()] == [(1, "publish", "a"), (2, "publish", "b")]
+        assert [tuple(row) for row in frame.select("Kind").collect()] == [("a",), ("b",)]
+        for condition, positions in (("Kind = 'b'", [2]), ("kind = 'publish'", [1, 2]), ("kind = 'x'", [])):
+            frame = source.load(str(tmp_path / "j")).where(condition)
+            assert [row.position for row in frame.collect()] == positions, condition
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+@pytest.mark.usefixtures("reader")
 def test_a_query_need_not_use_the_columns_that_have_a_path(spark: SparkSession, journal: Path) -> None:
     source = spark.read.format("quire").schema("position long, n int, px int").option("field.px", "/n")
     frame = source.load(str(journal))

@@ -127,9 +127,9 @@ fn has_other_type(data_type: &Type) -> bool {
     }
 }
 
-/// The columns of the scan.
-pub(crate) fn specs(schema: &Schema, options: &ReadOptions) -> Outcome<Vec<ColumnSpec>> {
-    schema.columns.iter().map(|column| spec(column, options)).collect()
+/// The columns of the scan. `all` has those of the frame that a query leaves out, too.
+pub(crate) fn specs(schema: &Schema, all: &Schema, options: &ReadOptions) -> Outcome<Vec<ColumnSpec>> {
+    schema.columns.iter().map(|column| spec(column, all, options)).collect()
 }
 
 /// Refuses a path for a column that is not there, and one for several. `schema` has all columns of
@@ -177,7 +177,7 @@ pub(crate) fn source(
         return Ok(None);
     }
     if steps.is_empty() {
-        return Ok(Some((spec(root, options)?.source, at.data_type.clone())));
+        return Ok(Some((spec(root, schema, options)?.source, at.data_type.clone())));
     }
     let path = [root_path(root, options)?.as_str()].into_iter().chain(steps).collect::<Vec<_>>().join("/");
     let Some(r#type) = field_type(&at.data_type) else { return Ok(None) };
@@ -203,10 +203,12 @@ fn field_type(data_type: &Type) -> Option<FieldType> {
     FIELD_TYPES.iter().find(|(each, _)| each == data_type).map(|(_, found)| *found)
 }
 
-fn spec(column: &Column, options: &ReadOptions) -> Outcome<ColumnSpec> {
-    // Spark does not distinguish names by their case.
+fn spec(column: &Column, all: &Schema, options: &ReadOptions) -> Outcome<ColumnSpec> {
+    // Spark does not distinguish names by their case, unless a schema has several of them.
     let name = column.name.to_lowercase();
-    let source = match attribute(&name, options).filter(|_| !options.field_paths.contains_key(&name)) {
+    let is_field = options.field_paths.contains_key(&name)
+        || (column.name != name && all.columns.iter().any(|other| other.name == name));
+    let source = match attribute(&name, options).filter(|_| !is_field) {
         None => field(column, &root_path(column, options)?, &column.name)?,
         Some(_) if options.url.is_some() && NOT_FROM_A_SERVER.contains(&name.as_str()) => {
             return Err(Failure::option(format!(
@@ -304,5 +306,34 @@ fn field(column: &Column, path: &str, whole: &str) -> Outcome<Source> {
              from_json(data, ...)",
             column.data_type, *FIELD_TYPE_NAMES
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn sources(names: &[&str], all: &[&str]) -> Vec<String> {
+        let options = BTreeMap::from([("path".to_owned(), "/j".to_owned())]);
+        let options = ReadOptions::new(&options).unwrap();
+        let schema = |names: &[&str]| Schema {
+            columns: names.iter().map(|name| Column::new(name, Type::String)).collect(),
+        };
+        let specs = specs(&schema(names), &schema(all), &options).unwrap();
+        let shown = |spec: &ColumnSpec| match &spec.source {
+            Source::Field { path, .. } => path.clone(),
+            Source::Attribute(attribute) => format!("{attribute:?}"),
+            other => panic!("{other:?}"),
+        };
+        specs.iter().map(shown).collect()
+    }
+
+    #[test]
+    fn next_to_the_name_of_an_attribute_a_name_in_another_case_is_a_field() {
+        let all = ["kind", "Kind", "KIND", "Topic", "Qty"];
+        assert_eq!(sources(&all, &all), ["Kind", "/Kind", "/KIND", "Topic", "/Qty"]);
+        assert_eq!(sources(&["Kind"], &all), ["/Kind"], "in a query without the attribute, too");
+        assert_eq!(sources(&["Kind"], &["Kind"]), ["Kind"]);
     }
 }

@@ -275,7 +275,7 @@ impl Read {
         let spec = ScanSpec {
             columns: match aggregate {
                 Some(_) => Vec::new(),
-                None => columns::specs(&self.schema, options)?,
+                None => columns::specs(&self.schema, &self.all, options)?,
             },
             aggregate,
             topics: options.topics.clone(),
