@@ -444,7 +444,10 @@ impl Given {
     /// or the last of theirs.
     fn time(&self, key: &str) -> Outcome<Option<u64>> {
         let Some(text) = self.text(key) else { return Ok(None) };
-        let ns = time_ns(text).or_else(|| whole(text).map(|ms| ms.saturating_mul(1_000_000)));
+        // Eight digits are a date. A mistake in it must not become a time in January 1970.
+        let is_date = text.trim().len() == 8 && text.trim().bytes().all(|byte| byte.is_ascii_digit());
+        let ms = whole(text).filter(|_| !is_date);
+        let ns = time_ns(text).or_else(|| ms.map(|ms| ms.saturating_mul(1_000_000)));
         let ns = ns.ok_or_else(|| {
             Failure::option(format!(
                 "{key}: {} cannot be read: expected a time such as \"2026-01-31T12:00:00Z\", or milliseconds since 1970",
@@ -619,6 +622,23 @@ mod tests {
     fn written(options: &[(&str, &str)]) -> Outcome<WriteOptions> {
         let given = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         WriteOptions::new(&given.chain([("path".to_owned(), "/j".to_owned())]).collect())
+    }
+
+    #[test]
+    fn eight_digits_are_a_date_or_an_error() {
+        let time = |text: &str| {
+            let given = [("path", "/j"), ("startingTimestamp", text)];
+            let given = given.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            ReadOptions::new(&given.collect()).map(|options| options.starting_ns)
+        };
+        assert_eq!(time("20260131"), Ok(Some(1_769_817_600_000_000_000)));
+        for text in ["20261301", "20260230", "00000000", " 20261301 "] {
+            let failure = time(text).unwrap_err();
+            assert!(failure.text.contains("cannot be read: expected a time"), "{failure}");
+        }
+        assert_eq!(time("2026130"), Ok(Some(2_026_130_000_000)));
+        assert_eq!(time("-20261301"), Ok(Some(0)));
+        assert_eq!(time("120261301"), Ok(Some(120_261_301_000_000)));
     }
 
     #[test]
