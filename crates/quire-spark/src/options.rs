@@ -9,7 +9,7 @@ use quire_types::{Bookmark, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Outcome};
-use crate::text::{ago_ns, closest, duration_ns, quoted, size, whole};
+use crate::text::{ago_ns, closest, duration_ns, percent_decoded, quoted, size, whole, without_password};
 
 /// The limit of messages in a batch of a query, so that a backlog does not become one batch.
 const MAX_MESSAGES_PER_TRIGGER: u64 = 1_000_000;
@@ -235,7 +235,7 @@ impl ReadOptions {
         }
         if let Some(url) = url.filter(|url| !url.starts_with("quire://")) {
             let reason = "is no quire://host:port; a directory goes into path";
-            return Err(Failure::option(format!("url: {} {reason}", quoted(url))));
+            return Err(Failure::option(format!("url: {} {reason}", quoted(&without_password(url)))));
         }
         let archive = given.text("archiveDirectory");
         if archive.is_some() && directories.len() != 1 {
@@ -316,7 +316,7 @@ impl ReadOptions {
 
     /// Where it reads, for messages to people.
     pub fn places(&self) -> String {
-        self.url.clone().unwrap_or_else(|| self.directories.join(", "))
+        self.url.as_deref().map_or_else(|| self.directories.join(", "), without_password)
     }
 }
 
@@ -579,18 +579,39 @@ fn within(key: &str, text: &str, number: Option<i128>, least: u64, most: u64) ->
     }
 }
 
-/// The absolute path of a directory.
+/// The absolute path of a directory, of `file:DIRECTORY` as it was written, or of a `file://` URI: the client reads them alike.
 fn local_path(key: &str, text: &str) -> Outcome<String> {
-    let path = text.strip_prefix("file://").or_else(|| text.strip_prefix("file:")).unwrap_or(text);
-    if is_of_another_system(path) {
+    let shown = quoted(&without_password(text));
+    let path = text.strip_prefix("file:").unwrap_or(text);
+    let path = match path.strip_prefix("//").filter(|_| path.len() < text.len()) {
+        Some(place) => path_of_uri(key, &shown, place)?,
+        None => path.to_owned(),
+    };
+    if is_of_another_system(&path) {
         return Err(Failure::option(format!(
-            "{key}: {} is no directory of a file system that is mounted here; archive the journal to Parquet there instead",
-            quoted(text)
+            "{key}: {shown} is no directory of a file system that is mounted here; archive the journal to Parquet there instead"
         )));
     }
-    let failed = |error| Failure::option(format!("{key}: {}: {error}", quoted(text)));
+    let failed = |error| Failure::option(format!("{key}: {shown}: {error}"));
     let absolute = std::path::absolute(path).map_err(failed)?;
     Ok(normal(&absolute).to_string_lossy().into_owned())
+}
+
+/// The path of a URI of this machine. `place` is what it has after `file://`.
+fn path_of_uri(key: &str, shown: &str, place: &str) -> Outcome<String> {
+    let (host, path) = place.split_at(place.find('/').unwrap_or(place.len()));
+    if !matches!(host, "" | "localhost") {
+        return Err(Failure::option(format!(
+            "{key}: {shown} names the host {}; a directory of this machine is file:{}",
+            quoted(&without_password(host)),
+            without_password(place)
+        )));
+    }
+    // Spark itself reads the directory of a checkpoint, and takes `%` as it is.
+    if key == "checkpointLocation" {
+        return Ok(path.to_owned());
+    }
+    percent_decoded(path).ok_or_else(|| Failure::option(format!("{key}: {shown} is not UTF-8")))
 }
 
 /// Whether a path begins with a scheme, such as `s3:/`.
@@ -622,6 +643,48 @@ mod tests {
     fn written(options: &[(&str, &str)]) -> Outcome<WriteOptions> {
         let given = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         WriteOptions::new(&given.chain([("path".to_owned(), "/j".to_owned())]).collect())
+    }
+
+    #[test]
+    fn a_file_uri_leads_where_it_leads_for_a_client() {
+        let place = |text: &str| local_path("path", text);
+        for (text, expected) in [
+            ("/a b", "/a b"),
+            ("/a%20b", "/a%20b"),
+            ("file:/a%20b", "/a%20b"),
+            ("file:///a%20b/%C3%A9%25", "/a b/é%"),
+            ("file:///a%2", "/a%2"),
+            ("file:///a%zz", "/a%zz"),
+            ("file:///a%+1", "/a%+1"),
+            ("file://localhost/abs", "/abs"),
+            ("//a", "/a"),
+        ] {
+            assert_eq!(place(text), Ok(expected.to_owned()), "{text}");
+        }
+        for (text, expected) in [
+            (
+                "file://fileserver/share",
+                "names the host 'fileserver'; a directory of this machine is file:fileserver/share",
+            ),
+            ("file://user:geheim@h/d", "names the host 'user:***@h'"),
+            ("file:///a%FF", "is not UTF-8"),
+            ("quire://user:x/geheim@h", "'quire://user:***@h' is no directory"),
+        ] {
+            let failure = place(text).unwrap_err();
+            assert!(failure.text.contains(expected) && !failure.text.contains("geheim"), "{failure}");
+        }
+        assert_eq!(local_path("checkpointLocation", "file:///a%20b"), Ok("/a%20b".to_owned()));
+    }
+
+    #[test]
+    fn a_password_in_a_url_is_not_repeated() {
+        for url in ["http://u:geheim@h", "u:x@geheim/y@h", "quires://u:?geheim@h"] {
+            let given = BTreeMap::from([("url".to_owned(), url.to_owned())]);
+            let failure = ReadOptions::new(&given).unwrap_err();
+            assert!(failure.text.contains("u:***@h") && !failure.text.contains("geheim"), "{failure}");
+        }
+        let given = BTreeMap::from([("url".to_owned(), "quire://u:geheim@h".to_owned())]);
+        assert_eq!(ReadOptions::new(&given).unwrap().places(), "quire://u:***@h");
     }
 
     #[test]

@@ -52,6 +52,39 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("'{shown}'")
 }
 
+/// A URL with `***` in the place of its password, which ends at the last `@`.
+pub(crate) fn without_password(url: &str) -> String {
+    let is_scheme =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+.-_".contains(&byte));
+    let user = url.find("://").filter(|end| is_scheme(&url[..*end])).map_or(0, |end| end + 3);
+    match (url[user..].find(':'), url.rfind('@')) {
+        (Some(colon), Some(at)) if user + colon < at => format!("{}:***{}", &url[..user + colon], &url[at..]),
+        _ => url.to_owned(),
+    }
+}
+
+/// The text with each `%` and two hexadecimal digits as the byte that they are. `None` when that is not UTF-8.
+pub(crate) fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digits =
+            after.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
+        let is_hexadecimal = |digits: &&str| digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        match digits.filter(is_hexadecimal).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
 /// The whole number that the text is. Numbers beyond the type are the nearest that it has.
 pub(crate) fn whole(text: &str) -> Option<i128> {
     let text = text.trim();
