@@ -1,15 +1,20 @@
 //! Well-formed XML as a series of pieces, for reading fields and for writing them.
 //!
-//! It is written by hand, because a message may have a million tags, and other connections wait
-//! while it is read. The rules of well-formedness are here: characters, names, the order of tags,
-//! references, attributes, comments, processing instructions, the declaration, and what may be
-//! outside of the root element. A document type is refused.
+//! The library finds the pieces, and compares the names of tags. It leaves other rules of well-formedness to its users. They are here:
+//! characters, names, references, attributes, comments, processing instructions, the declaration, and what may be outside of the root
+//! element. A document type is refused.
 //!
 //! A byte order mark before the document is not a part of it (XML 1.0, appendix F).
 
+use std::borrow::Cow;
+
+use quick_xml::Reader;
+use quick_xml::events::Event;
+use quick_xml::events::attributes::Attributes;
+
 use super::{DOCUMENT_DEPTH_MAX, Malformed};
 
-/// The most attributes of one element: many more than real messages have.
+/// The most attributes of one element. Names are compared pair by pair to find doubled ones.
 const ATTRIBUTE_COUNT_MAX: usize = 256;
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
@@ -17,12 +22,13 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 /// Reads a document, or an element that was read before as a part of one.
 pub(super) struct Markup<'a> {
     raw: &'a str,
-    /// The place up to which it was read.
-    at: usize,
+    reader: Reader<&'a [u8]>,
+    /// Bytes at the beginning that the reader does not count: those of a byte order mark.
+    uncounted: usize,
     is_document: bool,
     has_root: bool,
-    /// The names of the elements that are open.
-    open: Vec<&'a str>,
+    /// Elements that are open.
+    depth: usize,
 }
 
 /// A piece of a document. Names and texts are as in the message, with their escapes.
@@ -66,8 +72,10 @@ impl<'a> Markup<'a> {
     }
 
     fn new(raw: &'a str, is_document: bool) -> Self {
-        let at = if raw.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len_utf8() } else { 0 };
-        Markup { raw, at, is_document, has_root: false, open: Vec::new() }
+        let uncounted = if raw.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len_utf8() } else { 0 };
+        let mut reader = Reader::from_str(raw);
+        reader.config_mut().check_comments = true;
+        Markup { raw, reader, uncounted, is_document, has_root: false, depth: 0 }
     }
 
     /// The text that is read.
@@ -77,198 +85,80 @@ impl<'a> Markup<'a> {
 
     /// The place in the text up to which it was read.
     pub(super) fn position(&self) -> usize {
-        self.at
+        // A position in a slice fits.
+        self.uncounted + self.reader.buffer_position() as usize
     }
 
     /// The next piece, and the place where it begins.
     pub(super) fn next(&mut self) -> Result<(usize, Piece<'a>), Malformed> {
         loop {
-            let start = self.at;
-            let rest = &self.raw.as_bytes()[start..];
-            let piece = match rest {
-                [b'<', b'/', ..] => self.end_tag()?,
-                [b'<', b'!', ..] => match self.declaration()? {
-                    Some(text) => Piece::Text(text),
-                    None => continue,
+            let start = self.position();
+            let malformed = |expected| Err(Malformed::Syntax { offset: start, expected });
+            let Ok(event) = self.reader.read_event() else { return malformed("well-formed XML") };
+            let text = &self.raw[start..self.position()];
+            let is_outside = self.is_document && self.depth == 0;
+            let inner =
+                |before: usize, after: usize| text.get(before..text.len() - after).unwrap_or_default();
+            let piece = match event {
+                Event::Start(tag) => {
+                    if self.depth + usize::from(self.is_document) == DOCUMENT_DEPTH_MAX {
+                        return Err(Malformed::TooDeep);
+                    }
+                    let tag = self.tag(inner(1, 1), tag.name().as_ref().len(), start)?;
+                    self.depth += 1;
+                    Piece::Start(tag)
+                }
+                Event::Empty(tag) => Piece::Empty(self.tag(inner(1, 2), tag.name().as_ref().len(), start)?),
+                Event::End(_) => {
+                    self.depth -= 1;
+                    Piece::End
+                }
+                Event::Text(_) if is_outside && text.bytes().all(is_blank) => continue,
+                Event::Text(_) | Event::CData(_) | Event::GeneralRef(_) if is_outside => {
+                    return malformed("no text outside of the root element");
+                }
+                Event::Text(_) if memchr::memmem::find(text.as_bytes(), b"]]>").is_some() => {
+                    return malformed("no ]]> in text");
+                }
+                Event::Text(_) => Piece::Text(text),
+                Event::CData(_) => Piece::Text(inner("<![CDATA[".len(), "]]>".len())),
+                Event::GeneralRef(_) => match character_of(inner(1, 1)) {
+                    Some(character) => Piece::Character(character),
+                    None => return malformed("a known entity or a character"),
                 },
-                [b'<', b'?', ..] => {
-                    self.instruction()?;
-                    continue;
-                }
-                [b'<', ..] => self.tag()?,
-                [] if !self.open.is_empty() => return self.malformed("an end tag"),
-                [] if self.is_document && !self.has_root => return self.malformed("one root element"),
-                [] => Piece::Eof,
-                [first, ..] if self.is_outside() => {
-                    let size = size_of_text(rest);
-                    if *first == b'&' || !rest[..size].iter().all(|byte| is_blank(*byte)) {
-                        return self.malformed("no text outside of the root element");
+                Event::Comment(_) => continue,
+                Event::PI(_) => {
+                    let target = inner(2, 2).split([' ', '\t', '\n', '\r']).next();
+                    match target.is_some_and(|target| is_name(target) && !target.eq_ignore_ascii_case("xml"))
+                    {
+                        true => continue,
+                        false => return malformed("the name of a processing instruction"),
                     }
-                    self.at += size;
-                    continue;
                 }
-                [b'&', ..] => self.reference()?,
-                [..] => {
-                    let text = &self.raw[start..start + size_of_text(rest)];
-                    if text.len() > 2 && memchr::memmem::find(text.as_bytes(), b"]]>").is_some() {
-                        return self.malformed("no ]]> in text");
+                Event::Decl(_) => {
+                    match self.is_document && start == self.uncounted && is_declaration(inner(2, 2)) {
+                        true => continue,
+                        false => return malformed("an XML declaration, at the beginning only"),
                     }
-                    self.at += text.len();
-                    Piece::Text(text)
                 }
+                Event::DocType(_) => return malformed("no document type"),
+                Event::Eof if self.depth > 0 => return malformed("an end tag"),
+                Event::Eof if self.is_document && !self.has_root => return malformed("one root element"),
+                Event::Eof => Piece::Eof,
             };
             return Ok((start, piece));
         }
     }
 
-    #[cold]
-    fn malformed<T>(&self, expected: &'static str) -> Result<T, Malformed> {
-        Err(Malformed::Syntax { offset: self.at, expected })
-    }
-
-    fn is_outside(&self) -> bool {
-        self.is_document && self.open.is_empty()
-    }
-
-    /// Takes the text between `before`, at which the reader is, and the next `after`.
-    fn between(&mut self, before: &str, after: &str) -> Result<&'a str, Malformed> {
-        let rest = &self.raw[self.at + before.len()..];
-        match memchr::memmem::find(rest.as_bytes(), after.as_bytes()) {
-            Some(size) => {
-                self.at += before.len() + size + after.len();
-                Ok(&rest[..size])
-            }
-            None => self.malformed(NOT_WELL_FORMED),
-        }
-    }
-
-    /// Takes a tag other than an end tag.
-    fn tag(&mut self) -> Result<Piece<'a>, Malformed> {
-        let start = self.at;
-        let rest = &self.raw[start + 1..];
-        let bytes = rest.as_bytes();
-        // A quoted value may contain any of these.
-        let (mut size, mut quote) = (0, 0);
-        loop {
-            match bytes.get(size) {
-                None => return self.malformed(NOT_WELL_FORMED),
-                Some(b'>') if quote == 0 => break,
-                Some(byte @ (b'"' | b'\'')) if quote == 0 => quote = *byte,
-                Some(byte) if *byte == quote => quote = 0,
-                Some(_) => {}
-            }
-            size += 1;
-        }
-        let is_empty = rest[..size].ends_with('/');
-        let content = &rest[..size - usize::from(is_empty)];
-        let name_size = content.bytes().position(is_blank).unwrap_or(content.len());
+    fn tag(&mut self, content: &'a str, name_size: usize, start: usize) -> Result<Tag<'a>, Malformed> {
         let tag = Tag { content, name_size, start };
-        if !is_empty && self.open.len() + usize::from(self.is_document) == DOCUMENT_DEPTH_MAX {
-            return Err(Malformed::TooDeep);
-        }
         if !is_name(tag.name()) {
-            return self.malformed("the name of an element");
+            return Err(Malformed::Syntax { offset: start, expected: "the name of an element" });
         }
-        if self.is_outside() && std::mem::replace(&mut self.has_root, true) {
-            return self.malformed("one root element");
+        if self.is_document && self.depth == 0 && std::mem::replace(&mut self.has_root, true) {
+            return Err(Malformed::Syntax { offset: start, expected: "one root element" });
         }
-        self.at = start + 1 + size + 1;
-        if is_empty {
-            return Ok(Piece::Empty(tag));
-        }
-        self.open.push(tag.name());
-        Ok(Piece::Start(tag))
-    }
-
-    fn end_tag(&mut self) -> Result<Piece<'a>, Malformed> {
-        let name = self.open.pop().unwrap_or_default();
-        let rest = &self.raw.as_bytes()[self.at + "</".len()..];
-        // Without an open element the name is empty, and so no end tag is right.
-        match rest.strip_prefix(name.as_bytes()).filter(|_| !name.is_empty()) {
-            Some([b'>', ..]) => {
-                self.at += "</".len() + name.len() + 1;
-                Ok(Piece::End)
-            }
-            Some(after) => match after.iter().position(|byte| !is_blank(*byte)) {
-                Some(blanks) if after[blanks] == b'>' => {
-                    self.at += "</".len() + name.len() + blanks + 1;
-                    Ok(Piece::End)
-                }
-                _ => self.malformed(NOT_WELL_FORMED),
-            },
-            None => self.malformed(NOT_WELL_FORMED),
-        }
-    }
-
-    /// Takes what begins with `<!`. Returns the text of a CDATA section, and nothing for a comment.
-    fn declaration(&mut self) -> Result<Option<&'a str>, Malformed> {
-        let start = self.at;
-        let rest = &self.raw.as_bytes()[start..];
-        if rest.starts_with(b"<!--") {
-            self.between("<!--", "--")?;
-            // Two hyphens are the end of a comment.
-            if self.raw.as_bytes().get(self.at) != Some(&b'>') {
-                self.at = start;
-                return self.malformed(NOT_WELL_FORMED);
-            }
-            self.at += 1;
-            return Ok(None);
-        }
-        if rest.starts_with(b"<![CDATA[") {
-            if self.is_outside() {
-                return self.malformed("no text outside of the root element");
-            }
-            return self.between("<![CDATA[", "]]>").map(Some);
-        }
-        let is_document_type = rest.get(2..9).is_some_and(|keyword| keyword.eq_ignore_ascii_case(b"doctype"));
-        self.malformed(if is_document_type { "no document type" } else { NOT_WELL_FORMED })
-    }
-
-    /// Takes a processing instruction, or the declaration of XML.
-    fn instruction(&mut self) -> Result<(), Malformed> {
-        let start = self.at;
-        let is_first = self.is_document && self.raw[..start].chars().all(|before| before == BYTE_ORDER_MARK);
-        let content = self.between("<?", "?>")?;
-        let target = content.split([' ', '\t', '\n', '\r']).next().unwrap_or_default();
-        let expected = match target {
-            "xml" if is_first && is_declaration(content) => return Ok(()),
-            "xml" => "an XML declaration, at the beginning only",
-            target if is_name(target) && !target.eq_ignore_ascii_case("xml") => return Ok(()),
-            _ => "the name of a processing instruction",
-        };
-        self.at = start;
-        self.malformed(expected)
-    }
-
-    /// Takes a reference in text.
-    fn reference(&mut self) -> Result<Piece<'a>, Malformed> {
-        let rest = &self.raw[self.at + 1..];
-        let size = rest.bytes().position(|byte| matches!(byte, b';' | b'&' | b'<'));
-        let Some(size) = size.filter(|size| rest.as_bytes()[*size] == b';') else {
-            return self.malformed(NOT_WELL_FORMED);
-        };
-        match character_of(&rest[..size]) {
-            Some(character) => {
-                self.at += 1 + size + 1;
-                Ok(Piece::Character(character))
-            }
-            None => self.malformed("a known entity or a character"),
-        }
-    }
-}
-
-const NOT_WELL_FORMED: &str = "well-formed XML";
-
-/// The size of the text before the next tag or reference.
-fn size_of_text(rest: &[u8]) -> usize {
-    /// A call takes longer than a loop over this number of bytes.
-    const SHORT_SIZE: usize = 16;
-    let short = &rest[..rest.len().min(SHORT_SIZE)];
-    match short.iter().position(|byte| matches!(byte, b'<' | b'&')) {
-        Some(size) => size,
-        None => {
-            memchr::memchr2(b'<', b'&', &rest[short.len()..]).map_or(rest.len(), |size| short.len() + size)
-        }
+        Ok(tag)
     }
 }
 
@@ -284,30 +174,23 @@ impl<'a> Tag<'a> {
         mut each: impl FnMut(&'a str, &'a str) -> Result<(), Malformed>,
     ) -> Result<(), Malformed> {
         let malformed = |expected| Err(Malformed::Syntax { offset: self.start, expected });
-        let (mut rest, mut names) = (self.content.get(self.name_size..).unwrap_or_default(), Vec::new());
-        loop {
-            let attribute = rest.trim_start_matches(is_blank_character);
-            if attribute.is_empty() {
-                break;
-            }
-            if names.len() == ATTRIBUTE_COUNT_MAX {
+        for (count, attribute) in Attributes::new(self.content, self.name_size).enumerate() {
+            if count == ATTRIBUTE_COUNT_MAX {
                 return malformed("at most 256 attributes");
             }
-            if attribute.len() == rest.len() {
-                return malformed("a blank before an attribute");
-            }
-            let Some((name, value)) = attribute.split_once('=') else {
+            let Some((name, value)) = attribute.ok().and_then(|attribute| {
+                let Cow::Borrowed(value) = attribute.value else { return None };
+                Some((attribute.key.into_inner(), value))
+            }) else {
                 return malformed("name=\"value\"");
             };
-            let name = name.trim_end_matches(is_blank_character);
             if !is_name(name) {
                 return malformed("the name of an attribute");
             }
-            let value = value.trim_start_matches(is_blank_character);
-            let quote = value.chars().next().filter(|first| matches!(first, '"' | '\''));
-            let Some((value, after)) = quote.and_then(|quote| value[1..].split_once(quote)) else {
-                return malformed("name=\"value\"");
-            };
+            let before = place_in(self.content, name).checked_sub(1);
+            if !before.is_some_and(|before| is_blank(self.content.as_bytes()[before])) {
+                return malformed("a blank before an attribute");
+            }
             if value.contains('<') {
                 return malformed("no < in an attribute");
             }
@@ -315,12 +198,6 @@ impl<'a> Tag<'a> {
                 return malformed("a known entity or a character");
             }
             each(name, value)?;
-            names.push(name);
-            rest = after;
-        }
-        names.sort_unstable();
-        if names.windows(2).any(|pair| pair[0] == pair[1]) {
-            return malformed("each attribute once");
         }
         Ok(())
     }
@@ -339,10 +216,6 @@ fn utf8(raw: &[u8]) -> Result<&str, Malformed> {
 
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
-}
-
-fn is_blank_character(character: char) -> bool {
-    matches!(character, ' ' | '\t' | '\n' | '\r')
 }
 
 /// A character that XML can have, as it is or by a reference.
