@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::leases::BegunList;
-use super::subscription::Subscriptions;
+use super::subscription::{SubscriptionSpec, Subscriptions};
 use super::{Event, Failure, FailureCode};
 use quire_command::{Acks, Command, Settle, SubscriptionNumbers, Unsubscribe};
 use quire_wire::Encode;
@@ -38,8 +38,12 @@ enum Waiting {
     },
     Subscribe {
         number: u32,
-        replace: bool,
         reentry: bool,
+    },
+    /// Several replacements of one subscription can wait. Each takes effect when it is answered.
+    Replace {
+        number: u32,
+        spec: Box<SubscriptionSpec>,
     },
     Unsubscribe {
         number: u32,
@@ -160,8 +164,20 @@ impl Commands {
         self.add(Waiting::Barrier)
     }
 
-    pub fn subscribe(&mut self, number: u32, replace: bool) -> CommandId {
-        self.add(Waiting::Subscribe { number, replace, reentry: false })
+    pub fn subscribe(&mut self, number: u32) -> CommandId {
+        self.add(Waiting::Subscribe { number, reentry: false })
+    }
+
+    pub fn replace(&mut self, number: u32, spec: SubscriptionSpec) -> CommandId {
+        self.add(Waiting::Replace { number, spec: Box::new(spec) })
+    }
+
+    /// What a command replaces a subscription by, while it waits for its answer.
+    pub fn replacement(&self, id: CommandId) -> Option<&SubscriptionSpec> {
+        match self.waiting.get(&id) {
+            Some(Waiting::Replace { spec, .. }) => Some(spec),
+            _ => None,
+        }
     }
 
     /// `begun`: the messages of queues that the program has begun; the others are released.
@@ -202,16 +218,7 @@ impl Commands {
 
     /// As [`Commands::unsubscribe`], without a connection. It is answered at once, and so are commands that wait to enter the subscription.
     pub fn unsubscribe_unconnected(&mut self, number: u32, events: &mut VecDeque<Event>) -> CommandId {
-        self.waiting.retain(|id, command| {
-            let is_entry =
-                matches!(command, Waiting::Subscribe { number: entered, .. } if *entered == number);
-            if is_entry {
-                let failure =
-                    Failure::new(FailureCode::Closed, "the subscription was ended before it was entered");
-                events.push_back(Event::Answered { command: *id, result: Err(failure) });
-            }
-            !is_entry
-        });
+        self.fail_all_that(|command| command.enters() == Some(number), &ended_before(), events);
         let id = self.next_id();
         events.push_back(Event::Answered { command: id, result: Ok(()) });
         id
@@ -279,13 +286,20 @@ impl Commands {
         for subscription in subscriptions.outdate() {
             events.push_back(Event::Outdated { subscription });
         }
+        // The next connection has no subscription for them.
+        let is_ended =
+            |command: &Waiting| command.enters().is_some_and(|number| !subscriptions.contains(number));
+        self.fail_all_that(is_ended, &ended_before(), events);
         self.waiting.retain(|id, command| match command {
             // The next connection sends it as a command.
             Waiting::Flush { answered_by, .. } => {
                 *answered_by = None;
                 true
             }
-            Waiting::Barrier | Waiting::Delete { .. } | Waiting::Subscribe { reentry: false, .. } => true,
+            Waiting::Barrier
+            | Waiting::Delete { .. }
+            | Waiting::Replace { .. }
+            | Waiting::Subscribe { reentry: false, .. } => true,
             Waiting::Subscribe { reentry: true, .. }
             | Waiting::Pause { reentry: true, .. }
             | Waiting::Confirm { .. } => false,
@@ -329,7 +343,7 @@ impl Commands {
         let groups = subscriptions.begin_connection();
         let mut count = 0;
         for number in subscriptions.accepted_numbers() {
-            self.add(Waiting::Subscribe { number, replace: false, reentry: true });
+            self.add(Waiting::Subscribe { number, reentry: true });
             count += 1;
         }
         for numbers in groups {
@@ -354,8 +368,9 @@ impl Commands {
             Waiting::Flush { .. } | Waiting::Confirm { .. } | Waiting::Barrier => {
                 Command::Flush { command, acks: Acks::PERSISTED }.encode(&mut out)
             }
-            Waiting::Subscribe { number, replace, .. } => {
-                subscriptions.encode(*number, command, *replace, &mut out)
+            Waiting::Subscribe { number, .. } => subscriptions.encode(*number, command, None, &mut out),
+            Waiting::Replace { number, spec } => {
+                subscriptions.encode(*number, command, Some(spec), &mut out);
             }
             Waiting::Unsubscribe { number, begun } => {
                 put_unsubscribe(*number, command, Acks::PROCESSED, begun.as_ref(), &mut out);
@@ -411,23 +426,24 @@ impl Commands {
         {
             events.push_back(Event::Ended { subscription: *query, failure: Some(failure.clone()) });
         }
-        if let Waiting::Subscribe { number, reentry, replace } = command {
-            match &result {
-                Ok(()) => subscriptions.accepted(number, replace),
-                Err(failure) if reentry => {
-                    subscriptions.remove(number);
-                    events.push_back(Event::Ended { subscription: number, failure: Some(failure.clone()) });
-                }
-                Err(failure) => {
-                    if subscriptions.refused(number) {
-                        events
-                            .push_back(Event::Ended { subscription: number, failure: Some(failure.clone()) });
+        match (command, &result) {
+            (Waiting::Subscribe { number, reentry }, result) => {
+                match result {
+                    Ok(()) => subscriptions.accepted(number),
+                    Err(failure) => {
+                        if subscriptions.remove(number) || reentry {
+                            let failure = Some(failure.clone());
+                            events.push_back(Event::Ended { subscription: number, failure });
+                        }
                     }
                 }
+                if reentry {
+                    return;
+                }
             }
-            if reentry {
-                return;
-            }
+            // A refused replacement changes nothing.
+            (Waiting::Replace { number, spec }, Ok(())) => subscriptions.replaced(number, *spec),
+            _ => (),
         }
         events.push_back(Event::Answered { command: id, result });
     }
@@ -498,6 +514,20 @@ impl Commands {
         self.last = (self.last.wrapping_add(1) & !DELETE_BIT).max(1);
         CommandId(self.last)
     }
+}
+
+impl Waiting {
+    /// The subscription that the user enters or replaces with the command.
+    fn enters(&self) -> Option<u32> {
+        match self {
+            Waiting::Subscribe { number, reentry: false } | Waiting::Replace { number, .. } => Some(*number),
+            _ => None,
+        }
+    }
+}
+
+fn ended_before() -> Failure {
+    Failure::new(FailureCode::Closed, "the subscription was ended before the command was answered")
 }
 
 fn bytes_of(numbers: &[u32]) -> Vec<u8> {

@@ -178,7 +178,12 @@ impl Connection {
                             result => {
                                 let ClientCore { commands, subscriptions, events, .. } = core;
                                 if result.is_ok() {
-                                    events.extend(subscriptions.entered(ack.subscription, ack.detail));
+                                    let replacement = commands.replacement(command);
+                                    events.extend(subscriptions.entered(
+                                        ack.subscription,
+                                        replacement,
+                                        ack.detail,
+                                    ));
                                     if commands.awaits_count(command) {
                                         events.push_back(Event::JsonReply {
                                             command,

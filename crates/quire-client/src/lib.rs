@@ -466,7 +466,7 @@ impl ClientCore {
     pub fn subscribe(&mut self, spec: SubscriptionSpec) -> Result<(u32, CommandId), Failure> {
         self.check_not_closed()?;
         let number = self.subscriptions.add(spec);
-        Ok((number, self.command(|commands| commands.subscribe(number, false))))
+        Ok((number, self.command(|commands| commands.subscribe(number))))
     }
 
     /// Changes topic, filter or options of a subscription atomically; it keeps its place in the log unless `spec` names a bookmark.
@@ -475,8 +475,8 @@ impl ClientCore {
     /// [`Code::UnknownSubscription`], and when the client is closed.
     pub fn replace(&mut self, number: u32, spec: SubscriptionSpec) -> Result<CommandId, Failure> {
         self.check_not_closed()?;
-        self.subscriptions.propose(number, spec)?;
-        Ok(self.command(|commands| commands.subscribe(number, true)))
+        self.subscriptions.check(number)?;
+        Ok(self.command(|commands| commands.replace(number, spec)))
     }
 
     /// Ends a subscription. Messages of queues that the program has not begun are released, and their deliveries do not

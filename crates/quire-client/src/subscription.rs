@@ -95,8 +95,6 @@ struct Questioned {
 #[derive(Debug)]
 struct Entry {
     spec: SubscriptionSpec,
-    /// A replacement that the server has not accepted yet.
-    proposed: Option<SubscriptionSpec>,
     /// After the last message received, or the last resume position of the server. A bookmark subscription resumes here after a reconnect.
     resume_position: ResumePosition,
     /// It resumed by a list, or from a store. Repeated messages are dropped for good: the instance may get messages from another one that
@@ -141,7 +139,6 @@ impl Subscriptions {
             spec,
             view,
             has_records: false,
-            proposed: None,
             resume_position,
             catches_up,
             generation: 0,
@@ -187,40 +184,38 @@ impl Subscriptions {
         }
     }
 
-    pub fn propose(&mut self, number: u32, spec: SubscriptionSpec) -> Result<(), Failure> {
-        let entry = self.entry(number)?;
-        let renewal = entry.spec.renewal;
-        entry.proposed = Some(SubscriptionSpec { renewal, ..spec });
-        Ok(())
+    /// # Errors
+    /// [`Code::UnknownSubscription`].
+    pub fn check(&self, number: u32) -> Result<(), Failure> {
+        if self.entries.contains_key(&number) { Ok(()) } else { Err(unknown(number)) }
     }
 
-    /// The server accepted the subscription, or its replacement.
-    pub fn accepted(&mut self, number: u32, is_replacement: bool) {
+    /// The server accepted the subscription.
+    pub fn accepted(&mut self, number: u32) {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.accepted = true;
-            if let Some(mut spec) = entry.proposed.take_if(|_| is_replacement) {
-                if spec.bookmark.is_some() {
-                    entry.resume_position = ResumePosition::default();
-                    entry.catches_up = false;
-                    entry.generation = entry.generation.wrapping_add(1);
-                    entry.view = None;
-                    entry.together = None;
-                } else {
-                    spec.bookmark = entry.spec.bookmark.take();
-                }
-                // It stays paused if it was.
-                let paused = entry.spec.options.0 & SubscribeOptions::PAUSED.0;
-                spec.options = spec.options.and(SubscribeOptions(paused));
-                entry.spec = spec;
-                entry.queue = None;
-            }
         }
     }
 
-    /// The server refused it: a replacement is forgotten, a new subscription does not exist. Whether it was a new one.
-    pub fn refused(&mut self, number: u32) -> bool {
-        let is_new = self.entries.get_mut(&number).is_some_and(|entry| entry.proposed.take().is_none());
-        is_new && self.entries.remove(&number).is_some()
+    /// The server accepted a replacement.
+    pub fn replaced(&mut self, number: u32, mut spec: SubscriptionSpec) {
+        let Some(entry) = self.entries.get_mut(&number) else { return };
+        entry.accepted = true;
+        if spec.bookmark.is_some() {
+            entry.resume_position = ResumePosition::default();
+            entry.catches_up = false;
+            entry.generation = entry.generation.wrapping_add(1);
+            entry.view = None;
+            entry.together = None;
+        } else {
+            spec.bookmark = entry.spec.bookmark.take();
+        }
+        // It stays paused if it was.
+        let paused = entry.spec.options.0 & SubscribeOptions::PAUSED.0;
+        spec.options = spec.options.and(SubscribeOptions(paused));
+        spec.renewal = entry.spec.renewal;
+        entry.spec = spec;
+        entry.queue = None;
     }
 
     pub fn remove(&mut self, number: u32) -> bool {
@@ -356,10 +351,15 @@ impl Subscriptions {
     }
 
     /// The server has begun or changed it. `detail` is the number of messages of queues that it may have outstanding. For a bookmark
-    /// subscription it shows whether its bookmark is missing.
-    pub fn entered(&mut self, number: u32, detail: u32) -> Option<Event> {
+    /// subscription it shows whether its bookmark is missing. `replacement`: what the server has accepted.
+    pub fn entered(
+        &mut self,
+        number: u32,
+        replacement: Option<&SubscriptionSpec>,
+        detail: u32,
+    ) -> Option<Event> {
         let entry = self.entries.get_mut(&number)?;
-        let spec = entry.proposed.as_ref().unwrap_or(&entry.spec);
+        let spec = replacement.unwrap_or(&entry.spec);
         if spec.bookmark.is_none() && entry.spec.bookmark.is_none() {
             entry.granted = detail;
             entry.is_of_queue |= detail > 0;
@@ -367,7 +367,7 @@ impl Subscriptions {
         }
         let is_missing = detail != 0;
         // A replacement with another bookmark begins again.
-        let begins_anew = entry.proposed.is_some() && spec.bookmark.is_some();
+        let begins_anew = replacement.is_some_and(|spec| spec.bookmark.is_some());
         entry.is_bookmark_missing = is_missing || (entry.is_bookmark_missing && !begins_anew);
         if is_missing && !is_elsewhere(&entry.resume_position, &self.instance) {
             // The instance has another log than before, whose publishers may begin to count again.
@@ -515,10 +515,16 @@ impl Subscriptions {
         self.entries.iter().filter(|(_, entry)| entry.accepted).map(|(number, _)| *number)
     }
 
-    /// Encodes the command that enters a subscription at its place, or replaces it.
-    pub fn encode(&self, number: u32, command: u32, replace: bool, out: &mut Vec<u8>) {
+    /// Encodes the command that enters a subscription at its place, or replaces it by `replacement`.
+    pub fn encode(
+        &self,
+        number: u32,
+        command: u32,
+        replacement: Option<&SubscriptionSpec>,
+        out: &mut Vec<u8>,
+    ) {
         let Some(entry) = self.entries.get(&number) else { return };
-        let spec = if replace { entry.proposed.as_ref().unwrap_or(&entry.spec) } else { &entry.spec };
+        let (replace, spec) = (replacement.is_some(), replacement.unwrap_or(&entry.spec));
         let bookmark = spec.bookmark.as_deref().filter(|_| !replace);
         let resume = bookmark.and_then(|bookmark| resumed(&entry.resume_position, bookmark, &self.instance));
         let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -582,10 +588,12 @@ impl Subscriptions {
     }
 
     fn entry(&mut self, number: u32) -> Result<&mut Entry, Failure> {
-        self.entries.get_mut(&number).ok_or_else(|| {
-            Failure::new(Code::UnknownSubscription, format!("no subscription has the number {number}"))
-        })
+        self.entries.get_mut(&number).ok_or_else(|| unknown(number))
     }
+}
+
+fn unknown(number: u32) -> Failure {
+    Failure::new(Code::UnknownSubscription, format!("no subscription has the number {number}"))
 }
 
 impl Entry {

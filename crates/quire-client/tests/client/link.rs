@@ -205,7 +205,8 @@ impl Link {
         is_busy
     }
 
-    fn turn_of_client(&mut self, client: usize) -> bool {
+    /// The client sends what it has, and its user gets its events; whether there was any.
+    pub fn turn_of_client(&mut self, client: usize) -> bool {
         let now = self.now();
         let side = &mut self.clients[client];
         let mut is_busy = false;
@@ -251,7 +252,8 @@ impl Link {
         is_busy
     }
 
-    fn turn_of_server(&mut self, server: usize) -> bool {
+    /// The server answers what it has received; whether anything happened.
+    pub fn turn_of_server(&mut self, server: usize) -> bool {
         let now = self.now();
         let Some(broker) = &mut self.servers[server].broker else { return false };
         broker.finish_turn(now);

@@ -13,5 +13,6 @@ mod places;
 mod queues;
 mod receipts;
 mod records;
+mod replacements;
 mod rooms;
 mod together;

@@ -1,0 +1,127 @@
+//! Replacements of one subscription that are sent before the earlier ones are answered (docs/clients.md).
+
+use std::time::Duration;
+
+use quire_client::{CommandId, FailureCode, SubscriptionSpec};
+use quire_command::Code;
+
+use crate::link::{Link, config};
+
+const LONG: Duration = Duration::from_secs(60);
+const EPOCH: &str = "0";
+
+fn all(topic: &str) -> SubscriptionSpec {
+    SubscriptionSpec { bookmark: Some(EPOCH.into()), ..SubscriptionSpec::new(topic) }
+}
+
+fn filtered(filter: &str) -> SubscriptionSpec {
+    SubscriptionSpec { filter: Some(filter.into()), ..SubscriptionSpec::new("x") }
+}
+
+/// A reader, client 1, that has received the three messages of `x`, and the number of its
+/// subscription.
+fn reading() -> (Link, u32) {
+    let mut link = Link::new(&["one"]);
+    let (publisher, reader) = (link.client(config("publisher")), link.client(config("reader")));
+    for number in 1..=3 {
+        link.publish(publisher, "x", &format!(r#"{{"n":{number}}}"#));
+    }
+    link.run();
+    let number = link.subscribe(reader, all("x"));
+    assert_eq!(link.take(1).len(), 3);
+    (link, number)
+}
+
+fn replace(link: &mut Link, number: u32, spec: SubscriptionSpec) -> CommandId {
+    link.clients[1].core.replace(number, spec).unwrap()
+}
+
+fn filter_of(link: &Link, number: u32) -> Option<&str> {
+    link.clients[1].core.subscription(number).unwrap().filter.as_deref()
+}
+
+/// Sends two replacements. The server receives and answers only the first one.
+fn replace_twice(link: &mut Link, number: u32, specs: [SubscriptionSpec; 2]) -> [CommandId; 2] {
+    let [first, second] = specs;
+    let first = replace(link, number, first);
+    link.turn_of_client(1);
+    let second = replace(link, number, second);
+    while link.turn_of_server(0) {}
+    [first, second]
+}
+
+fn answer(link: &mut Link, command: CommandId) -> Result<(), FailureCode> {
+    link.clients[1].answers.remove(&command.0).unwrap().map_err(|failure| failure.code)
+}
+
+#[test]
+fn each_replacement_takes_effect_when_it_is_answered() {
+    let (mut link, number) = reading();
+    let specs = [filtered("/n > 1"), filtered("/n > 2")];
+    let [first, second] = replace_twice(&mut link, number, specs);
+    assert_eq!(filter_of(&link, number), Some("/n > 1"));
+    link.run();
+    assert_eq!(filter_of(&link, number), Some("/n > 2"));
+    assert_eq!([answer(&mut link, first), answer(&mut link, second)], [Ok(()), Ok(())]);
+}
+
+#[test]
+fn a_replacement_that_was_not_answered_before_a_reconnect_repeats_no_message() {
+    let (mut link, number) = reading();
+    let specs = [filtered("/n > 1"), filtered("/n > 2")];
+    let [first, second] = replace_twice(&mut link, number, specs);
+    link.cut(1);
+    link.pass(LONG);
+    assert_eq!([answer(&mut link, first), answer(&mut link, second)], [Ok(()), Ok(())]);
+    assert_eq!(filter_of(&link, number), Some("/n > 2"));
+    assert_eq!(link.take(1), [""; 0]);
+}
+
+#[test]
+fn replacements_are_sent_again_in_their_order_each_as_it_was() {
+    let (mut link, number) = reading();
+    let again = SubscriptionSpec { bookmark: Some(EPOCH.into()), ..filtered("/n > 1") };
+    let commands = [again, filtered("/n > 2")].map(|spec| replace(&mut link, number, spec));
+    link.cut(1);
+    link.pass(LONG);
+    assert_eq!(commands.map(|command| answer(&mut link, command)), [Ok(()), Ok(())]);
+    assert_eq!(link.take(1), [r#"{"n":3}"#]);
+}
+
+#[test]
+fn a_refused_replacement_leaves_the_one_before_it_in_force() {
+    let (mut link, number) = reading();
+    let specs = [filtered("/n > 1"), filtered("/n >")];
+    let [first, second] = replace_twice(&mut link, number, specs);
+    link.run();
+    assert_eq!(answer(&mut link, first), Ok(()));
+    assert_eq!(answer(&mut link, second), Err(FailureCode::Wire(Code::BadFilter)));
+    assert!(link.clients[1].ended.is_empty());
+    assert_eq!(filter_of(&link, number), Some("/n > 1"));
+    link.cut(1);
+    link.publish(0, "x", r#"{"n":0}"#);
+    link.publish(0, "x", r#"{"n":4}"#);
+    link.pass(LONG);
+    assert_eq!(link.take(1), [r#"{"n":4}"#]);
+}
+
+#[test]
+fn a_replacement_after_a_refused_one_takes_effect() {
+    let (mut link, number) = reading();
+    let specs = [filtered("/n >"), filtered("/n > 2")];
+    let [first, second] = replace_twice(&mut link, number, specs);
+    link.run();
+    assert_eq!(answer(&mut link, first), Err(FailureCode::Wire(Code::BadFilter)));
+    assert_eq!(answer(&mut link, second), Ok(()));
+    assert_eq!(filter_of(&link, number), Some("/n > 2"));
+}
+
+#[test]
+fn a_replacement_of_a_subscription_that_has_ended_is_answered_when_the_connection_is_lost() {
+    let (mut link, number) = reading();
+    let command = replace(&mut link, number, filtered("/n > 1"));
+    link.clients[1].core.unsubscribe(number).unwrap();
+    link.cut(1);
+    link.pass(LONG);
+    assert_eq!(answer(&mut link, command), Err(FailureCode::Closed));
+}
