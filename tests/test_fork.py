@@ -254,6 +254,18 @@ with quire.Client(place, name="c") as client:
         "client.publish('orders', b'')",
         "message.ack()",
         "subscription.get(timeout=0)",
+        "subscription.most_recent",
+        "subscription.completed.is_set()",
+        "subscription._core.outstanding_count",
+        "subscription._core.take_unseen()",
+        "query.total",
+        "query._core.is_snapshot()",
+        "query._core.is_current()",
+        "client._core.message_size_max",
+        "client._core.handled_count",
+        "client._core.handled_ended()",
+        "client._core.end_handled()",
+        "message._begin()",
         "receipt.done()",
         "store.sub_ids",
         "server.stats()",
@@ -268,6 +280,7 @@ client = quire.Client(server.url, name="c", bookmark_store=store)
 subscription = client.subscribe("JOBS")
 receipt = client.publish_receipt("tasks", {{"n": 1}})
 message = subscription.get(timeout=60)
+query = client.sow("JOBS")
 print(ask(lambda: {use}))
 end()
 message.ack()
@@ -275,6 +288,35 @@ client.close()
 server.close()
 """
     assert run(program, "").startswith("RuntimeError: it was made before a fork")
+
+
+def test_a_child_can_leave_and_drop_what_its_parent_made(tmp_path: Path) -> None:
+    program = """
+queue = {"name": "JOBS", "message_type": "json", "underlying_topic": "tasks"}
+client = quire.Client(place, name="c", config=quire.Config(queue=queue))
+handled = [client.subscribe("other", on_message=lambda message: None)]
+subscription = client.subscribe("JOBS")
+client.publish("tasks", {"n": 1})
+message = subscription.get(timeout=60)
+
+def leave():
+    global subscription
+    with contextlib.suppress(ValueError), message:
+        raise ValueError
+    shown = repr(client.sow), repr(subscription), repr(client), repr(message)
+    handled.clear()
+    client._subscriptions.clear()
+    subscription = None
+    return message._verdict
+
+print(ask(leave))
+end()
+message.ack()
+client.flush(60)
+print(client.queue_stats("JOBS")["JOBS"]["depth"])
+client.close()
+"""
+    assert run(program, f"file:{tmp_path}").split() == ["None", "0"]
 
 
 @pytest.mark.parametrize("way_in", ["file", "memory"])

@@ -493,8 +493,10 @@ impl Client {
 
     /// A subscription was not accepted: nothing is kept of it.
     fn forget(&self, number: u32) {
-        self.handled_progress.lock().remove(&number);
-        self.handled.forget(number);
+        if !self.handle.is_forked() {
+            self.handled_progress.lock().remove(&number);
+            self.handled.forget(number);
+        }
     }
 
     /// The number of answers that were not taken yet.
@@ -751,7 +753,8 @@ impl Client {
     }
 
     /// The subscriptions with a handler that have ended and whose messages were all taken, each once: number, and the error that ended it.
-    fn handled_ended<'py>(&self, py: Python<'py>) -> Vec<(u32, Option<Bound<'py, PyAny>>)> {
+    fn handled_ended<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u32, Option<Bound<'py, PyAny>>)>> {
+        self.handle.check_fork(py)?;
         let passed = self.handled.take_passed();
         if !passed.is_empty() {
             let mut by_number = self.handled_progress.lock();
@@ -759,7 +762,7 @@ impl Client {
         }
         let error =
             |failure: Failure| errors::to_python(py, &failure).into_value(py).into_bound(py).into_any();
-        passed.into_iter().map(|(number, failure)| (number, failure.map(error))).collect()
+        Ok(passed.into_iter().map(|(number, failure)| (number, failure.map(error))).collect())
     }
 
     #[getter]
@@ -793,14 +796,17 @@ impl Client {
     }
 
     /// No more messages go to the handlers than have come by now: the next `handled_batch` that finds none gives `None`.
-    fn end_handled(&self) {
+    fn end_handled(&self, py: Python<'_>) -> PyResult<()> {
+        self.handle.check_fork(py)?;
         self.handled.close();
+        Ok(())
     }
 
     /// Messages that wait for their handlers.
     #[getter]
-    fn handled_count(&self) -> usize {
-        self.handled.len()
+    fn handled_count(&self, py: Python<'_>) -> PyResult<usize> {
+        self.handle.check_fork(py)?;
+        Ok(self.handled.len())
     }
 
     #[getter]
@@ -825,8 +831,9 @@ impl Client {
 
     /// The size of the largest message that the server takes, in bytes; `None` before the first logon.
     #[getter]
-    fn message_size_max(&self) -> Option<u32> {
-        self.handle.client().message_size_max()
+    fn message_size_max(&self, py: Python<'_>) -> PyResult<Option<u32>> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().message_size_max())
     }
 
     #[getter]

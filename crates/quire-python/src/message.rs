@@ -436,6 +436,7 @@ impl Message {
     /// The handler gets the message. False: it was released or lost before, and the handler must not see it.
     fn _begin(&self, py: Python<'_>) -> PyResult<bool> {
         let Origin::Client(handle, account) = &self.progress.origin else { return Ok(true) };
+        handle.check_fork(py)?;
         if handle.client().begin(&self.received) {
             return Ok(true);
         }
@@ -539,9 +540,10 @@ impl Message {
         let reason = reason_of(py, error);
         let text = reason.as_deref().unwrap_or_default();
         // The caller must get the error of the block, not the error that a copy, or a message of a closed client, cannot be settled.
-        match self.leased() {
-            Some((lease, client)) => drop(client.settle_because(lease, Verdict::Cancel, text)),
-            None => drop(self.settle(py, Verdict::Cancel, text)),
+        match (&self.progress.origin, self.leased()) {
+            (Origin::Client(handle, _), _) if handle.is_forked() => (),
+            (_, Some((lease, client))) => drop(client.settle_because(lease, Verdict::Cancel, text)),
+            (_, None) => drop(self.settle(py, Verdict::Cancel, text)),
         }
         reason.map(drop)
     }

@@ -142,16 +142,18 @@ impl Subscription {
 
     /// The number of records that match a query, when its last record has arrived.
     #[getter]
-    fn total(&self) -> Option<u64> {
-        self.queue.total(self.number)
+    fn total(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        self.handle.check_fork(py)?;
+        Ok(self.queue.total(self.number))
     }
 
     /// Whether the last record of the query has arrived. With a handler: whether the handler has returned from it.
-    fn is_snapshot(&self) -> bool {
-        match self.taker {
+    fn is_snapshot(&self, py: Python<'_>) -> PyResult<bool> {
+        self.handle.check_fork(py)?;
+        Ok(match self.taker {
             Taker::Handler => self.queue.is_completed(self.number),
             _ => self.queue.is_caught_up(self.number),
-        }
+        })
     }
 
     /// Whether it has within `timeout` seconds; `None` when the client has ended before.
@@ -164,12 +166,14 @@ impl Subscription {
     }
 
     /// Whether the program was handed the last result of the query, and no connection was lost since.
-    fn is_current(&self) -> bool {
-        self.queue.is_current(self.number)
+    fn is_current(&self, py: Python<'_>) -> PyResult<bool> {
+        self.handle.check_fork(py)?;
+        Ok(self.queue.is_current(self.number))
     }
 
-    fn is_completed(&self) -> bool {
-        self.queue.is_completed(self.number)
+    fn is_completed(&self, py: Python<'_>) -> PyResult<bool> {
+        self.handle.check_fork(py)?;
+        Ok(self.queue.is_completed(self.number))
     }
 
     /// Whether the program was handed the whole replay within `timeout` seconds; `None` when the client has ended before.
@@ -180,11 +184,12 @@ impl Subscription {
 
     /// Messages that the program has and has not processed, and, without a handler, those that it could take.
     #[getter]
-    fn outstanding_count(&self) -> usize {
+    fn outstanding_count(&self, py: Python<'_>) -> PyResult<usize> {
+        self.handle.check_fork(py)?;
         let waiting = if self.taker == Taker::Handler { 0 } else { self.queue.len() };
         let is_over = |message: &Received| message.lease().is_some_and(|lease| lease.is_settled_or_over());
         let ahead = self.ahead.lock().iter().filter(|message| !is_over(message)).count();
-        self.progress.outstanding_count() + ahead + waiting
+        Ok(self.progress.outstanding_count() + ahead + waiting)
     }
 
     /// How many messages of queues it may have outstanding; 0 when none of its messages comes from a queue.
@@ -195,8 +200,9 @@ impl Subscription {
     }
 
     /// Deliveries that were lost before the program saw them, since the last call.
-    fn take_unseen(&self) -> u64 {
-        self.handle.client().take_unseen(self.number)
+    fn take_unseen(&self, py: Python<'_>) -> PyResult<u64> {
+        self.handle.check_fork(py)?;
+        Ok(self.handle.client().take_unseen(self.number))
     }
 
     /// Whether one of its bookmarks was in the log.
@@ -207,8 +213,9 @@ impl Subscription {
     }
 
     #[getter]
-    fn most_recent(&self) -> Option<String> {
-        self.progress.most_recent().map(|bookmark| bookmark.to_string())
+    fn most_recent(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.handle.check_fork(py)?;
+        Ok(self.progress.most_recent().map(|bookmark| bookmark.to_string()))
     }
 }
 
@@ -306,10 +313,12 @@ impl Subscription {
 impl Drop for Subscription {
     /// The program has dropped it. The remaining answers of a query are not taken, and the state of a handler's subscription is forgotten.
     fn drop(&mut self) {
+        if self.handle.is_forked() {
+            return;
+        }
         match self.taker {
             Taker::Program => self.progress.subscription_dropped(),
             Taker::Handler => self.queue.forget(self.number),
-            Taker::Query if self.handle.is_forked() => (),
             Taker::Query => self.handle.client().forget_query(self.number, &self.queue),
         }
     }

@@ -104,7 +104,8 @@ class Query:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Query(topic={self._spec.topic!r}, total={self.total})"
+        total = None if self._client._is_of_parent else self.total
+        return f"Query(topic={self._spec.topic!r}, total={total})"
 
 
 class AsyncQuery:
@@ -182,7 +183,8 @@ class AsyncQuery:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"AsyncQuery(topic={self._spec.topic!r}, total={self.total})"
+        total = None if self._client._is_of_parent else self.total
+        return f"AsyncQuery(topic={self._spec.topic!r}, total={total})"
 
     async def _entered(self) -> Self:
         await self._start()
