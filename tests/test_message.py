@@ -223,3 +223,12 @@ def test_the_error_of_a_message_that_is_not_json_names_topic_and_bookmark() -> N
     with pytest.raises(UnicodeDecodeError) as undecodable:
         quire.testing.message("orders", b"\xff", bookmark="7|3|").json()
     assert undecodable.value.__notes__ == [place]
+
+
+def test_the_error_of_a_message_with_a_long_integer_does_not_say_that_it_is_not_json() -> None:
+    message = quire.testing.message("orders", b'{"n": ' + b"9" * 5000 + b"}", bookmark="7|3|")
+    with pytest.raises(ValueError, match="4300") as refused:
+        message.json()
+    assert refused.value.__notes__ == [
+        'the message has an integer of more digits than Python reads: topic "orders", bookmark 7|3|'
+    ]

@@ -7,7 +7,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use pyo3::exceptions::{PyBufferError, PyRecursionError, PyResourceWarning, PyValueError};
+use pyo3::exceptions::{
+    PyBufferError, PyRecursionError, PyResourceWarning, PyUnicodeDecodeError, PyValueError,
+};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -270,8 +272,15 @@ impl Message {
                     "the message is nested too deeply for Python: {message}"
                 ));
             }
-            let reason = format!("the message is not JSON: {message}");
             let value = error.value(py);
+            // A text that is not JSON has a place in `doc`, and bytes that are not UTF-8 have an error of their own.
+            let is_json = error.is_instance_of::<PyValueError>(py)
+                && !value.hasattr("doc").unwrap_or(false)
+                && !error.is_instance_of::<PyUnicodeDecodeError>(py);
+            let reason = match is_json {
+                true => format!("the message has an integer of more digits than Python reads: {message}"),
+                false => format!("the message is not JSON: {message}"),
+            };
             // The reason is an addition. Without it the error is still raised. A `UnicodeDecodeError` makes its text of its fields.
             let _ = match value.hasattr("doc") {
                 Ok(true) => value.setattr("args", (format!("{reason}: {value}"),)),
