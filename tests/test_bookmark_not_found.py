@@ -104,3 +104,17 @@ def test_a_place_that_is_gone_after_a_reconnect_is_said_or_ends_the_subscription
             with pytest.raises(quire.BadBookmarkError):
                 strict.get(timeout=PATIENCE)
             wait_until(lambda: not lenient.bookmark_found)
+
+
+def test_a_client_warns_of_a_replay_of_a_topic_that_the_log_does_not_have(
+    client: quire.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = 'the log has no message of the topic "tt": check the name'
+    client.subscribe("t", bookmark=quire.EPOCH)
+    client.subscribe("tt")
+    subscription = client.subscribe("tt", bookmark=quire.EPOCH)
+    wait_until(lambda: expected in caplog.text)
+    client.publish("tt", {"n": 1})
+    assert subscription.get(PATIENCE).json() == {"n": 1}
+    client.subscribe("tt", bookmark=quire.EPOCH).get(PATIENCE)
+    assert caplog.text.count("the log has no message") == 1

@@ -59,9 +59,22 @@ impl Context {
         acks: Acks,
         detail: u32,
     ) {
+        self.acknowledge_with_note(id, command, subscription, acks, detail, "");
+    }
+
+    /// As [`acknowledge_with`](Self::acknowledge_with), with a note that the client logs.
+    pub(crate) fn acknowledge_with_note(
+        &mut self,
+        id: SessionId,
+        command: u32,
+        subscription: u32,
+        acks: Acks,
+        detail: u32,
+        note: &str,
+    ) {
         if acks.has(Acks::PROCESSED) {
             let kind = AckKind::Processed;
-            let ack = Ack { kind, code: Code::Ok, command, subscription, detail, reason: "" };
+            let ack = Ack { kind, code: Code::Ok, command, subscription, detail, reason: note };
             self.put(id, &Reply::Ack(ack));
         }
     }

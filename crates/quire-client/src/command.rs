@@ -201,6 +201,14 @@ impl Commands {
         self.waiting.insert(id, Waiting::Delete { sequence });
     }
 
+    /// The number of the subscription that a command of the program enters or replaces.
+    pub fn entered_number(&self, id: CommandId) -> Option<u32> {
+        match self.waiting.get(&id)? {
+            Waiting::Subscribe { number, reentry: false } | Waiting::Replace { number, .. } => Some(*number),
+            _ => None,
+        }
+    }
+
     /// Whether the answer to a command is waited for.
     pub fn is_waiting(&self, id: CommandId) -> bool {
         self.waiting.contains_key(&id)

@@ -179,6 +179,11 @@ impl Connection {
                                 let ClientCore { commands, subscriptions, events, .. } = core;
                                 if result.is_ok() {
                                     let replacement = commands.replacement(command);
+                                    if let Some(number) = commands.entered_number(command)
+                                        && !ack.reason.is_empty()
+                                    {
+                                        events.extend(subscriptions.note(number, replacement, ack.reason));
+                                    }
                                     events.extend(subscriptions.entered(
                                         ack.subscription,
                                         replacement,

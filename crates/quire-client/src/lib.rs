@@ -242,6 +242,13 @@ pub enum Event {
         /// It begins now.
         begins_now: bool,
     },
+    /// The server accepted a subscription, and has a note about it for a person.
+    SubscriptionNote {
+        /// The topic of the subscription.
+        topic: String,
+        /// The note.
+        text: String,
+    },
     /// [`ClientCore::persisted`] went up, or there is more room for publishes ([`ClientCore::released`]).
     Persisted,
     /// The server accepted the logon. Publishes that are not known to be persisted, and the subscriptions, are sent again.

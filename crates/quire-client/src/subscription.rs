@@ -380,6 +380,13 @@ impl Subscriptions {
         })
     }
 
+    /// The server has a note about it.
+    pub fn note(&self, number: u32, replacement: Option<&SubscriptionSpec>, text: &str) -> Option<Event> {
+        let entry = self.entries.get(&number)?;
+        let topic = replacement.unwrap_or(&entry.spec).topic.clone();
+        Some(Event::SubscriptionNote { topic, text: text.to_owned() })
+    }
+
     /// None of its bookmarks was in the log when it began, or when it continued after a reconnect.
     pub fn is_bookmark_missing(&self, number: u32) -> bool {
         self.entries.get(&number).is_some_and(|entry| entry.is_bookmark_missing)

@@ -79,6 +79,15 @@ impl QueueService {
 }
 
 impl QueueService {
+    /// Whether a queue takes its messages from the topic of this name, or publishes its dead
+    /// letters to it.
+    pub(crate) fn names_topic(&self, name: &str) -> bool {
+        self.live().any(|(_, definition)| {
+            let is_source = matches!(&definition.selector, TopicSelector::Name(source) if **source == *name);
+            is_source || definition.dead_letter_topic.as_deref() == Some(name)
+        })
+    }
+
     /// A subscription becomes one of these queues, or changes over to them and keeps its messages.
     pub(crate) fn join(
         &mut self,

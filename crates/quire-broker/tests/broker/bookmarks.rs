@@ -4,6 +4,7 @@ use quire_command::*;
 use quire_journal::{PublisherId, Timestamp};
 
 use super::pair::*;
+use super::queue_pair::queue;
 
 fn bookmark(name: &str, sequence: u64) -> String {
     format!("{}|{sequence}|", PublisherId::of_client_name(name))
@@ -332,4 +333,40 @@ fn commands_after_one_whose_start_is_looked_for_wait_for_it() {
         [ack(AckKind::Processed, 7, 7), ack(AckKind::Processed, 8, 7), Said::Persisted(4)]
     );
     assert!(!pair.clients[&1].is_reading_paused);
+}
+
+#[test]
+fn a_replay_of_a_topic_that_the_log_does_not_have_gets_a_note() {
+    let letters = quire_broker::QueueSettings { dead_letter_topic: Some("dead".into()), ..queue("jobs") };
+    let topics = ["quotes", "^"].map(|name| quire_broker::RecordedTopic::new(name, "json")).into();
+    let transaction_log = quire_broker::TransactionLogConfig { topics, ..Default::default() };
+    let queues = vec![letters];
+    let mut pair = Pair::with(quire_broker::BrokerConfig { transaction_log, queues, ..config() });
+    pair.client(1, "a");
+    pair.publish(1, 1, "orders", "1");
+    pair.turn();
+    pair.client(2, "reader");
+    let mut number = 0;
+    let mut note_of = |pair: &mut Pair, topic: &str, bookmark: Option<&str>| {
+        number += 1;
+        pair.subscribe(2, &Subscribe { bookmark, ..subscribe(number, topic) });
+        pair.turn();
+        assert_eq!(pair.take(2)[0], ack(AckKind::Processed, number, number));
+        pair.clients[&2].note.clone()
+    };
+    let expected = "the log has no message of the topic \"ordres\"";
+    for bookmark in ["0", "20200101", "4711|1|", "[0:0|1|]"] {
+        assert_eq!(note_of(&mut pair, "ordres", Some(bookmark)), expected, "{bookmark}");
+    }
+    for (topic, bookmark) in [
+        ("ordres", None),
+        ("ordres", Some("0|1|")),
+        ("^ordres", Some("0")),
+        ("orders", Some("0")),
+        ("quotes", Some("0")),
+        ("jobs", Some("0")),
+        ("dead", Some("0")),
+    ] {
+        assert_eq!(note_of(&mut pair, topic, bookmark), "", "{topic} {bookmark:?}");
+    }
 }

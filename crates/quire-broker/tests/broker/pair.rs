@@ -81,6 +81,8 @@ pub struct Client {
     pub said: Vec<Said>,
     /// Of the last `processed`.
     pub detail: u32,
+    /// Of the last `processed` without an error.
+    pub note: String,
     /// Of the last `completed`.
     pub total: u32,
     /// When each of it was said, in nanoseconds since the beginning.
@@ -181,6 +183,7 @@ impl Pair {
             inbox,
             said: Vec::new(),
             detail: 0,
+            note: String::new(),
             total: 0,
             said_at_ns: Vec::new(),
             is_closed: false,
@@ -382,9 +385,12 @@ impl Client {
                     self.highest_sequence = logged_on.highest_sequence;
                     Said::LoggedOn { last_sequence: logged_on.last_sequence }
                 }
-                Reply::Ack(Ack { kind, code, command, subscription, detail, .. }) => {
+                Reply::Ack(Ack { kind, code, command, subscription, detail, reason }) => {
                     match kind {
-                        AckKind::Processed => self.detail = detail,
+                        AckKind::Processed => {
+                            self.detail = detail;
+                            self.note = if code == Code::Ok { reason.to_owned() } else { String::new() };
+                        }
                         AckKind::Completed => self.total = detail,
                         AckKind::Received | AckKind::Persisted => (),
                     }

@@ -948,6 +948,15 @@ impl Shared {
                 Event::LeasesLost { queue, cause, count } => {
                     log::warn!(target: "quire.client", "{}", leases::text_of(inner.core.name(), &queue, cause, count));
                 }
+                Event::SubscriptionNote { topic, text } => {
+                    log::warn!(
+                        target: "quire.client",
+                        quire_client = inner.core.name(),
+                        quire_topic = topic.as_str();
+                        "client {:?}: {text}: check the name. The subscription waits for messages",
+                        inner.core.name()
+                    );
+                }
                 Event::BookmarkMissing { topic, begins_now } => {
                     let begins = match begins_now {
                         true => "begins now: messages that were published after the bookmark are left out",

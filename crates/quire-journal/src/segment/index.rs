@@ -49,6 +49,11 @@ impl Names {
         })
     }
 
+    /// Whether it is one of them.
+    pub fn contains(&self, name: &str) -> bool {
+        self.all.lock().contains(name)
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.all.lock().len()

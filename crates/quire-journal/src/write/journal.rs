@@ -444,6 +444,11 @@ impl Journal {
         self.log.names.admit(name, count_max)
     }
 
+    /// Whether the log has messages of the topic. Those of removed files may still count.
+    pub fn has_topic(&self, name: &str) -> bool {
+        self.log.names.contains(name)
+    }
+
     /// The number of topics in the log.
     pub fn topic_count(&self) -> usize {
         self.log.names.count()

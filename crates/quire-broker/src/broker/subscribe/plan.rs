@@ -44,6 +44,8 @@ pub(super) struct Plan {
     pub(super) log_end: Position,
     /// None of its bookmarks is in the log, and the options say where it begins instead.
     pub(super) is_bookmark_missing: bool,
+    /// A note that the client logs when the subscription begins.
+    pub(super) note: Option<String>,
 }
 
 impl Plan {
@@ -123,6 +125,7 @@ impl Plan {
             let reason = format!("the transaction log does not record {:?}", selector.text());
             return Err(Refused::new(Code::NotJournaled, reason));
         }
+        let note = range.as_ref().and_then(|range| note_about(cx, queues, &selector, range));
         let queues = if is_bookmark { Vec::new() } else { queues.matching(&selector) };
         if !queues.is_empty() && conflation.is_some() {
             let reason = "the messages of a queue cannot be conflated: none may be dropped".to_owned();
@@ -164,8 +167,27 @@ impl Plan {
             // Messages that will never be persisted are not waited for.
             log_end: if cx.log.failure.is_some() { cx.log.visible() } else { cx.log.appended() },
             is_bookmark_missing: false,
+            note,
         })
     }
+}
+
+/// A replay of a topic that the log does not have waits for its first message. The name may be
+/// misspelt: an entry with a pattern records any name.
+fn note_about(
+    cx: &Context,
+    queues: &QueueService,
+    selector: &TopicSelector,
+    range: &Range,
+) -> Option<String> {
+    let TopicSelector::Name(name) = selector else { return None };
+    let is_configured = cx.topics.rules().iter().any(|rule| rule.name() == Some(&**name))
+        || cx.topics.table(name).is_some()
+        || queues.names_topic(name);
+    if *range == Range::now() || is_configured || cx.log.journal.has_topic(name) {
+        return None;
+    }
+    Some(format!("the log has no message of the topic {name:?}"))
 }
 
 /// The text of a filter that also holds only for messages with these keys.
