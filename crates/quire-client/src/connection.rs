@@ -107,7 +107,7 @@ impl Connection {
             let ClientCore { leases, subscriptions, .. } = core;
             let lease = match &message.queued {
                 Some(queued) => {
-                    // The messages of a subscription that was ended go back with it.
+                    // The end of a subscription returns its messages.
                     let Some(custody) = subscriptions.custody(message.subscription) else { return Ok(()) };
                     let queue = || subscriptions.queue(message.subscription).cloned();
                     let arrived = self.unread_since.unwrap_or(now);

@@ -62,7 +62,7 @@ pub(super) struct Leases {
     held: HashMap<Key, Arc<Lease>, FxBuildHasher>,
     /// Lost leases of messages on which a handler still runs, and some on which it has ended.
     outrun: HashMap<Key, Arc<Lease>, FxBuildHasher>,
-    /// When there are so many, those whose handlers have ended are dropped.
+    /// Above this number, those whose handlers have ended are dropped.
     outrun_count_max: usize,
     /// No lease needs anything before.
     attends_at: Option<Instant>,
@@ -214,8 +214,8 @@ const BEGUN_QUEUES_SIZE_MAX: usize = 32 * 1024;
 /// are not sent again after a lost connection.
 const SAID_COUNT_MAX: usize = 1_000_000;
 
-/// Lost leases that are kept although no handler runs any more: so many, and as many as handlers
-/// run.
+/// Lost leases that are kept although no handler runs any more, in addition to one for each handler
+/// that runs.
 const OUTRUN_SLACK: usize = 64;
 
 /// The shortest time between two reports of losses, so that a queue that loses leases again and again does not flood the log.

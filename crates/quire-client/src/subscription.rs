@@ -330,8 +330,8 @@ impl Subscriptions {
         custody.or_else(|| self.queries.contains_key(&number).then_some((Renewal::Never, false)))
     }
 
-    /// The program takes no more messages of the subscription. Those that are still on their way go
-    /// back.
+    /// The program takes no more messages of the subscription. Those that are still on their way are
+    /// released.
     pub fn retire(&mut self, number: u32) -> Result<SubscriptionSpec, Failure> {
         let entry = self.entry(number)?;
         entry.is_retired = true;

@@ -579,7 +579,8 @@ fn within(key: &str, text: &str, number: Option<i128>, least: u64, most: u64) ->
     }
 }
 
-/// The absolute path of a directory, of `file:DIRECTORY` as it was written, or of a `file://` URI: the client reads them alike.
+/// The absolute path of a directory, of `file:DIRECTORY` as it was written, or of a `file://` URI:
+/// the client reads them alike.
 fn local_path(key: &str, text: &str) -> Outcome<String> {
     let shown = quoted(&without_password(text));
     let path = text.strip_prefix("file:").unwrap_or(text);

@@ -63,7 +63,8 @@ pub(crate) fn without_password(url: &str) -> String {
     }
 }
 
-/// The text with each `%` and two hexadecimal digits as the byte that they are. `None` when that is not UTF-8.
+/// The text with each `%` and two hexadecimal digits as the byte that they are. `None` when that is
+/// not UTF-8.
 pub(crate) fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

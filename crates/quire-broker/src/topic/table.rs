@@ -140,7 +140,7 @@ pub(crate) struct TopicTable {
     arena: Arena,
 }
 
-/// What [`TopicTable::incoming`] knows.
+/// Where the messages of a topic come from, as [`TopicTable::incoming`] answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Incoming {
     /// Messages of this topic come from other instances.
