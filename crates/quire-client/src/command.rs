@@ -203,10 +203,7 @@ impl Commands {
 
     /// The number of the subscription that a command of the program enters or replaces.
     pub fn entered_number(&self, id: CommandId) -> Option<u32> {
-        match self.waiting.get(&id)? {
-            Waiting::Subscribe { number, reentry: false } | Waiting::Replace { number, .. } => Some(*number),
-            _ => None,
-        }
+        self.waiting.get(&id)?.enters()
     }
 
     /// Whether the answer to a command is waited for.
