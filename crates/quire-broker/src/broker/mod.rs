@@ -525,6 +525,7 @@ impl Broker {
     fn begin_shutdown(&mut self) {
         if self.cx.shutdown == Shutdown::No {
             self.cx.shutdown = Shutdown::Flushing;
+            self.queues.stop(self.cx.now);
             self.cx.note(Event::ShuttingDown);
         }
     }

@@ -65,23 +65,27 @@ impl QueueService {
         self.notify_lost_leases(cx);
         let mut missing = Vec::new();
         self.flush_waiting(cx, now, &mut missing);
-        let mut left = DELIVERIES_PER_TURN_MAX;
-        let deadline = cx.slices.deadline(PASS);
-        while left > 0 {
-            if left.is_multiple_of(DELIVERIES_PER_LOOK) && cx.slices.is_past(deadline) {
-                cx.wants_turn = true;
-                break;
-            }
-            left -= 1;
-            let Some(delivery) = self.poll_delivery(cx, now, &mut missing) else { break };
-            self.deliver(cx, delivery, now, &mut missing);
+        if self.stopped_at.is_none() {
+            self.deliver_some(cx, now, &mut missing);
+            cx.wants_turn |= self.engine.poll_timeout().is_some_and(|due| due <= now);
         }
-        let is_due = self.engine.poll_timeout().is_some_and(|due| due <= now);
-        cx.wants_turn |= left == 0 || is_due;
         self.end_costly_filters(cx);
         self.fetch_missing(cx, missing);
         self.log_changes(cx);
         self.log_notices(cx);
+    }
+
+    /// As many deliveries as there is time for in this turn.
+    fn deliver_some(&mut self, cx: &mut Context, now: Time, missing: &mut Vec<Position>) {
+        let deadline = cx.slices.deadline(PASS);
+        for left in (1..=DELIVERIES_PER_TURN_MAX).rev() {
+            if left.is_multiple_of(DELIVERIES_PER_LOOK) && cx.slices.is_past(deadline) {
+                break;
+            }
+            let Some(delivery) = self.poll_delivery(cx, now, missing) else { return };
+            self.deliver(cx, delivery, now, missing);
+        }
+        cx.wants_turn = true;
     }
 
     fn poll_delivery(

@@ -20,7 +20,7 @@ impl LogConsumer for QueueService {
         if record.kind != RecordKind::Publish || queues.is_empty() {
             return Consumed::default();
         }
-        let now = self.time(cx.now);
+        let now = self.moving_time(cx.now);
         let received = received_at(record, now, cx.now.wall);
         for queue in queues {
             let QueueService { engine, all, arena, fills, .. } = self;

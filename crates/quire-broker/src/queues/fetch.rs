@@ -160,7 +160,7 @@ impl QueueService {
                 count: count.min(REFILL_COUNT_MAX),
                 limit: cx.log.served,
                 definition: self.definition(queue).clone(),
-                now: self.time(cx.now),
+                now: self.moving_time(cx.now),
                 wall: cx.now.wall,
             };
             self.refilling.insert(queue, Refilling::UnderWay);

@@ -164,7 +164,7 @@ impl QueueService {
             after,
             limit,
             definition: self.definition(queue).clone(),
-            now: self.time(cx.now),
+            now: self.moving_time(cx.now),
             wall: cx.now.wall,
         };
         if let Some(fill) = self.fills.0.get_mut(&queue) {

@@ -142,6 +142,8 @@ pub(super) struct QueueService {
     publisher: PublisherId,
     /// The value of the engine's clock when that of the broker is zero.
     origin: Option<u64>,
+    /// When the server began to stop. The engine's clock stands still from then on.
+    stopped_at: Option<Instant>,
     arena: Arena,
 }
 
@@ -192,6 +194,7 @@ impl QueueService {
             lease_log: LeaseLog::new(definitions.len()),
             publisher: PublisherId::of_instance(instance, QUEUE_PUBLISHER),
             origin: None,
+            stopped_at: None,
             arena: unreadable.arena(),
             all: definitions.into_iter().map(Arc::new).collect(),
         })
@@ -259,7 +262,14 @@ impl QueueService {
 
     /// The engine's clock: the wall clock as it was at the first turn, moved on by the monotonic clock. So steps of the wall clock have no
     /// effect on leases, and the ages of messages continue over a restart.
+    /// It stands still while the server stops.
     fn time(&mut self, now: Now) -> Time {
+        let time = self.moving_time(now);
+        self.stopped_at.map_or(time, |at| self.time_or_start(Now { instant: at, ..now }))
+    }
+
+    /// The same, and it also moves while the server stops: the time that belongs to `now.wall`.
+    fn moving_time(&mut self, now: Now) -> Time {
         let origin = *self.origin.get_or_insert(now.wall.as_ns().saturating_sub(now.instant.as_ns()));
         Time::new(origin.saturating_add(now.instant.as_ns()))
     }
@@ -275,9 +285,15 @@ impl QueueService {
         now.wall.as_ns().wrapping_sub(self.time_or_start(now).get()).cast_signed()
     }
 
+    /// The server stops. From now on it takes no commands, so it does not see which leases are
+    /// renewed and which messages are settled. Nothing is delivered and nothing is due any more.
+    pub(super) fn stop(&mut self, now: Now) {
+        self.stopped_at.get_or_insert(now.instant);
+    }
+
     /// When the engine wants to be called.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let due = self.engine.poll_timeout().zip(self.origin);
+        let due = self.engine.poll_timeout().zip(self.origin).filter(|_| self.stopped_at.is_none());
         let due = due.map(|(due, origin)| Instant::from_ns(due.get().saturating_sub(origin)));
         let files = [self.saving.due(), self.snapshots.due(), self.lease_log.due()];
         files.into_iter().chain([due, self.notices.due()]).flatten().min()

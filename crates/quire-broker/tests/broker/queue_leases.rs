@@ -284,6 +284,58 @@ fn a_clean_stop_leaves_nothing_out() {
     assert_eq!(kinds, [Delivered, Left]);
 }
 
+/// A stop that waits for the disk for ten seconds, while `ann` has a lease of five on the first
+/// message and the second one is not persisted. `during` is called in the middle.
+fn slow_stop(settings: QueueSettings, during: impl FnOnce(&mut Pair)) -> Pair {
+    let mut pair = working(settings);
+    publish_all(&mut pair, 1..=1);
+    assert_eq!(data(&pair.take_queued(2)), ["1"]);
+    pair.subscribe(3, &consume(1, "jobs", 10));
+    pair.turn();
+    pair.take(3);
+    pair.writes_at_once = false;
+    pair.publish(1, 2, "jobs", "2");
+    pair.turn();
+    let now = pair.now();
+    pair.broker.handle(now, quire_broker::Input::Shutdown);
+    pair.turn();
+    during(&mut pair);
+    pair.pass(Duration::from_secs(10));
+    assert!(!pair.broker.is_drained());
+    while pair.write() {
+        pair.turn();
+    }
+    assert!(pair.broker.is_drained());
+    pair
+}
+
+#[test]
+fn no_lease_runs_out_while_a_stop_waits_for_the_disk() {
+    let mut pair = slow_stop(recording(), |pair| pair.pass(Duration::from_secs(4)));
+    assert_eq!(pair.take(2), [Said::Error(Code::ShuttingDown), Said::Closed]);
+    // Neither what `ann` still has, nor what was persisted during the stop.
+    assert_eq!(pair.take(3), [Said::Error(Code::ShuttingDown), Said::Closed]);
+    let Pair { broker, .. } = pair;
+    let reader = broker.journal().reader();
+    broker.close().unwrap();
+    let mut kinds = Vec::new();
+    each_record(&reader, |record| {
+        if record.kind == RecordKind::Lease {
+            kinds.extend(LeaseRun::read(record.data, record.position).map(|run| run.unwrap().kind));
+        }
+    });
+    assert_eq!(kinds, [Delivered, Left]);
+}
+
+#[test]
+fn a_message_whose_holder_disconnects_during_a_stop_is_not_delivered_again() {
+    let mut pair = slow_stop(recording(), |pair| {
+        pair.disconnect(2);
+        pair.turn();
+    });
+    assert_eq!(pair.take(3), [Said::Error(Code::ShuttingDown), Said::Closed]);
+}
+
 /// Two queues over one topic, with leases of a second, and a consumer 2 of both that has a message
 /// of each: `a` first.
 fn copies() -> (Pair, Vec<FromQueue>) {

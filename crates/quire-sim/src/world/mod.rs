@@ -481,6 +481,12 @@ mod tests {
         assert_eq!(play(80_005_481, None).err(), None);
     }
 
+    /// A stop waited two seconds for a sync. Meanwhile leases ran out that their clients renewed.
+    #[test]
+    fn a_stop_that_waits_for_the_disk_ends_no_lease() {
+        assert_eq!(play(100_607, None).err(), None);
+    }
+
     #[test]
     fn every_canary_is_found() {
         let found = |canary| (0..160).filter(|seed| play(*seed, Some(canary)).is_err()).take(4).count();
