@@ -143,7 +143,8 @@ impl Ledger {
         }
         let others = self.runs.iter().filter(|run| run.job == job);
         let first = others.clone().find(|run| {
-            let is_held = !is_disturbed && !run.is_disturbed && !run.lease.is_lost(now + TRAVEL);
+            // The client counts the lease from the arrival, and the server from before the read.
+            let is_held = !is_disturbed && !run.is_disturbed && !run.lease.is_lost(now + TRAVEL + READ);
             is_held || (run.worker == worker && run.is_renewed)
         });
         if let Some(Run { worker: first, .. }) = first {
