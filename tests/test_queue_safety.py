@@ -127,10 +127,17 @@ def test_figures_that_count_begin_at_the_start(tmp_path: Path) -> None:
 # What leaves a queue
 
 
-def left_out(caplog: pytest.LogCaptureFixture) -> list[str]:
-    lines = [record.getMessage() for record in caplog.records if "not acknowledged" in record.getMessage()]
+def left_out(caplog: pytest.LogCaptureFixture, count: int) -> list[str]:
+    """The lines about messages that are left out: the thread of the server writes them."""
+
+    def lines() -> list[str]:
+        messages = [record.getMessage() for record in caplog.records]
+        return [message for message in messages if "not acknowledged" in message]
+
+    wait_until(lambda: len(lines()) >= count)
+    found = lines()
     caplog.clear()
-    return lines
+    return found
 
 
 def test_messages_that_a_filter_leaves_out_come_back(
@@ -147,11 +154,11 @@ def test_messages_that_a_filter_leaves_out_come_back(
         ):
             figures = client.queue_stats("jobs")["jobs"]
             assert (figures.depth, figures.left_out) == (3, 7)
-        [line] = left_out(caplog)
+        [line] = left_out(caplog, 1)
         assert "7 messages that are not acknowledged are left out" in line
     with server(tmp_path, queue=JOBS) as running, quire.Client(running.url) as client:
         assert client.queue_stats("jobs")["jobs"].depth == 10
-    assert left_out(caplog) == []
+    assert left_out(caplog, 0) == []
 
 
 def test_a_queue_that_left_the_configuration_is_dropped_by_a_command(
@@ -161,7 +168,7 @@ def test_a_queue_that_left_the_configuration_is_dropped_by_a_command(
         client.publish("jobs", 1)
         client.flush(PATIENCE)
     with server(tmp_path) as running:
-        assert "left the configuration" in left_out(caplog)[0]
+        assert "left the configuration" in left_out(caplog, 1)[0]
         with (
             quire.Client(running.url) as client,
             pytest.raises(quire.QueueExistsError, match="not acknowledged: 1"),
@@ -175,7 +182,7 @@ def test_a_queue_that_left_the_configuration_is_dropped_by_a_command(
     with server(tmp_path, queue=JOBS) as running, quire.Client(running.url) as client:
         # A new queue: its recovery point is the beginning of the log.
         assert client.queue_stats("jobs")["jobs"].depth == 1
-    assert left_out(caplog) == []
+    assert left_out(caplog, 0) == []
 
 
 def test_purge_of_a_strict_queue_fails(tmp_path: Path) -> None:

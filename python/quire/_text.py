@@ -11,7 +11,7 @@ from quire._errors import ConfigError
 
 #: A password may contain every character, so it ends at the last `@`. A path has one slash of two.
 _PASSWORD: Final = re.compile(
-    r"\A((?:[a-z][\w+.-]*://|(?:quires?|tcp):/)?[^:]*:).*@", re.DOTALL | re.IGNORECASE
+    r"\A((?:[a-z][\w+.-]*://|(?:quires?|tcp):/)?+[^:]*:).*@", re.DOTALL | re.IGNORECASE
 )
 
 

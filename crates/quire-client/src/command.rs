@@ -172,7 +172,7 @@ impl Commands {
         self.add(Waiting::Replace { number, spec: Box::new(spec) })
     }
 
-    /// What a command replaces a subscription by, while it waits for its answer.
+    /// The new subscription of a command that replaces one, while it waits for its answer.
     pub fn replacement(&self, id: CommandId) -> Option<&SubscriptionSpec> {
         match self.waiting.get(&id) {
             Some(Waiting::Replace { spec, .. }) => Some(spec),

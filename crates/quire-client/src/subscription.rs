@@ -351,7 +351,7 @@ impl Subscriptions {
     }
 
     /// The server has begun or changed it. `detail` is the number of messages of queues that it may have outstanding. For a bookmark
-    /// subscription it shows whether its bookmark is missing. `replacement`: what the server has accepted.
+    /// subscription it shows whether its bookmark is missing. `replacement` is the subscription that the server has accepted.
     pub fn entered(
         &mut self,
         number: u32,

@@ -142,7 +142,7 @@ pub(super) struct QueueService {
     publisher: PublisherId,
     /// The value of the engine's clock when that of the broker is zero.
     origin: Option<u64>,
-    /// When the server began to stop. The engine's clock stands still from then on.
+    /// When the server began to stop. The engine's clock stops at that time.
     stopped_at: Option<Instant>,
     arena: Arena,
 }
@@ -262,7 +262,7 @@ impl QueueService {
 
     /// The engine's clock: the wall clock as it was at the first turn, moved on by the monotonic clock. So steps of the wall clock have no
     /// effect on leases, and the ages of messages continue over a restart.
-    /// It stands still while the server stops.
+    /// It stops when the server begins to stop.
     fn time(&mut self, now: Now) -> Time {
         let time = self.moving_time(now);
         self.stopped_at.map_or(time, |at| self.time_or_start(Now { instant: at, ..now }))

@@ -172,8 +172,8 @@ impl Plan {
     }
 }
 
-/// A replay of a topic that the log does not have waits for its first message. The name may be
-/// misspelt: an entry with a pattern records any name.
+/// A replay without an end, of a topic that the log does not have, waits for its first message. The
+/// name may be misspelt: an entry with a pattern records any name.
 fn note_about(
     cx: &Context,
     queues: &QueueService,
@@ -184,7 +184,7 @@ fn note_about(
     let is_configured = cx.topics.rules().iter().any(|rule| rule.name() == Some(&**name))
         || cx.topics.table(name).is_some()
         || queues.names_topic(name);
-    if *range == Range::now() || is_configured || cx.log.journal.has_topic(name) {
+    if range.end.is_some() || *range == Range::now() || is_configured || cx.log.journal.has_topic(name) {
         return None;
     }
     Some(format!("the log has no message of the topic {name:?}"))
