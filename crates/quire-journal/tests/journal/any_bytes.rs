@@ -2,10 +2,9 @@
 //! or growth.
 //!
 //! First every bit position of every byte in turn, with the checksums as they are: nothing wrong
-//! may be read. Then changes behind which somebody made the checksums match again, so that the code
-//! behind them is reached: what is read may then be anything, but in bounds. `QUIRE_FUZZ_CASES`
-//! asks for more of the second (`make fuzz`). At last the texts by which a place in a journal is
-//! named.
+//! may be read. Then changes with checksums that match them, so that the code after the checksums
+//! runs: it may then read anything, but in bounds. `QUIRE_FUZZ_CASES` asks for more of these cases
+//! (`make fuzz`). At last the texts that name a place in a journal.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
