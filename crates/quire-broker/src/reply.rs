@@ -50,20 +50,9 @@ impl Context {
         }
     }
 
-    /// As [`acknowledge_processed`](Self::acknowledge_processed), with what `detail` means for the command (protocol.md, `ack`).
+    /// As [`acknowledge_processed`](Self::acknowledge_processed), with what `detail` means for the command (protocol.md, `ack`), and
+    /// with a note that the client logs.
     pub(crate) fn acknowledge_with(
-        &mut self,
-        id: SessionId,
-        command: u32,
-        subscription: u32,
-        acks: Acks,
-        detail: u32,
-    ) {
-        self.acknowledge_with_note(id, command, subscription, acks, detail, "");
-    }
-
-    /// As [`acknowledge_with`](Self::acknowledge_with), with a note that the client logs.
-    pub(crate) fn acknowledge_with_note(
         &mut self,
         id: SessionId,
         command: u32,

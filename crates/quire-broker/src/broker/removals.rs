@@ -88,7 +88,7 @@ impl Removals<'_> {
 
     fn answer_delete(&mut self, id: SessionId, done: &DeleteDone) {
         let detail = u32::try_from(done.count).unwrap_or(u32::MAX);
-        self.cx.acknowledge_with(id, done.command, 0, done.acks, detail);
+        self.cx.acknowledge_with(id, done.command, 0, done.acks, detail, "");
         if done.acks.has(Acks::PERSISTED) {
             self.cx.owe_persisted(id, done.command);
         }

@@ -272,7 +272,7 @@ impl QueueService {
         if command == 0 {
             return;
         }
-        cx.acknowledge_with(id, command, 0, acks, u32::try_from(count).unwrap_or(u32::MAX));
+        cx.acknowledge_with(id, command, 0, acks, u32::try_from(count).unwrap_or(u32::MAX), "");
         if !acks.has(Acks::PERSISTED) {
             return;
         }

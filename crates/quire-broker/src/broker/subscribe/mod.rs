@@ -310,7 +310,7 @@ impl Broker {
         self.bookmarks.set_until(&mut self.cx, subscription_id, until);
         let granted = queued.and_then(|queued| self.queues.attach(subscription_id, queued));
         let detail = granted.filter(|_| is_queue).unwrap_or(u32::from(is_bookmark_missing));
-        self.cx.acknowledge_with_note(id, command, number, acks, detail, note.as_deref().unwrap_or_default());
+        self.cx.acknowledge_with(id, command, number, acks, detail, note.as_deref().unwrap_or_default());
         // The acknowledgement may have been one frame too many for a slow connection.
         if self.cx.session(id).phase != Phase::Open {
             return;
