@@ -30,7 +30,8 @@ $(VENV)/bin/maturin: | $(VENV)/bin/python
 # changed while the install ran.
 $(STAMP): $(VENV)/bin/maturin pyproject.toml $(RUST_SOURCES) $(JAR_SOURCES)
 	touch $(VENV)/.started
-	@$(MAKE) --no-print-directory $(PAIRS) engine $(VENV)/.packages
+	@$(MAKE) --no-print-directory $(PAIRS) engine $(VENV)/.dependencies
+	@$(MAKE) --no-print-directory $(VENV)/.packages
 	$(BIN)/python crates/quire-jvm/build_jar.py target/editable $(JAR)
 	mv $(VENV)/.started $@
 
@@ -42,8 +43,15 @@ engine: $(VENV)/bin/maturin
 	PYO3_CONFIG_FILE="$$(ls $(CURDIR)/target/maturin/pyo3-config-*.txt)" \
 		cargo build --quiet --profile editable --locked --package quire-python --package quire-jvm --lib
 
-# pip downloads while the extension is built, and waits for it only in the end.
-$(VENV)/.packages: $(VENV)/bin/maturin pyproject.toml Cargo.toml
+# What the package needs, but not the package: pip would build it beside `engine`, and two builds at
+# a time take the library of one another away.
+$(VENV)/.dependencies: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; extras = project["optional-dependencies"]; \
+		print(*project["dependencies"], *(need for extra in ("demo", "spark", "dev") for need in extras[extra] if not need.startswith("quire-mq")), sep="\n")' > $@.txt
+	$(BIN)/python -m pip install --quiet --requirement $@.txt
+	mv $@.txt $@
+
+$(VENV)/.packages: $(VENV)/.dependencies $(VENV)/bin/maturin Cargo.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
