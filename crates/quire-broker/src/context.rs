@@ -7,11 +7,9 @@
 use std::collections::VecDeque;
 
 use crate::unreadable::UnreadableLog;
-use quire_command::{Code, Reply};
 use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::{Journal, Timestamp};
 use quire_types::time::{Instant, Now};
-use slotmap::SlotMap;
 
 use super::BrokerConfig;
 use super::io::{Event, Output};
@@ -24,8 +22,9 @@ use super::timer::Timers;
 use super::work::Work;
 use crate::config::links::{Definition, SyncType};
 use crate::session::KeptBuffers;
-use crate::stats::{PAGE_COUNT_MAX, Page, SubscriptionStats, TopicStats};
-use crate::subscription::{ServedBy, Subscription, SubscriptionId};
+use crate::stats::{PAGE_COUNT_MAX, Page, TopicStats};
+use crate::subscription::SubscriptionId;
+use crate::subscriptions::Subscriptions;
 use crate::topic::TopicTable;
 
 /// See the module's documentation.
@@ -55,62 +54,6 @@ pub(crate) struct Context {
     pub(crate) now: Now,
     /// The time of the first turn; `None` before it.
     pub(crate) started: Option<Timestamp>,
-}
-
-/// The subscriptions of all connections.
-#[derive(Default)]
-pub(crate) struct Subscriptions {
-    pub(crate) all: SlotMap<SubscriptionId, Subscription>,
-    /// Patterns in the filters of all subscriptions.
-    pub(crate) pattern_count: usize,
-    /// Those that the server has ended and that are still to be removed.
-    ended: Vec<SubscriptionId>,
-    /// Those that have got the state at their bookmark, and follow the log from there.
-    following: Vec<SubscriptionId>,
-}
-
-impl Subscriptions {
-    /// The subscription with this key; `None` once it was removed or ended.
-    #[inline]
-    pub(crate) fn get(&self, id: SubscriptionId) -> Option<&Subscription> {
-        self.all.get(id).filter(|subscription| !subscription.has_ended)
-    }
-
-    /// As [`Subscriptions::get`].
-    #[inline]
-    pub(crate) fn get_mut(&mut self, id: SubscriptionId) -> Option<&mut Subscription> {
-        self.all.get_mut(id).filter(|subscription| !subscription.has_ended)
-    }
-
-    /// The subscription has its records. When it has a bookmark, the messages after the bookmark follow.
-    pub(crate) fn follow_log(&mut self, id: SubscriptionId) {
-        let progress = self.get_mut(id).and_then(|subscription| subscription.progress_mut());
-        if let Some(progress) = progress.filter(|progress| progress.awaits_records) {
-            progress.awaits_records = false;
-            self.following.push(id);
-        }
-    }
-
-    /// One that follows the log from now on.
-    pub(crate) fn next_following(&mut self) -> Option<SubscriptionId> {
-        while let Some(id) = self.following.pop() {
-            if self.get(id).is_some() {
-                return Some(id);
-            }
-        }
-        None
-    }
-
-    /// Whether one was ended and is to be removed.
-    #[inline]
-    pub(crate) fn has_ended(&self) -> bool {
-        !self.ended.is_empty()
-    }
-
-    /// One that was ended and is to be removed.
-    pub(crate) fn next_ended(&mut self) -> Option<SubscriptionId> {
-        std::iter::from_fn(|| self.ended.pop()).find(|id| self.all.contains_key(*id))
-    }
 }
 
 impl Context {
@@ -160,75 +103,6 @@ impl Context {
         page
     }
 
-    /// The subscriptions after the one with this number on this connection, in the order of both: one more than a page takes.
-    pub(crate) fn subscriptions_after(&self, connection: u64, number: u32) -> Vec<SubscriptionId> {
-        let key = |subscription: &Subscription| {
-            (self.sessions.all[subscription.session].connection.0, subscription.number)
-        };
-        let all = self.subscriptions.all.iter().map(|(id, subscription)| (key(subscription), id));
-        let mut found: Vec<_> = all.filter(|(key, _)| *key > (connection, number)).collect();
-        if found.len() > PAGE_COUNT_MAX {
-            found.select_nth_unstable_by_key(PAGE_COUNT_MAX, |(key, _)| *key);
-            found.truncate(PAGE_COUNT_MAX + 1);
-        }
-        found.sort_unstable_by_key(|(key, _)| *key);
-        found.into_iter().map(|(_, id)| id).collect()
-    }
-
-    /// A subscription, apart from the figures of the service that serves it.
-    pub(crate) fn describe(&self, id: SubscriptionId) -> SubscriptionStats {
-        let subscription = &self.subscriptions.all[id];
-        let session = &self.sessions.all[subscription.session];
-        SubscriptionStats {
-            connection: session.connection,
-            client_name: session.client_name().unwrap_or_default(),
-            subscription: subscription.number,
-            topic: subscription.selector.text().to_owned(),
-            filter: subscription.filter.as_ref().map(|filter| filter.text().to_owned()),
-            kind: match subscription.served_by {
-                ServedBy::Ordinary => "live",
-                ServedBy::Bookmark(_) => "replay",
-                ServedBy::Queue => "queue",
-                ServedBy::Sow(_) => "last_value",
-            },
-            position: None,
-            lag: None,
-            lag_s: None,
-            backlog: None,
-            max_backlog: None,
-            is_paused: subscription.progress().is_some_and(|progress| progress.is_paused),
-        }
-    }
-
-    /// Ends one subscription for a reason of the server. The connection continues. The client is notified at once and gets no further
-    /// message. The run loop removes the subscription after the phase. Code that works on the subscription keeps a valid key until then.
-    pub(crate) fn end_subscription(&mut self, id: SubscriptionId, code: Code, reason: &str) {
-        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
-        let (session, number) = (subscription.session, subscription.number);
-        self.remove_subscription_later(id);
-        let connection = self.session(session).connection;
-        let event =
-            Event::SubscriptionEnded { connection, subscription: number, code, reason: reason.to_owned() };
-        self.note(event);
-        self.put(session, &Reply::SubscriptionEnded { subscription: number, code, reason });
-    }
-
-    /// The subscription gets nothing more from now on; the run loop removes it between two pieces of work.
-    pub(crate) fn remove_subscription_later(&mut self, id: SubscriptionId) {
-        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
-        subscription.has_ended = true;
-        self.subscriptions.ended.push(id);
-        self.wants_turn = true;
-    }
-
-    /// A filter takes so much effort that its subscription is ended.
-    pub(crate) fn end_costly(&mut self, id: SubscriptionId, size: usize) {
-        let reason = format!(
-            "the filter takes more than the limit of effort for one message, of {size} bytes; use fewer patterns, or smaller messages"
-        );
-        self.end_subscription(id, Code::LimitExceeded, &reason);
-    }
-
     /// Makes the log wait for the destinations.
     pub(crate) fn open_links(&mut self, definitions: &[Definition]) {
         let replication = &self.config.replication;
@@ -259,10 +133,6 @@ impl Context {
     /// Says that something happened. The driver writes it to the log of the server.
     pub(crate) fn note(&mut self, event: Event) {
         self.outputs.push_back(Output::Log(event));
-    }
-
-    pub(crate) fn subscription(&mut self, id: SubscriptionId) -> &mut Subscription {
-        &mut self.subscriptions.all[id]
     }
 }
 

@@ -29,6 +29,7 @@ mod sessions;
 mod slice;
 mod stats;
 mod subscription;
+mod subscriptions;
 mod tables;
 mod tail;
 mod timer;

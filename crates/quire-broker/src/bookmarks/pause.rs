@@ -20,7 +20,7 @@ impl Bookmarks {
         numbers: SubscriptionNumbers<'_>,
     ) {
         cx.acknowledge_received(id, command, 0, acks);
-        let (subscriptions, refused) = cx.pausable(id, numbers);
+        let (subscriptions, refused) = pausable(cx, id, numbers);
         for subscription in subscriptions {
             self.detach_bookmark(cx, subscription);
             cx.timers.clear(Timer::Conflated(subscription));
@@ -28,7 +28,7 @@ impl Bookmarks {
                 progress.is_paused = true;
             }
         }
-        cx.answer(id, command, acks, refused);
+        answer(cx, id, command, acks, refused);
     }
 
     /// The subscriptions continue where they were paused. One replay serves those with one rate, and keeps the order of the log across them.
@@ -43,7 +43,7 @@ impl Bookmarks {
     ) {
         cx.acknowledge_received(id, command, 0, acks);
         let mut resumed: Vec<SubscriptionId> = Vec::new();
-        let (subscriptions, refused) = cx.pausable(id, numbers);
+        let (subscriptions, refused) = pausable(cx, id, numbers);
         for subscription in subscriptions {
             if let Some(progress) = cx.subscription(subscription).progress_mut()
                 && progress.is_paused
@@ -55,11 +55,11 @@ impl Bookmarks {
                 cx.deliver_due(subscription);
             }
         }
-        cx.answer(id, command, acks, refused);
+        answer(cx, id, command, acks, refused);
         // Those with one rate, in the order in which the command names them.
         let mut groups: Vec<(Option<Rate>, Vec<SubscriptionId>)> = Vec::new();
         for subscription in resumed {
-            let rate = cx.rate(subscription);
+            let rate = rate(cx, subscription);
             match groups.iter_mut().find(|group| group.0 == rate) {
                 Some((_, group)) => group.push(subscription),
                 None => groups.push((rate, vec![subscription])),
@@ -89,7 +89,7 @@ impl Bookmarks {
         mut companions: Vec<SubscriptionId>,
     ) {
         let session = cx.subscription(id).session;
-        let rate = cx.rate(id);
+        let rate = rate(cx, id);
         companions.retain(|other| {
             *other == id || matches!(self.replay_of(cx, *other), Some(replay) if replay.rate() == rate)
         });
@@ -110,42 +110,40 @@ impl Bookmarks {
     }
 }
 
-impl Context {
-    /// How fast a subscription that no replay serves may go.
-    fn rate(&self, id: SubscriptionId) -> Option<Rate> {
-        let progress = self.subscriptions.get(id)?.progress()?;
-        progress.pace.as_ref().map(|pace| pace.rate)
-    }
+/// How fast a subscription that no replay serves may go.
+fn rate(cx: &Context, id: SubscriptionId) -> Option<Rate> {
+    let progress = cx.subscriptions.get(id)?.progress()?;
+    progress.pace.as_ref().map(|pace| pace.rate)
+}
 
-    /// The subscriptions that may be paused, and the first reason why one may not.
-    pub(super) fn pausable(
-        &mut self,
-        id: SessionId,
-        numbers: SubscriptionNumbers<'_>,
-    ) -> (Vec<SubscriptionId>, Option<Refused>) {
-        let mut pausable = Vec::new();
-        let mut refused = None;
-        for number in numbers.iter() {
-            let Some(subscription) = self.session(id).subscriptions.get(&number).copied() else {
-                refused = refused.or(Some(unknown_subscription(number)));
-                continue;
-            };
-            match self.subscription(subscription).progress() {
-                Some(progress) if !progress.live => pausable.push(subscription),
-                _ => {
-                    let reason =
-                        format!("subscription {number} cannot be paused: it is live, or has no bookmark");
-                    refused = refused.or(Some(Refused::new(Code::BadOption, reason)));
-                }
+/// The subscriptions that may be paused, and the first reason why one may not.
+fn pausable(
+    cx: &mut Context,
+    id: SessionId,
+    numbers: SubscriptionNumbers<'_>,
+) -> (Vec<SubscriptionId>, Option<Refused>) {
+    let mut pausable = Vec::new();
+    let mut refused = None;
+    for number in numbers.iter() {
+        let Some(subscription) = cx.session(id).subscriptions.get(&number).copied() else {
+            refused = refused.or(Some(unknown_subscription(number)));
+            continue;
+        };
+        match cx.subscription(subscription).progress() {
+            Some(progress) if !progress.live => pausable.push(subscription),
+            _ => {
+                let reason =
+                    format!("subscription {number} cannot be paused: it is live, or has no bookmark");
+                refused = refused.or(Some(Refused::new(Code::BadOption, reason)));
             }
         }
-        (pausable, refused)
     }
+    (pausable, refused)
+}
 
-    pub(super) fn answer(&mut self, id: SessionId, command: u32, acks: Acks, refused: Option<Refused>) {
-        match refused {
-            None => self.acknowledge_processed(id, command, 0, acks),
-            Some(refused) => self.refuse_command(id, command, 0, &refused),
-        }
+fn answer(cx: &mut Context, id: SessionId, command: u32, acks: Acks, refused: Option<Refused>) {
+    match refused {
+        None => cx.acknowledge_processed(id, command, 0, acks),
+        Some(refused) => cx.refuse_command(id, command, 0, &refused),
     }
 }

@@ -147,7 +147,7 @@ impl Bookmarks {
             }
             let following = wanting.iter().filter(|(_, is_following)| *is_following && session.is_writable);
             let numbers: Vec<u8> = following.flat_map(|(number, _)| number.to_le_bytes()).collect();
-            cx.send_resume_position(id, reached, &numbers);
+            send_resume_position(cx, id, reached, &numbers);
         }
     }
 
@@ -163,7 +163,7 @@ impl Bookmarks {
         let is_at_end = progress.after >= served && self.resume_positions.is_exact(progress.after);
         self.resume_positions.sessions.insert(session);
         if is_at_end && let Some(reached) = self.resume_positions.reached {
-            cx.send_resume_position(session, reached, &number.to_le_bytes());
+            send_resume_position(cx, session, reached, &number.to_le_bytes());
         }
     }
 
@@ -175,14 +175,12 @@ impl Bookmarks {
     }
 }
 
-impl Context {
-    pub(super) fn send_resume_position(&mut self, id: SessionId, place: Bookmark, numbers: &[u8]) {
-        if let Some(subscriptions) = SubscriptionNumbers::from_bytes(numbers)
-            && self.session(id).phase == Phase::Open
-        {
-            let Bookmark { publisher, sequence } = place;
-            self.put(id, &Reply::ResumePosition { publisher: publisher.get(), sequence, subscriptions });
-        }
+fn send_resume_position(cx: &mut Context, id: SessionId, place: Bookmark, numbers: &[u8]) {
+    if let Some(subscriptions) = SubscriptionNumbers::from_bytes(numbers)
+        && cx.session(id).phase == Phase::Open
+    {
+        let Bookmark { publisher, sequence } = place;
+        cx.put(id, &Reply::ResumePosition { publisher: publisher.get(), sequence, subscriptions });
     }
 }
 

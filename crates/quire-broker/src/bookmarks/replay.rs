@@ -94,12 +94,12 @@ impl Bookmarks {
     ) {
         // A range may be empty, or have ended before the subscription was paused.
         for subscription in &subscriptions {
-            self.reach(cx, *subscription, cx.place(*subscription));
+            self.reach(cx, *subscription, place(cx, *subscription));
         }
         subscriptions.retain(|subscription| cx.subscriptions.get(*subscription).is_some());
         match subscriptions[..] {
             [] => (),
-            [subscription] if cx.place(subscription) >= cx.log.served && !cx.is_durable(subscription) => {
+            [subscription] if place(cx, subscription) >= cx.log.served && !is_durable(cx, subscription) => {
                 self.follow_tail(cx, subscription);
             }
             _ => self.begin_replay(cx, session, subscriptions),
@@ -113,13 +113,13 @@ impl Bookmarks {
         session: SessionId,
         subscriptions: Vec<SubscriptionId>,
     ) {
-        let members = cx.members(&subscriptions);
-        let place = ReplayPosition { after: cx.lowest_place(&subscriptions), served: 0 };
+        let members = members(cx, &subscriptions);
+        let place = ReplayPosition { after: lowest_place(cx, &subscriptions), served: 0 };
         let paces = subscriptions.iter().filter_map(|id| {
             cx.subscriptions.all[*id].progress_mut().and_then(|progress| progress.pace.take())
         });
         let pace = paces.reduce(Pace::later);
-        let is_durable = subscriptions.iter().any(|id| cx.is_durable(*id));
+        let is_durable = subscriptions.iter().any(|id| is_durable(cx, *id));
         let replay = Replay {
             session,
             subscriptions: subscriptions.clone(),
@@ -189,7 +189,7 @@ impl Bookmarks {
         }
         let rest = replay.subscriptions.clone();
         // The one that leaves may have been the only one that wanted the next messages.
-        let lowest = cx.lowest_place(&rest);
+        let lowest = lowest_place(cx, &rest);
         if lowest > replay.place.after {
             replay.place = ReplayPosition { after: lowest, served: 0 };
         }
@@ -206,7 +206,7 @@ impl Bookmarks {
         if rest.is_empty() {
             self.remove_replay(cx, id);
         } else {
-            self.replay(id).members = cx.members(&rest);
+            self.replay(id).members = members(cx, &rest);
             self.runnable.push_back(id);
         }
     }
@@ -602,43 +602,41 @@ impl Bookmarks {
     }
 }
 
-impl Context {
-    /// The place after which a bookmark subscription that no replay serves wants messages.
-    fn place(&self, id: SubscriptionId) -> Position {
-        let progress = self.subscriptions.get(id).and_then(Subscription::progress);
-        progress.map_or(self.log.served, |progress| progress.after)
-    }
+/// The place after which a bookmark subscription that no replay serves wants messages.
+fn place(cx: &Context, id: SubscriptionId) -> Position {
+    let progress = cx.subscriptions.get(id).and_then(Subscription::progress);
+    progress.map_or(cx.log.served, |progress| progress.after)
+}
 
-    /// The lowest place of several subscriptions; of those in a replay, the places where they joined it.
-    fn lowest_place(&self, subscriptions: &[SubscriptionId]) -> Position {
-        subscriptions.iter().map(|id| self.place(*id)).min().unwrap_or_default()
-    }
+/// The lowest place of several subscriptions; of those in a replay, the places where they joined it.
+fn lowest_place(cx: &Context, subscriptions: &[SubscriptionId]) -> Position {
+    subscriptions.iter().map(|id| place(cx, *id)).min().unwrap_or_default()
+}
 
-    fn is_durable(&self, id: SubscriptionId) -> bool {
-        let progress = self.subscriptions.get(id).and_then(Subscription::progress);
-        progress.is_some_and(|progress| progress.is_durable)
-    }
+fn is_durable(cx: &Context, id: SubscriptionId) -> bool {
+    let progress = cx.subscriptions.get(id).and_then(Subscription::progress);
+    progress.is_some_and(|progress| progress.is_durable)
+}
 
-    fn members(&self, subscriptions: &[SubscriptionId]) -> Members {
-        let member = |id: &SubscriptionId| {
-            let subscription = &self.subscriptions.all[*id];
-            let Subscription { number, selector, filter, conflation, select, .. } = subscription;
-            let encoder = self.sessions.all[subscription.session].outbox.encoder();
-            let progress = subscription.progress();
-            let taken_after = progress.and_then(|progress| progress.taken_after);
-            let conflation = conflation.as_ref();
-            Member {
-                number: *number,
-                encoder,
-                selector: selector.clone(),
-                filter: filter.clone(),
-                after: progress.map_or(Position::default(), |progress| progress.after),
-                taken_after,
-                wants_deletions: progress.is_some_and(|progress| progress.wants_deletions),
-                conflation_key: conflation.map(|conflation| conflation.key.clone()),
-                select: select.clone(),
-            }
-        };
-        subscriptions.iter().map(member).collect()
-    }
+fn members(cx: &Context, subscriptions: &[SubscriptionId]) -> Members {
+    let member = |id: &SubscriptionId| {
+        let subscription = &cx.subscriptions.all[*id];
+        let Subscription { number, selector, filter, conflation, select, .. } = subscription;
+        let encoder = cx.sessions.all[subscription.session].outbox.encoder();
+        let progress = subscription.progress();
+        let taken_after = progress.and_then(|progress| progress.taken_after);
+        let conflation = conflation.as_ref();
+        Member {
+            number: *number,
+            encoder,
+            selector: selector.clone(),
+            filter: filter.clone(),
+            after: progress.map_or(Position::default(), |progress| progress.after),
+            taken_after,
+            wants_deletions: progress.is_some_and(|progress| progress.wants_deletions),
+            conflation_key: conflation.map(|conflation| conflation.key.clone()),
+            select: select.clone(),
+        }
+    };
+    subscriptions.iter().map(member).collect()
 }

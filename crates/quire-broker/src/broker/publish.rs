@@ -89,10 +89,10 @@ impl Broker {
         let size_max = self.cx.config.transports[session.transport.0 as usize].max_message_size;
         self.cx.counters.published += 1;
         if publish.data.len() > size_max as usize {
-            return self.cx.end_too_large(id, publish.data.len());
+            return end_too_large(&mut self.cx, id, publish.data.len());
         }
         // The topic is checked before duplicates, so that a refused message is refused again when it is repeated.
-        let topic = match self.cx.known_topic(id, publish.topic) {
+        let topic = match known_topic(&self.cx, id, publish.topic) {
             Some(topic) => topic,
             None => match self.find_topic(id, publish.topic) {
                 Ok(topic) => topic,
@@ -112,7 +112,7 @@ impl Broker {
     /// keeps last values by its pattern.
     #[inline(never)]
     fn find_topic(&mut self, id: SessionId, topic: &[u8]) -> Result<TopicId, Refusal> {
-        let known = self.cx.find_topic(topic)?;
+        let known = find_topic(&mut self.cx, topic)?;
         let count_max = self.cx.config.limits.max_pattern_topics as usize;
         self.tables.admit_topic(&mut self.cx, known.id, count_max).map_err(Refusal::NoTable)?;
         let topic = known.id;
@@ -136,7 +136,7 @@ impl Broker {
         publish: &Publish<'_>,
         topic: TopicId,
     ) -> Result<(), Refusal> {
-        let Some(table) = self.cx.check_publish(topic, publish)? else {
+        let Some(table) = check_publish(&self.cx, topic, publish)? else {
             self.take_in_new(id, key, publish, topic);
             return Ok(());
         };
@@ -387,7 +387,7 @@ impl Broker {
     ) -> Result<(), String> {
         let publish = publish_of(record);
         let name = check_name(record.topic.as_bytes()).map_err(|error| format!("a topic: {error}"))?;
-        let topic = self.cx.admit_topic(name).ok_or("the log has max_topics topics, and more came")?;
+        let topic = admit_topic(&mut self.cx, name).ok_or("the log has max_topics topics, and more came")?;
         self.tables
             .admit_topic(&mut self.cx, topic, usize::MAX)
             .map_err(|refused| format!("the topic {name:?}: {}", refused.reason))?;
@@ -455,7 +455,7 @@ impl Broker {
         publish: &Publish<'_>,
         rules: LinkRules,
     ) -> Result<Option<TableId>, String> {
-        self.cx.check_sizes(record, publish)?;
+        check_sizes(&self.cx, record, publish)?;
         let known = self.cx.topics.topic(topic);
         let recording = &known.recording;
         if !recording.is_configured() || !recording.records_any() {
@@ -478,7 +478,7 @@ impl Broker {
         // Whether a queue here takes the topic is not for the source to know. It may also have a key that means nothing here.
         let own =
             Publish { delay: Delay::None, key: if keeps_values { publish.key } else { b"" }, ..*publish };
-        let table = self.cx.check_publish(topic, &own).map_err(|refusal| refusal.reason().into_owned())?;
+        let table = check_publish(&self.cx, topic, &own).map_err(|refusal| refusal.reason().into_owned())?;
         let table = table.filter(|_| !publish.key.is_empty());
         if let Some(table) = table.filter(|_| !rules.any_key) {
             self.tables.check_data(table, publish.data)?;
@@ -666,117 +666,114 @@ fn check_json(data: &[u8]) -> Result<(), serde_json::Error> {
     serde_json::from_str::<serde::de::IgnoredAny>(text).map(drop)
 }
 
-impl Context {
-    /// The number of the topic, from the session's memory when it is the same as last time.
-    #[inline]
-    fn known_topic(&self, id: SessionId, topic: &[u8]) -> Option<TopicId> {
-        let known = self.sessions.all[id].topic.as_ref()?;
-        let is_same = known.name.as_bytes() == topic && known.generation == self.topics.generation();
-        is_same.then_some(known.id)
-    }
+/// The number of the topic, from the session's memory when it is the same as last time.
+#[inline]
+fn known_topic(cx: &Context, id: SessionId, topic: &[u8]) -> Option<TopicId> {
+    let known = cx.sessions.all[id].topic.as_ref()?;
+    let is_same = known.name.as_bytes() == topic && known.generation == cx.topics.generation();
+    is_same.then_some(known.id)
+}
 
-    fn find_topic(&mut self, topic: &[u8]) -> Result<KnownTopic, Refusal> {
-        let name = check_name(topic).map_err(Refusal::BadTopic)?;
-        let target = self.topics.publish_target(name);
-        let target = target.as_deref().unwrap_or(name);
-        let topic = self.admit_topic(target).ok_or(Refusal::TooManyTopics)?;
-        Ok(KnownTopic { name: name.into(), id: topic, generation: self.topics.generation() })
-    }
+fn find_topic(cx: &mut Context, topic: &[u8]) -> Result<KnownTopic, Refusal> {
+    let name = check_name(topic).map_err(Refusal::BadTopic)?;
+    let target = cx.topics.publish_target(name);
+    let target = target.as_deref().unwrap_or(name);
+    let topic = admit_topic(cx, target).ok_or(Refusal::TooManyTopics)?;
+    Ok(KnownTopic { name: name.into(), id: topic, generation: cx.topics.generation() })
+}
 
-    /// Checks a message that is not plain against its topic. Returns the last-value topic that it belongs to.
-    ///
-    /// # Errors
-    /// Why it is refused.
-    fn check_publish(&self, topic: TopicId, publish: &Publish<'_>) -> Result<Option<TableId>, Refusal> {
-        let topic = self.topics.topic(topic);
-        // A sequence asks for an acknowledgement of persistence. A topic that the configuration does not name may be misspelt.
-        if publish.sequence != 0 && !topic.recording.is_configured() {
-            return Err(Refusal::NotRecorded(topic.name.clone()));
-        }
-        if topic.recording.validates() {
-            check_json(publish.data).map_err(|error| {
-                let name = &topic.name;
-                Refusal::BadMessage(format!("the message on the topic {name:?} is not JSON: {error}"))
-            })?;
-        }
-        // Only a queue can hold a message back.
-        if !publish.delay.is_none() && topic.queues.is_empty() {
-            return Err(Refusal::NoQueue(topic.name.clone()));
-        }
-        if publish.delay.is_too_long(self.now.wall) {
-            return Err(Refusal::DelayTooLong);
-        }
-        if topic.table.is_none() && !publish.key.is_empty() {
-            return Err(Refusal::NotLastValue(topic.name.clone()));
-        }
-        Ok(topic.table)
+/// Checks a message that is not plain against its topic. Returns the last-value topic that it belongs to.
+///
+/// # Errors
+/// Why it is refused.
+fn check_publish(cx: &Context, topic: TopicId, publish: &Publish<'_>) -> Result<Option<TableId>, Refusal> {
+    let topic = cx.topics.topic(topic);
+    // A sequence asks for an acknowledgement of persistence. A topic that the configuration does not name may be misspelt.
+    if publish.sequence != 0 && !topic.recording.is_configured() {
+        return Err(Refusal::NotRecorded(topic.name.clone()));
     }
+    if topic.recording.validates() {
+        check_json(publish.data).map_err(|error| {
+            let name = &topic.name;
+            Refusal::BadMessage(format!("the message on the topic {name:?} is not JSON: {error}"))
+        })?;
+    }
+    // Only a queue can hold a message back.
+    if !publish.delay.is_none() && topic.queues.is_empty() {
+        return Err(Refusal::NoQueue(topic.name.clone()));
+    }
+    if publish.delay.is_too_long(cx.now.wall) {
+        return Err(Refusal::DelayTooLong);
+    }
+    if topic.table.is_none() && !publish.key.is_empty() {
+        return Err(Refusal::NotLastValue(topic.name.clone()));
+    }
+    Ok(topic.table)
+}
 
-    /// Checks the parts of a record of another instance that the protocol of clients limits.
-    fn check_sizes(&self, record: &SentRecord<'_>, publish: &Publish<'_>) -> Result<(), String> {
-        let is_delete = record.kind == RecordKind::Delete;
-        if !is_delete && record.kind != RecordKind::Publish {
-            return Err(format!("a record of the kind {:?}, which no instance sends", record.kind.name()));
-        }
-        if record.bookmark.publisher == PublisherId::of_instance(&self.config.name, QUEUE_PUBLISHER) {
-            return Err("its publisher is this instance itself".to_owned());
-        }
-        // The keys of a delete are not data. The records of a delete have a limit, and this is above it.
-        let limit = self.config.message_size_max();
-        if !is_delete && publish.data.len() > limit {
-            let size = publish.data.len();
-            return Err(format!("{size} bytes, max_message_size is {limit} bytes here: raise it"));
-        }
-        if publish.correlation_id.len() > CORRELATION_SIZE_MAX {
-            let size = publish.correlation_id.len();
-            return Err(format!("a correlation id of {size} bytes, the limit is {CORRELATION_SIZE_MAX}"));
-        }
-        let keys = DeletedKeys::new(if is_delete { publish.data } else { b"" });
-        let count = keys.clone().count();
-        if count > KEYS_MAX {
-            return Err(format!("a delete of {count} keys, the limit is {KEYS_MAX}"));
-        }
-        for key in keys.chain([Ok(publish.key)]) {
-            let key = key.map_err(|_| "the data of a delete is not a list of keys")?;
-            if key.len() > KEY_SIZE_MAX || std::str::from_utf8(key).is_err() {
-                return Err(format!(
-                    "a key of {} bytes; a key is text of at most {KEY_SIZE_MAX} bytes",
-                    key.len()
-                ));
-            }
-        }
-        if publish.delay.is_too_long(self.now.wall) {
-            return Err("its delay is longer than a delay may be".to_owned());
-        }
-        for Instance { name, group } in record.attributes.path().instances() {
-            crate::config::links::check_name("an instance of its path", name)
-                .map_err(|error| error.to_string())?;
-            crate::config::links::check_name("a group of its path", group)
-                .map_err(|error| error.to_string())?;
-        }
-        Ok(())
+/// Checks the parts of a record of another instance that the protocol of clients limits.
+fn check_sizes(cx: &Context, record: &SentRecord<'_>, publish: &Publish<'_>) -> Result<(), String> {
+    let is_delete = record.kind == RecordKind::Delete;
+    if !is_delete && record.kind != RecordKind::Publish {
+        return Err(format!("a record of the kind {:?}, which no instance sends", record.kind.name()));
     }
+    if record.bookmark.publisher == PublisherId::of_instance(&cx.config.name, QUEUE_PUBLISHER) {
+        return Err("its publisher is this instance itself".to_owned());
+    }
+    // The keys of a delete are not data. The records of a delete have a limit, and this is above it.
+    let limit = cx.config.message_size_max();
+    if !is_delete && publish.data.len() > limit {
+        let size = publish.data.len();
+        return Err(format!("{size} bytes, max_message_size is {limit} bytes here: raise it"));
+    }
+    if publish.correlation_id.len() > CORRELATION_SIZE_MAX {
+        let size = publish.correlation_id.len();
+        return Err(format!("a correlation id of {size} bytes, the limit is {CORRELATION_SIZE_MAX}"));
+    }
+    let keys = DeletedKeys::new(if is_delete { publish.data } else { b"" });
+    let count = keys.clone().count();
+    if count > KEYS_MAX {
+        return Err(format!("a delete of {count} keys, the limit is {KEYS_MAX}"));
+    }
+    for key in keys.chain([Ok(publish.key)]) {
+        let key = key.map_err(|_| "the data of a delete is not a list of keys")?;
+        if key.len() > KEY_SIZE_MAX || std::str::from_utf8(key).is_err() {
+            return Err(format!(
+                "a key of {} bytes; a key is text of at most {KEY_SIZE_MAX} bytes",
+                key.len()
+            ));
+        }
+    }
+    if publish.delay.is_too_long(cx.now.wall) {
+        return Err("its delay is longer than a delay may be".to_owned());
+    }
+    for Instance { name, group } in record.attributes.path().instances() {
+        crate::config::links::check_name("an instance of its path", name)
+            .map_err(|error| error.to_string())?;
+        crate::config::links::check_name("a group of its path", group).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
 
-    #[cold]
-    fn end_too_large(&mut self, id: SessionId, size: usize) {
-        let limit = self.transport_of(id).max_message_size;
-        let reason = format!("a message of {size} bytes, max_message_size is {limit} bytes");
-        self.end(id, Code::MessageTooLarge, &reason);
-    }
+#[cold]
+fn end_too_large(cx: &mut Context, id: SessionId, size: usize) {
+    let limit = cx.transport_of(id).max_message_size;
+    let reason = format!("a message of {size} bytes, max_message_size is {limit} bytes");
+    cx.end(id, Code::MessageTooLarge, &reason);
+}
 
-    /// The number of a topic that is published to; `None` when the log has as many as it may have, and not this one.
-    pub(crate) fn admit_topic(&mut self, name: &str) -> Option<TopicId> {
-        let Context { topics, log: Log { journal, .. }, config, .. } = self;
-        let count_max = config.limits.max_topics as usize;
-        let topic = topics.intern(name);
-        if topics.admit(topic, |name| journal.admit_topic(name, count_max)) {
-            return Some(topic);
-        }
-        // Those of removed journal files count no longer. It is looked for once for each such file, not for each publish.
-        if !journal.forget_unused_topics(|| topics.forget_unpinned()) {
-            return None;
-        }
-        let topic = topics.intern(name);
-        topics.admit(topic, |name| journal.admit_topic(name, count_max)).then_some(topic)
+/// The number of a topic that is published to; `None` when the log has as many as it may have, and not this one.
+fn admit_topic(cx: &mut Context, name: &str) -> Option<TopicId> {
+    let Context { topics, log: Log { journal, .. }, config, .. } = cx;
+    let count_max = config.limits.max_topics as usize;
+    let topic = topics.intern(name);
+    if topics.admit(topic, |name| journal.admit_topic(name, count_max)) {
+        return Some(topic);
     }
+    // Those of removed journal files count no longer. It is looked for once for each such file, not for each publish.
+    if !journal.forget_unused_topics(|| topics.forget_unpinned()) {
+        return None;
+    }
+    let topic = topics.intern(name);
+    topics.admit(topic, |name| journal.admit_topic(name, count_max)).then_some(topic)
 }

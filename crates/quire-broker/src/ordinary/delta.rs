@@ -77,7 +77,7 @@ impl Ordinary {
         id: SubscriptionId,
         context: &MessageContext<'_>,
     ) -> Option<bool> {
-        cx.delta_of(id)?;
+        delta_of(cx, id)?;
         Some(decides(cx, &mut self.arena, id, context))
     }
 
@@ -92,7 +92,7 @@ impl Ordinary {
         change: &mut Change,
     ) -> bool {
         let Change { replaced, shared } = change;
-        let Some(no_empties) = cx.delta_of(id).map(|delta| delta.no_empties) else { return false };
+        let Some(no_empties) = delta_of(cx, id).map(|delta| delta.no_empties) else { return false };
         let Some(ServedBy::Sow(sow)) = cx.subscriptions.get(id).map(|found| &found.served_by) else {
             return false;
         };
@@ -104,7 +104,7 @@ impl Ordinary {
         }
         let message_type = context.message_type;
         let own;
-        let difference = match cx.selects_of(id, replaced) {
+        let difference = match selects_of(cx, id, replaced) {
             Some((with_key, select)) => {
                 let (mut old, mut new, mut whole) = (Vec::new(), Vec::new(), Vec::new());
                 let mut part = |select: &Select, data, memory| {
@@ -145,18 +145,16 @@ fn decides(cx: &mut Context, arena: &mut Arena, id: SubscriptionId, context: &Me
     decided.unwrap_or_default()
 }
 
-impl Context {
-    /// The options of a delta subscription.
-    fn delta_of(&self, id: SubscriptionId) -> Option<&Delta> {
-        match &self.subscriptions.get(id)?.served_by {
-            ServedBy::Sow(sow) => sow.delta.as_ref(),
-            _ => None,
-        }
+/// The options of a delta subscription.
+fn delta_of(cx: &Context, id: SubscriptionId) -> Option<&Delta> {
+    match &cx.subscriptions.get(id)?.served_by {
+        ServedBy::Sow(sow) => sow.delta.as_ref(),
+        _ => None,
     }
+}
 
-    /// The select list of a delta subscription with the key fields, and as the client gave it.
-    fn selects_of(&self, id: SubscriptionId, replaced: &Replaced) -> Option<(Select, Select)> {
-        let with_key = self.delta_of(id)?.select(replaced.table)?.clone();
-        Some((with_key, self.subscriptions.get(id)?.select.clone()?))
-    }
+/// The select list of a delta subscription with the key fields, and as the client gave it.
+fn selects_of(cx: &Context, id: SubscriptionId, replaced: &Replaced) -> Option<(Select, Select)> {
+    let with_key = delta_of(cx, id)?.select(replaced.table)?.clone();
+    Some((with_key, cx.subscriptions.get(id)?.select.clone()?))
 }

@@ -189,7 +189,7 @@ impl Tables {
         self.unwatch(id, &tables, is_delta);
         let taken = self.scanning.take(|scan| scan.subscription == Some(id));
         self.close_scans(taken);
-        cx.drop_held(id);
+        drop_held(cx, id);
     }
 
     /// The session is gone.
@@ -416,7 +416,7 @@ fn finish(cx: &mut Context, scan: &Scan) {
     if let Some(subscription) = scan.subscription {
         // A page stays in effect while the page that replaces it looks at the records.
         let next = scan.next.as_ref().filter(|next| next.page.is_none());
-        cx.release_held(subscription, next.map(|next| next.lead_size));
+        release_held(cx, subscription, next.map(|next| next.lead_size));
         cx.subscriptions.follow_log(subscription);
     }
 }
@@ -428,41 +428,39 @@ fn fail(cx: &mut Context, scan: &Scan, refused: &Refused) {
     }
 }
 
-impl Context {
-    /// The messages that were held back while the records were sent follow them. `size`: only those in the first bytes, because the others
-    /// come after another scan.
-    fn release_held(&mut self, id: SubscriptionId, size: Option<usize>) {
-        let Some(mut held) = self.take_held(id) else { return };
-        if let Some(size) = size {
-            self.hold_back(id, held.split_off(size));
-        }
-        let Some(subscription) = self.subscriptions.get(id) else { return };
-        let session = subscription.session;
-        self.session(session).outbox.put_frames(&held);
-        self.touch(session);
-        self.check_backlog(session);
+/// The messages that were held back while the records were sent follow them. `size`: only those in the first bytes, because the others
+/// come after another scan.
+fn release_held(cx: &mut Context, id: SubscriptionId, size: Option<usize>) {
+    let Some(mut held) = take_held(cx, id) else { return };
+    if let Some(size) = size {
+        hold_back(cx, id, held.split_off(size));
     }
+    let Some(subscription) = cx.subscriptions.get(id) else { return };
+    let session = subscription.session;
+    cx.session(session).outbox.put_frames(&held);
+    cx.touch(session);
+    cx.check_backlog(session);
+}
 
-    /// Forgets the messages that are held back.
-    fn drop_held(&mut self, id: SubscriptionId) {
-        self.take_held(id);
-    }
+/// Forgets the messages that are held back.
+fn drop_held(cx: &mut Context, id: SubscriptionId) {
+    take_held(cx, id);
+}
 
-    fn hold_back(&mut self, id: SubscriptionId, held: Vec<u8>) {
-        let Some(subscription) = self.subscriptions.all.get_mut(id) else { return };
-        let (session, size) = (subscription.session, held.len());
-        let ServedBy::Sow(sow) = &mut subscription.served_by else { return };
-        sow.held = Some(held);
-        self.session(session).deferred_size += size;
-    }
+fn hold_back(cx: &mut Context, id: SubscriptionId, held: Vec<u8>) {
+    let Some(subscription) = cx.subscriptions.all.get_mut(id) else { return };
+    let (session, size) = (subscription.session, held.len());
+    let ServedBy::Sow(sow) = &mut subscription.served_by else { return };
+    sow.held = Some(held);
+    cx.session(session).deferred_size += size;
+}
 
-    fn take_held(&mut self, id: SubscriptionId) -> Option<Vec<u8>> {
-        let subscription = self.subscriptions.all.get_mut(id)?;
-        let ServedBy::Sow(sow) = &mut subscription.served_by else { return None };
-        let held = sow.held.take()?;
-        let session = subscription.session;
-        self.session(session).deferred_size -= held.len();
-        self.touch(session);
-        Some(held)
-    }
+fn take_held(cx: &mut Context, id: SubscriptionId) -> Option<Vec<u8>> {
+    let subscription = cx.subscriptions.all.get_mut(id)?;
+    let ServedBy::Sow(sow) = &mut subscription.served_by else { return None };
+    let held = sow.held.take()?;
+    let session = subscription.session;
+    cx.session(session).deferred_size -= held.len();
+    cx.touch(session);
+    Some(held)
 }

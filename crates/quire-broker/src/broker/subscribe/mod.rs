@@ -3,7 +3,6 @@
 mod plan;
 mod search;
 
-use crate::context::Context;
 use crate::queues::Wanted;
 
 use quire_journal::Position;
@@ -21,7 +20,6 @@ use crate::topic::Stage;
 use crate::{Broker, Timer};
 use plan::Plan;
 use quire_command::{AckKind, Acks, Code, Subscribe, SubscribeOptions, Unsubscribe};
-use quire_expression::filter::Filter;
 use quire_expression::topic::TopicSelector;
 use quire_table::AsOf;
 pub(crate) use search::Searches;
@@ -385,52 +383,5 @@ impl Broker {
         }
         self.queues.forget_session(id);
         self.tables.forget_session(id);
-    }
-}
-
-impl Context {
-    pub(crate) fn pattern_count_of(&self, id: SubscriptionId) -> usize {
-        let filter = self.subscriptions.all.get(id).and_then(|subscription| subscription.filter.as_ref());
-        filter.map_or(0, Filter::pattern_count)
-    }
-
-    /// Counts the patterns of a subscription that begins; undone by [`Broker::release_patterns`].
-    pub(crate) fn count_patterns(&mut self, id: SubscriptionId) {
-        let count = self.pattern_count_of(id);
-        self.subscriptions.pattern_count += count;
-        let session = self.subscriptions.all[id].session;
-        self.session(session).pattern_count += count;
-    }
-
-    pub(crate) fn release_patterns(&mut self, id: SubscriptionId) {
-        let count = self.pattern_count_of(id);
-        self.subscriptions.pattern_count -= count;
-        if let Some(subscription) = self.subscriptions.all.get(id) {
-            let session = subscription.session;
-            self.session(session).pattern_count -= count;
-        }
-    }
-
-    /// Whether a subscription without a bookmark is served from the publish stream: the name of a queue alone is not a topic.
-    pub(crate) fn is_in_audience(&self, id: SubscriptionId) -> bool {
-        let subscription = &self.subscriptions.all[id];
-        let is_ordinary = matches!(subscription.served_by, ServedBy::Ordinary | ServedBy::Sow(_));
-        (is_ordinary && !subscription.is_follower())
-            || matches!(subscription.selector, TopicSelector::Pattern(_))
-    }
-
-    /// Takes a subscription without a bookmark out of the audience of its topic.
-    fn leave_audience(&mut self, id: SubscriptionId) {
-        if self.is_in_audience(id) {
-            let Subscription { selector, .. } = &self.subscriptions.all[id];
-            self.topics.remove(selector, Stage::Published, id);
-        }
-    }
-
-    /// Adds a subscription to the audience of its topic.
-    pub(crate) fn join(&mut self, id: SubscriptionId, stage: Stage) {
-        let Subscription { selector, filter, .. } = &self.subscriptions.all[id];
-        let (selector, filter) = (selector.clone(), filter.clone());
-        self.topics.add(&selector, stage, id, filter);
     }
 }

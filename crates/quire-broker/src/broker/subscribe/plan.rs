@@ -12,7 +12,7 @@ use crate::session::SessionId;
 use crate::subscription::{Conflation, Family, Range, SubscriptionId};
 use crate::tables::{AskedState, PENDING_CHANGES_MAX, RecordsPlan, Tables, Wanted};
 use quire_command::{Acks, Code, Keys, Subscribe, SubscribeOptions};
-use quire_expression::filter::{Filter, FilterOptions};
+use quire_expression::filter::Filter;
 use quire_expression::select::Select;
 use quire_expression::topic::TopicSelector;
 use quire_queue::QueueId;
@@ -228,51 +228,6 @@ fn check_message_type(
         return Err(Refused::new(Code::BadOption, reason));
     }
     Ok(())
-}
-
-impl Context {
-    /// Whether the filter keeps within the limits on patterns, when the subscription `replaced` is gone.
-    pub(crate) fn check_pattern_count(
-        &mut self,
-        id: SessionId,
-        replaced: Option<SubscriptionId>,
-        filter: Option<&Filter>,
-    ) -> Result<(), Refused> {
-        let count = filter.map_or(0, Filter::pattern_count);
-        if count == 0 {
-            return Ok(());
-        }
-        let gone = replaced.map_or(0, |replaced| self.pattern_count_of(replaced));
-        let in_one = self.transport_of(id).max_patterns_per_connection;
-        let used = [
-            ("max_patterns_per_connection", self.sessions.all[id].pattern_count, in_one),
-            ("max_patterns", self.subscriptions.pattern_count, self.config.limits.max_patterns),
-        ];
-        for (name, used, limit) in used {
-            if used - gone + count > limit as usize {
-                let reason = format!(
-                    "{name}: this filter has {count} patterns, other subscriptions have {}, and the limit is {limit}",
-                    used - gone
-                );
-                return Err(Refused::new(Code::LimitExceeded, reason));
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn parse_filter(&mut self, id: SessionId, text: &str) -> Result<Filter, Refused> {
-        let options = self.filter_options(id);
-        Filter::parse(text, &options).map_err(|error| Refused {
-            code: Code::BadFilter,
-            column: u32::try_from(error.column).unwrap_or(u32::MAX),
-            reason: error.reason,
-        })
-    }
-
-    /// The options for the filters of a session.
-    pub(crate) fn filter_options(&mut self, id: SessionId) -> FilterOptions {
-        FilterOptions { client: self.session(id).client_facts(), ..self.config.filter_options() }
-    }
 }
 
 fn parse_rate(subscribe: &Subscribe<'_>) -> Result<Option<Rate>, Refused> {
