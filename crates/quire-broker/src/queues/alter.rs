@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use quire_journal::Position;
 
-use super::created::CreatedQueue;
+use super::created::{CreatedQueue, check_size};
 use super::define::{Begun, Change, Step, bad, check_journal, configured, unknown};
 use super::{Definition, QueueService};
 use crate::admin::{AdminReply, Requester};
@@ -84,7 +84,7 @@ impl QueueService {
             );
             return Err(refuse(ConfigError::new(fixed.join(", "), reason)));
         }
-        settings.check_size().map_err(refuse)?;
+        check_size(&settings.to_json()).map_err(refuse)?;
         check_journal(cx)?;
         let end = cx.log.journal.appended();
         let is_expiration = |key: &String| key == "expiration" || key == "expiration_model";

@@ -222,39 +222,34 @@ impl CreatedQueue {
     }
 }
 
-impl QueueSettings {
-    /// The settings of a queue that is created at run time, with the defaults that depend on the server filled in: two commands with the
-    /// same meaning have equal settings.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for a key that such a queue cannot have, and when the message type is not known.
-    pub(super) fn for_run_time(mut self, rules: &[RecordingRule]) -> Result<Self, ConfigError> {
-        let refuse = |key: &str, reason: String| Err(ConfigError::new(key, reason));
-        let point = self.recovery_point.get_or_insert_with(|| NOW.to_owned());
-        if point != NOW && point != EPOCH {
-            let reason = format!(
-                "a queue that is created at run time begins with the next message ({NOW}) or with the first one of the log ({EPOCH}); \
-                 define it in the configuration of the server to begin elsewhere"
-            );
-            return refuse("recovery_point", reason);
-        }
-        let topic = self.underlying_topic.get_or_insert_with(|| self.name.clone()).clone();
-        if self.message_type.is_empty() {
-            let target = self.default_publish_target.as_ref().unwrap_or(&topic);
-            let Some(recorded) = RecordingRule::message_type_of(rules, target) else {
-                return refuse("underlying_topic", format!("the transaction log does not record {target:?}"));
-            };
-            recorded.name().clone_into(&mut self.message_type);
-        }
-        self.check_size()?;
-        Ok(self)
+/// The settings of a queue that is created at run time, with the defaults that depend on the server filled in: two commands with the
+/// same meaning have equal settings.
+///
+/// # Errors
+/// [`ConfigError`] for a key that such a queue cannot have, and when the message type is not known.
+pub(super) fn for_run_time(
+    mut settings: QueueSettings,
+    rules: &[RecordingRule],
+) -> Result<QueueSettings, ConfigError> {
+    let refuse = |key: &str, reason: String| Err(ConfigError::new(key, reason));
+    let point = settings.recovery_point.get_or_insert_with(|| NOW.to_owned());
+    if point != NOW && point != EPOCH {
+        let reason = format!(
+            "a queue that is created at run time begins with the next message ({NOW}) or with the first one of the log ({EPOCH}); \
+             define it in the configuration of the server to begin elsewhere"
+        );
+        return refuse("recovery_point", reason);
     }
-
-    /// # Errors
-    /// [`ConfigError`]: the settings are larger than the file may have them.
-    pub(super) fn check_size(&self) -> Result<(), ConfigError> {
-        check_size(&self.to_json())
+    let topic = settings.underlying_topic.get_or_insert_with(|| settings.name.clone()).clone();
+    if settings.message_type.is_empty() {
+        let target = settings.default_publish_target.as_ref().unwrap_or(&topic);
+        let Some(recorded) = RecordingRule::message_type_of(rules, target) else {
+            return refuse("underlying_topic", format!("the transaction log does not record {target:?}"));
+        };
+        recorded.name().clone_into(&mut settings.message_type);
     }
+    check_size(&settings.to_json())?;
+    Ok(settings)
 }
 
 /// Refuses settings as JSON that are too large.

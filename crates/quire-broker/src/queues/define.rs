@@ -23,7 +23,7 @@ use std::path::Path;
 use quire_journal::{Journal, JournalError, Position};
 
 use super::alter::Altered;
-use super::created::{CreatedQueue, CreatedQueuesFile};
+use super::created::{CreatedQueue, CreatedQueuesFile, for_run_time};
 use super::sidecars::{QueuePoints, QueuePointsFile};
 use super::{Definition, QueueService, QueueSettings};
 use crate::admin::{AdminReply, Requester};
@@ -296,7 +296,7 @@ impl QueueService {
     }
 
     fn begin_create(&mut self, cx: &mut Context, settings: QueueSettings) -> Result<Begun, Refused> {
-        let mut settings = settings.for_run_time(cx.topics.rules()).map_err(|error| bad(error.into()))?;
+        let mut settings = for_run_time(settings, cx.topics.rules()).map_err(|error| bad(error.into()))?;
         let name = settings.name.clone();
         settings.dead_letter_topic = settings.dead_letter_topic.map(|topic| self.letters_to(topic));
         if let Some(queue) = self.find(&name) {

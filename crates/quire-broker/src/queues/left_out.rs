@@ -258,7 +258,7 @@ impl QueueService {
 impl Counting {
     fn add(&mut self, options: &FilterOptions, memory: &Memory, mut counted: Counted) {
         for (earlier, selector) in &mut counted.earlier {
-            *selector = earlier.selection.compile(options);
+            *selector = compile(&earlier.selection, options);
         }
         // The settings do not matter: the engine is only asked which messages are left.
         if self.left_out.add_queue_in(QueueConfig::default(), memory).is_ok() {
@@ -321,15 +321,13 @@ impl Counted {
     }
 }
 
-impl Selection {
-    fn compile(&self, options: &FilterOptions) -> Option<Selector> {
-        let filter = self.filter.as_ref().map(|text| Filter::parse(text, options)).transpose();
-        Some(Selector {
-            message_type: MessageType::from_name(&self.message_type)?,
-            topic: TopicSelector::new(&self.underlying_topic).ok()?,
-            filter: filter.ok()?,
-        })
-    }
+fn compile(selection: &Selection, options: &FilterOptions) -> Option<Selector> {
+    let filter = selection.filter.as_ref().map(|text| Filter::parse(text, options)).transpose();
+    Some(Selector {
+        message_type: MessageType::from_name(&selection.message_type)?,
+        topic: TopicSelector::new(&selection.underlying_topic).ok()?,
+        filter: filter.ok()?,
+    })
 }
 
 impl Selector {

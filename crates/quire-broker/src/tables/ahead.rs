@@ -45,7 +45,7 @@ impl Ahead {
         {
             found = is_it(&known).then_some((key, place));
         }
-        self.is_wanted = self.keys.is_empty() && definition.has_key_ahead();
+        self.is_wanted = self.keys.is_empty() && has_key_ahead(definition);
         found
     }
 }
@@ -63,7 +63,7 @@ impl Tables {
         let Tables { all, arena, ahead, .. } = self;
         let State { definition, table, .. } = &all[id.0 as usize];
         let KeyRule::Fields(fields) = &definition.key_rule else { return };
-        if !definition.has_key_ahead() {
+        if !has_key_ahead(definition) {
             return;
         }
         let key_of = |data: &'a [u8]| Some((place_of(data), fields.key_of(data, arena).ok()?));
@@ -82,12 +82,10 @@ impl Tables {
     }
 }
 
-impl TableDefinition {
-    /// Whether the key of a message depends on nothing but its data as it arrives.
-    fn has_key_ahead(&self) -> bool {
-        let is_preprocessed = self.fields.as_ref().is_some_and(|fields| fields.has_preprocessing());
-        matches!(self.key_rule, KeyRule::Fields(_)) && !is_preprocessed
-    }
+/// Whether the key of a message depends on nothing but its data as it arrives.
+fn has_key_ahead(definition: &TableDefinition) -> bool {
+    let is_preprocessed = definition.fields.as_ref().is_some_and(|fields| fields.has_preprocessing());
+    matches!(definition.key_rule, KeyRule::Fields(_)) && !is_preprocessed
 }
 
 fn place_of(data: &[u8]) -> (usize, usize) {

@@ -132,7 +132,7 @@ impl Tables {
     pub(crate) fn check_data(&mut self, id: TableId, data: &[u8]) -> Result<(), String> {
         let definition = &self.all[id.0 as usize].definition;
         let KeyRule::Fields(fields) = &definition.key_rule else { return Ok(()) };
-        fields.key_of(data, &mut self.arena).map(drop).map_err(|_| definition.no_key())
+        fields.key_of(data, &mut self.arena).map(drop).map_err(|_| no_key(definition))
     }
 
     fn begin<'a>(
@@ -266,7 +266,7 @@ impl Message<'_> {
             KeyRule::Fields(fields) => fields,
         };
         let data = self.changed.as_deref().unwrap_or(self.arriving.data);
-        let key = fields.key_of(data, self.arena).map_err(|_| definition.no_key())?;
+        let key = fields.key_of(data, self.arena).map_err(|_| no_key(definition))?;
         self.note_missing(cx, &key);
         Ok(key)
     }
@@ -281,12 +281,10 @@ impl Message<'_> {
     }
 }
 
-impl TableDefinition {
-    /// The reason why data that is not of the type of the topic has no key.
-    fn no_key(&self) -> String {
-        let (name, type_name) = (&self.name, self.message_type.name());
-        format!("the message on the topic {name:?} has no key: it is not a valid {type_name} message")
-    }
+/// The reason why data that is not of the type of the topic has no key.
+fn no_key(definition: &TableDefinition) -> String {
+    let (name, type_name) = (&definition.name, definition.message_type.name());
+    format!("the message on the topic {name:?} has no key: it is not a valid {type_name} message")
 }
 
 impl<'a> Arriving<'a> {
