@@ -48,6 +48,8 @@ CRATE_TESTS: Final = {
     "quire-python": ("test_client", "test_encoding", "test_filter", "test_journal", "test_message"),
     "quire-jvm": ("spark/test_readers",),
 }
+#: The tests of a crate that are in another one.
+TESTED_BY: Final = {"quire-kernel": "quire-broker"}
 TEXT_TESTS: Final = ("test_docs", "test_errors")
 SOURCE_TESTS: Final = ("test_language", "test_layering")
 #: A support module of more tests than this belongs to all of them.
@@ -228,6 +230,7 @@ def tests_of(module: Path) -> set[str]:
 def commands(changes: Changes) -> Iterator[list[str]]:
     linted = changes.crates.union(*map(importers, changes.crates))
     tested = changes.crates.union(*map(importers, changes.interfaces)) - CRATE_TESTS.keys()
+    tested |= {TESTED_BY[crate] for crate in changes.crates & TESTED_BY.keys()}
     tests = {*changes.tests}
     for module in changes.python:
         tests |= tests_of(module)

@@ -1,4 +1,4 @@
-"""Which part may know which: docs/internals/architecture.md, "Crates" and "Modules of the broker"."""
+"""Which part may know which: docs/internals/architecture.md, "Crates" and the modules of kernel and broker."""
 
 import ast
 import re
@@ -19,7 +19,8 @@ ALLOWED = {
     "queue": {"types", "journal"},
     "table": {"types", "expression", "journal"},
     "client": {"types", "command", "wire"},
-    "broker": {"types", "command", "expression", "wire", "journal", "queue", "table"},
+    "kernel": {"types", "command", "expression", "wire", "journal", "queue", "table"},
+    "broker": {"types", "command", "expression", "journal", "queue", "table", "kernel"},
     "arrow": {"types", "expression", "journal", "queue", "client"},
     "spark": {"types", "journal", "arrow"},
     "jvm": {"spark"},
@@ -68,8 +69,8 @@ def test_the_architecture_page_says_the_same() -> None:
         assert crates == ALLOWED[name], name
 
 
-def test_only_the_codec_of_the_broker_imports_the_wire_protocol() -> None:
-    folder = ROOT / "crates/quire-broker/src"
+def test_only_the_codec_of_the_kernel_imports_the_wire_protocol() -> None:
+    folder = ROOT / "crates/quire-kernel/src"
     importing = [
         path.relative_to(folder).as_posix()
         for path in sorted(folder.rglob("*.rs"))
@@ -77,6 +78,8 @@ def test_only_the_codec_of_the_broker_imports_the_wire_protocol() -> None:
     ]
     assert importing == ["codec.rs"]
 
+
+KERNEL = ROOT / "crates/quire-kernel/src"
 
 BROKER = ROOT / "crates/quire-broker/src"
 
@@ -192,14 +195,25 @@ def module_of(path: Path) -> Module:
     return parts[:-1] if parts[-1] in ("mod", "lib") else parts
 
 
-def test_the_architecture_page_lists_every_module_of_the_broker() -> None:
-    text = PAGE.partition("\n## Modules of the broker\n")[2].partition("\n## ")[0]
+def listed_modules(crate: str) -> list[tuple[str, str]]:
+    """The modules in the table of a crate on the page, each with its purpose."""
+    text = PAGE.partition(f"\n## Modules of the {crate}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]+) \|([^|]+)\|$", text, re.MULTILINE)
-    said = [name for cell, _ in rows for name in re.findall(r"`([\w./]+)`", cell)]
-    modules = [f"{path.name}/" if path.is_dir() else path.name for path in BROKER.iterdir()]
-    assert sorted(said) == sorted(set(modules) - {"lib.rs"})
-    services = [cell.strip("`/").removesuffix(".rs") for cell, purpose in rows if "service:" in purpose]
+    return [(name, purpose) for cell, purpose in rows for name in re.findall(r"`([\w./]+)`", cell)]
+
+
+@pytest.mark.parametrize(("crate", "folder"), [("kernel", KERNEL), ("broker", BROKER)])
+def test_the_architecture_page_lists_every_module(crate: str, folder: Path) -> None:
+    modules = {f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir()}
+    assert sorted(name for name, _ in listed_modules(crate)) == sorted(modules - {"lib.rs"})
+
+
+def test_the_broker_has_the_services_and_the_run_loop_only() -> None:
+    """What services share is in the kernel: it cannot know them."""
+    modules = listed_modules("broker")
+    services = [name.strip("/").removesuffix(".rs") for name, purpose in modules if "service:" in purpose]
     assert sorted(services) == sorted(SERVICES)
+    assert {name for name, _ in modules} - {f"{name}/" for name in SERVICES} == {"broker/", "maintenance.rs"}
 
 
 def test_every_consumer_of_the_log_is_in_a_service() -> None:
@@ -232,64 +246,6 @@ def test_a_service_knows_neither_the_broker_nor_another_service(service: str) ->
     for path in rust_files(service):
         assert not re.search(r"\bBroker\b", code_of(path)), f"{path}: names the broker"
         assert forbidden(path.read_text(encoding="utf-8"), module_of(path), names) == [], path
-
-
-#: A block of methods: the type, and the code.
-METHODS = re.compile(r"^impl(?:<[^>]*>)? (\w+)\b[^{]*\{$(.*?)^\}", re.MULTILINE | re.DOTALL)
-
-FUNCTION = re.compile(r"^    (pub(?:\([^)]*\))? )?(?:(?:const|unsafe|async) )*fn (\w+)", re.MULTILINE)
-
-
-def reachable(code: str, own: set[str], is_root: bool) -> list[str]:
-    """The methods on types of other modules that code outside of the service can call. `own`: the types of the service."""
-    found = []
-    for name, block in METHODS.findall(code):
-        for visibility, function in FUNCTION.findall(block):
-            is_inside = visibility == "" or (visibility == "pub(super) " and not is_root)
-            if name not in own and not is_inside:
-                found.append(f"{name}::{function}")
-    return found
-
-
-@pytest.mark.parametrize("service", SERVICES)
-def test_a_service_keeps_its_methods_on_shared_types_to_itself(service: str) -> None:
-    """Otherwise another service could call its code through `Context`, `Session` or another shared type."""
-    codes = {path: code_of(path) for path in rust_files(service)}
-    own = {
-        name for code in codes.values() for name in re.findall(r"\b(?:struct|enum|trait|type) (\w+)", code)
-    }
-    for path, code in codes.items():
-        is_root = module_of(path) == (service,)
-        assert reachable(code, own, is_root) == [], path
-
-
-@pytest.mark.parametrize(
-    ("visibility", "is_root", "found"),
-    [
-        ("", False, []),
-        ("pub(super) ", False, []),
-        ("pub(super) ", True, ["Context::f"]),
-        ("pub(crate) ", False, ["Context::f"]),
-        ("pub ", False, ["Context::f"]),
-        ("pub(crate) const ", False, ["Context::f"]),
-    ],
-)
-def test_every_visible_method_on_a_shared_type_is_seen(
-    visibility: str, is_root: bool, found: list[str]
-) -> None:
-    code = (
-        f"impl Context {{\n    {visibility}fn f() {{}}\n}}\n\nimpl Own {{\n    pub(crate) fn g() {{}}\n}}\n"
-    )
-    assert reachable(code, {"Own"}, is_root) == found
-
-
-def test_no_shared_module_knows_a_service() -> None:
-    """Otherwise each service would depend on all of them."""
-    names = names_of_the_broker()
-    for path in sorted(BROKER.rglob("*.rs")):
-        module = module_of(path)
-        if module and module[0] not in {*SERVICES, "broker", "lib"}:
-            assert forbidden(path.read_text(encoding="utf-8"), module, names) == [], path
 
 
 @pytest.mark.parametrize(
@@ -346,7 +302,9 @@ def file_of(name: str) -> Path:
     first, _, rest = name.partition("/")
     if first.startswith("quire-"):
         return ROOT / "crates" / first / "src" / rest
-    return ROOT / "python" / name if first == "quire" else BROKER / name
+    if first == "quire":
+        return ROOT / "python" / name
+    return BROKER / name if (BROKER / name).exists() else KERNEL / name
 
 
 class Row(NamedTuple):
@@ -391,8 +349,8 @@ def test_each_file_that_a_page_about_the_parts_names_exists(page: str) -> None:
         assert file_of(name).is_file() or (ROOT / name).is_file(), name
 
 
-def test_the_leaf_of_the_broker_imports_nothing_of_it() -> None:
-    assert not re.search(r"\b(crate|super)::", code_of(BROKER / "ids.rs"))
+def test_the_leaf_of_the_kernel_imports_nothing_of_it() -> None:
+    assert not re.search(r"\b(crate|super)::", code_of(KERNEL / "ids.rs"))
 
 
 def test_type_checkers_refuse_names_that_no_module_has() -> None:

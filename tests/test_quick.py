@@ -36,6 +36,12 @@ def test_a_new_interface_also_tests_the_crates_that_import_it() -> None:
     assert "quire-python" not in the("cargo test", changed)
 
 
+def test_the_kernel_is_tested_by_the_broker() -> None:
+    changed = Changes(crates={"quire-kernel"})
+    assert "--package quire-kernel " in the("cargo test", changed)
+    assert "--package quire-broker " in the("cargo test", changed)
+
+
 def test_the_crate_of_the_extension_is_tested_in_python() -> None:
     changed = Changes(crates={"quire-python"})
     assert the("cargo test", changed) == ""

@@ -1,62 +1,31 @@
 //! The broker as a state machine without input or output.
 
-mod access;
-mod admin;
 mod bookmarks;
 mod broker;
-mod codec;
-mod config;
-mod conflate;
-mod context;
-mod failure;
-mod ids;
-mod io;
-mod journal_files;
 mod links;
-mod log;
 mod maintenance;
 mod ordinary;
-mod paged;
 mod publishers;
 mod queues;
-pub mod replay;
-mod replicated;
-mod reply;
-pub mod scan;
-mod send;
-mod session;
-mod sessions;
-mod slice;
-mod stats;
-mod subscription;
-mod subscriptions;
 mod tables;
-mod tail;
-mod timer;
-mod topic;
-mod unreadable;
-mod work;
 
-pub use access::Access;
-pub use admin::{AdminCommand, AdminReply};
-pub use broker::Broker;
-pub use config::links::{Compression, DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
-pub use config::queues::{QueueChanges, QueueSettings};
-pub use config::tables::{HistorySettings, SowTopicSettings, TableDurability, TableExpiration};
-pub use config::{
-    BrokerConfig, ByClients, ConfigError, Durability, Limits, MaintenanceConfig, OpenError, RecordedTopic,
-    TransactionLogConfig, TransportConfig,
+use quire_kernel::{
+    admin, codec, config, context, failure, ids, io, journal_files, log, paged, replicated, reply, send,
+    session, sessions, slice, stats, subscription, tail, topic, unreadable,
 };
-pub use failure::code_of;
-pub use io::{ConnectionId, Event, Input, LeftOutBecause, Level, Output, TransportId};
-pub use journal_files::{Maintenance, MaintenanceDone, MaintenanceJob};
+
+pub use broker::Broker;
 pub use links::LINKS_ACCEPTED_MAX;
 pub use queues::{Expired, StandaloneError, StandaloneQueue};
-pub use slice::Stopwatch;
-pub use stats::{
-    ConnectionStats, DestinationStats, Page, QueueFigures, QueueStats, ReplicationStats, ServerStats,
-    SourceStats, Stats, SubscriptionStats, TableFigures, TopicStats,
+use quire_kernel::timer::Timer;
+pub use quire_kernel::{
+    Access, AdminCommand, AdminReply, BrokerConfig, ByClients, Compression, ConfigError, ConnectionId,
+    ConnectionStats, DestinationSettings, DestinationStats, Durability, Event, HistorySettings, Input,
+    LeftOutBecause, Level, Limits, Maintenance, MaintenanceConfig, MaintenanceDone, MaintenanceJob,
+    OpenError, Output, Page, QueueChanges, QueueFigures, QueueSettings, QueueStats, ReadDone, ReadRequest,
+    ReadTicket, RecordedTopic, ReplicatedTopic, ReplicationConfig, ReplicationStats, ServerStats,
+    SourceStats, SowTopicSettings, Stats, Stopwatch, SubscriptionStats, SyncType, TableDurability,
+    TableExpiration, TableFigures, TopicStats, TransactionLogConfig, TransportConfig, TransportId, code_of,
+    replay, scan,
 };
 pub use tables::{MakePart, SnapshotPart, SnapshotParts, SnapshotSteps};
-pub(crate) use timer::Timer;
-pub use work::{ReadDone, ReadRequest, ReadTicket};

@@ -1,0 +1,274 @@
+//! Administration: commands that are the same for a client, for the local administrator and for the process of the server.
+
+use quire_journal::SegmentInfo;
+use serde_json::json;
+
+use super::context::Context;
+use super::journal_files::Maintenance;
+use super::reply::Refused;
+use super::stats::{
+    ConnectionStats, Page, QueueFigures, ReplicationStats, ServerStats, Stats, SubscriptionStats, TopicStats,
+};
+use super::{Access, ConnectionId, Output};
+use crate::config::queues::{QueueChanges, QueueSettings};
+use crate::session::{Phase, SessionId};
+use quire_command::{Ack, AckKind, Code, LinkAction, Maintain, Reply, Subject};
+
+/// An administrative command.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AdminCommand {
+    /// Archives, compresses or removes one full journal file. The reply is [`AdminReply::Files`].
+    Maintain(Maintenance),
+    /// The figures of the queue with this name, or of every queue. The reply is [`AdminReply::Queues`].
+    QueueStats(Option<String>),
+    /// All figures. The reply is [`AdminReply::Stats`].
+    Stats,
+    /// Describes the server. The reply is [`AdminReply::Server`].
+    Server,
+    /// The connections with a number above this one. The reply is [`AdminReply::Clients`].
+    Clients(u64),
+    /// The subscriptions after the one with this number on this connection. The reply is [`AdminReply::Subscriptions`].
+    Subscriptions(u64, u32),
+    /// The topics whose names come after this one. The reply is [`AdminReply::Topics`].
+    Topics(String),
+    /// Creates a queue at run time. The reply is [`AdminReply::QueueCreated`].
+    CreateQueue(Box<QueueSettings>),
+    /// Changes settings of a queue that was created at run time. The reply is [`AdminReply::QueueAltered`].
+    AlterQueue {
+        /// Its name.
+        queue: String,
+        /// The settings that change.
+        changes: QueueChanges,
+    },
+    /// Drops a queue that was created at run time. The reply is [`AdminReply::QueueDropped`].
+    DropQueue(String),
+    /// The links to other instances. The reply is [`AdminReply::Replication`].
+    Replication,
+    /// Changes the link to a destination. The reply is [`AdminReply::Replication`].
+    Link {
+        /// The destination.
+        destination: String,
+        /// The change.
+        action: LinkAction,
+    },
+}
+
+/// The answer to an [`AdminCommand`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum AdminReply {
+    /// The files that were taken, as they are now (as they were, when removed), or would be taken. None: no file is selected, or it must
+    /// stay.
+    Files(Vec<SegmentInfo>),
+    /// The figures of queues by name.
+    Queues(QueueFigures),
+    /// All figures.
+    Stats(Box<Stats>),
+    /// A description of the server.
+    Server(Box<ServerStats>),
+    /// Connections, in the order of their numbers.
+    Clients(Page<ConnectionStats>),
+    /// Subscriptions, in the order of their connections and of their numbers.
+    Subscriptions(Page<SubscriptionStats>),
+    /// Topics, in the order of their names.
+    Topics(Page<TopicStats>),
+    /// The queue exists.
+    QueueCreated {
+        /// Its name.
+        queue: String,
+        /// It existed before the command, with the same settings.
+        existed: bool,
+    },
+    /// The queue has the settings.
+    QueueAltered {
+        /// Its name.
+        queue: String,
+        /// The keys that had other values before.
+        keys: Vec<String>,
+    },
+    /// The queue does not exist any more.
+    QueueDropped {
+        /// Its name.
+        queue: String,
+        /// The messages that it had.
+        message_count: u64,
+        /// Warnings, in words.
+        warnings: Vec<String>,
+    },
+    /// The links to other instances.
+    Replication(Box<ReplicationStats>),
+    /// The command was not carried out.
+    Refused {
+        /// Why, for programs.
+        code: Code,
+        /// Why, in words.
+        reason: String,
+    },
+}
+
+impl AdminReply {
+    pub fn refused(code: Code, reason: impl Into<String>) -> Self {
+        AdminReply::Refused { code, reason: reason.into() }
+    }
+}
+
+impl From<Refused> for AdminReply {
+    fn from(Refused { code, reason, .. }: Refused) -> Self {
+        AdminReply::Refused { code, reason }
+    }
+}
+
+/// Where a command comes from, and where its reply goes.
+#[derive(Clone, Debug)]
+pub enum Requester {
+    /// A connection.
+    Client {
+        connection: ConnectionId,
+        client_name: Option<String>,
+        access: Access,
+        /// The number of the command.
+        command: u32,
+    },
+    /// The process that runs the server. The number distinguishes its requests.
+    Process { ticket: u64 },
+}
+
+impl Requester {
+    pub fn connection(&self) -> Option<ConnectionId> {
+        match self {
+            Requester::Client { connection, .. } => Some(*connection),
+            Requester::Process { .. } => None,
+        }
+    }
+
+    /// The name of the requester in the log.
+    pub fn name(&self) -> String {
+        match self {
+            Requester::Client { connection, client_name: Some(name), .. } => {
+                format!("connection {connection} (client {name:?})")
+            }
+            Requester::Client { connection, client_name: None, .. } => format!("connection {connection}"),
+            Requester::Process { .. } => "the process of the server".to_owned(),
+        }
+    }
+}
+
+impl From<Subject<'_>> for AdminCommand {
+    fn from(subject: Subject<'_>) -> Self {
+        match subject {
+            Subject::Server => AdminCommand::Server,
+            Subject::Clients { after } => AdminCommand::Clients(after),
+            Subject::Subscriptions { after_connection, after_subscription } => {
+                AdminCommand::Subscriptions(after_connection, after_subscription)
+            }
+            Subject::Topics { after } => AdminCommand::Topics(after.to_owned()),
+            Subject::Replication => AdminCommand::Replication,
+        }
+    }
+}
+
+impl From<Maintain<'_>> for Maintenance {
+    fn from(frame: Maintain<'_>) -> Self {
+        let Maintain { action, files, dry_run, archive_directory, .. } = frame;
+        Maintenance { action, files, dry_run, archive_directory: archive_directory.map(Into::into) }
+    }
+}
+
+impl Context {
+    pub fn requester(&self, id: SessionId, command: u32) -> Requester {
+        let session = &self.sessions.all[id];
+        Requester::Client {
+            connection: session.connection,
+            client_name: session.client_name(),
+            access: session.access,
+            command,
+        }
+    }
+
+    /// Whether a reply reaches the requester.
+    pub fn hears(&self, by: &Requester) -> bool {
+        let Some(connection) = by.connection() else { return true };
+        self.session_of(connection).is_some_and(|id| self.sessions.all[id].phase == Phase::Open)
+    }
+
+    /// Sends the reply to where the command came from. A reply to a connection that has ended is dropped.
+    pub fn reply(&mut self, to: &Requester, reply: AdminReply) {
+        let (connection, command) = match to {
+            Requester::Process { ticket } => {
+                return self.outputs.push_back(Output::AdminReply { ticket: *ticket, reply });
+            }
+            Requester::Client { connection, command, .. } => (*connection, *command),
+        };
+        let Some(id) = self.session_of(connection) else { return };
+        match reply {
+            AdminReply::Files(files) => {
+                for file in &files {
+                    self.put(id, &Reply::JournalFile { command, json: &json_of(file) });
+                }
+                let kind = AckKind::Processed;
+                let ack = Ack { kind, code: Code::Ok, command, subscription: 0, detail: 0, reason: "" };
+                self.put(id, &Reply::Ack(ack));
+            }
+            AdminReply::Queues(queues) => {
+                let json = json!({ "queues": queues }).to_string();
+                self.put(id, &Reply::Stats { command, json: &json });
+            }
+            AdminReply::Stats(stats) => {
+                self.put(id, &Reply::Stats { command, json: &stats.to_json() });
+            }
+            AdminReply::Server(server) => {
+                let json = json!({ "server": server }).to_string();
+                self.put(id, &Reply::Stats { command, json: &json });
+            }
+            AdminReply::Clients(Page { items, has_more }) => {
+                let json = json!({ "clients": items, "more": has_more }).to_string();
+                self.put(id, &Reply::Stats { command, json: &json });
+            }
+            AdminReply::Subscriptions(Page { items, has_more }) => {
+                let json = json!({ "subscriptions": items, "more": has_more }).to_string();
+                self.put(id, &Reply::Stats { command, json: &json });
+            }
+            AdminReply::Topics(Page { items, has_more }) => {
+                let json = json!({ "topics": items, "more": has_more }).to_string();
+                self.put(id, &Reply::Stats { command, json: &json });
+            }
+            AdminReply::QueueCreated { queue, existed } => {
+                let json = json!({ "queue": { "name": queue, "existed": existed } }).to_string();
+                self.put(id, &Reply::Stats { command, json: &json });
+            }
+            AdminReply::QueueAltered { queue, keys } => {
+                let json = json!({ "queue": { "name": queue, "altered": keys } }).to_string();
+                self.put(id, &Reply::Stats { command, json: &json });
+            }
+            AdminReply::QueueDropped { queue, message_count, warnings } => {
+                let dropped = json!({ "name": queue, "dropped": message_count, "warnings": warnings });
+                let json = json!({ "queue": dropped }).to_string();
+                self.put(id, &Reply::Stats { command, json: &json });
+            }
+            AdminReply::Replication(replication) => {
+                let json = json!({ "replication": replication }).to_string();
+                self.put(id, &Reply::Stats { command, json: &json });
+            }
+            AdminReply::Refused { code, reason } => {
+                self.refuse_command(id, command, 0, &Refused::new(code, reason));
+            }
+        }
+    }
+}
+
+/// As in protocol.md, `journal_file`.
+fn json_of(file: &SegmentInfo) -> String {
+    let (first, last) = file.bookmarks.map(|(first, last)| (first.to_string(), last.to_string())).unzip();
+    let (first_ns, last_ns) = file.timestamps.map(|(first, last)| (first.as_ns(), last.as_ns())).unzip();
+    json!({
+        "path": file.path.to_string_lossy(),
+        "number": file.number,
+        "first": first,
+        "last": last,
+        "first_ns": first_ns,
+        "last_ns": last_ns,
+        "count": file.count,
+        "size": file.size,
+        "state": file.state.name(),
+    })
+    .to_string()
+}

@@ -1,0 +1,513 @@
+//! The settings of a last-value topic, as a configuration holds them and as the broker uses them (docs/last-values.md).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::ConfigError;
+use crate::config::ConfigErrors;
+use crate::paged::PagedMemory;
+use crate::topic::{Recording, RecordingRule};
+use quire_expression::filter::{AssignmentError, Assignments, FilterOptions, Stage};
+use quire_expression::message_type::{MessageType, Step};
+use quire_expression::topic::{TopicPattern, TopicSelector};
+use quire_journal::Memory;
+use quire_table::{HistoryConfig, IndexLimits, KeyFields, KeyRule, Table, TableConfig, TableConfigError};
+use quire_types::Timestamp;
+
+/// One last-value topic. Every key but `name` and `message_type` may be left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SowTopicSettings {
+    /// The topic.
+    pub name: String,
+    /// That of its messages.
+    pub message_type: String,
+    /// The fields that a key is made of; without them publishers supply the keys.
+    pub key: Vec<String>,
+    /// Topics with the same domain and the same values have the same keys; without it the name of the topic.
+    pub key_domain: Option<String>,
+    /// Whether the records survive a restart.
+    pub durability: TableDurability,
+    /// Fields that queries compare with `=`, each list an index.
+    pub hash_index: Vec<Vec<String>>,
+    /// Fields that queries compare in other ways.
+    pub index: Vec<String>,
+    /// The lifetimes of records.
+    pub expiration: TableExpiration,
+    /// Fields that the server computes before the key: `expression AS /destination`.
+    pub preprocessing: Vec<String>,
+    /// Fields that the server computes after the key, also from the previous record.
+    pub enrichment: Vec<String>,
+    /// Earlier states are kept.
+    pub history: Option<HistorySettings>,
+    /// The topics that belong to this one: each whole name that matches is a last-value topic with these settings. `name` then only names
+    /// the settings.
+    pub pattern: Option<String>,
+    /// The records and their indexes are in a file that the system can page out.
+    pub file_backed: bool,
+    /// For a transient topic: `epoch` reads it from the log at a start, `now` leaves it empty.
+    pub recovery_point: Option<String>,
+}
+
+/// How much of its history a topic keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HistorySettings {
+    /// How far back states are kept, in nanoseconds.
+    pub window_ns: u64,
+    /// The distance of the instants whose states are kept, in nanoseconds; 0: every instant.
+    #[serde(default)]
+    pub granularity_ns: u64,
+    /// The most bytes of earlier messages.
+    #[serde(default = "HistorySettings::default_size_max")]
+    pub max_size: u64,
+}
+
+impl HistorySettings {
+    const fn default_size_max() -> u64 {
+        1 << 30
+    }
+
+    fn compile(&self) -> Result<HistoryConfig, (&'static str, String)> {
+        if self.window_ns == 0 {
+            return Err(("history.window", "it is 0: use a duration such as \"1d\"".to_owned()));
+        }
+        if self.granularity_ns > self.window_ns {
+            let reason = "it is longer than the window: no state would be kept".to_owned();
+            return Err(("history.granularity", reason));
+        }
+        if self.max_size < HISTORY_SIZE_MIN {
+            let reason = format!("{} bytes, it must be at least {HISTORY_SIZE_MIN}", self.max_size);
+            return Err(("history.max_size", reason));
+        }
+        Ok(HistoryConfig {
+            window_ns: self.window_ns,
+            granularity_ns: self.granularity_ns,
+            size_max: usize::try_from(self.max_size).unwrap_or(usize::MAX),
+        })
+    }
+}
+
+/// Whether the records of a topic survive a restart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TableDurability {
+    /// The log records every message of the topic, and the topic is rebuilt from it.
+    #[default]
+    Persistent,
+    /// The topic is in memory only.
+    Transient,
+}
+
+impl TableDurability {
+    /// As programs and people read it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TableDurability::Persistent => "persistent",
+            TableDurability::Transient => "transient",
+        }
+    }
+}
+
+/// The lifetimes of records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TableExpiration {
+    /// Unlimited. The expiration of a message is ignored.
+    #[default]
+    Disabled,
+    /// That of the message; without one unlimited.
+    Enabled,
+    /// That of the message; without one this time, in nanoseconds.
+    AfterNs(u64),
+}
+
+impl TableExpiration {
+    /// When the record of a message that was taken at `received` by the clock ends; `None`: never.
+    pub fn end_of(self, received: Timestamp, expiration_s: Option<u32>) -> Option<Timestamp> {
+        let lifetime_ns = match (self, expiration_s) {
+            (TableExpiration::Disabled, _) | (_, Some(0)) | (TableExpiration::Enabled, None) => return None,
+            (_, Some(seconds)) => Duration::from_secs(seconds.into()).as_nanos() as u64,
+            (TableExpiration::AfterNs(lifetime_ns), None) => lifetime_ns,
+        };
+        Some(Timestamp(received.as_ns().saturating_add(lifetime_ns)))
+    }
+}
+
+/// A last-value topic whose settings were found good.
+#[derive(Clone)]
+pub struct TableDefinition {
+    pub name: Arc<str>,
+    /// The topics of a container, as configured; `None`: it is one topic.
+    pub pattern: Option<(String, TopicPattern)>,
+    pub message_type: MessageType,
+    pub key_rule: KeyRule,
+    /// The fields of the key; none when publishers supply the keys.
+    pub key_fields: Arc<[Vec<Step>]>,
+    /// As configured; for lists.
+    pub key: Vec<String>,
+    key_domain: Option<String>,
+    pub durability: TableDurability,
+    pub expiration: TableExpiration,
+    /// The records and their indexes are in memory that can be paged out.
+    pub file_backed: bool,
+    /// It is read from the log at a start.
+    pub is_recovered: bool,
+    /// `None`: the server writes no fields into the messages.
+    pub fields: Option<Arc<ConstructedFields>>,
+    pub config: TableConfig,
+}
+
+impl TableDefinition {
+    /// Checks the settings of all topics, together with the recording rules of the log and the names of the queues.
+    ///
+    /// # Errors
+    /// [`ConfigErrors`] with every bad key.
+    pub fn compile(
+        all: &[SowTopicSettings],
+        rules: &[RecordingRule],
+        queues: &[Arc<str>],
+        options: &FilterOptions,
+    ) -> Result<Vec<TableDefinition>, ConfigErrors> {
+        let mut errors = ConfigErrors::default();
+        if all.len() > TABLES_MAX {
+            let reason = format!("{} topics, the limit is {TABLES_MAX}", all.len());
+            return Err(ConfigError::new("sow_topics", reason).into());
+        }
+        let mut definitions: Vec<TableDefinition> = Vec::new();
+        for (index, settings) in all.iter().enumerate() {
+            let error = |key: &str, reason: String| {
+                let name =
+                    if settings.name.is_empty() { "".into() } else { format!("topic {:?}: ", settings.name) };
+                ConfigError::new(format!("sow_topics[{index}].{key}"), format!("{name}{reason}"))
+            };
+            if all[..index].iter().any(|other| other.name == settings.name) {
+                errors.push(error("name", "another last-value topic has the name".to_owned()));
+            }
+            if queues.iter().any(|queue| **queue == *settings.name) {
+                errors.push(error("name", "a queue has the name".to_owned()));
+            }
+            definitions.extend(settings.compile(rules, options, &error, &mut errors));
+        }
+        errors.none_or(definitions)
+    }
+}
+
+/// The memory of the records of all topics.
+pub struct TableMemory {
+    /// Of topics that are file-backed.
+    pub paged: PagedMemory,
+    /// Of the others.
+    pub heap: Memory,
+}
+
+impl TableDefinition {
+    /// A table without records.
+    ///
+    /// # Errors
+    /// [`TableConfigError`]: none for settings that were checked.
+    pub fn new_table(&self, memory: &TableMemory) -> Result<Table, TableConfigError> {
+        let memory = if self.file_backed { memory.paged.get() } else { memory.heap.clone() };
+        Table::new(self.config.clone(), &memory)
+    }
+
+    /// Whether the records survive a restart.
+    pub fn is_persistent(&self) -> bool {
+        self.durability == TableDurability::Persistent
+    }
+
+    /// The definition of one topic of this container.
+    ///
+    /// # Errors
+    /// The log does not record the topic as the container requires.
+    pub fn for_topic(&self, rules: &[RecordingRule], name: &Arc<str>) -> Result<TableDefinition, String> {
+        let recording = Recording::of(rules, name);
+        let container = &self.name;
+        if recording.is_configured() && recording.message_type != self.message_type {
+            let (log, own) = (recording.message_type.name(), self.message_type.name());
+            return Err(format!(
+                "transaction_log.topic has {name:?} as {log}, and the sow_topic {container:?} as {own}"
+            ));
+        }
+        if self.durability == TableDurability::Persistent && !recording.records_all() {
+            return Err(format!(
+                "transaction_log.topic does not record every message on {name:?}, which the sow_topic {container:?} requires"
+            ));
+        }
+        let domain = self.key_domain.as_deref().unwrap_or(name);
+        let key_rule = match &self.key_rule {
+            KeyRule::Supplied => KeyRule::Supplied,
+            KeyRule::Fields(_) => KeyFields::new(self.message_type, domain, &self.key)
+                .map(KeyRule::Fields)
+                .map_err(|error| error.to_string())?,
+        };
+        let key = match &key_rule {
+            KeyRule::Supplied => None,
+            KeyRule::Fields(fields) => Some(fields.clone()),
+        };
+        let config = TableConfig { name: name.to_string(), key, ..self.config.clone() };
+        Ok(TableDefinition { name: name.clone(), key_rule, config, pattern: None, ..self.clone() })
+    }
+}
+
+/// The lists of constructed fields of a topic.
+pub struct ConstructedFields {
+    pub preprocessing: Option<Assignments>,
+    pub enrichment: Option<Assignments>,
+}
+
+impl ConstructedFields {
+    /// Whether the data changes before the key is generated.
+    pub fn has_preprocessing(&self) -> bool {
+        self.preprocessing.is_some()
+    }
+
+    /// The lists; `None` when both are empty.
+    ///
+    /// # Errors
+    /// The first mistake of each list, with the name of the list.
+    pub fn parse(
+        preprocessing: &[String],
+        enrichment: &[String],
+        message_type: MessageType,
+        options: &FilterOptions,
+    ) -> Result<Option<Arc<Self>>, Vec<(&'static str, AssignmentError)>> {
+        let mut errors = Vec::new();
+        let mut parsed = |name, entries: &[String], stage| {
+            let list = Assignments::parse(entries, message_type, stage, options);
+            let list = list.map_err(|error| errors.push((name, error))).ok();
+            list.filter(|_| !entries.is_empty())
+        };
+        let preprocessing = parsed("preprocessing", preprocessing, Stage::Preprocessing);
+        let enrichment = parsed("enrichment", enrichment, Stage::Enrichment);
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let has_fields = preprocessing.is_some() || enrichment.is_some();
+        Ok(has_fields.then(|| Arc::new(ConstructedFields { preprocessing, enrichment })))
+    }
+}
+
+impl SowTopicSettings {
+    /// Whether a topic is this one, or belongs to it. A pattern that cannot be compiled includes none.
+    pub fn includes(&self, topic: &str) -> bool {
+        match &self.pattern {
+            Some(pattern) => whole_names(pattern).is_ok_and(|pattern| pattern.matches(topic)),
+            None => self.name == topic,
+        }
+    }
+
+    /// The topic; `None` after a mistake, which is among the errors then.
+    fn compile(
+        &self,
+        rules: &[RecordingRule],
+        options: &FilterOptions,
+        error: &dyn Fn(&str, String) -> ConfigError,
+        errors: &mut ConfigErrors,
+    ) -> Option<TableDefinition> {
+        let name = match TopicSelector::new(&self.name) {
+            Ok(TopicSelector::Name(name)) => Some(name),
+            Ok(TopicSelector::Pattern(_)) => {
+                errors.push(error("name", format!("{:?} is a pattern, not a name", self.name)));
+                None
+            }
+            Err(bad) => {
+                errors.push(error("name", bad.to_string()));
+                None
+            }
+        };
+        let message_type =
+            errors.note(MessageType::from_name(&self.message_type).ok_or_else(|| {
+                error("message_type", format!("{:?} is not a message type", self.message_type))
+            }));
+        let is_transient = self.durability == TableDurability::Transient;
+        let recovery_point = match self.recovery_point.as_deref() {
+            None => Some(false),
+            Some(_) if !is_transient => {
+                let reason = "only a transient topic has a recovery point: remove it, or set durability = \"transient\"";
+                errors.push(error("recovery_point", reason.to_owned()));
+                None
+            }
+            Some("epoch") => Some(true),
+            Some("now") => Some(false),
+            Some(other) => {
+                errors.push(error("recovery_point", format!("{other:?} is not \"epoch\" or \"now\"")));
+                None
+            }
+        };
+        if self.expiration == TableExpiration::AfterNs(0) {
+            let reason = "the lifetime is 0: use \"disabled\" for records that do not end".to_owned();
+            errors.push(error("expiration", reason));
+        }
+        let (name, message_type) = (name?, message_type?);
+        let fields = ConstructedFields::parse(&self.preprocessing, &self.enrichment, message_type, options);
+        let fields = fields.map_err(|bad| {
+            let mistakes = bad.iter().map(|(list, mistake)| {
+                error(&format!("{list}[{}]", mistake.number - 1), mistake.with_caret())
+            });
+            mistakes.for_each(|mistake| errors.push(mistake));
+        });
+        let key_rule = errors.note(self.key_rule(&name, message_type, error))?;
+        let pattern = match &self.pattern {
+            None => {
+                errors.note(self.check_recording(rules, &name, message_type, error))?;
+                None
+            }
+            Some(text) => {
+                let pattern = errors.note(whole_names(text).map_err(|reason| error("pattern", reason)))?;
+                errors.note(self.check_pattern_recording(rules, &pattern, error))?;
+                Some((text.clone(), pattern))
+            }
+        };
+        let history = self.history.map(|history| history.compile()).transpose();
+        let history = errors.note(history.map_err(|(key, reason)| error(key, reason)))?;
+        if history.is_some() && pattern.is_some() {
+            let reason = "topics of a pattern keep no history in this version: remove history, or give the topic whose earlier \
+                          states you need an entry without pattern";
+            errors.push(error("history", reason.to_owned()));
+            return None;
+        }
+        let config = TableConfig {
+            name: name.to_string(),
+            message_type,
+            key: match &key_rule {
+                KeyRule::Supplied => None,
+                KeyRule::Fields(fields) => Some(fields.clone()),
+            },
+            hash_indexes: self.hash_index.clone(),
+            ordered_indexes: self.index.clone(),
+            history,
+            limits: IndexLimits::default(),
+        };
+        let checked = Table::new(config.clone(), &Memory::heap());
+        errors.note(checked.map_err(|bad| error(key_of(&bad), bad.to_string())))?;
+        Some(TableDefinition {
+            name,
+            pattern,
+            message_type,
+            key_fields: match &key_rule {
+                KeyRule::Supplied => Arc::default(),
+                KeyRule::Fields(fields) => fields.paths().into(),
+            },
+            key_rule,
+            key: self.key.clone(),
+            key_domain: self.key_domain.clone(),
+            durability: self.durability,
+            expiration: self.expiration,
+            file_backed: self.file_backed,
+            is_recovered: !is_transient || recovery_point?,
+            fields: fields.ok()?,
+            config,
+        })
+    }
+
+    fn key_rule(
+        &self,
+        name: &str,
+        message_type: MessageType,
+        error: &dyn Fn(&str, String) -> ConfigError,
+    ) -> Result<KeyRule, ConfigError> {
+        if self.key.is_empty() {
+            if self.key_domain.is_some() {
+                let reason =
+                    "publishers supply the keys of this topic: remove key_domain, or add key".to_owned();
+                return Err(error("key_domain", reason));
+            }
+            return Ok(KeyRule::Supplied);
+        }
+        if !message_type.has_fields() {
+            let reason = format!(
+                "{} messages have no fields: remove the key, and supply keys with each publish",
+                message_type.name()
+            );
+            return Err(error("key", reason));
+        }
+        let domain = self.key_domain.as_deref().unwrap_or(name);
+        KeyFields::new(message_type, domain, &self.key)
+            .map(KeyRule::Fields)
+            .map_err(|bad| error(key_of(&bad), bad.to_string()))
+    }
+
+    /// Whether the log can record topics of the pattern. Each topic is checked when it gets its first message.
+    fn check_pattern_recording(
+        &self,
+        rules: &[RecordingRule],
+        pattern: &TopicPattern,
+        error: &dyn Fn(&str, String) -> ConfigError,
+    ) -> Result<(), ConfigError> {
+        let needs_log =
+            self.durability == TableDurability::Persistent || self.recovery_point.as_deref() == Some("epoch");
+        if needs_log && !RecordingRule::could_record(rules, &TopicSelector::Pattern(pattern.clone())) {
+            let key = match self.durability {
+                TableDurability::Persistent => "durability",
+                TableDurability::Transient => "recovery_point",
+            };
+            let reason = "transaction_log.topic records no topic that the pattern matches: add an entry, or set \
+                          durability = \"transient\" without recovery_point = \"epoch\"";
+            return Err(error(key, reason.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Whether the log and the topic fit together.
+    fn check_recording(
+        &self,
+        rules: &[RecordingRule],
+        name: &str,
+        message_type: MessageType,
+        error: &dyn Fn(&str, String) -> ConfigError,
+    ) -> Result<(), ConfigError> {
+        let recording = Recording::of(rules, name);
+        if recording.is_configured() && recording.message_type != message_type {
+            let reason = format!(
+                "transaction_log.topic has {name:?} as {}, and sow_topic as {}",
+                recording.message_type.name(),
+                message_type.name()
+            );
+            return Err(error("message_type", reason));
+        }
+        if self.durability == TableDurability::Persistent && !recording.records_all() {
+            let reason = format!(
+                "transaction_log.topic does not record every message on {name:?}: add an entry without a filter, or set \
+                 durability = \"transient\""
+            );
+            return Err(error("durability", reason));
+        }
+        if self.recovery_point.as_deref() == Some("epoch") && !recording.records_any() {
+            let reason =
+                format!("transaction_log.topic does not record {name:?}: use \"now\", or add an entry");
+            return Err(error("recovery_point", reason));
+        }
+        Ok(())
+    }
+}
+
+/// The pattern that matches the whole names.
+fn whole_names(text: &str) -> Result<TopicPattern, String> {
+    if text.is_empty() {
+        return Err("the pattern is empty: leave it out, or write one such as \"orders/.*\"".to_owned());
+    }
+    // It is compiled as written first, so that an error shows what was written.
+    TopicSelector::new(text).map_err(|bad| bad.to_string())?;
+    TopicPattern::new(&format!("^(?:{text})$")).map_err(|bad| bad.to_string())
+}
+
+/// The key that a mistake is about.
+fn key_of(error: &TableConfigError) -> &'static str {
+    match error {
+        TableConfigError::NoFields { .. } => "key",
+        TableConfigError::NoIndexes { .. } => "hash_index",
+        TableConfigError::EmptyList { list }
+        | TableConfigError::NotAField { list, .. }
+        | TableConfigError::Twice { list, .. } => list,
+        TableConfigError::TooManyIndexes { .. } => "index",
+    }
+}
+
+/// The smallest limit of a history: a few messages.
+const HISTORY_SIZE_MIN: u64 = 64 * 1024;
+
+/// More last-value topics than a program has. Each turn looks at the next lifetime of each of them.
+const TABLES_MAX: usize = 1_000;

@@ -1,0 +1,158 @@
+//! The shared context of every part of the broker: the time of the turn, the connections, the log, and the requests to the outside.
+//!
+//! A part that serves something (queues, bookmark subscriptions, publishers, ...) owns its state and gets this as an argument. Some actions
+//! need other parts: the end of a session or a subscription, or a connection whose commands may continue. The part requests such an action
+//! here, and the run loop carries it out between two pieces of work.
+
+use std::collections::VecDeque;
+
+use crate::unreadable::UnreadableLog;
+use quire_expression::message_type::{Arena, MessageType};
+use quire_journal::{Journal, Timestamp};
+use quire_types::time::{Instant, Now};
+
+use super::BrokerConfig;
+use super::io::{Event, Output};
+use super::log::Log;
+use super::replicated::Replicated;
+use super::send::Buffers;
+use super::sessions::Sessions;
+use super::slice::Slices;
+use super::timer::Timers;
+use super::work::Work;
+use crate::config::links::{Definition, SyncType};
+use crate::session::KeptBuffers;
+use crate::stats::{PAGE_COUNT_MAX, Page, TopicStats};
+use crate::subscription::SubscriptionId;
+use crate::subscriptions::Subscriptions;
+use crate::topic::TopicTable;
+
+/// See the module's documentation.
+pub struct Context {
+    pub config: BrokerConfig,
+    pub log: Log,
+    pub topics: TopicTable,
+    pub sessions: Sessions,
+    pub subscriptions: Subscriptions,
+    pub buffers: Buffers,
+    pub kept_buffers: KeptBuffers,
+    pub work: Work,
+    pub slices: Slices,
+    /// Effort that filters may take for one message while everything else waits.
+    pub turn_effort: u64,
+    pub timers: Timers,
+    pub outputs: VecDeque<Output>,
+    /// There is more to do than one turn should.
+    pub wants_turn: bool,
+    pub shutdown: Shutdown,
+    pub counters: Counters,
+    /// Kept between uses: memory for the fields of conflation keys.
+    pub arena: Arena,
+    pub unreadable: UnreadableLog,
+    /// Memory for the selected parts of a message.
+    pub selected: Vec<u8>,
+    pub now: Now,
+    /// The time of the first turn; `None` before it.
+    pub started: Option<Timestamp>,
+}
+
+impl Context {
+    pub fn new(
+        config: BrokerConfig,
+        journal: Journal,
+        topics: TopicTable,
+        unreadable: UnreadableLog,
+        turn_effort: u64,
+    ) -> Self {
+        Context {
+            config,
+            log: Log::new(journal),
+            topics,
+            sessions: Sessions::default(),
+            subscriptions: Subscriptions::default(),
+            buffers: Buffers::default(),
+            kept_buffers: KeptBuffers::default(),
+            work: Work::default(),
+            slices: Slices::default(),
+            turn_effort,
+            timers: Timers::default(),
+            outputs: VecDeque::new(),
+            wants_turn: false,
+            shutdown: Shutdown::No,
+            counters: Counters::default(),
+            arena: unreadable.arena(),
+            unreadable,
+            selected: Vec::new(),
+            now: Now { instant: Instant::default(), wall: Timestamp::default() },
+            started: None,
+        }
+    }
+
+    /// The topics of the log, and those that are published or subscribed to, whose names come after `after`.
+    pub fn topics_after(&self, after: &str) -> Page<TopicStats> {
+        // One more than a page takes, so that it is known whether there are more.
+        let mut names = self.log.journal.topics_after(after, PAGE_COUNT_MAX + 1);
+        names.extend(self.topics.names_after(after, PAGE_COUNT_MAX + 1));
+        names.sort_unstable();
+        names.dedup();
+        let count = self.topics.describable_count(&names);
+        let is_cut = count < names.len();
+        let names = &names[..count];
+        let mut page = Page::of(names.iter().map(|name| self.topics.describe(name)));
+        page.has_more |= is_cut;
+        page
+    }
+
+    /// Makes the log wait for the destinations.
+    pub fn open_links(&mut self, definitions: &[Definition]) {
+        let replication = &self.config.replication;
+        let is_sync = |definition: &Definition| definition.settings.sync_type == SyncType::Sync;
+        self.log.replicated = Replicated::new(definitions.iter().map(is_sync), replication.required_acks);
+        self.log.replicated.holds_logons = definitions.iter().any(is_sync);
+        self.log.has_links = replication.accepts || !definitions.is_empty();
+    }
+
+    /// The time of the first turn, in nanoseconds: it tells one run of the instance from the next.
+    pub fn started_ns(&self) -> u64 {
+        self.started.unwrap_or(self.now.wall).as_ns()
+    }
+
+    /// The part of a message that a subscription wants; `memory` holds it when that is not the whole.
+    pub fn select<'a>(
+        &mut self,
+        id: SubscriptionId,
+        message_type: Option<MessageType>,
+        data: &'a [u8],
+        memory: &'a mut Vec<u8>,
+    ) -> &'a [u8] {
+        let select = self.subscriptions.get(id).and_then(|subscription| subscription.select.as_ref());
+        let Some(select) = select else { return data };
+        select.apply(message_type, data, &mut self.arena, memory)
+    }
+
+    /// Says that something happened. The driver writes it to the log of the server.
+    pub fn note(&mut self, event: Event) {
+        self.outputs.push_back(Output::Log(event));
+    }
+}
+
+/// Whether the broker is stopping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    No,
+    /// Waits until the journal has persisted the taken messages.
+    Flushing,
+    /// Every client was notified.
+    Done,
+}
+
+/// Counters since the start.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub published: u64,
+    pub duplicates: u64,
+    pub refused: u64,
+    pub delivered: u64,
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+}

@@ -1,0 +1,194 @@
+//! The log as the parts of the broker see it, and how far it has come.
+//!
+//! Four positions follow each other. An *appended* record has its place in the log. A *persisted* record is on the disk. A *visible* record
+//! may be handed to consumers of the log: it is persisted. A *served* record has been handed to every consumer. A record is *safe*, and may
+//! be reported to its publisher, when it is persisted here and on the sync destinations that it goes to (`replicated.rs`).
+
+use std::time::Duration;
+
+use quire_journal::{
+    AllTopics, Appended, Bookmark, Journal, JournalError, NewRecord, Position, PublisherId, Reader, Timestamp,
+};
+
+use super::failure::Failure;
+use super::replicated::{Destinations, Replicated};
+use quire_types::time::{Instant, Now};
+
+/// The bytes that wait for the disk count as a single publish up to this size. More bytes come from publishers that do not wait for each
+/// message, and the subscribers that read after them must keep up.
+const LONE_SIZE_MAX: usize = 8 * 1024;
+
+/// The longest pause of a replay, and of a link. With full chunks a replay still reads 256 MB/s, which is more than single publishes can
+/// produce meanwhile.
+pub const YIELD_MAX: Duration = Duration::from_millis(1);
+
+/// Smaller steps of the clock are not reported. Time synchronization makes them.
+const SETBACK_MIN: Duration = Duration::from_secs(1);
+
+/// The shortest time between two reports.
+const SETBACK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// See the module's documentation.
+pub struct Log {
+    pub journal: Journal,
+    pub reader: Reader,
+    /// How far the destinations are.
+    pub replicated: Replicated,
+    /// Records may come from other instances, or go there.
+    pub has_links: bool,
+    pub failure: Option<Failure>,
+    /// Publishers were not notified of the failure yet.
+    pub is_failure_news: bool,
+    /// The last timestamp given to a record.
+    pub stamped: Timestamp,
+    /// It was reported that the clock shows an earlier time than `stamped`, and it still does.
+    is_clock_behind: bool,
+    /// No report before.
+    setback_due: Instant,
+    /// Every consumer was handed everything up to here.
+    pub served: Position,
+    /// Messages that expired, and whose record is a dead letter.
+    pub letters_due: u64,
+    /// The first of them have their dead letters in the log: this many.
+    pub letters_appended: u64,
+}
+
+/// A moment of the log: a time, and the message that has it when a message was named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    pub time: Timestamp,
+    pub position: Option<Position>,
+}
+
+/// The position and the time of the message that a bookmark names; `None` when the log does not have it. May read from the disk.
+pub fn find_moment(reader: &Reader, bookmark: Bookmark) -> Result<Option<Moment>, JournalError> {
+    let Some(position) = reader.find(bookmark)? else { return Ok(None) };
+    let mut cursor = reader.cursor(Position::new(position.get() - 1)).sparingly();
+    let Some(batch) = cursor.next(position, &AllTopics)? else { return Ok(None) };
+    let record = batch.records().find(|record| record.position == position);
+    Ok(record.map(|record| Moment { time: record.timestamp, position: Some(position) }))
+}
+
+impl Log {
+    pub fn new(journal: Journal) -> Self {
+        Log {
+            reader: journal.reader(),
+            served: journal.persisted(),
+            // The journal gives no record an earlier time. Subscribers and last-value topics have the same time as the log.
+            stamped: journal.last_timestamp(),
+            is_clock_behind: false,
+            setback_due: Instant::default(),
+            journal,
+            replicated: Replicated::default(),
+            has_links: false,
+            failure: None,
+            is_failure_news: false,
+            letters_due: 0,
+            letters_appended: 0,
+        }
+    }
+
+    /// The last position that was given to a record.
+    #[inline]
+    pub fn appended(&self) -> Position {
+        self.journal.appended()
+    }
+
+    /// Whether a record that was published here, and goes to these destinations, may be reported as safe to its publisher.
+    #[inline]
+    pub fn is_safe(&self, position: Position, destinations: Destinations) -> bool {
+        self.is_safe_after(position, 0, destinations)
+    }
+
+    /// As [`Log::is_safe`], for a record that has passed `hops` instances.
+    #[inline]
+    pub fn is_safe_after(&self, position: Position, hops: u8, destinations: Destinations) -> bool {
+        position <= self.journal.persisted() && self.replicated.has(position, hops, destinations)
+    }
+
+    /// The position up to which everything is persisted here and on the destinations that it goes to.
+    pub fn replicated(&self) -> Position {
+        self.replicated.everywhere(self.journal.persisted())
+    }
+
+    /// The position up to which consumers and readers get records.
+    #[inline]
+    pub fn visible(&self) -> Position {
+        self.journal.persisted()
+    }
+
+    /// The position up to which a replay gets records. A durable one waits for the sync destinations.
+    pub fn replay_end(&self, is_durable: bool) -> Position {
+        if is_durable { self.served.min(self.replicated()) } else { self.served }
+    }
+
+    /// Whether everything appended is persisted.
+    pub fn is_settled(&self) -> bool {
+        self.journal.persisted() == self.appended()
+    }
+
+    /// Bytes of records that were appended and are not persisted yet.
+    pub fn unpersisted_size(&self) -> usize {
+        self.journal.unpersisted_bytes()
+    }
+
+    /// Whether something waits for the disk.
+    pub fn has_publishes(&self) -> bool {
+        self.unpersisted_size() > 0 && self.failure.is_none()
+    }
+
+    /// Whether something small waits for the disk. Readers with a lag give way to it for [`YIELD_MAX`] at most.
+    pub fn has_lone_publish(&self) -> bool {
+        self.has_publishes() && self.unpersisted_size() <= LONE_SIZE_MAX
+    }
+
+    /// The highest sequence of a publisher that the log knows.
+    pub fn highest_sequence(&self, publisher: PublisherId) -> Option<u64> {
+        self.journal.highest_sequence(publisher)
+    }
+
+    /// The sequence that the next record gets when its publisher gives it none.
+    pub fn next_sequence(&self, publisher: PublisherId) -> u64 {
+        let highest = self.journal.highest_sequence(publisher).unwrap_or_default();
+        self.appended().next().get().max(highest.saturating_add(1))
+    }
+
+    /// The time for the next record: `now`, or that of the record before when the wall clock was set back. Lifetimes count from `now`
+    /// ([`NewAttributes::received`](quire_journal::NewAttributes::received)).
+    #[inline]
+    pub fn stamp(&mut self, now: Timestamp) -> Timestamp {
+        self.stamped = self.stamped.max(now);
+        self.stamped
+    }
+
+    /// Whether the next record gets a later time than that of the clock.
+    pub fn is_ahead_of(&self, now: Timestamp) -> bool {
+        self.stamped > now
+    }
+
+    /// The time from the clock to the later time of the last record, when that is to be reported: once each time that the clock was set back, and at most once
+    /// per [`SETBACK_INTERVAL`].
+    #[inline]
+    pub fn look_at_clock(&mut self, now: Now) -> Option<Duration> {
+        if now.wall >= self.stamped {
+            self.is_clock_behind = false;
+            return None;
+        }
+        let behind = Duration::from_nanos(self.stamped.as_ns() - now.wall.as_ns());
+        let is_news = behind >= SETBACK_MIN && !self.is_clock_behind && self.setback_due <= now.instant;
+        if !is_news {
+            return None;
+        }
+        self.is_clock_behind = true;
+        self.setback_due = now.instant + SETBACK_INTERVAL;
+        Some(behind)
+    }
+
+    /// Appends a record to the open batch.
+    ///
+    /// # Errors
+    /// The error of the journal. The caller reports it with [`Context::fail`](super::context::Context::fail).
+    pub fn append(&mut self, record: &NewRecord<'_>) -> Result<Appended, JournalError> {
+        self.journal.append(record)
+    }
+}

@@ -1,0 +1,193 @@
+//! How far the destinations of replication have got. Together with the persisted position it decides what is safe: `log.rs` asks here.
+//!
+//! A destination acknowledges records separately by their *hops*, the number of instances that they passed before this one. Its
+//! acknowledgement of a record waits for instances that have the record with more hops, and never for others. So instances that send to
+//! each other in a circle cannot wait for each other.
+
+use quire_journal::Position;
+
+/// Some of the destinations, and the records that they must have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Destinations {
+    /// One bit each.
+    bits: u64,
+    /// They must have everything up to a position, and not only records with the same hops.
+    of_all_hops: bool,
+}
+
+impl Destinations {
+    pub const NONE: Destinations = Destinations { bits: 0, of_all_hops: false };
+
+    pub fn insert(&mut self, number: usize) {
+        self.bits |= 1 << number;
+    }
+
+    pub fn contains(self, number: usize) -> bool {
+        self.bits & (1 << number) != 0
+    }
+
+    pub fn union(self, other: Destinations) -> Destinations {
+        Destinations { bits: self.bits | other.bits, of_all_hops: self.of_all_hops || other.of_all_hops }
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.bits == 0
+    }
+}
+
+/// The progress of a destination. Each position is one up to which it has everything that is routed to it, and that the name says.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// Records with any hops.
+    pub all: Position,
+    /// Records with as many hops as the place in the list.
+    pub by_hops: Vec<Position>,
+    /// Records with more hops than the list has places.
+    pub beyond: Position,
+}
+
+impl Progress {
+    fn of(&self, hops: u8) -> Position {
+        self.by_hops.get(usize::from(hops)).copied().unwrap_or(self.beyond)
+    }
+}
+
+/// The destinations of this instance.
+#[derive(Debug, Default)]
+pub struct Replicated {
+    destinations: Vec<Acknowledged>,
+    /// Of the sync destinations of a message, this many must have it; `None`: all.
+    required: Option<u32>,
+    /// Clients are not let in yet: the instance is being filled with what it lost.
+    pub holds_logons: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Acknowledged {
+    progress: Progress,
+    is_waited_for: bool,
+}
+
+impl Replicated {
+    pub fn new(waited_for: impl Iterator<Item = bool>, required: Option<u32>) -> Self {
+        let destinations = waited_for
+            .map(|is_waited_for| Acknowledged { progress: Progress::default(), is_waited_for })
+            .collect();
+        Replicated { destinations, required, holds_logons: false }
+    }
+
+    /// Whether there are destinations.
+    #[inline]
+    pub fn any(&self) -> bool {
+        !self.destinations.is_empty()
+    }
+
+    /// The progress of a destination.
+    pub fn set(&mut self, number: usize, progress: Progress) {
+        self.destinations[number].progress = progress;
+    }
+
+    /// Publishers wait for the destination from now on, or do not.
+    pub fn wait_for(&mut self, number: usize, is_waited_for: bool) {
+        self.destinations[number].is_waited_for = is_waited_for;
+    }
+
+    /// Whether publishers wait for the destination now.
+    pub fn is_waited_for(&self, number: usize) -> bool {
+        self.destinations[number].is_waited_for
+    }
+
+    /// Every destination, and everything that it gets: for messages of which it is not known where they go.
+    pub fn all(&self) -> Destinations {
+        let mut all = Destinations { bits: 0, of_all_hops: true };
+        (0..self.destinations.len()).for_each(|number| all.insert(number));
+        all
+    }
+
+    /// Whether enough of these destinations have the records with these hops up to `position`.
+    #[inline]
+    pub fn has(&self, position: Position, hops: u8, of: Destinations) -> bool {
+        of.is_empty() || self.is_enough(position, hops, of)
+    }
+
+    fn is_enough(&self, position: Position, hops: u8, of: Destinations) -> bool {
+        let waited_for = self.destinations.iter().enumerate();
+        let waited_for =
+            waited_for.filter(|(number, destination)| of.contains(*number) && destination.is_waited_for);
+        let (mut count, mut having) = (0, 0);
+        for (_, destination) in waited_for {
+            count += 1;
+            let progress = &destination.progress;
+            let reached = if of.of_all_hops { progress.all } else { progress.of(hops) };
+            having += u32::from(reached >= position);
+        }
+        having >= self.required.map_or(count, |required| required.min(count))
+    }
+
+    /// The position up to which enough of all destinations have everything that is routed to them.
+    pub fn everywhere(&self, persisted: Position) -> Position {
+        let waited_for = self.destinations.iter().filter(|destination| destination.is_waited_for);
+        let mut positions: Vec<_> = waited_for.map(|destination| destination.progress.all).collect();
+        positions.sort_unstable_by(|a, b| b.cmp(a));
+        let required =
+            self.required.map_or(positions.len(), |required| positions.len().min(required as usize));
+        required.checked_sub(1).map_or(persisted, |last| positions[last].min(persisted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn both() -> Destinations {
+        let mut both = Destinations::NONE;
+        both.insert(0);
+        both.insert(1);
+        both
+    }
+
+    fn at(position: u64) -> Progress {
+        let position = Position::new(position);
+        Progress { all: position, by_hops: Vec::new(), beyond: position }
+    }
+
+    #[test]
+    fn a_message_is_safe_when_every_sync_destination_that_it_is_routed_to_has_it() {
+        let mut replicated = Replicated::new([true, true].into_iter(), None);
+        let (five, mut first) = (Position::new(5), Destinations::NONE);
+        first.insert(0);
+        assert!(replicated.has(five, 0, Destinations::NONE));
+        assert!(!replicated.has(five, 0, first));
+        replicated.set(0, at(5));
+        assert!(replicated.has(five, 0, first));
+        assert!(!replicated.has(five, 0, both()));
+        assert_eq!(replicated.everywhere(five), Position::ZERO);
+        replicated.set(1, at(4));
+        assert_eq!(replicated.everywhere(five), Position::new(4));
+        replicated.wait_for(1, false);
+        assert!(replicated.has(five, 0, both()));
+        assert_eq!(replicated.everywhere(five), five);
+    }
+
+    #[test]
+    fn required_acks_counts_the_destinations_that_are_waited_for() {
+        let mut replicated = Replicated::new([true, true].into_iter(), Some(1));
+        let five = Position::new(5);
+        assert!(!replicated.has(five, 0, both()));
+        replicated.set(1, at(5));
+        assert!(replicated.has(five, 0, both()));
+        assert_eq!(replicated.everywhere(five), five);
+    }
+
+    #[test]
+    fn a_message_does_not_wait_for_messages_with_other_hops() {
+        let mut replicated = Replicated::new([true].into_iter(), None);
+        let (five, mut first) = (Position::new(5), Destinations::NONE);
+        first.insert(0);
+        let by_hops = vec![Position::new(2), five];
+        replicated.set(0, Progress { all: Position::new(2), by_hops, beyond: Position::new(7) });
+        let reached: Vec<_> = (0..3).map(|hops| replicated.has(five, hops, first)).collect();
+        assert_eq!(reached, [false, true, true]);
+        assert!(!replicated.has(five, 1, replicated.all()));
+    }
+}

@@ -1,0 +1,316 @@
+//! Output: frames for sessions, and the limits of the bytes that wait for connections.
+
+use std::sync::Arc;
+
+use super::context::Context;
+use super::io::Output;
+use super::slice::PENDING_INPUT_MAX;
+use crate::session::{Outbox, Phase, Session, SessionId, SharedData, Stall, Taken};
+use crate::subscription::{ServedBy, Source, SubscriptionId};
+use crate::topic::Stage;
+use quire_command::{Code, Message, Reply};
+use quire_expression::filter::MessageContext;
+
+/// The most bytes that a connection is sent in one turn, plus at most one chunk. The backlog of a connection that takes bytes again must
+/// not delay the others.
+const SEND_SIZE_MAX: usize = 1024 * 1024;
+
+/// Bytes of buffers kept for the next turn's output: enough for a fan-out to a thousand connections.
+const SPARES_SIZE_MAX: usize = 16 * 1024 * 1024;
+
+/// The same as a number: replies to commands are small and need no spare buffer, so every connection ever made would leave one.
+const SPARES_COUNT_MAX: usize = 1024;
+
+/// A spare buffer larger than this is given back to the allocator: one huge message must not stay in memory.
+const SPARE_SIZE_MAX: usize = 1024 * 1024;
+
+/// A spare buffer smaller than this is given back too: the head of a message whose data is shared has a buffer of a few dozen bytes.
+const SPARE_SIZE_MIN: usize = 128;
+
+/// Outboxes share data of at least this many bytes. Every separate part of the output costs the driver about the time of a copy of 2 KiB.
+const SHARED_SIZE_MIN: usize = 4 * 1024;
+
+/// Sharing saves copies of at least this many bytes. With 16 KiB for two connections it gains nothing.
+const SAVED_SIZE_MIN: usize = 32 * 1024;
+
+/// Used buffers for the next turn's output.
+#[derive(Default)]
+pub struct Buffers {
+    spares: Vec<Vec<u8>>,
+    /// Their capacity in bytes.
+    size: usize,
+}
+
+impl Buffers {
+    /// Keeps a buffer that is not needed any more, if there is room for it.
+    pub fn recycle(&mut self, mut buffer: Vec<u8>) {
+        let size = buffer.capacity();
+        if (SPARE_SIZE_MIN..=SPARE_SIZE_MAX).contains(&size)
+            && self.size + size <= SPARES_SIZE_MAX
+            && self.spares.len() < SPARES_COUNT_MAX
+        {
+            buffer.clear();
+            self.size += size;
+            self.spares.push(buffer);
+        }
+    }
+
+    /// Gives the outbox a used buffer, when it wants one and there is one.
+    #[inline]
+    pub fn give(&mut self, outbox: &mut Outbox) {
+        if outbox.wants_buffer()
+            && let Some(buffer) = self.take()
+        {
+            outbox.give_buffer(buffer);
+        }
+    }
+
+    fn take(&mut self) -> Option<Vec<u8>> {
+        let buffer = self.spares.pop()?;
+        self.size -= buffer.capacity();
+        Some(buffer)
+    }
+}
+
+/// The sessions that something was sent to.
+#[derive(Default)]
+pub struct Sent {
+    /// They have room for more.
+    pub to: Vec<SessionId>,
+    /// They were sent the last of it.
+    pub closed: Vec<SessionId>,
+}
+
+/// As [`Context::touch`], for a session that is borrowed.
+#[inline]
+pub fn mark_dirty(session: &mut Session, dirty: &mut Vec<SessionId>, id: SessionId) {
+    if !session.is_dirty {
+        session.is_dirty = true;
+        dirty.push(id);
+    }
+}
+
+impl Context {
+    /// Queues the pending output of every touched session, as far as its connection takes it.
+    pub fn send(&mut self) -> Sent {
+        let mut sent = Sent::default();
+        let mut unsent = Vec::new();
+        for id in std::mem::take(&mut self.sessions.dirty) {
+            let Some(session) = self.sessions.all.get_mut(id) else { continue };
+            if !session.is_dirty {
+                continue;
+            }
+            session.is_dirty = false;
+            let connection = session.connection;
+            let is_closed = session.phase == Phase::Closed;
+            if !session.outbox.is_empty() && (session.is_writable || is_closed) {
+                session.sent_at = self.now.instant;
+                let mut sent_size = 0;
+                while !session.outbox.is_empty()
+                    && (sent_size < SEND_SIZE_MAX || is_closed)
+                    && let Some(taken) = session.outbox.take()
+                {
+                    sent_size += taken.size();
+                    self.outputs.push_back(match taken {
+                        Taken::Own(bytes) => Output::Send { connection, bytes },
+                        Taken::Shared(bytes) => Output::SendShared { connection, bytes },
+                    });
+                }
+                self.counters.sent_bytes += sent_size as u64;
+                if !is_closed && !session.outbox.is_empty() {
+                    session.is_dirty = true;
+                    unsent.push(id);
+                }
+                sent.to.push(id);
+                if session.is_writable {
+                    let overdue = std::mem::take(&mut session.overdue);
+                    self.timers.recall(overdue, self.now.instant);
+                }
+            }
+            let waiting_size = session.outbox.own_backlog_size() + session.deferred_size;
+            self.sessions.waiting_size = self.sessions.waiting_size - session.waiting_size + waiting_size;
+            session.waiting_size = waiting_size;
+            if is_closed {
+                self.outputs.push_back(Output::Close { connection });
+                sent.closed.push(id);
+                continue;
+            }
+            let waits_briefly =
+                session.stall == Some(Stall::Waiting) && session.kept.size() < PENDING_INPUT_MAX;
+            let pause = (session.stall.is_some() && !waits_briefly)
+                || session.phase == Phase::Closing
+                || (self.sessions.is_pushing_back && session.has_published);
+            if pause != session.is_reading_paused {
+                session.is_reading_paused = pause;
+                session.received_at = self.now.instant;
+                self.outputs.push_back(if pause {
+                    Output::PauseReading { connection }
+                } else {
+                    Output::ResumeReading { connection }
+                });
+            }
+        }
+        // They have had enough of this turn.
+        self.wants_turn |= !unsent.is_empty();
+        self.sessions.dirty.extend(unsent);
+        sent
+    }
+
+    /// Whether a session that takes bytes has output.
+    pub fn has_output(&self) -> bool {
+        let mut sessions = self.sessions.dirty.iter().filter_map(|id| self.sessions.all.get(*id));
+        sessions.any(|session| session.is_writable && !session.outbox.is_empty())
+    }
+
+    /// Gives the session a used buffer for its output, when there is one.
+    pub fn give_buffer(&mut self, id: SessionId) {
+        self.buffers.give(&mut self.sessions.all[id].outbox);
+    }
+
+    /// The data of a message for the outboxes of its subscriptions to hold together; `None` when each gets a copy.
+    pub fn share(&self, data: &[u8], subscription_count: usize, stage: Stage) -> Option<Arc<SharedData>> {
+        let saved_size = data.len() * subscription_count.saturating_sub(1);
+        if data.len() < SHARED_SIZE_MIN || saved_size < SAVED_SIZE_MIN {
+            return None;
+        }
+        Some(match stage {
+            Stage::Published => SharedData::new(data, &self.sessions.shared_size),
+            // It does not count as backlog, so no sum counts it.
+            Stage::Persisted => SharedData::new(data, &Arc::default()),
+        })
+    }
+
+    /// Makes the end of the turn look at the session.
+    pub fn touch(&mut self, id: SessionId) {
+        mark_dirty(&mut self.sessions.all[id], &mut self.sessions.dirty, id);
+    }
+
+    /// Queues a frame for the session. Bytes that a connection does not take count as its backlog.
+    pub fn put(&mut self, id: SessionId, frame: &Reply<'_>) {
+        let session = self.session(id);
+        if session.phase == Phase::Closed {
+            return;
+        }
+        session.outbox.put(frame);
+        let size = session.outbox.backlog_size() as u64;
+        self.touch(id);
+        if size > self.transport_of(id).max_client_backlog {
+            self.end_slow(id);
+        }
+    }
+
+    /// Puts a message into the outbox of the connection of the subscription, or where the subscription holds it. `shared` has the same bytes
+    /// as the data of the message.
+    pub fn deliver_published(
+        &mut self,
+        id: SubscriptionId,
+        context: &MessageContext<'_>,
+        message: &Message<'_>,
+        is_queue: bool,
+        shared: Option<&Arc<SharedData>>,
+    ) {
+        // A connection that was ended while this message was served took its subscriptions along.
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
+        let session_id = subscription.session;
+        let message = Message { subscription: subscription.number, ..*message };
+        let conflation = subscription.conflation.as_ref().filter(|_| !is_queue);
+        if conflation.is_some_and(|conflation| conflation.key.applies_to(message.key)) {
+            if subscription.is_follower() && !message.key.is_empty() {
+                return;
+            }
+            if !subscription.wants_key(message.key) {
+                return;
+            }
+            self.conflate_message(id, context.topic, Some(context), &message);
+            return self.check_backlog(session_id);
+        }
+        let session = &mut self.sessions.all[session_id];
+        if shared.is_none() {
+            self.buffers.give(&mut session.outbox);
+        }
+        let size = match &mut subscription.served_by {
+            // The name belongs to a queue, which serves the subscriptions without a bookmark.
+            ServedBy::Ordinary | ServedBy::Queue if is_queue => return,
+            ServedBy::Ordinary | ServedBy::Queue => {
+                session.outbox.put_message(&message, shared);
+                session.outbox.backlog_size()
+            }
+            ServedBy::Sow(sow) if sow.leaves_out(message.key) => return,
+            ServedBy::Sow(sow) => match &mut sow.held {
+                Some(held) => {
+                    let size_before = held.len();
+                    session.outbox.encoder().put_message(&message, held);
+                    session.deferred_size += held.len() - size_before;
+                    session.deferred_size + session.outbox.backlog_size()
+                }
+                None => {
+                    session.outbox.put_message(&message, shared);
+                    session.outbox.backlog_size()
+                }
+            },
+            // A bookmark subscription gets what is recorded, and nothing else.
+            ServedBy::Bookmark(_) if message.bookmark.is_none() => return,
+            ServedBy::Bookmark(progress) => {
+                if progress.taken_after.is_some_and(|instant| message.timestamp_ns <= instant.as_ns()) {
+                    return;
+                }
+                match &mut progress.stage {
+                    Source::SwitchingToLive(switching) => {
+                        session.outbox.encoder().put_message(&message, &mut switching.buffered);
+                        switching.buffered.len() + session.outbox.backlog_size()
+                    }
+                    _ => {
+                        session.outbox.put_message(&message, shared);
+                        session.outbox.backlog_size()
+                    }
+                }
+            }
+        };
+        if shared.is_some() && session.is_writable {
+            self.slices.charge(message.data.len());
+        }
+        self.counters.delivered += 1;
+        let size_max = self.config.transports[session.transport.0 as usize].max_client_backlog;
+        mark_dirty(session, &mut self.sessions.dirty, session_id);
+        if size as u64 > size_max {
+            self.end_slow(session_id);
+        }
+    }
+
+    /// Conflated messages have one bound. Beyond it messages go to the backlog, which has another.
+    pub fn check_backlog(&mut self, id: SessionId) {
+        let session = self.session(id);
+        let size = session.outbox.backlog_size() + session.deferred_size;
+        if size as u64 > self.transport_of(id).max_client_backlog {
+            self.end_slow(id);
+        }
+    }
+
+    /// Ends a connection for which more waits than `max_client_backlog`.
+    pub fn end_slow(&mut self, id: SessionId) {
+        let limit = self.transport_of(id).max_client_backlog;
+        self.drop_slow(id, &format!("more than max_client_backlog, {limit} bytes, wait for it"));
+    }
+
+    /// Ends the connection for which most waits. There is one: only a sum above its limit leads here.
+    pub fn end_slowest(&mut self) {
+        let waiting_size = |session: &Session| session.outbox.backlog_size() + session.deferred_size;
+        let slowest = self.sessions.all.iter().max_by_key(|(_, session)| waiting_size(session));
+        let Some((id, _)) = slowest else { return };
+        let limit = self.config.limits.max_waiting;
+        let reason =
+            format!("more than max_waiting, {limit} bytes, wait for all connections, most of them for it");
+        self.drop_slow(id, &reason);
+    }
+
+    /// Ends a connection that does not take its messages. Its buffered output is dropped.
+    pub fn drop_slow(&mut self, id: SessionId, reason: &str) {
+        let session = self.session(id);
+        if session.phase == Phase::Closed {
+            // The messages of the same input follow the dropped ones. The client gets the reason, and none of them.
+            return session.outbox.drop_unsendable();
+        }
+        session.outbox.clear();
+        self.end(id, Code::SlowConsumer, reason);
+    }
+}

@@ -1,0 +1,228 @@
+//! One connection: its state, its partly received input, and its pending answers.
+
+mod batch;
+mod kept;
+mod outbox;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use crate::ids::SessionId;
+use quire_journal::Position;
+
+pub use crate::ids::PublisherKey;
+pub use batch::RestOfBatch;
+pub use kept::{KeptBuffers, KeptBytes};
+pub use outbox::{Outbox, SharedData, Taken};
+
+use crate::Access;
+use crate::codec::Codec;
+use crate::ids::{ConnectionId, TransportId};
+use crate::replay::ReplayId;
+use crate::subscription::SubscriptionId;
+use crate::topic::TopicId;
+use quire_expression::filter::ClientFacts;
+use quire_types::time::Instant;
+
+/// The life of a connection (protocol.md section 2).
+///
+/// ```text
+/// AwaitingLogon --logon--> LoggingOn --persisted--> Open --goodbye--> Closing --persisted--> Closed
+///    any of them --error--> Closed
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing but a logon is taken.
+    AwaitingLogon,
+    /// Logged on, not answered. The earlier publishes of this name must be persisted first, so that the last sequence in the answer is
+    /// true.
+    LoggingOn,
+    /// Commands are taken.
+    Open,
+    /// Said goodbye; acknowledgements are still owed.
+    Closing,
+    /// Nothing is taken any more; the rest is sent, then the connection is closed.
+    Closed,
+}
+
+/// Why no further command of a connection is taken for now. Bytes that arrive meanwhile are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stall {
+    /// Until the logon of the session is accepted.
+    LoggingOn,
+    /// Until the start of a subscription has been found.
+    Searching,
+    /// Until a settle has been carried out.
+    Settling,
+    /// Until the answer to a query has been sent.
+    Querying,
+    /// Until records of last-value topics have been deleted.
+    Deleting,
+    /// Until a queue has been created or dropped.
+    Defining,
+    /// Until it gets its next share of a turn.
+    Waiting,
+    /// Until refusals or flushes have been answered, of which there are [`ACK_BACKLOG_MAX`].
+    AckBacklog,
+}
+
+/// Refusals, and flushes, that wait for an earlier publish of the connection to be persisted: enough for every message of a large
+/// read to be refused, small enough to be kept for every connection. At the limit no further command is taken.
+pub const ACK_BACKLOG_MAX: usize = 16 * 1024;
+
+/// Bytes in an outbox above which replays, queues and last-value topics wait: enough for a connection to be busy until the next turn.
+const FEED_SIZE_MAX: usize = 512 * 1024;
+
+/// Everything about one connection.
+pub struct Session {
+    pub connection: ConnectionId,
+    pub peer: Box<str>,
+    pub transport: TransportId,
+    pub access: Access,
+    pub phase: Phase,
+    pub codec: Codec,
+    /// Why commands wait, and the bytes that hold them.
+    pub stall: Option<Stall>,
+    pub kept: KeptBytes,
+    /// The input before `kept`: the messages of a batch that a slice had no time for.
+    pub batch: Option<Box<RestOfBatch>>,
+    /// Bytes of unfinished frames and of `kept`, as the broker has counted them into its sum.
+    pub unfinished_size: usize,
+    /// The driver was asked to read no more.
+    pub is_reading_paused: bool,
+    pub outbox: Outbox,
+    /// Bytes of the backlog of `outbox` that only this session holds, and `deferred_size`, as the broker has counted them into its sum.
+    pub waiting_size: usize,
+    /// Bytes of messages that wait until filters of its subscriptions are evaluated.
+    pub deferred_size: usize,
+    pub is_writable: bool,
+    /// It is in the list of sessions that the end of the turn looks at.
+    pub is_dirty: bool,
+    /// Name, user, publisher; from the logon on.
+    pub identity: Option<Identity>,
+    pub heartbeat: Option<Duration>,
+    pub received_at: Instant,
+    pub sent_at: Instant,
+    /// By the client's numbers.
+    pub subscriptions: BTreeMap<u32, SubscriptionId>,
+    /// Patterns in their filters.
+    pub pattern_count: usize,
+    /// The replays among them.
+    pub replays: Vec<ReplayId>,
+    /// Those that hold messages whose interval is over and that the connection did not take.
+    pub overdue: Vec<SubscriptionId>,
+    pub flushes: VecDeque<Flush>,
+    /// The topic of the last publish: publishers seldom change it from one message to the next.
+    pub topic: Option<KnownTopic>,
+    /// Something was appended to the journal for it since it last was below the limit of unpersisted bytes.
+    pub has_published: bool,
+    /// It sent a verdict on messages of a queue.
+    pub has_settled: bool,
+    /// It was notified that the journal takes no more writes.
+    pub knows_of_failure: bool,
+}
+
+/// The sender of the commands of a connection.
+pub struct Principal {
+    pub client_name: Box<str>,
+    pub user: Option<Box<str>>,
+}
+
+/// The client of a connection, and its publisher.
+pub struct Identity {
+    pub principal: Principal,
+    pub publisher: PublisherKey,
+    /// Of the client, and the number of the connection among its connections; 0 = unknown.
+    pub incarnation: (u64, u32),
+}
+
+/// A flush that waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Flush {
+    pub command: u32,
+    /// The last appended position when it arrived.
+    pub position: Position,
+    /// It also waits for the first dead letters of the log, this many. The position is known once they are appended. 0: for none.
+    pub letters: u64,
+}
+
+/// A topic by name and number.
+pub struct KnownTopic {
+    pub name: Arc<str>,
+    pub id: TopicId,
+    /// The generation of the table that gave the number.
+    pub generation: u64,
+}
+
+impl Session {
+    pub fn new(
+        connection: ConnectionId,
+        peer: &str,
+        transport: TransportId,
+        access: Access,
+        now: Instant,
+    ) -> Self {
+        let codec = Codec::quire();
+        Session {
+            connection,
+            peer: peer.into(),
+            transport,
+            access,
+            phase: Phase::AwaitingLogon,
+            stall: None,
+            kept: KeptBytes::default(),
+            batch: None,
+            unfinished_size: 0,
+            is_reading_paused: false,
+            outbox: Outbox::new(codec.encoder()),
+            waiting_size: 0,
+            deferred_size: 0,
+            is_writable: true,
+            is_dirty: false,
+            codec,
+            identity: None,
+            heartbeat: None,
+            received_at: now,
+            sent_at: now,
+            subscriptions: BTreeMap::new(),
+            pattern_count: 0,
+            replays: Vec::new(),
+            overdue: Vec::new(),
+            flushes: VecDeque::new(),
+            topic: None,
+            has_published: false,
+            has_settled: false,
+            knows_of_failure: false,
+        }
+    }
+
+    /// Whether commands are taken at present.
+    pub fn takes_commands(&self) -> bool {
+        self.stall.is_none() && matches!(self.phase, Phase::AwaitingLogon | Phase::Open)
+    }
+
+    /// Whether the connection has room for more messages. Replays, queues and last-value topics wait until it has.
+    pub fn has_room(&self) -> bool {
+        self.is_writable && self.phase != Phase::Closed && self.outbox.size() < FEED_SIZE_MAX
+    }
+
+    /// The client's name, once known.
+    pub fn client_name(&self) -> Option<String> {
+        self.identity.as_ref().map(|identity| identity.principal.client_name.to_string())
+    }
+
+    /// The properties of the client that functions in its filters can return.
+    pub fn client_facts(&self) -> ClientFacts {
+        ClientFacts {
+            client_name: self.client_name(),
+            connection_name: Some(self.connection.0.to_string()),
+            user: self
+                .identity
+                .as_ref()
+                .and_then(|identity| identity.principal.user.as_deref())
+                .map(str::to_owned),
+            remote_address: Some(self.peer.to_string()),
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! The bytes that wait to be sent on one connection.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::codec::Encoder;
+use quire_command::{Message, Reply};
+
+/// Bytes of a chunk above which the next frame begins another chunk. So the backlog of a connection that takes no bytes grows without
+/// copies, and is freed in parts that the allocator keeps.
+const CHUNK_SIZE: usize = 256 * 1024;
+
+/// Bytes of frames, in order. Holds no memory while it is empty.
+#[derive(Debug)]
+pub struct Outbox {
+    encoder: Encoder,
+    full: VecDeque<Chunk>,
+    /// Where frames are appended.
+    last: Vec<u8>,
+    /// Of these, the bytes from replays, which follow the pace of the connection and so do not count as backlog.
+    last_replayed_size: usize,
+    /// Bytes of all full chunks, and of these those of replays.
+    full_size: usize,
+    full_replayed_size: usize,
+    /// Of the backlog, bytes that other outboxes hold as well.
+    shared_size: usize,
+    /// Once it was closed: bytes that are still sent. The outbox drops the bytes after them.
+    closed_size: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    bytes: Bytes,
+    replayed_size: usize,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    Own(Vec<u8>),
+    /// The data of one message, whose frame begins in the chunk before.
+    Shared(Arc<SharedData>),
+}
+
+impl Bytes {
+    fn size(&self) -> usize {
+        match self {
+            Bytes::Own(bytes) => bytes.len(),
+            Bytes::Shared(data) => data.bytes.len(),
+        }
+    }
+}
+
+/// The data of a message that several connections get. Their outboxes hold the same bytes.
+#[derive(Debug)]
+pub struct SharedData {
+    bytes: Arc<[u8]>,
+    /// The broker's sum of all shared data that waits in an outbox.
+    waiting_size: Arc<AtomicUsize>,
+}
+
+impl SharedData {
+    /// Copies the data, and counts it in `waiting_size` until no outbox holds it any more.
+    pub fn new(data: &[u8], waiting_size: &Arc<AtomicUsize>) -> Arc<Self> {
+        waiting_size.fetch_add(data.len(), Ordering::Relaxed);
+        Arc::new(SharedData { bytes: data.into(), waiting_size: waiting_size.clone() })
+    }
+}
+
+impl Drop for SharedData {
+    fn drop(&mut self) {
+        self.waiting_size.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+    }
+}
+
+/// Bytes that leave an outbox.
+#[derive(Debug)]
+pub enum Taken {
+    Own(Vec<u8>),
+    Shared(Arc<[u8]>),
+}
+
+impl Taken {
+    pub fn size(&self) -> usize {
+        match self {
+            Taken::Own(bytes) => bytes.len(),
+            Taken::Shared(bytes) => bytes.len(),
+        }
+    }
+}
+
+impl Outbox {
+    pub fn new(encoder: Encoder) -> Self {
+        Outbox {
+            encoder,
+            full: VecDeque::new(),
+            last: Vec::new(),
+            last_replayed_size: 0,
+            full_size: 0,
+            full_replayed_size: 0,
+            shared_size: 0,
+            closed_size: None,
+        }
+    }
+
+    /// The encoder of the frames of the connection.
+    pub fn encoder(&self) -> Encoder {
+        self.encoder
+    }
+
+    /// Appends a reply.
+    pub fn put(&mut self, reply: &Reply<'_>) {
+        self.encoder.put(reply, self.bytes_mut());
+    }
+
+    /// Appends frames that count as backlog.
+    pub fn put_frames(&mut self, frames: &[u8]) {
+        self.bytes_mut().extend_from_slice(frames);
+    }
+
+    /// Appends a message that counts as backlog. Holds `shared`, when there is one, instead of a copy of the message's data.
+    pub fn put_message(&mut self, message: &Message<'_>, shared: Option<&Arc<SharedData>>) {
+        match shared {
+            None => self.encoder.put_message(message, self.bytes_mut()),
+            Some(shared) => {
+                self.encoder.put_message_without_data(message, self.bytes_mut());
+                self.put_shared(shared, 0);
+                self.shared_size += shared.bytes.len();
+            }
+        }
+    }
+
+    /// As [`Outbox::put_message`] for a message that does not count as backlog.
+    pub fn put_replayed_message(&mut self, message: &Message<'_>, shared: Option<&Arc<SharedData>>) {
+        let size_before = self.size();
+        match shared {
+            None => self.encoder.put_message(message, self.bytes_mut()),
+            Some(_) => self.encoder.put_message_without_data(message, self.bytes_mut()),
+        }
+        self.count_as_replayed(self.size() - size_before);
+        if let Some(shared) = shared {
+            self.put_shared(shared, shared.bytes.len());
+        }
+    }
+
+    fn put_shared(&mut self, shared: &Arc<SharedData>, replayed_size: usize) {
+        self.begin_chunk(Vec::new());
+        self.push_full(Chunk { bytes: Bytes::Shared(shared.clone()), replayed_size });
+    }
+
+    /// Where encoders append a frame that counts as backlog. What is there already belongs to earlier frames.
+    fn bytes_mut(&mut self) -> &mut Vec<u8> {
+        if self.last.len() >= CHUNK_SIZE {
+            self.begin_chunk(Vec::new());
+        }
+        &mut self.last
+    }
+
+    /// Appends frames of a replay.
+    pub fn put_replayed(&mut self, frames: Vec<u8>) {
+        let size = frames.len();
+        if self.last.is_empty() {
+            self.last = frames;
+        } else if self.last.len() + size > CHUNK_SIZE {
+            self.begin_chunk(frames);
+        } else {
+            self.last.extend_from_slice(&frames);
+        }
+        self.last_replayed_size += size;
+    }
+
+    fn begin_chunk(&mut self, bytes: Vec<u8>) {
+        let full = Bytes::Own(std::mem::replace(&mut self.last, bytes));
+        let replayed_size = std::mem::take(&mut self.last_replayed_size);
+        self.push_full(Chunk { bytes: full, replayed_size });
+    }
+
+    fn push_full(&mut self, chunk: Chunk) {
+        self.full_size += chunk.bytes.size();
+        self.full_replayed_size += chunk.replayed_size;
+        self.full.push_back(chunk);
+    }
+
+    /// Marks the last `size` bytes, which are one frame, as a replay's.
+    fn count_as_replayed(&mut self, size: usize) {
+        self.last_replayed_size += size;
+    }
+
+    /// Bytes that wait.
+    pub fn size(&self) -> usize {
+        self.full_size + self.last.len()
+    }
+
+    /// Bytes that wait and count against the limit of the backlog.
+    pub fn backlog_size(&self) -> usize {
+        self.size() - self.full_replayed_size - self.last_replayed_size
+    }
+
+    /// The part of the backlog that only this outbox holds.
+    pub fn own_backlog_size(&self) -> usize {
+        self.backlog_size() - self.shared_size
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.size() == 0
+    }
+
+    /// The next bytes to be sent; `None` when there are none.
+    pub fn take(&mut self) -> Option<Taken> {
+        let chunk = match self.full.pop_front() {
+            Some(full) => {
+                self.full_size -= full.bytes.size();
+                self.full_replayed_size -= full.replayed_size;
+                full
+            }
+            None => {
+                let bytes = Bytes::Own(std::mem::take(&mut self.last));
+                Chunk { bytes, replayed_size: std::mem::take(&mut self.last_replayed_size) }
+            }
+        };
+        let mut left = self.closed_size.unwrap_or(usize::MAX);
+        let taken = match chunk.bytes {
+            Bytes::Own(mut bytes) => {
+                bytes.truncate(left);
+                Taken::Own(bytes)
+            }
+            Bytes::Shared(data) => {
+                if chunk.replayed_size == 0 {
+                    self.shared_size -= data.bytes.len();
+                }
+                // An outbox is closed between two frames, so all of the data is sent or none of it.
+                if left == 0 {
+                    return None;
+                }
+                Taken::Shared(data.bytes.clone())
+            }
+        };
+        left -= taken.size();
+        self.closed_size = self.closed_size.and(Some(left));
+        (taken.size() > 0).then_some(taken)
+    }
+
+    /// What is appended from now on is not sent.
+    pub fn close(&mut self) {
+        self.closed_size = Some(self.size());
+    }
+
+    /// Drops what was appended after the close.
+    pub fn drop_unsendable(&mut self) {
+        let Some(closed_size) = self.closed_size else { return };
+        let mut excess = self.size().saturating_sub(closed_size);
+        while excess > 0 {
+            if self.last.is_empty() {
+                let Some(Chunk { bytes, replayed_size }) = self.full.pop_back() else { return };
+                self.full_size -= bytes.size();
+                self.full_replayed_size -= replayed_size;
+                match bytes {
+                    Bytes::Own(bytes) => (self.last, self.last_replayed_size) = (bytes, replayed_size),
+                    // An outbox is closed between two frames, so the data does not belong to an earlier one.
+                    Bytes::Shared(data) => {
+                        self.shared_size -= if replayed_size == 0 { data.bytes.len() } else { 0 };
+                        excess = excess.saturating_sub(data.bytes.len());
+                        continue;
+                    }
+                }
+            }
+            let cut = excess.min(self.last.len());
+            self.last.truncate(self.last.len() - cut);
+            self.last_replayed_size = self.last_replayed_size.min(self.last.len());
+            excess -= cut;
+        }
+    }
+
+    /// Whether there is no buffer yet.
+    pub fn wants_buffer(&self) -> bool {
+        self.last.capacity() == 0
+    }
+
+    /// Continues with `buffer`, which is empty.
+    pub fn give_buffer(&mut self, buffer: Vec<u8>) {
+        debug_assert!(self.last.is_empty() && buffer.is_empty());
+        self.last = buffer;
+    }
+
+    /// Drops the buffered output. The connection will not get it.
+    pub fn clear(&mut self) {
+        *self = Outbox::new(self.encoder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(outbox: &mut Outbox, size: usize) {
+        outbox.bytes_mut().extend(std::iter::repeat_n(7, size));
+    }
+
+    fn take_size(outbox: &mut Outbox) -> Option<usize> {
+        outbox.take().map(|taken| taken.size())
+    }
+
+    #[test]
+    fn sizes_follow_what_is_put_and_taken_across_chunks() {
+        let mut outbox = Outbox::new(Encoder::Quire);
+        put(&mut outbox, CHUNK_SIZE - 1);
+        put(&mut outbox, 10);
+        put(&mut outbox, 20);
+        outbox.count_as_replayed(20);
+        outbox.put_replayed(vec![8; CHUNK_SIZE]);
+        assert_eq!((outbox.size(), outbox.backlog_size()), (2 * CHUNK_SIZE + 29, CHUNK_SIZE + 9));
+        assert_eq!(take_size(&mut outbox), Some(CHUNK_SIZE + 9));
+        assert_eq!((outbox.size(), outbox.backlog_size()), (CHUNK_SIZE + 20, 0));
+        assert_eq!(take_size(&mut outbox), Some(20));
+        assert_eq!(take_size(&mut outbox), Some(CHUNK_SIZE));
+        assert_eq!((take_size(&mut outbox), outbox.size(), outbox.backlog_size()), (None, 0, 0));
+    }
+
+    #[test]
+    fn what_is_put_behind_the_close_is_not_sent() {
+        let waiting_size = Arc::default();
+        let data = [3; 100];
+        let message = Message { data: &data, ..Message::default() };
+        let shared = SharedData::new(&data, &waiting_size);
+        let mut outbox = Outbox::new(Encoder::Quire);
+        put(&mut outbox, CHUNK_SIZE);
+        put(&mut outbox, 5);
+        outbox.put_message(&message, Some(&shared));
+        let head_size = outbox.size() - CHUNK_SIZE - 105;
+        outbox.close();
+        outbox.put_message(&message, Some(&shared));
+        put(&mut outbox, CHUNK_SIZE);
+        put(&mut outbox, 6);
+        assert_eq!(take_size(&mut outbox), Some(CHUNK_SIZE));
+        assert_eq!(take_size(&mut outbox), Some(5 + head_size));
+        assert_eq!(take_size(&mut outbox), Some(100));
+        assert_eq!(take_size(&mut outbox), None);
+    }
+
+    #[test]
+    fn what_is_put_behind_the_close_can_be_dropped() {
+        let data = [3; 100];
+        let message = Message { data: &data, ..Message::default() };
+        let shared = SharedData::new(&data, &Arc::default());
+        let mut outbox = Outbox::new(Encoder::Quire);
+        put(&mut outbox, CHUNK_SIZE);
+        put(&mut outbox, 5);
+        outbox.put_replayed(vec![8; 7]);
+        outbox.close();
+        for _ in 0..3 {
+            outbox.put_message(&message, Some(&shared));
+            put(&mut outbox, CHUNK_SIZE);
+            outbox.drop_unsendable();
+            assert_eq!((outbox.size(), outbox.backlog_size()), (CHUNK_SIZE + 12, CHUNK_SIZE + 5));
+            assert_eq!(outbox.own_backlog_size(), CHUNK_SIZE + 5);
+        }
+        assert_eq!(take_size(&mut outbox), Some(CHUNK_SIZE));
+        assert_eq!(take_size(&mut outbox), Some(12));
+        assert_eq!(take_size(&mut outbox), None);
+    }
+
+    #[test]
+    fn shared_data_leaves_in_its_place_and_counts_once_for_all_outboxes() {
+        let waiting_size = Arc::default();
+        let data = [3; 100];
+        let message = Message { subscription: 9, topic: b"t", data: &data, ..Message::default() };
+        let shared = SharedData::new(&data, &waiting_size);
+        let mut whole = Vec::new();
+        Encoder::Quire.put_message(&message, &mut whole);
+        whole.push(7);
+        let mut outboxes = [(); 3].map(|()| Outbox::new(Encoder::Quire));
+        let [first, second, replayed] = &mut outboxes;
+        for outbox in [&mut *first, second] {
+            outbox.put_message(&message, Some(&shared));
+            put(outbox, 1);
+            let sizes = (outbox.size(), outbox.backlog_size(), outbox.own_backlog_size());
+            assert_eq!(sizes, (whole.len(), whole.len(), whole.len() - 100));
+        }
+        replayed.put_replayed_message(&message, Some(&shared));
+        put(replayed, 1);
+        assert_eq!(
+            (replayed.size(), replayed.backlog_size(), replayed.own_backlog_size()),
+            (whole.len(), 1, 1)
+        );
+        drop(shared);
+        assert_eq!(waiting_size.load(Ordering::Relaxed), 100);
+        for outbox in [first, replayed] {
+            let mut sent = Vec::new();
+            while let Some(taken) = outbox.take() {
+                match taken {
+                    Taken::Own(bytes) => sent.extend(bytes),
+                    Taken::Shared(bytes) => sent.extend_from_slice(&bytes),
+                }
+            }
+            assert_eq!(sent, whole);
+            assert_eq!((outbox.size(), outbox.backlog_size(), outbox.own_backlog_size()), (0, 0, 0));
+        }
+        assert_eq!(waiting_size.load(Ordering::Relaxed), 100);
+        second.clear();
+        assert_eq!(waiting_size.load(Ordering::Relaxed), 0);
+    }
+}

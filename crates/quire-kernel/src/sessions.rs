@@ -1,0 +1,229 @@
+//! The connections, and the actions of each part on them: end one, make it wait, let it continue.
+
+use std::collections::BTreeSet;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use slotmap::SlotMap;
+
+use super::access::Access;
+use super::config::TransportConfig;
+use super::context::Context;
+use super::io::{ConnectionId, Event, TransportId};
+use super::timer::Timer;
+use crate::session::{ACK_BACKLOG_MAX, Flush, KeptBytes, Phase, Session, SessionId, Stall};
+use quire_command::{Code, Reply};
+
+/// The most connections of administrators. A few commands can run at a time when the transports are full, and the open files that the
+/// server keeps for itself suffice for them.
+pub const ADMINISTRATORS_MAX: usize = 5;
+
+/// The connections.
+#[derive(Default)]
+pub struct Sessions {
+    pub all: SlotMap<SessionId, Session>,
+    pub by_connection: HashMap<ConnectionId, SessionId, FxBuildHasher>,
+    /// How many there are of clients, for each transport.
+    counts: Vec<usize>,
+    /// How many there are of administrators. They are not among those of a transport.
+    pub administrator_count: usize,
+    /// Bytes of unfinished frames that all sessions keep.
+    pub unfinished_size: usize,
+    /// Bytes that wait for one connection each, replays apart.
+    pub waiting_size: usize,
+    /// Bytes of messages that wait for several connections, replays apart. Each message counts once.
+    pub shared_size: Arc<AtomicUsize>,
+    pub dirty: Vec<SessionId>,
+    /// Closed sessions that still have their subscriptions and their names.
+    pub closed: Vec<SessionId>,
+    /// Sessions that are owed acknowledgements of what is not persisted yet.
+    pub flushing: BTreeSet<SessionId>,
+    /// Sessions whose reason to wait may be gone, and that reason.
+    pub resumable: Vec<(SessionId, Stall)>,
+    /// Publishers are not read from until the journal has caught up.
+    pub is_pushing_back: bool,
+}
+
+impl Sessions {
+    /// Bytes that wait for connections, replays apart.
+    pub fn all_waiting_size(&self) -> usize {
+        self.waiting_size + self.shared_size.load(Ordering::Relaxed)
+    }
+
+    pub fn add(&mut self, session: Session) -> SessionId {
+        let connection = session.connection;
+        if let Some(count) = self.count_for(&session) {
+            *count += 1;
+        }
+        let id = self.all.insert(session);
+        self.by_connection.insert(connection, id);
+        id
+    }
+
+    pub fn remove(&mut self, id: SessionId) {
+        let Some(session) = self.all.remove(id) else { return };
+        if let Some(count) = self.count_for(&session) {
+            *count -= 1;
+        }
+        self.unfinished_size -= session.unfinished_size;
+        self.waiting_size -= session.waiting_size;
+        self.by_connection.remove(&session.connection);
+    }
+
+    /// The number of connections that the session counts in; `None`: it is closed at once.
+    fn count_for(&mut self, session: &Session) -> Option<&mut usize> {
+        match session.access {
+            Access::Administrator => Some(&mut self.administrator_count),
+            Access::Denied => None,
+            Access::Client => {
+                let transport = session.transport.0 as usize;
+                self.counts.resize(self.counts.len().max(transport + 1), 0);
+                self.counts.get_mut(transport)
+            }
+        }
+    }
+
+    /// Connections of clients of that transport.
+    pub fn count_of(&self, transport: TransportId) -> usize {
+        self.counts.get(transport.0 as usize).copied().unwrap_or_default()
+    }
+}
+
+impl Context {
+    /// The transport of the session, with its limits.
+    #[inline]
+    pub fn transport_of(&self, id: SessionId) -> &TransportConfig {
+        &self.config.transports[self.sessions.all[id].transport.0 as usize]
+    }
+
+    /// The session no longer waits for the reason `stall`. Its commands continue before the turn ends.
+    pub fn resume_commands(&mut self, id: SessionId, stall: Stall) {
+        if self.sessions.all.get(id).is_some_and(|session| session.stall == Some(stall)) {
+            self.sessions.resumable.push((id, stall));
+        }
+    }
+
+    /// The session gets the `persisted` acknowledgement of a command once all that was appended so far, and the dead letters of
+    /// all messages that have expired, are persisted.
+    pub fn owe_persisted(&mut self, id: SessionId, command: u32) {
+        let position = self.log.appended();
+        let waits = self.log.letters_appended < self.log.letters_due;
+        let letters = if waits { self.log.letters_due } else { 0 };
+        let session = self.session(id);
+        session.flushes.push_back(Flush { command, position, letters });
+        let count = session.flushes.len();
+        self.sessions.flushing.insert(id);
+        if count >= ACK_BACKLOG_MAX {
+            self.stall(id, Stall::AckBacklog);
+        }
+    }
+
+    #[inline]
+    pub fn session(&mut self, id: SessionId) -> &mut Session {
+        &mut self.sessions.all[id]
+    }
+
+    pub fn session_of(&self, connection: ConnectionId) -> Option<SessionId> {
+        self.sessions.by_connection.get(&connection).copied()
+    }
+
+    /// Keeps bytes whose commands wait.
+    pub fn keep(&mut self, id: SessionId, bytes: &[u8]) {
+        self.sessions.all[id].kept.push(bytes, &mut self.kept_buffers);
+    }
+
+    /// Counts what is kept of unfinished frames, and ends a session that lifts the sum of all above the limit.
+    pub fn count_unfinished(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.all.get_mut(id) else { return };
+        if session.phase == Phase::Closed {
+            return;
+        }
+        let batch_size = session.batch.as_ref().map_or(0, |batch| batch.size());
+        let size = session.codec.unfinished_size() + session.kept.size() + batch_size;
+        let grows = size > session.unfinished_size;
+        self.sessions.unfinished_size = self.sessions.unfinished_size - session.unfinished_size + size;
+        session.unfinished_size = size;
+        let limit = self.config.limits.max_unfinished;
+        if grows && self.sessions.unfinished_size as u64 > limit {
+            let reason = format!("max_unfinished: {limit} bytes of unfinished frames are kept already");
+            self.end(id, Code::LimitExceeded, &reason);
+        }
+    }
+
+    pub fn stall(&mut self, id: SessionId, stall: Stall) {
+        self.session(id).stall = Some(stall);
+        self.touch(id);
+    }
+
+    /// The most bytes of data that the session may send in a message now; `None` = nothing but a logon.
+    pub fn message_size_max(&self, id: SessionId) -> Option<usize> {
+        let size = self.transport_of(id).max_message_size as usize;
+        (self.sessions.all[id].phase != Phase::AwaitingLogon).then_some(size)
+    }
+
+    /// Ends a connection with an error.
+    pub fn end(&mut self, id: SessionId, code: Code, reason: &str) {
+        let session = self.session(id);
+        if session.phase == Phase::Closed {
+            return;
+        }
+        session.outbox.put(&Reply::Error { code, reason });
+        session.codec.take();
+        session.kept = KeptBytes::default();
+        session.batch = None;
+        let unfinished_size = mem::take(&mut session.unfinished_size);
+        let event = Event::Ended {
+            connection: session.connection,
+            client_name: session.client_name(),
+            code,
+            reason: reason.to_owned(),
+        };
+        self.sessions.unfinished_size -= unfinished_size;
+        self.note(event);
+        self.close_session(id);
+    }
+
+    /// Takes no more input from a session and adds nothing to its output. Its subscriptions and its name stay until
+    /// [`Broker::remove_ended`], because one frame too many closes a session in the middle of work on these.
+    pub fn close_session(&mut self, id: SessionId) {
+        let session = self.session(id);
+        session.phase = Phase::Closed;
+        session.outbox.close();
+        self.sessions.closed.push(id);
+        self.touch(id);
+    }
+
+    /// Sends a heartbeat unless something else was sent since the last one, or waits to be sent.
+    pub fn beat(&mut self, id: SessionId) {
+        let now = self.now.instant;
+        let session = self.session(id);
+        let Some(interval) = session.heartbeat else { return };
+        let due = session.sent_at + interval;
+        let next = if due > now { due } else { now + interval };
+        if due <= now && session.outbox.is_empty() {
+            self.put(id, &Reply::Heartbeat);
+        }
+        if self.session(id).phase != Phase::Closed {
+            self.timers.set(Timer::Heartbeat(id), next);
+        }
+    }
+
+    /// Ends a connection from which nothing came for two intervals. While it is not read from, nothing can come.
+    pub fn check_silence(&mut self, id: SessionId) {
+        let now = self.now.instant;
+        let session = self.session(id);
+        let Some(interval) = session.heartbeat else { return };
+        if session.is_reading_paused {
+            session.received_at = now;
+        }
+        let deadline = session.received_at + 2 * interval;
+        if deadline <= now {
+            self.end(id, Code::HeartbeatTimeout, "nothing was heard for two heartbeat intervals");
+        } else {
+            self.timers.set(Timer::Silence(id), deadline);
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! The figures of a broker, the same for clients, the process of the server and the command line.
+
+use std::collections::BTreeMap;
+
+use quire_types::Timestamp;
+use serde::{Serialize, Serializer};
+
+use super::ConnectionId;
+use crate::config::links::SyncType;
+
+/// Counters since the start, and the current numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Connections, those not yet logged on included.
+    #[serde(rename = "connections")]
+    pub connection_count: usize,
+    /// Client names that the broker keeps state of: connected ones, and those with messages that are not persisted or not answered.
+    #[serde(rename = "publishers")]
+    pub publisher_count: usize,
+    /// Subscriptions of all connections.
+    #[serde(rename = "subscriptions")]
+    pub subscription_count: usize,
+    /// Replays that have not caught up.
+    #[serde(rename = "replays")]
+    pub replay_count: usize,
+    /// The largest [`SubscriptionStats::lag`] of the replays that are not paused.
+    pub replay_lag: u64,
+    /// Messages published, refused ones and duplicates included.
+    #[serde(rename = "published")]
+    pub published_count: u64,
+    /// Of these, dropped as duplicates.
+    #[serde(rename = "duplicates")]
+    pub duplicate_count: u64,
+    /// Of these, refused.
+    #[serde(rename = "refused")]
+    pub refused_count: u64,
+    /// Messages sent to subscriptions.
+    #[serde(rename = "delivered")]
+    pub delivered_count: u64,
+    /// How often a message could not be read for a filter or an expression (docs/filters.md section 12).
+    #[serde(rename = "unreadable")]
+    pub unreadable_count: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Bytes handed to the driver.
+    pub sent_bytes: u64,
+    /// Bytes appended to the journal but not yet persisted.
+    pub unpersisted_bytes: usize,
+    /// Position of the last record appended.
+    pub appended: u64,
+    /// Position of the last record persisted.
+    pub persisted: u64,
+    /// Whether the journal still takes writes.
+    pub journal_failed: bool,
+    /// The figures of every queue by its name (docs/queues.md section 10).
+    pub queues: QueueFigures,
+    /// Every connection.
+    #[serde(rename = "clients")]
+    pub connections: Vec<ConnectionStats>,
+}
+
+/// One connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ConnectionStats {
+    /// Which.
+    #[serde(serialize_with = "number_of")]
+    pub connection: ConnectionId,
+    /// Where it comes from.
+    pub peer: String,
+    /// Its client name; empty before logon.
+    pub client_name: String,
+    /// The highest sequence of its client name; 0 before logon.
+    pub sequence: u64,
+    /// How often its sequence went up by more than [`super::Limits::sequence_jump_logged`] at once since it logged on.
+    #[serde(rename = "sequence_jumps")]
+    pub sequence_jump_count: u64,
+    /// Its subscriptions.
+    #[serde(rename = "subscriptions")]
+    pub subscription_count: usize,
+    /// Bytes that wait in the broker for it.
+    pub backlog_bytes: usize,
+    /// Whether its transport takes more.
+    pub writable: bool,
+}
+
+/// One subscription.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SubscriptionStats {
+    /// The connection that it is of.
+    #[serde(serialize_with = "number_of")]
+    pub connection: ConnectionId,
+    /// The client name of the connection.
+    pub client_name: String,
+    /// Its number on the connection.
+    pub subscription: u32,
+    /// Its topic, or its pattern.
+    pub topic: String,
+    /// Its content filter.
+    pub filter: Option<String>,
+    /// `live`: messages as they are published; `replay`: it has a bookmark, whether or not it has caught up; `queue`; `last_value`: the
+    /// records of last-value topics, and their changes.
+    pub kind: &'static str,
+    /// For a replay: the position of the log up to which its messages were handed to the connection.
+    pub position: Option<u64>,
+    /// For a replay: the records of the log after this position, whether or not they are of its topic.
+    pub lag: Option<u64>,
+    /// For a replay: the age of the first of these records at most, in seconds; 0 when there is none.
+    pub lag_s: Option<f64>,
+    /// For a queue subscription: its outstanding messages.
+    pub backlog: Option<u32>,
+    /// For a queue subscription: the most messages that it may have outstanding.
+    pub max_backlog: Option<u32>,
+    /// Whether the client has paused it.
+    #[serde(rename = "paused")]
+    pub is_paused: bool,
+}
+
+/// The server itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ServerStats {
+    /// The name of the instance.
+    pub name: String,
+    /// The version of quire.
+    pub version: &'static str,
+    /// Nanoseconds since 1970 UTC at its first turn.
+    #[serde(rename = "started_ns", serialize_with = "ns_of")]
+    pub started: Timestamp,
+    /// Nanoseconds since 1970 UTC now, by the same clock.
+    #[serde(rename = "now_ns", serialize_with = "ns_of")]
+    pub now: Timestamp,
+    /// Files of the journal, archived ones included.
+    #[serde(rename = "journal_files")]
+    pub journal_file_count: usize,
+    /// Bytes of these files.
+    pub journal_size: u64,
+    /// Topics of the log.
+    #[serde(rename = "topics")]
+    pub topic_count: usize,
+    /// Queues.
+    #[serde(rename = "queues")]
+    pub queue_count: usize,
+    /// Connections, those not yet logged on included.
+    #[serde(rename = "connections")]
+    pub connection_count: usize,
+    /// Subscriptions of all connections.
+    #[serde(rename = "subscriptions")]
+    pub subscription_count: usize,
+    /// As in [`Stats`].
+    pub replay_lag: u64,
+    /// As in [`Stats`].
+    #[serde(rename = "published")]
+    pub published_count: u64,
+    /// As in [`Stats`].
+    #[serde(rename = "delivered")]
+    pub delivered_count: u64,
+    /// As in [`Stats`].
+    #[serde(rename = "unreadable")]
+    pub unreadable_count: u64,
+    /// Position of the last record persisted.
+    pub persisted: u64,
+    /// Bytes appended to the journal but not yet persisted.
+    pub unpersisted_bytes: usize,
+    /// Whether the journal still takes writes.
+    pub journal_failed: bool,
+}
+
+/// The figures of queues by name.
+pub type QueueFigures = BTreeMap<String, QueueStats>;
+
+/// The figures of one queue: those of the engine, and further ones of the broker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct QueueStats {
+    /// The figures of the engine.
+    #[serde(flatten)]
+    pub engine: quire_queue::QueueStats,
+    /// Messages that were published as dead letters.
+    pub dead_letters: u64,
+    /// Its messages are dead letters of a queue: the `dead_letter_topic` of one is among its underlying topics.
+    pub takes_dead_letters: bool,
+    /// The position up to which the queue needs nothing of the log.
+    pub settled: u64,
+    /// Messages that are not acknowledged, and that do not fit the configuration any more.
+    pub left_out: u64,
+    /// Only the holder of a message can settle it.
+    pub strict: bool,
+    /// It was created at run time, not by the configuration.
+    pub created: bool,
+}
+
+/// One topic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TopicStats {
+    /// Its name.
+    pub topic: String,
+    /// The type of its messages.
+    pub message_type: &'static str,
+    /// Whether the log records its messages, or those that match a filter.
+    #[serde(rename = "recorded")]
+    pub is_recorded: bool,
+    /// The queues that take its messages.
+    pub queues: Vec<String>,
+    /// Subscriptions to the topic, those to patterns included. Subscriptions to queues do not count, apart from patterns.
+    #[serde(rename = "subscriptions")]
+    pub subscription_count: usize,
+    /// The records of a last-value topic; `None` for another topic.
+    pub last_values: Option<TableFigures>,
+}
+
+/// The records of a last-value topic, and how it is configured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TableFigures {
+    /// How many there are.
+    #[serde(rename = "records")]
+    pub record_count: u64,
+    /// Bytes of their messages.
+    #[serde(rename = "bytes")]
+    pub size: u64,
+    /// Bytes of memory that the topic uses.
+    #[serde(rename = "memory")]
+    pub memory_size: u64,
+    /// Indexes that queries made, and that they use.
+    #[serde(rename = "made_indexes")]
+    pub made_index_count: u64,
+    /// Indexes that queries need, and that are being built.
+    #[serde(rename = "building_indexes")]
+    pub building_index_count: u64,
+    /// The fields of the key; none when publishers supply the keys.
+    pub key: Vec<String>,
+    /// `persistent` or `transient`.
+    pub durability: &'static str,
+    /// The position of the log that the newest snapshot includes; 0: there is no snapshot.
+    pub snapshot_position: u64,
+    /// For a last-value topic that has a pattern: the pattern. Its figures are those of all its topics together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// For a last-value topic that has a pattern: how many topics have records.
+    #[serde(rename = "topics", skip_serializing_if = "Option::is_none")]
+    pub topic_count: Option<u64>,
+}
+
+/// The links of an instance to others.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ReplicationStats {
+    /// The name of the instance.
+    pub name: String,
+    /// The group that it is in.
+    pub group: String,
+    /// Clients wait to be let in until the instance has back what it lost.
+    pub holds_logons: bool,
+    /// The instances that it sends to.
+    pub destinations: Vec<DestinationStats>,
+    /// The connections of instances that send to it.
+    pub sources: Vec<SourceStats>,
+}
+
+/// The link to a destination.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DestinationStats {
+    /// The name in the configuration.
+    pub name: String,
+    /// The name of the instance that is connected; `None` without a connection.
+    pub instance: Option<String>,
+    /// The address that is connected, or tried next. Empty: the destination is to connect.
+    pub address: String,
+    /// `waiting`, `connecting`, `catching_up`, `live`, `paused` or `gap`.
+    pub state: &'static str,
+    /// As configured.
+    pub configured_sync_type: SyncType,
+    /// As it is now: `async` after a downgrade.
+    pub sync_type: SyncType,
+    /// The position of the log here up to which it has everything.
+    pub acknowledged: u64,
+    /// The position of the log here that was looked at for it.
+    pub scanned: u64,
+    /// Bytes of records that are sent and not acknowledged.
+    pub unacknowledged_bytes: u64,
+    /// The age of the oldest message that it has not acknowledged; 0 when there is none.
+    pub seconds_behind: f64,
+    /// Records sent since the start.
+    #[serde(rename = "sent")]
+    pub sent_count: u64,
+    /// Bytes of frames of records since the start.
+    pub sent_bytes: u64,
+    /// Connections since the start.
+    #[serde(rename = "connects")]
+    pub connect_count: u64,
+    /// Why the last connection or attempt ended; `None` while it is connected.
+    pub last_error: Option<String>,
+}
+
+/// A connection of an instance that sends to this one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SourceStats {
+    /// The name of the instance, or its address before it has said its name.
+    pub name: String,
+    /// Its address.
+    pub peer: String,
+    /// `connecting` or `live`.
+    pub state: &'static str,
+    /// The position of its log up to which its records came.
+    pub received: u64,
+    /// The position of its log up to which it got acknowledgements.
+    pub acknowledged: u64,
+    /// Records that this connection received.
+    #[serde(rename = "records")]
+    pub received_count: u64,
+    /// Of these, dropped as duplicates.
+    #[serde(rename = "duplicates")]
+    pub duplicate_count: u64,
+    /// Of the duplicates that were compared with the log here, those that it does not have: another message has their bookmark, or none.
+    #[serde(rename = "conflicts")]
+    pub conflict_count: u64,
+}
+
+/// A part of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<T> {
+    /// The entries, in order.
+    pub items: Vec<T>,
+    /// More come after the last one.
+    pub has_more: bool,
+}
+
+/// Entries of a page.
+pub const PAGE_COUNT_MAX: usize = 1000;
+
+/// Bytes of a page as JSON. A client always takes frames of 128 KiB, for any limit on its messages.
+const PAGE_SIZE_MAX: usize = 96 * 1024;
+
+impl<T: Serialize> Page<T> {
+    /// As many of the items as one reply may have.
+    pub fn of(items: impl IntoIterator<Item = T>) -> Self {
+        let mut page = Page { items: Vec::new(), has_more: false };
+        let mut size = 0;
+        for item in items {
+            size += serde_json::to_string(&item).map_or(0, |json| json.len() + 1);
+            if !page.items.is_empty() && (size > PAGE_SIZE_MAX || page.items.len() == PAGE_COUNT_MAX) {
+                page.has_more = true;
+                break;
+            }
+            page.items.push(item);
+        }
+        page
+    }
+}
+
+impl Stats {
+    /// The figures as a JSON object. The names of its fields are stable.
+    pub fn to_json(&self) -> String {
+        // Fails only for maps whose keys are not text.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl ReplicationStats {
+    /// The figures as a JSON object. The names of its fields are stable.
+    pub fn to_json(&self) -> String {
+        // Fails only for maps whose keys are not text.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+fn ns_of<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(time.as_ns())
+}
+
+fn number_of<S: Serializer>(connection: &ConnectionId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(connection.0)
+}

@@ -1,0 +1,341 @@
+//! Conflation: of the messages that agree in a key, at most one per interval is delivered, the newest (docs/replay.md).
+//!
+//! All intervals of a subscription are equally long. So the intervals of the held messages end in the order in which they began: a queue of
+//! the messages is sufficient, and the place of each key in it. That is also the order of the first messages of the intervals in the log,
+//! whose bookmarks the delivered ones have. So a client that resumes after the last bookmark that it got misses no message.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::codec::Encoder;
+use quire_expression::filter::{Expression, FilterOptions, MessageContext};
+use quire_expression::message_type::{Arena, FieldId, FieldPlan, Value};
+use quire_types::time::Instant;
+
+/// Fields of a key: far more than an application needs to identify a thing.
+pub const KEY_FIELDS_MAX: usize = 16;
+
+/// The shortest interval: below it a message would cost a timer each.
+pub const INTERVAL_MIN: Duration = Duration::from_millis(1);
+
+/// Bytes of frames and keys that one subscription holds: some hundred thousand keys of small messages.
+const HELD_SIZE_MAX: usize = 16 * 1024 * 1024;
+
+/// The cost of a held message in addition to its frame and its key, in bytes.
+const HELD_OVERHEAD_SIZE: usize = 128;
+
+/// The values in which messages must agree to be conflated. Cloning shares it.
+#[derive(Clone, Debug)]
+pub enum ConflationKey {
+    /// The key in the last-value topic.
+    OfRecord,
+    /// Values of fields.
+    OfFields(Arc<KeyPlan>),
+}
+
+/// The fields of a key.
+#[derive(Debug)]
+pub struct KeyPlan {
+    plan: FieldPlan,
+    fields: Vec<FieldId>,
+}
+
+/// Why a subscription cannot be conflated so. The fault of the caller.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConflationError {
+    /// A part of the key is not the name of a field.
+    #[error("conflation_key: {text:?} is not a field like `/symbol`")]
+    NotAField {
+        /// The text as given.
+        text: String,
+    },
+    /// More than [`KEY_FIELDS_MAX`].
+    #[error("conflation_key: {count} fields, the limit is {KEY_FIELDS_MAX}")]
+    TooManyFields {
+        /// How many there are.
+        count: usize,
+    },
+    /// Below [`INTERVAL_MIN`].
+    #[error("conflation: the interval is below {INTERVAL_MIN:?}")]
+    TooShort,
+    /// There is a key without an interval.
+    #[error("conflation_key requires conflation")]
+    NoInterval,
+    /// There is an interval without a key, and the messages have no keys.
+    #[error("conflation requires conflation_key on a topic that keeps no last values")]
+    NoKey,
+}
+
+impl ConflationKey {
+    /// Reads `/symbol`, or several separated by commas.
+    ///
+    /// # Errors
+    /// [`ConflationError`] for anything else.
+    pub fn parse(text: &str) -> Result<Self, ConflationError> {
+        let count = text.split(',').count();
+        if count > KEY_FIELDS_MAX {
+            return Err(ConflationError::TooManyFields { count });
+        }
+        let mut plan = FieldPlan::default();
+        let field = |part: &str| {
+            let expression = Expression::parse(part, &FilterOptions::default()).ok();
+            let path = expression.and_then(|expression| expression.path());
+            // The text comes from a peer and goes into a reason. A prefix of it is enough.
+            let not = || ConflationError::NotAField { text: part.chars().take(64).collect() };
+            Ok(plan.add(&path.ok_or_else(not)?))
+        };
+        let fields = text.split(',').map(str::trim).map(field).collect::<Result<_, _>>()?;
+        Ok(ConflationKey::OfFields(Arc::new(KeyPlan { plan, fields })))
+    }
+
+    /// Whether a message can be conflated. A message of another topic has no key of a record.
+    pub fn applies_to(&self, record_key: &[u8]) -> bool {
+        matches!(self, ConflationKey::OfFields(_)) || !record_key.is_empty()
+    }
+
+    /// Appends the key of a message on `topic` to `out`. Messages that cannot be read, or have no known type, share one key. A recorded message
+    /// that has no key of a record gets its bookmark as the key: it is held, and never replaced.
+    pub fn write(
+        &self,
+        topic: &str,
+        message: Option<&MessageContext<'_>>,
+        arena: &mut Arena,
+        out: &mut Vec<u8>,
+    ) {
+        arena.reset();
+        put_bytes(out, topic.as_bytes());
+        let ConflationKey::OfFields(plan) = self else {
+            match message.map(|message| (message.key, message.bookmark)) {
+                Some((Some(key), _)) => out.extend_from_slice(key),
+                Some((None, Some(bookmark))) => {
+                    out.push(0);
+                    out.extend_from_slice(&bookmark.publisher.get().to_le_bytes());
+                    out.extend_from_slice(&bookmark.sequence.to_le_bytes());
+                }
+                _ => out.push(UNREADABLE),
+            }
+            return;
+        };
+        let KeyPlan { plan, fields } = &**plan;
+        match message.and_then(|message| message.read(plan, arena)) {
+            Some(values) => fields.iter().for_each(|field| put_value(out, &values[field.index()])),
+            None => out.push(UNREADABLE),
+        }
+    }
+}
+
+const UNREADABLE: u8 = 255;
+
+/// Values that are equal give equal bytes, others do not. Nested no deeper than a message may be.
+fn put_value(out: &mut Vec<u8>, value: &Value<'_>) {
+    match *value {
+        Value::Null => out.push(0),
+        Value::Boolean(value) => out.extend_from_slice(&[1, value.into()]),
+        Value::Number(number, _) => {
+            let float = number.as_f64();
+            // 1.0 is 1. Above this limit a float no longer distinguishes whole numbers.
+            let whole = (float.fract() == 0.0 && float.abs() < 1e15).then_some(float as i128);
+            match number.as_i128().or(whole) {
+                Some(exact) => {
+                    out.push(2);
+                    out.extend_from_slice(&exact.to_le_bytes());
+                }
+                None => {
+                    out.push(3);
+                    out.extend_from_slice(&float.to_bits().to_le_bytes());
+                }
+            }
+        }
+        Value::Text(text) => {
+            out.push(4);
+            put_bytes(out, text);
+        }
+        Value::Array(values) => {
+            out.push(5);
+            out.extend_from_slice(&(values.len() as u64).to_le_bytes());
+            values.iter().for_each(|value| put_value(out, value));
+        }
+        Value::Compound(bytes) => {
+            out.push(6);
+            put_bytes(out, bytes);
+        }
+    }
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+/// The held messages of one subscription.
+#[derive(Debug)]
+pub struct Conflation {
+    pub key: ConflationKey,
+    /// Encodes the messages that are held.
+    pub encoder: Encoder,
+    interval: Duration,
+    held: VecDeque<HeldMessage>,
+    /// Of all that were ever held, the number of the first that still is.
+    first: u64,
+    by_key: HashMap<Arc<[u8]>, u64, FxBuildHasher>,
+    size: usize,
+}
+
+#[derive(Debug)]
+struct HeldMessage {
+    key: Arc<[u8]>,
+    /// When its interval ends.
+    ends_at: Instant,
+    /// Empty: nothing is left to deliver.
+    frame: Vec<u8>,
+    /// The subscription did not have the record when the interval began.
+    is_new: bool,
+}
+
+/// The change of a record in the view of a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ViewChange {
+    /// It came into view.
+    Entered,
+    /// It was in view, and still is.
+    Replaced,
+    /// It is not in view any more.
+    Left,
+}
+
+impl Conflation {
+    /// # Errors
+    /// [`ConflationError`] when the two do not make a conflation.
+    pub fn parse(
+        interval: Option<Duration>,
+        key: Option<&str>,
+        has_default: bool,
+        encoder: Encoder,
+    ) -> Result<Option<Conflation>, ConflationError> {
+        let (interval, key) = match (interval, key) {
+            (None, None) => return Ok(None),
+            (Some(interval), Some(key)) => (interval, ConflationKey::parse(key)?),
+            (Some(interval), None) if has_default => (interval, ConflationKey::OfRecord),
+            (Some(_), None) => return Err(ConflationError::NoKey),
+            (None, Some(_)) => return Err(ConflationError::NoInterval),
+        };
+        if interval < INTERVAL_MIN {
+            return Err(ConflationError::TooShort);
+        }
+        Ok(Some(Conflation {
+            key,
+            encoder,
+            interval,
+            held: VecDeque::new(),
+            first: 0,
+            by_key: HashMap::default(),
+            size: 0,
+        }))
+    }
+
+    /// Takes a message: it is held, in place of the one of its key that is.
+    pub fn hold(&mut self, now: Instant, key: &[u8], frame: &[u8]) {
+        if let Some(number) = self.by_key.get(key) {
+            let held = &mut self.held[(number - self.first) as usize];
+            let before = std::mem::replace(&mut held.frame, frame.to_vec());
+            self.encoder.copy_bookmark(&before, &mut held.frame);
+            self.size = self.size + held.frame.len() - before.len();
+            return;
+        }
+        self.begin(now, key, frame.to_vec(), false);
+    }
+
+    /// Takes the change of a record. `frame` is the message about it; empty = none. A record that came and left within one interval gives no
+    /// message.
+    pub fn hold_change(&mut self, now: Instant, key: &[u8], change: ViewChange, frame: Vec<u8>) {
+        let Some(number) = self.by_key.get(key) else {
+            if !frame.is_empty() {
+                self.begin(now, key, frame, change == ViewChange::Entered);
+            }
+            return;
+        };
+        let held = &mut self.held[(number - self.first) as usize];
+        self.size -= held.frame.len();
+        held.frame = if held.is_new && change == ViewChange::Left { Vec::new() } else { frame };
+        self.size += held.frame.len();
+    }
+
+    fn begin(&mut self, now: Instant, key: &[u8], frame: Vec<u8>, is_new: bool) {
+        let key: Arc<[u8]> = key.into();
+        let held = HeldMessage { key: key.clone(), ends_at: now + self.interval, frame, is_new };
+        self.size += held.size();
+        self.by_key.insert(key, self.first + self.held.len() as u64);
+        self.held.push_back(held);
+    }
+
+    /// When the next interval ends.
+    pub fn next_end(&self) -> Option<Instant> {
+        self.held.front().map(|held| held.ends_at)
+    }
+
+    /// Whether there is room for another message.
+    pub fn has_room(&self) -> bool {
+        self.size <= HELD_SIZE_MAX
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// The message held longest; empty when nothing is left of it.
+    pub fn take(&mut self) -> Option<Vec<u8>> {
+        let held = self.held.pop_front()?;
+        self.first += 1;
+        self.by_key.remove(&held.key);
+        self.size -= held.size();
+        Some(held.frame)
+    }
+}
+
+impl HeldMessage {
+    fn size(&self) -> usize {
+        HELD_OVERHEAD_SIZE + self.key.len() + self.frame.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_one_field_or_a_few() {
+        for text in ["/symbol", "/a,/b/c", " /a , /b "] {
+            assert!(ConflationKey::parse(text).is_ok(), "{text:?}");
+        }
+        for text in ["", "symbol", "/a,,/b", "/a + 1", "'x'", "/a = 1", "1"] {
+            assert!(matches!(ConflationKey::parse(text), Err(ConflationError::NotAField { .. })), "{text:?}");
+        }
+        let many = vec!["/a"; KEY_FIELDS_MAX + 1].join(",");
+        assert!(matches!(ConflationKey::parse(&many), Err(ConflationError::TooManyFields { count: 17 })));
+    }
+
+    #[test]
+    fn what_is_held_never_grows_by_being_replaced() {
+        let mut conflation =
+            Conflation::parse(Some(INTERVAL_MIN), Some("/a"), false, Encoder::Quire).unwrap().unwrap();
+        let frame = |size: usize| {
+            let mut frame = Vec::new();
+            let data = vec![b'x'; size];
+            let message = quire_command::Message { data: &data, ..Default::default() };
+            Encoder::Quire.put_message(&message, &mut frame);
+            frame
+        };
+        for size in [10, 1000, 0, 100] {
+            conflation.hold(Instant(0), b"key", &frame(size));
+        }
+        let one = HELD_OVERHEAD_SIZE + 3 + frame(100).len();
+        assert_eq!((conflation.size, conflation.held.len()), (one, 1));
+        assert!(conflation.take().is_some() && conflation.take().is_none());
+        assert_eq!((conflation.size, conflation.by_key.len()), (0, 0));
+    }
+}

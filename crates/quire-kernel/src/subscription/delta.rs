@@ -1,0 +1,54 @@
+//! Delta subscriptions: of each change of a record only the fields that differ (docs/last-values.md, delta subscriptions).
+
+use std::sync::Arc;
+
+use quire_expression::filter::MessageContext;
+use quire_expression::message_type::Step;
+use quire_expression::select::Select;
+use quire_journal::{Position, Timestamp};
+
+use crate::replay::OwnedMessage;
+use crate::topic::TableId;
+
+/// The options of a delta subscription.
+#[derive(Debug)]
+pub struct Delta {
+    /// It gets no message for a change in which no field differs.
+    pub no_empties: bool,
+    /// With a select list: for each of its tables the list with the key fields.
+    selects: Vec<(TableId, Select)>,
+}
+
+impl Delta {
+    pub fn new(no_empties: bool, selects: Vec<(TableId, Select)>) -> Self {
+        Delta { no_empties, selects }
+    }
+
+    /// The select list with the key fields of one of its tables.
+    pub fn set_select(&mut self, table: TableId, select: Select) {
+        self.selects.retain(|(id, _)| *id != table);
+        self.selects.push((table, select));
+    }
+
+    /// The part of a difference that is delivered; `None` = all of it.
+    pub fn select(&self, table: TableId) -> Option<&Select> {
+        self.selects.iter().find(|(id, _)| *id == table).map(|(_, select)| select)
+    }
+}
+
+/// The record that the message on its way to the subscriptions replaces.
+pub struct Replaced {
+    pub table: TableId,
+    /// The fields of the key, which every difference has.
+    pub key_fields: Arc<[Vec<Step>]>,
+    pub position: Position,
+    pub expires: Option<Timestamp>,
+    pub message: OwnedMessage,
+}
+
+impl Replaced {
+    /// The input of filters from the record.
+    pub fn context(&self, now: Timestamp) -> MessageContext<'_> {
+        MessageContext { now, ..self.message.context() }
+    }
+}

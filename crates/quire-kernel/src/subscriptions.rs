@@ -1,0 +1,233 @@
+//! The subscriptions of all connections, and the actions of each part on them.
+
+use slotmap::SlotMap;
+
+use crate::context::Context;
+use crate::io::Event;
+use crate::reply::Refused;
+use crate::session::SessionId;
+use crate::stats::{PAGE_COUNT_MAX, SubscriptionStats};
+use crate::subscription::{ServedBy, Subscription, SubscriptionId};
+use crate::topic::Stage;
+use quire_command::{Code, Reply};
+use quire_expression::filter::{Filter, FilterOptions};
+use quire_expression::topic::TopicSelector;
+
+/// The subscriptions of all connections.
+#[derive(Default)]
+pub struct Subscriptions {
+    pub all: SlotMap<SubscriptionId, Subscription>,
+    /// Patterns in the filters of all subscriptions.
+    pub pattern_count: usize,
+    /// Those that the server has ended and that are still to be removed.
+    ended: Vec<SubscriptionId>,
+    /// Those that have got the state at their bookmark, and follow the log from there.
+    following: Vec<SubscriptionId>,
+}
+
+impl Subscriptions {
+    /// The subscription with this key; `None` once it was removed or ended.
+    #[inline]
+    pub fn get(&self, id: SubscriptionId) -> Option<&Subscription> {
+        self.all.get(id).filter(|subscription| !subscription.has_ended)
+    }
+
+    /// As [`Subscriptions::get`].
+    #[inline]
+    pub fn get_mut(&mut self, id: SubscriptionId) -> Option<&mut Subscription> {
+        self.all.get_mut(id).filter(|subscription| !subscription.has_ended)
+    }
+
+    /// The subscription has its records. When it has a bookmark, the messages after the bookmark follow.
+    pub fn follow_log(&mut self, id: SubscriptionId) {
+        let progress = self.get_mut(id).and_then(|subscription| subscription.progress_mut());
+        if let Some(progress) = progress.filter(|progress| progress.awaits_records) {
+            progress.awaits_records = false;
+            self.following.push(id);
+        }
+    }
+
+    /// One that follows the log from now on.
+    pub fn next_following(&mut self) -> Option<SubscriptionId> {
+        while let Some(id) = self.following.pop() {
+            if self.get(id).is_some() {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Whether one was ended and is to be removed.
+    #[inline]
+    pub fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// One that was ended and is to be removed.
+    pub fn next_ended(&mut self) -> Option<SubscriptionId> {
+        std::iter::from_fn(|| self.ended.pop()).find(|id| self.all.contains_key(*id))
+    }
+}
+
+impl Context {
+    pub fn subscription(&mut self, id: SubscriptionId) -> &mut Subscription {
+        &mut self.subscriptions.all[id]
+    }
+
+    /// Ends one subscription for a reason of the server. The connection continues. The client is notified at once and gets no further
+    /// message. The run loop removes the subscription after the phase. Code that works on the subscription keeps a valid key until then.
+    pub fn end_subscription(&mut self, id: SubscriptionId, code: Code, reason: &str) {
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
+        let (session, number) = (subscription.session, subscription.number);
+        self.remove_subscription_later(id);
+        let connection = self.session(session).connection;
+        let event =
+            Event::SubscriptionEnded { connection, subscription: number, code, reason: reason.to_owned() };
+        self.note(event);
+        self.put(session, &Reply::SubscriptionEnded { subscription: number, code, reason });
+    }
+
+    /// The subscription gets nothing more from now on; the run loop removes it between two pieces of work.
+    pub fn remove_subscription_later(&mut self, id: SubscriptionId) {
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
+        subscription.has_ended = true;
+        self.subscriptions.ended.push(id);
+        self.wants_turn = true;
+    }
+
+    /// A filter takes so much effort that its subscription is ended.
+    pub fn end_costly(&mut self, id: SubscriptionId, size: usize) {
+        let reason = format!(
+            "the filter takes more than the limit of effort for one message, of {size} bytes; use fewer patterns, or smaller messages"
+        );
+        self.end_subscription(id, Code::LimitExceeded, &reason);
+    }
+
+    /// The subscriptions after the one with this number on this connection, in the order of both: one more than a page takes.
+    pub fn subscriptions_after(&self, connection: u64, number: u32) -> Vec<SubscriptionId> {
+        let key = |subscription: &Subscription| {
+            (self.sessions.all[subscription.session].connection.0, subscription.number)
+        };
+        let all = self.subscriptions.all.iter().map(|(id, subscription)| (key(subscription), id));
+        let mut found: Vec<_> = all.filter(|(key, _)| *key > (connection, number)).collect();
+        if found.len() > PAGE_COUNT_MAX {
+            found.select_nth_unstable_by_key(PAGE_COUNT_MAX, |(key, _)| *key);
+            found.truncate(PAGE_COUNT_MAX + 1);
+        }
+        found.sort_unstable_by_key(|(key, _)| *key);
+        found.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// A subscription, apart from the figures of the service that serves it.
+    pub fn describe(&self, id: SubscriptionId) -> SubscriptionStats {
+        let subscription = &self.subscriptions.all[id];
+        let session = &self.sessions.all[subscription.session];
+        SubscriptionStats {
+            connection: session.connection,
+            client_name: session.client_name().unwrap_or_default(),
+            subscription: subscription.number,
+            topic: subscription.selector.text().to_owned(),
+            filter: subscription.filter.as_ref().map(|filter| filter.text().to_owned()),
+            kind: match subscription.served_by {
+                ServedBy::Ordinary => "live",
+                ServedBy::Bookmark(_) => "replay",
+                ServedBy::Queue => "queue",
+                ServedBy::Sow(_) => "last_value",
+            },
+            position: None,
+            lag: None,
+            lag_s: None,
+            backlog: None,
+            max_backlog: None,
+            is_paused: subscription.progress().is_some_and(|progress| progress.is_paused),
+        }
+    }
+
+    pub fn pattern_count_of(&self, id: SubscriptionId) -> usize {
+        let filter = self.subscriptions.all.get(id).and_then(|subscription| subscription.filter.as_ref());
+        filter.map_or(0, Filter::pattern_count)
+    }
+
+    /// Counts the patterns of a subscription that begins; undone by [`Context::release_patterns`].
+    pub fn count_patterns(&mut self, id: SubscriptionId) {
+        let count = self.pattern_count_of(id);
+        self.subscriptions.pattern_count += count;
+        let session = self.subscriptions.all[id].session;
+        self.session(session).pattern_count += count;
+    }
+
+    pub fn release_patterns(&mut self, id: SubscriptionId) {
+        let count = self.pattern_count_of(id);
+        self.subscriptions.pattern_count -= count;
+        if let Some(subscription) = self.subscriptions.all.get(id) {
+            let session = subscription.session;
+            self.session(session).pattern_count -= count;
+        }
+    }
+
+    /// Whether a subscription without a bookmark is served from the publish stream: the name of a queue alone is not a topic.
+    pub fn is_in_audience(&self, id: SubscriptionId) -> bool {
+        let subscription = &self.subscriptions.all[id];
+        let is_ordinary = matches!(subscription.served_by, ServedBy::Ordinary | ServedBy::Sow(_));
+        (is_ordinary && !subscription.is_follower())
+            || matches!(subscription.selector, TopicSelector::Pattern(_))
+    }
+
+    /// Takes a subscription without a bookmark out of the audience of its topic.
+    pub fn leave_audience(&mut self, id: SubscriptionId) {
+        if self.is_in_audience(id) {
+            let Subscription { selector, .. } = &self.subscriptions.all[id];
+            self.topics.remove(selector, Stage::Published, id);
+        }
+    }
+
+    /// Adds a subscription to the audience of its topic.
+    pub fn join(&mut self, id: SubscriptionId, stage: Stage) {
+        let Subscription { selector, filter, .. } = &self.subscriptions.all[id];
+        let (selector, filter) = (selector.clone(), filter.clone());
+        self.topics.add(&selector, stage, id, filter);
+    }
+
+    /// Whether the filter keeps within the limits on patterns, when the subscription `replaced` is gone.
+    pub fn check_pattern_count(
+        &mut self,
+        id: SessionId,
+        replaced: Option<SubscriptionId>,
+        filter: Option<&Filter>,
+    ) -> Result<(), Refused> {
+        let count = filter.map_or(0, Filter::pattern_count);
+        if count == 0 {
+            return Ok(());
+        }
+        let gone = replaced.map_or(0, |replaced| self.pattern_count_of(replaced));
+        let in_one = self.transport_of(id).max_patterns_per_connection;
+        let used = [
+            ("max_patterns_per_connection", self.sessions.all[id].pattern_count, in_one),
+            ("max_patterns", self.subscriptions.pattern_count, self.config.limits.max_patterns),
+        ];
+        for (name, used, limit) in used {
+            if used - gone + count > limit as usize {
+                let reason = format!(
+                    "{name}: this filter has {count} patterns, other subscriptions have {}, and the limit is {limit}",
+                    used - gone
+                );
+                return Err(Refused::new(Code::LimitExceeded, reason));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn parse_filter(&mut self, id: SessionId, text: &str) -> Result<Filter, Refused> {
+        let options = self.filter_options(id);
+        Filter::parse(text, &options).map_err(|error| Refused {
+            code: Code::BadFilter,
+            column: u32::try_from(error.column).unwrap_or(u32::MAX),
+            reason: error.reason,
+        })
+    }
+
+    /// The options for the filters of a session.
+    pub fn filter_options(&mut self, id: SessionId) -> FilterOptions {
+        FilterOptions { client: self.session(id).client_facts(), ..self.config.filter_options() }
+    }
+}

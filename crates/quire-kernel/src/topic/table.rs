@@ -1,0 +1,611 @@
+//! The topics in use, and the subscriptions to serve for each.
+//!
+//! For the publish path a topic is looked up once per name, and then identified by a small number. The table is a cache of the
+//! subscriptions and of the rules of the log. Any topic that no subscription names may be forgotten and made again, so the names that
+//! publishers send cannot fill the memory. Subscriptions by pattern share one audience per pattern text, and a topic holds the numbers of
+//! the patterns found in its name. So a message is never matched against a pattern.
+
+pub use crate::ids::{ContainerId, TableId, TopicId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use slab::Slab;
+
+use super::pattern_index::PatternIndex;
+use super::recording::{Recording, RecordingRule};
+use crate::stats::TopicStats;
+use crate::subscription::SubscriptionId;
+use quire_expression::filter::{Decision, Filter, MessageContext, SubscriptionIndex};
+use quire_expression::message_type::Arena;
+use quire_expression::message_type::MessageType;
+use quire_expression::topic::TopicPattern;
+use quire_expression::topic::TopicSelector;
+use quire_queue::QueueId;
+
+/// The most topics that are remembered without a subscription that names them. It is more than most systems have, and at 200 bytes each 13
+/// MB. At the limit all of them are forgotten together, and made again when they are published to.
+const TOPICS_UNPINNED_MAX: usize = 65_536;
+
+/// Pairs of a topic and a pattern found in it: 4 bytes each, so 16 MB. At the limit the unpinned topics are forgotten; a
+/// subscription that could pass it even then is refused.
+const LINKS_MAX: usize = 4 << 20;
+
+/// Patterns that the topics of one answer are matched with: tens of milliseconds.
+const MATCHES_MAX: usize = 1 << 17;
+
+/// Topics of other instances whose names are kept: more than the log of most instances has, 100
+/// bytes each. At the limit no further name is kept, and [`TopicTable::incoming`] says of each
+/// selection that it may have one.
+const INCOMING_MAX: usize = 1 << 18;
+
+/// When the members of an audience get a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// At once: ordinary and `live` subscriptions.
+    Published,
+    /// When it is persisted: bookmark subscriptions that have caught up.
+    Persisted,
+}
+
+#[derive(Default)]
+struct Audience {
+    published: SubscriptionIndex<SubscriptionId>,
+    persisted: SubscriptionIndex<SubscriptionId>,
+    published_count: u32,
+    persisted_count: u32,
+}
+
+/// A queue, as far as topics are concerned.
+#[derive(Clone, Debug)]
+pub struct QueueRoute {
+    pub name: Arc<str>,
+    pub message_type: MessageType,
+    /// The topics whose messages enter.
+    pub selector: TopicSelector,
+    /// Where a message published to the name goes.
+    pub publish_target: Arc<str>,
+}
+
+impl QueueRoute {
+    /// Whether the messages of a topic enter the queue.
+    fn takes(&self, topic: &str, recording: &Recording) -> bool {
+        self.message_type == recording.message_type && self.selector.matches(topic)
+    }
+}
+
+/// A last-value topic with a pattern, as far as topics are concerned.
+#[derive(Clone, Debug)]
+pub struct ContainerRoute {
+    pub name: Arc<str>,
+    pub message_type: MessageType,
+    /// The topics that belong to it. It matches whole names.
+    pub pattern: TopicPattern,
+}
+
+/// The last-value topics of a configuration, as far as topics are concerned.
+#[derive(Default)]
+pub struct TableRoutes {
+    pub tables: BTreeMap<Arc<str>, (TableId, MessageType)>,
+    pub containers: Vec<ContainerRoute>,
+}
+
+pub struct Topic {
+    pub name: Arc<str>,
+    /// The log has it, or has taken it in; the name is the log's copy then.
+    is_admitted: bool,
+    pub recording: Recording,
+    /// The queues that its messages enter.
+    pub queues: Box<[QueueId]>,
+    /// The records of the topic, when it keeps last values.
+    pub table: Option<TableId>,
+    /// Messages that ask for nothing special are not checked: the topic is configured, validates nothing and keeps no last values.
+    pub takes_plain: bool,
+    /// It is among [`TopicTable::incoming`].
+    is_incoming: bool,
+    /// A queue has the name. A subscription without a bookmark then never subscribes to the topic itself.
+    pub is_queue: bool,
+    /// Subscriptions that name this topic.
+    audience: Audience,
+    /// The patterns found in the name.
+    patterns: Vec<u32>,
+}
+
+struct PatternGroup {
+    pattern: TopicPattern,
+    audience: Audience,
+}
+
+pub struct TopicTable {
+    rules: Vec<RecordingRule>,
+    /// By the numbers of the queues; `None`: no queue has the number any more.
+    routes: Vec<Option<QueueRoute>>,
+    /// The last-value topics, and those of containers that have records.
+    tables: BTreeMap<Arc<str>, (TableId, MessageType)>,
+    containers: Vec<ContainerRoute>,
+    topics: Slab<Topic>,
+    by_name: BTreeMap<Arc<str>, u32>,
+    /// The topics of which messages come from other instances. They stay when the topics are
+    /// forgotten.
+    incoming: BTreeSet<Arc<str>>,
+    is_incoming_full: bool,
+    groups: Slab<PatternGroup>,
+    by_pattern: BTreeMap<Arc<str>, u32>,
+    pattern_index: PatternIndex,
+    unpinned_count: usize,
+    link_count: usize,
+    persisted_count: usize,
+    generation: u64,
+    /// Where the fields of a message are read to, for one audience after the other.
+    arena: Arena,
+}
+
+/// Where the messages of a topic come from, as [`TopicTable::incoming`] answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Incoming {
+    /// Messages of this topic come from other instances.
+    Topic(Arc<str>),
+    /// Perhaps: other instances send more topics than the table keeps the names of.
+    TooMany,
+}
+
+/// [`LINKS_MAX`] would be passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyLinks;
+
+impl TopicTable {
+    pub fn new(
+        rules: Vec<RecordingRule>,
+        routes: Vec<QueueRoute>,
+        TableRoutes { tables, containers }: TableRoutes,
+        arena: Arena,
+    ) -> Self {
+        TopicTable {
+            rules,
+            tables,
+            containers,
+            routes: routes.into_iter().map(Some).collect(),
+            topics: Slab::new(),
+            by_name: BTreeMap::new(),
+            incoming: BTreeSet::new(),
+            is_incoming_full: false,
+            groups: Slab::new(),
+            by_pattern: BTreeMap::new(),
+            pattern_index: PatternIndex::default(),
+            unpinned_count: 0,
+            link_count: 0,
+            persisted_count: 0,
+            generation: 0,
+            arena,
+        }
+    }
+
+    /// Messages of the topic come from other instances.
+    pub fn note_incoming(&mut self, topic: TopicId) {
+        let topic = &mut self.topics[topic.0 as usize];
+        if topic.is_incoming {
+            return;
+        }
+        if self.incoming.len() < INCOMING_MAX {
+            topic.is_incoming = true;
+            self.incoming.insert(topic.name.clone());
+        } else {
+            self.is_incoming_full |= !self.incoming.contains(&topic.name);
+        }
+    }
+
+    /// Whether messages of topics that are selected come from other instances.
+    pub fn incoming(&self, selector: &TopicSelector) -> Option<Incoming> {
+        let named = match selector {
+            TopicSelector::Name(name) => self.incoming.get(&**name),
+            TopicSelector::Pattern(_) => self.incoming.iter().find(|name| selector.matches(name)),
+        };
+        named.cloned().map(Incoming::Topic).or(self.is_incoming_full.then_some(Incoming::TooMany))
+    }
+
+    /// The last-value topic with this name.
+    pub fn table(&self, name: &str) -> Option<TableId> {
+        self.tables.get(name).map(|(table, _)| *table)
+    }
+
+    /// The container that a topic without a table belongs to. The names of queues and containers belong to none.
+    pub fn container_of(&self, name: &str) -> Option<ContainerId> {
+        if self.containers.is_empty()
+            || self.is_container(name)
+            || self.routes.iter().flatten().any(|route| *route.name == *name)
+        {
+            return None;
+        }
+        let found = self.containers.iter().position(|container| container.pattern.matches(name));
+        found.map(|index| ContainerId(index as u32))
+    }
+
+    /// Whether a container has the name.
+    pub fn is_container(&self, name: &str) -> bool {
+        self.containers.iter().any(|container| *container.name == *name)
+    }
+
+    /// Whether topics that the selector names can become last-value topics.
+    pub fn may_keep_values(&self, selector: &TopicSelector) -> bool {
+        match selector {
+            TopicSelector::Name(name) => self.container_of(name).is_some(),
+            TopicSelector::Pattern(_) => !self.containers.is_empty(),
+        }
+    }
+
+    /// From now on the topic has this table.
+    pub fn add_table(&mut self, name: &Arc<str>, table: TableId, message_type: MessageType) {
+        self.tables.insert(name.clone(), (table, message_type));
+        if let Some(&topic) = self.by_name.get(name) {
+            self.topics[topic as usize].table = Some(table);
+        }
+    }
+
+    /// From now on the topic has no table, until the next message makes one. Sessions look for it again.
+    pub fn remove_table(&mut self, name: &str) {
+        self.tables.remove(name);
+        if let Some(&topic) = self.by_name.get(name) {
+            self.topics[topic as usize].table = None;
+        }
+        self.generation += 1;
+    }
+
+    /// The last-value topics that the selector names, in the order of their names.
+    pub fn tables_of(&self, selector: &TopicSelector) -> Vec<TableId> {
+        match selector {
+            TopicSelector::Name(name) => self.table(name).into_iter().collect(),
+            TopicSelector::Pattern(pattern) => {
+                let named = self.tables.iter().filter(|(name, _)| pattern.matches(name));
+                named.map(|(_, (table, _))| *table).collect()
+            }
+        }
+    }
+
+    fn recording_of(&self, name: &str) -> Recording {
+        let recording = Recording::of(&self.rules, name);
+        let container = || Some(self.containers[self.container_of(name)?.0 as usize].message_type);
+        match self.tables.get(name).map(|(_, message_type)| *message_type).or_else(container) {
+            Some(message_type) => recording.of_table(message_type),
+            None => recording,
+        }
+    }
+
+    /// The recording rules of the log.
+    pub fn rules(&self) -> &[RecordingRule] {
+        &self.rules
+    }
+
+    /// From now on a queue has this number, or none has.
+    pub fn set_route(&mut self, queue: QueueId, route: Option<QueueRoute>) {
+        let index = queue.get() as usize;
+        if self.routes.len() <= index {
+            self.routes.resize(index + 1, None);
+        }
+        self.routes[index] = route;
+        self.forget_unpinned();
+        for (_, topic) in &mut self.topics {
+            topic.queues = queues_of(&self.routes, &topic.name, &topic.recording);
+            topic.is_queue = self.routes.iter().flatten().any(|route| route.name == topic.name);
+        }
+    }
+
+    /// Changes whenever a [`TopicId`] may have been given to another topic.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The first `count_max` names after `after` of those in the table, and of the last-value topics; each in order.
+    pub fn names_after(&self, after: &str, count_max: usize) -> Vec<Arc<str>> {
+        let from = (Bound::Excluded(after), Bound::Unbounded);
+        let used = self.by_name.range::<str, _>(from).take(count_max).map(|(name, _)| name);
+        let tables = self.tables.range::<str, _>(from).take(count_max).map(|(name, _)| name);
+        let containers = self.containers.iter().map(|container| &container.name);
+        used.chain(tables).chain(containers.filter(|name| ***name > *after)).cloned().collect()
+    }
+
+    /// How many of these topics, at least one, [`TopicTable::describe`] describes in one piece of
+    /// work.
+    pub fn describable_count(&self, names: &[Arc<str>]) -> usize {
+        let mut match_count = 0;
+        let is_within = |name: &&Arc<str>| {
+            if !self.by_name.contains_key(*name) {
+                match_count += self.pattern_index.candidates(name).count();
+            }
+            match_count <= MATCHES_MAX
+        };
+        names.iter().take_while(is_within).count().max(1).min(names.len())
+    }
+
+    /// The rules, the queues and the subscriptions of a topic, whether it is in the table or not.
+    pub fn describe(&self, name: &str) -> TopicStats {
+        let recording = self.recording_of(name);
+        let entered = self.routes.iter().flatten().filter(|route| route.takes(name, &recording));
+        let own = self.by_name.get(name).map(|&id| &self.topics[id as usize]);
+        let subscription_count = match own {
+            Some(topic) => {
+                let patterns = topic.patterns.iter().map(|group| &self.groups[*group as usize].audience);
+                patterns.chain([&topic.audience]).map(Audience::subscription_count).sum()
+            }
+            None => {
+                let found = self.pattern_index.candidates(name).map(|group| &self.groups[group as usize]);
+                let found = found.filter(|group| group.pattern.matches(name));
+                found.map(|group| group.audience.subscription_count()).sum()
+            }
+        };
+        TopicStats {
+            topic: name.to_owned(),
+            message_type: recording.message_type.name(),
+            is_recorded: recording.records_any(),
+            queues: entered.map(|route| route.name.to_string()).collect(),
+            subscription_count,
+            last_values: None,
+        }
+    }
+
+    /// Whether any subscription waits for messages to be persisted.
+    pub fn anyone_waits_for_persisted(&self) -> bool {
+        self.persisted_count > 0
+    }
+
+    /// Whether a bookmark subscription to `selector` could ever get a message.
+    pub fn could_record(&self, selector: &TopicSelector) -> bool {
+        RecordingRule::could_record(&self.rules, selector)
+    }
+
+    /// The topic that a message published to `name` goes to: another one when that is the name of a queue.
+    pub fn publish_target(&self, name: &str) -> Option<Arc<str>> {
+        let route = self.routes.iter().flatten().find(|route| *route.name == *name)?;
+        Some(route.publish_target.clone())
+    }
+
+    #[inline]
+    pub fn topic(&self, id: TopicId) -> &Topic {
+        &self.topics[id.0 as usize]
+    }
+
+    /// The number of the topic with this name, which is taken into the table when it is not there.
+    pub fn intern(&mut self, name: &str) -> TopicId {
+        if let Some(&id) = self.by_name.get(name) {
+            return TopicId(id);
+        }
+        if self.unpinned_count >= TOPICS_UNPINNED_MAX || self.link_count >= LINKS_MAX {
+            self.forget_unpinned();
+        }
+        let name: Arc<str> = name.into();
+        let is_found = |group: &u32| self.groups[*group as usize].pattern.matches(&name);
+        let mut patterns: Vec<u32> = self.pattern_index.candidates(&name).filter(is_found).collect();
+        patterns.sort_unstable();
+        self.link_count += patterns.len();
+        self.unpinned_count += 1;
+        let recording = self.recording_of(&name);
+        let table = self.table(&name);
+        let keeps_values = table.is_some() || self.container_of(&name).is_some();
+        let topic = Topic {
+            takes_plain: !keeps_values && recording.is_configured() && !recording.validates(),
+            table,
+            name: name.clone(),
+            is_admitted: false,
+            is_incoming: false,
+            queues: queues_of(&self.routes, &name, &recording),
+            is_queue: self.routes.iter().flatten().any(|route| route.name == name),
+            recording,
+            audience: Audience::default(),
+            patterns,
+        };
+        let id = self.topics.insert(topic) as u32;
+        self.by_name.insert(name, id);
+        TopicId(id)
+    }
+
+    /// Whether messages may be published to the topic. `admit` has the log take in the name of one that is recorded, unless it has too many,
+    /// and gives its copy of the name.
+    pub fn admit(&mut self, id: TopicId, admit: impl FnOnce(&Arc<str>) -> Option<Arc<str>>) -> bool {
+        let topic = &mut self.topics[id.0 as usize];
+        if topic.is_admitted || !topic.recording.records_any() {
+            return true;
+        }
+        let Some(name) = admit(&topic.name) else { return false };
+        topic.is_admitted = true;
+        if !Arc::ptr_eq(&topic.name, &name) {
+            topic.name = name.clone();
+            // One copy in memory, not two: a key that is equal would stay.
+            self.by_name.remove(&name);
+            self.by_name.insert(name, id.0);
+        }
+        true
+    }
+
+    /// From now on `subscription` is among those served for `selector` at `stage`.
+    pub fn add(
+        &mut self,
+        selector: &TopicSelector,
+        stage: Stage,
+        subscription: SubscriptionId,
+        filter: Option<Filter>,
+    ) {
+        let audience = match selector {
+            TopicSelector::Name(name) => {
+                let id = self.intern(name);
+                let audience = &mut self.topics[id.0 as usize].audience;
+                self.unpinned_count -= usize::from(audience.is_empty());
+                audience
+            }
+            TopicSelector::Pattern(pattern) => {
+                let group = self.group(pattern);
+                &mut self.groups[group as usize].audience
+            }
+        };
+        audience.insert(stage, subscription, filter);
+        self.persisted_count += usize::from(stage == Stage::Persisted);
+    }
+
+    /// Whether a subscription to `selector` keeps within [`LINKS_MAX`].
+    pub fn prepare(&mut self, selector: &TopicSelector) -> Result<(), TooManyLinks> {
+        let count = |table: &Self| match selector {
+            TopicSelector::Name(_) => table.groups.len(),
+            TopicSelector::Pattern(pattern) if table.by_pattern.contains_key(pattern.text()) => 0,
+            TopicSelector::Pattern(_) => table.topics.len(),
+        };
+        if self.link_count + count(self) > LINKS_MAX {
+            self.forget_unpinned();
+        }
+        if self.link_count + count(self) > LINKS_MAX { Err(TooManyLinks) } else { Ok(()) }
+    }
+
+    /// Undoes [`TopicTable::add`] with the same arguments.
+    pub fn remove(&mut self, selector: &TopicSelector, stage: Stage, subscription: SubscriptionId) {
+        self.persisted_count -= usize::from(stage == Stage::Persisted);
+        match selector {
+            TopicSelector::Name(name) => {
+                let id = self.intern(name);
+                let audience = &mut self.topics[id.0 as usize].audience;
+                audience.remove(stage, subscription);
+                self.unpinned_count += usize::from(audience.is_empty());
+            }
+            TopicSelector::Pattern(pattern) => {
+                let Some(&id) = self.by_pattern.get(pattern.text()) else { return };
+                let audience = &mut self.groups[id as usize].audience;
+                audience.remove(stage, subscription);
+                if audience.is_empty() {
+                    self.forget_group(id);
+                }
+            }
+        }
+    }
+
+    /// Calls `serve` with every subscription that gets this message at `stage`, and with every one of which that could not be decided within
+    /// `effort`. Gives the effort that it took.
+    pub fn for_each_decision(
+        &mut self,
+        id: TopicId,
+        stage: Stage,
+        message: &MessageContext<'_>,
+        effort: u64,
+        mut serve: impl FnMut(SubscriptionId, Decision),
+    ) -> u64 {
+        let topic = &mut self.topics[id.0 as usize];
+        let arena = &mut self.arena;
+        arena.allow(effort);
+        topic.audience.for_each_decision(stage, message, arena, &mut serve);
+        for &group in &topic.patterns {
+            self.groups[group as usize].audience.for_each_decision(stage, message, arena, &mut serve);
+        }
+        effort - arena.effort_left()
+    }
+
+    /// Whether anyone could get a message of this topic at `stage`.
+    #[inline]
+    pub fn has_audience(&self, id: TopicId, stage: Stage) -> bool {
+        let topic = &self.topics[id.0 as usize];
+        topic.audience.count(stage) > 0
+            || topic.patterns.iter().any(|&group| self.groups[group as usize].audience.count(stage) > 0)
+    }
+
+    fn group(&mut self, pattern: &TopicPattern) -> u32 {
+        if let Some(&id) = self.by_pattern.get(pattern.text()) {
+            return id;
+        }
+        let group = PatternGroup { pattern: pattern.clone(), audience: Audience::default() };
+        let id = self.groups.insert(group) as u32;
+        self.by_pattern.insert(pattern.text().into(), id);
+        self.pattern_index.insert(pattern.prefix(), id);
+        for topic in topics_below(&self.by_name, pattern.prefix()) {
+            let topic = &mut self.topics[topic as usize];
+            if pattern.matches(&topic.name) {
+                topic.patterns.push(id);
+                self.link_count += 1;
+            }
+        }
+        id
+    }
+
+    fn forget_group(&mut self, id: u32) {
+        let group = self.groups.remove(id as usize);
+        self.by_pattern.remove(group.pattern.text());
+        self.pattern_index.remove(group.pattern.prefix(), id);
+        for topic in topics_below(&self.by_name, group.pattern.prefix()) {
+            let topic = &mut self.topics[topic as usize];
+            let before = topic.patterns.len();
+            topic.patterns.retain(|&other| other != id);
+            self.link_count -= before - topic.patterns.len();
+        }
+    }
+
+    /// Forgets every topic that no subscription names.
+    pub fn forget_unpinned(&mut self) {
+        let (by_name, link_count) = (&mut self.by_name, &mut self.link_count);
+        self.topics.retain(|_, topic| {
+            let pinned = !topic.audience.is_empty();
+            if !pinned {
+                by_name.remove(&topic.name);
+                *link_count -= topic.patterns.len();
+            }
+            pinned
+        });
+        self.unpinned_count = 0;
+        self.generation += 1;
+    }
+}
+
+/// The queues that the messages of a topic enter.
+fn queues_of(routes: &[Option<QueueRoute>], topic: &str, recording: &Recording) -> Box<[QueueId]> {
+    let takes =
+        |route: &Option<QueueRoute>| route.as_ref().is_some_and(|route| route.takes(topic, recording));
+    let entered = routes.iter().enumerate().filter(|(_, route)| takes(route));
+    entered.map(|(queue, _)| QueueId::new(queue as u32)).collect()
+}
+
+/// The topics whose names begin with `prefix`.
+fn topics_below<'a>(by_name: &'a BTreeMap<Arc<str>, u32>, prefix: &'a str) -> impl Iterator<Item = u32> + 'a {
+    let from = (Bound::Included(prefix), Bound::Unbounded);
+    by_name.range::<str, _>(from).take_while(move |(name, _)| name.starts_with(prefix)).map(|(_, id)| *id)
+}
+
+impl Audience {
+    fn subscription_count(&self) -> usize {
+        self.published_count as usize + self.persisted_count as usize
+    }
+
+    fn count(&self, stage: Stage) -> u32 {
+        match stage {
+            Stage::Published => self.published_count,
+            Stage::Persisted => self.persisted_count,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.published_count == 0 && self.persisted_count == 0
+    }
+
+    fn insert(&mut self, stage: Stage, subscription: SubscriptionId, filter: Option<Filter>) {
+        let (index, count) = self.side(stage);
+        index.insert(subscription, filter);
+        *count += 1;
+    }
+
+    fn remove(&mut self, stage: Stage, subscription: SubscriptionId) {
+        let (index, count) = self.side(stage);
+        index.remove(subscription);
+        *count -= 1;
+    }
+
+    fn for_each_decision(
+        &mut self,
+        stage: Stage,
+        message: &MessageContext<'_>,
+        arena: &mut Arena,
+        serve: &mut impl FnMut(SubscriptionId, Decision),
+    ) {
+        let (index, count) = self.side(stage);
+        if *count > 0 {
+            index.for_each_decision(message, arena, serve);
+        }
+    }
+
+    fn side(&mut self, stage: Stage) -> (&mut SubscriptionIndex<SubscriptionId>, &mut u32) {
+        match stage {
+            Stage::Published => (&mut self.published, &mut self.published_count),
+            Stage::Persisted => (&mut self.persisted, &mut self.persisted_count),
+        }
+    }
+}
