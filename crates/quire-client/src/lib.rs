@@ -19,6 +19,7 @@
 
 mod command;
 mod connection;
+pub mod drive;
 mod lease;
 mod leases;
 mod maintenance;

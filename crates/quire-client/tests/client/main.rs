@@ -3,6 +3,7 @@
 mod any_bytes;
 mod away;
 mod delays;
+mod drive;
 mod failover;
 mod flushes;
 mod leases;

@@ -17,8 +17,11 @@ impl Client {
         let Some(lease) = message.lease() else { return true };
         let now = self.shared.now();
         let begun = lease.begin(now);
-        if begun == Begun::Aged && self.shared.inner.lock().core.renew(lease, now) {
-            self.shared.wake();
+        if begun == Begun::Aged {
+            let mut inner = self.shared.inner.lock();
+            if inner.core.renew(lease, now) {
+                self.shared.wake(inner);
+            }
         }
         begun != Begun::No
     }
@@ -42,9 +45,9 @@ impl Client {
     /// As there.
     pub fn settle_because(&self, lease: &Arc<Lease>, verdict: Verdict, reason: &str) -> Result<(), Failure> {
         let now = self.shared.now();
-        let result = self.shared.inner.lock().core.settle_because(lease, verdict, reason, now);
-        if result? {
-            self.shared.send(true);
+        let mut inner = self.shared.inner.lock();
+        if inner.core.settle_because(lease, verdict, reason, now)? {
+            self.shared.send(inner, true);
         }
         Ok(())
     }
@@ -60,9 +63,8 @@ impl Client {
                 Err(failure) => (refused_count, reason) = (refused_count + 1, Some(failure)),
             }
         }
-        drop(inner);
         if is_news {
-            self.shared.send(true);
+            self.shared.send(inner, true);
         }
         (refused_count, reason)
     }
@@ -120,9 +122,9 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn extend(&self, leases: &[Arc<Lease>], period: Option<Duration>) -> Result<(), Failure> {
-        let result = self.shared.inner.lock().core.extend(leases, period, self.shared.now());
-        if result? {
-            self.shared.wake();
+        let mut inner = self.shared.inner.lock();
+        if inner.core.extend(leases, period, self.shared.now())? {
+            self.shared.wake(inner);
         }
         Ok(())
     }
@@ -167,8 +169,7 @@ impl Client {
         let (number, command) = inner.core.query(spec)?;
         let feed = Feed::new(&queue, &progress);
         inner.feeds.insert(number, feed);
-        drop(inner);
-        self.shared.send(false);
+        self.shared.send(inner, false);
         Ok(Subscribed { number, command, queue, progress })
     }
 

@@ -1,8 +1,8 @@
 //! A client with its thread: the face that both Python clients wear.
 //!
-//! One thread owns the socket and drives a [`ClientCore`]. The callers put bytes into the core and take messages from queues. So heartbeats
-//! and acknowledgements do not wait for the caller's interpreter. Publishes are batched automatically: while one write is in progress, the
-//! next ones collect in the core. A caller that waits takes the place of the thread (`io.rs`).
+//! A thread drives a [`ClientCore`]. The callers put bytes into the core and take messages from queues. So heartbeats and acknowledgements
+//! do not wait for the caller's interpreter. Publishes are batched automatically: while one write is in progress, the next ones collect in
+//! the core. A caller that waits takes the place of the thread ([`quire_client::drive`]).
 //!
 //! For callers: this module never enters Python, every wait has a limit, and a wait that timed out may be repeated.
 
@@ -16,27 +16,24 @@ mod progress;
 mod queue;
 mod receipts;
 mod room;
+mod watchers;
+mod wire;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
-use polling::Poller;
+use quire_client::drive::Drive;
 use quire_client::{
     self as core, ClientConfig, ClientCore, CommandId, DeleteSpec, Event, Failure, FailureCode, NewMessage,
     PublishError, State, SubscriptionSpec,
 };
-use quire_journal::descriptor::Owned;
 use quire_journal::{Action, Bookmark};
 use quire_types::Files;
 
-use io::Driving;
-
-use crate::descriptor::poller;
 use crate::store::{BookmarkStore, PublishFile, StoreError};
 pub use link::Link;
 pub use log_range::{LogRange, Step};
@@ -46,6 +43,8 @@ pub use queue::{NO_SUBSCRIPTION, Queue, Taken};
 pub use receipts::Followed;
 use receipts::Receipts;
 use room::{Full, Room};
+use watchers::Watchers;
+use wire::Wire;
 
 /// How a [`Client`] is made.
 pub struct Options {
@@ -105,15 +104,8 @@ struct Shared {
     inner: Mutex<Inner>,
     /// Something in `inner` changed.
     changed: Condvar,
-    poller: Owned<Poller>,
-    driving: Driving,
-    /// The thread that drives will look at `inner` again before it sleeps.
-    awake: AtomicBool,
+    watchers: Watchers,
     room: Arc<Room>,
-    /// The user no longer waits for unsent output.
-    is_hurried: AtomicBool,
-    /// Whether the thread reads: not while messages of queues have no room.
-    is_reading: AtomicBool,
     bookmark_store: BookmarkStore,
     instances: Instances,
     started: Instant,
@@ -156,6 +148,10 @@ pub enum FirstContact {
 
 struct Inner {
     core: ClientCore,
+    /// Decides which thread works on the connection.
+    drive: Drive,
+    /// The connection, while no thread works on it.
+    wire: Option<Wire>,
     /// Answers that were not taken yet.
     answers: HashMap<CommandId, Result<(), Failure>>,
     /// Commands whose answer will not be taken.
@@ -188,12 +184,8 @@ struct Inner {
     warned_at: Option<Instant>,
     /// The address of the last attempt, for the log.
     address: String,
-    /// When the thread wakes up by itself; `None`: it does not.
-    thread_wakes_at: Option<quire_types::time::Instant>,
-    /// The thread sleeps, and does not watch the socket.
-    is_resting: bool,
-    /// Callers that wait for a change and do not drive.
-    waiter_count: usize,
+    /// The user no longer waits for unsent output.
+    is_hurried: bool,
     /// The thread has ended.
     is_done: bool,
 }
@@ -235,6 +227,8 @@ impl Client {
         let shared = Arc::new(Shared {
             inner: Mutex::new(Inner {
                 core,
+                drive: Drive::default(),
+                wire: None,
                 answers: HashMap::new(),
                 abandoned: HashSet::new(),
                 json_replies: HashMap::new(),
@@ -252,18 +246,12 @@ impl Client {
                 lost_at: None,
                 warned_at: None,
                 address: String::new(),
-                thread_wakes_at: None,
-                is_resting: false,
-                waiter_count: 0,
+                is_hurried: false,
                 is_done: false,
             }),
             changed: Condvar::new(),
-            poller: poller()?,
-            driving: Driving::new()?,
-            awake: AtomicBool::new(true),
+            watchers: Watchers::new()?,
             room: Arc::new(Room::new(options.receive_size_max)),
-            is_hurried: AtomicBool::new(false),
-            is_reading: AtomicBool::new(true),
             bookmark_store: options.bookmark_store,
             instances: Instances::default(),
             started: Instant::now(),
@@ -285,9 +273,10 @@ impl Client {
     /// # Errors
     /// See [`ClientCore::publish`].
     pub fn publish(&self, message: &NewMessage<'_>) -> Result<Option<u64>, PublishError> {
-        let result = self.shared.inner.lock().core.publish(message);
+        let mut inner = self.shared.inner.lock();
+        let result = inner.core.publish(message);
         if result.is_ok() {
-            self.shared.send(true);
+            self.shared.send(inner, true);
         }
         result
     }
@@ -298,9 +287,10 @@ impl Client {
     /// # Errors
     /// See [`ClientCore::delete`].
     pub fn delete(&self, spec: &DeleteSpec<'_>) -> Result<(u64, CommandId), PublishError> {
-        let result = self.shared.inner.lock().core.delete(spec);
+        let mut inner = self.shared.inner.lock();
+        let result = inner.core.delete(spec);
         if result.is_ok() {
-            self.shared.wake();
+            self.shared.wake(inner);
         }
         result
     }
@@ -322,8 +312,7 @@ impl Client {
                 Err(_) => break,
             }
         }
-        drop(inner);
-        self.shared.wake();
+        self.shared.wake(inner);
         Ok((count, last))
     }
 
@@ -357,10 +346,8 @@ impl Client {
         let mut inner = self.shared.inner.lock();
         let command = inner.core.flush()?;
         // It may be the acknowledgement of a publish that answers it.
-        let has_output = !inner.core.is_idle();
-        drop(inner);
-        if has_output {
-            self.shared.send(false);
+        if !inner.core.is_idle() {
+            self.shared.send(inner, false);
         }
         Ok(command)
     }
@@ -403,8 +390,7 @@ impl Client {
         }
         let feed = Feed { is_handled, ..Feed::new(&queue, &progress) };
         inner.feeds.insert(number, feed);
-        drop(inner);
-        self.shared.wake();
+        self.shared.wake(inner);
         Ok(Subscribed { number, command, queue, progress })
     }
 
@@ -432,8 +418,7 @@ impl Client {
         if begins {
             inner.beginnings.insert(command, number);
         }
-        drop(inner);
-        self.shared.wake();
+        self.shared.wake(inner);
         Ok(command)
     }
 
@@ -450,8 +435,7 @@ impl Client {
         }
         // Without a connection it is answered already, and the thread may sleep until the next attempt.
         self.shared.dispatch(&mut inner);
-        drop(inner);
-        self.shared.wake();
+        self.shared.wake(inner);
         Ok(command)
     }
 
@@ -467,8 +451,7 @@ impl Client {
             inner.abandoned.insert(command);
             self.shared.dispatch(&mut inner);
         }
-        drop(inner);
-        self.shared.wake();
+        self.shared.wake(inner);
         false
     }
 
@@ -626,8 +609,7 @@ impl Client {
         self.shared.inner.lock().failed_publishes.drain(..).collect()
     }
 
-    /// `on_ready` is called, on the client's thread, after answers, messages or changes of state arrived. It must not block. Without one,
-    /// the thread may read an acknowledgement some milliseconds late when no caller waits for it.
+    /// `on_ready` is called after answers, messages or changes of state arrived, on the thread that has read them. It must not block.
     pub fn set_on_ready(&self, on_ready: Option<Arc<dyn Fn() + Send + Sync>>) {
         *self.shared.on_ready.lock() = on_ready;
     }
@@ -637,23 +619,25 @@ impl Client {
     /// # Errors
     /// The system has no descriptor left.
     pub fn loop_descriptor(&self) -> std::io::Result<std::os::fd::RawFd> {
-        self.shared.driving.loop_descriptor()
+        self.shared.watchers.loop_descriptor()
     }
 
     /// An event loop is about to wait. When it waits often, it gets the connection: call [`Client::step`] when the descriptor of
     /// [`Client::loop_descriptor`] is readable.
     pub fn lend(&self) {
-        io::loan::lend(&self.shared);
+        io::lend(&self.shared);
     }
 
     /// Reads and writes what is possible now, on the thread of the event loop. `on_ready` is called on it.
     pub fn step(&self) {
-        io::loan::step(&self.shared);
+        io::step(&self.shared);
     }
 
     /// The event loop does not wait any more: the thread of the client reads.
     pub fn take_back(&self) {
-        io::loan::take_back(&self.shared);
+        let mut inner = self.shared.inner.lock();
+        let orders = inner.drive.loop_leaves_socket(self.shared.now());
+        self.shared.obey(inner, orders);
     }
 
     /// Calls `on_ready`, and wakes all waiting threads. The client's thread did not make the change.
@@ -664,7 +648,7 @@ impl Client {
     /// Room was made in a queue. Call it after taking messages, so that subscriptions that wait for room continue.
     pub fn taken(&self, queue: &Queue) {
         if queue.is_awaited() {
-            self.shared.wake();
+            self.shared.wake(self.shared.inner.lock());
         }
     }
 
@@ -682,8 +666,7 @@ impl Client {
         inner.core.forget_query(number);
         inner.feeds.remove(&number);
         queue.discard(number);
-        drop(inner);
-        self.shared.wake();
+        self.shared.wake(inner);
     }
 
     /// Ends the client for good, and gives `reason` for it from now on.
@@ -692,14 +675,14 @@ impl Client {
         let failure = Failure::new(FailureCode::Closed, reason);
         inner.last_error = Some(LastError { code: failure.code.name(), reason: failure.reason.clone() });
         inner.core.fail(failure);
-        drop(inner);
-        self.shared.alarm();
+        self.shared.wake(inner);
     }
 
     /// Says goodbye and takes no further publish. Publishes that were taken before are still sent, until [`Client::close`].
     pub fn begin_close(&self) {
-        self.shared.inner.lock().core.close();
-        self.shared.alarm();
+        let mut inner = self.shared.inner.lock();
+        inner.core.close();
+        self.shared.wake(inner);
     }
 
     /// Whether all output was sent and the thread has ended, after [`Client::begin_close`]; false when `timeout` passed first.
@@ -718,9 +701,8 @@ impl Client {
         // Acknowledgements that may still come change nothing.
         inner.core.end_receipts();
         self.shared.dispatch(&mut inner);
-        drop(inner);
-        self.shared.is_hurried.store(true, Ordering::Release);
-        self.shared.alarm();
+        inner.is_hurried = true;
+        self.shared.wake(inner);
         if is_done && let Some(thread) = self.thread.lock().take() {
             // The thread has reported its end. A panic after that has no effect.
             let _ = thread.join();
@@ -732,9 +714,10 @@ impl Client {
         &self,
         make: impl FnOnce(&mut ClientCore) -> Result<CommandId, Failure>,
     ) -> Result<CommandId, Failure> {
-        let command = make(&mut self.shared.inner.lock().core)?;
+        let mut inner = self.shared.inner.lock();
+        let command = make(&mut inner.core)?;
         // The caller waits for the answer.
-        self.shared.send(false);
+        self.shared.send(inner, false);
         Ok(command)
     }
 
@@ -751,7 +734,9 @@ impl Client {
                 return queue.take(number, count_max, Duration::ZERO);
             }
             let mut has_news = |_: &mut Inner| queue.has_news(number).then_some(());
-            if io::drive(&self.shared, deadline, &mut has_news).is_none() {
+            let wire = self.shared.take_wire(&mut self.shared.inner.lock());
+            let news = wire.and_then(|wire| io::drive(&self.shared, wire, deadline, &mut has_news));
+            if news.is_none() {
                 let left = deadline.saturating_duration_since(Instant::now());
                 return queue.take(number, count_max, left);
             }
@@ -762,28 +747,23 @@ impl Client {
     /// another one does.
     fn wait_for<T>(&self, timeout: Duration, mut ready: impl FnMut(&mut Inner) -> Option<T>) -> Option<T> {
         let deadline = Instant::now() + timeout;
-        if let Some(value) = ready(&mut self.shared.inner.lock()) {
-            return Some(value);
-        }
+        let mut inner = self.shared.inner.lock();
         loop {
+            if let Some(value) = ready(&mut inner) {
+                return Some(value);
+            }
             if timeout.is_zero() || Instant::now() >= deadline {
                 return None;
             }
-            if let Some(value) = io::drive(&self.shared, deadline, &mut ready) {
-                return Some(value);
-            }
-            let mut inner = self.shared.inner.lock();
-            if let Some(value) = ready(&mut inner) {
-                return Some(value);
-            }
-            inner.waiter_count += 1;
-            if inner.is_resting {
-                self.shared.alarm();
-            }
-            self.shared.changed.wait_until(&mut inner, deadline);
-            inner.waiter_count -= 1;
-            if let Some(value) = ready(&mut inner) {
-                return Some(value);
+            match self.shared.take_wire(&mut inner) {
+                Some(wire) => {
+                    drop(inner);
+                    if let Some(value) = io::drive(&self.shared, wire, deadline, &mut ready) {
+                        return Some(value);
+                    }
+                    inner = self.shared.inner.lock();
+                }
+                None => drop(self.shared.changed.wait_until(&mut inner, deadline)),
             }
         }
     }
@@ -844,25 +824,14 @@ impl Inner {
 }
 
 impl Shared {
-    /// Makes sure that the thread that drives looks at `inner` again.
-    fn wake(&self) {
-        if !self.awake.swap(true, Ordering::AcqRel) {
-            if self.driving.is_driven() {
-                return self.driving.wake();
-            }
-            // The poller lives as long as the client, so that this cannot fail.
-            let _ = self.poller.notify();
+    /// The connection, for a caller that waits, when no other party has it.
+    fn take_wire(&self, inner: &mut Inner) -> Option<Wire> {
+        let orders = inner.drive.caller_takes()?;
+        let mut wire = inner.wire.take()?;
+        if let Err(error) = self.watchers.watch(&wire, &orders) {
+            wire.fail(&error);
         }
-    }
-
-    /// Makes the thread look at everything, no matter what it waits for. A caller that drives does so, too.
-    fn alarm(&self) {
-        self.awake.store(true, Ordering::Release);
-        if self.driving.is_driven() {
-            self.driving.wake();
-        }
-        // The poller lives as long as the client, so that this cannot fail.
-        let _ = self.poller.notify();
+        Some(wire)
     }
 
     /// The core's time: nanoseconds since the client began.

@@ -49,8 +49,7 @@ impl Client {
         if let (Ok((_, Some(receipt))), Some(Followed::ByAnnouncement)) = (&result, followed) {
             inner.receipts.announcing.insert(*receipt);
         }
-        drop(inner);
-        self.shared.wake();
+        self.shared.wake(inner);
         result
     }
 
