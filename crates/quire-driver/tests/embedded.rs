@@ -1,6 +1,9 @@
 //! A client and an engine in one process, over a real socket pair and a real journal: what a program does all day.
 
-use std::io::Write;
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,11 +11,12 @@ use std::time::{Duration, Instant};
 use quire_broker::BrokerConfig;
 use quire_client::{ClientConfig, Message, NewMessage, Reconnect, State, SubscriptionSpec};
 use quire_command::{Code, Reply};
-use quire_driver::client::{Client, FirstContact, Link, Options, Queue, Subscribed, Taken};
+use quire_driver::client::{Client, FirstContact, Link, Options, Queue, Stream, Subscribed, Taken};
 use quire_driver::descriptor::socket_pair;
 use quire_driver::store::BookmarkStore;
 use quire_driver::{Engine, EngineError};
 use quire_journal::Action;
+use quire_journal::descriptor::Owned;
 use quire_types::Files;
 use quire_wire::Encode;
 
@@ -31,7 +35,9 @@ fn engine(directory: Option<&Path>) -> Arc<Engine> {
 /// The client's thread holds the engine until it ends, which may be after the test: a test that has a directory closes the engine itself.
 fn client(engine: &Arc<Engine>, name: &str) -> Client {
     let engine = engine.clone();
-    let client = Client::start(options(Link::Embedded(Arc::new(move || engine.connect())), name)).unwrap();
+    let client =
+        Client::start(options(Link::Embedded(Arc::new(move || engine.connect().map(Into::into))), name))
+            .unwrap();
     assert_eq!(client.wait_connected(SOON, true), Some(FirstContact::Connected));
     client
 }
@@ -131,7 +137,7 @@ fn an_engine_that_is_stopped_and_started_again_has_everything_and_the_client_goe
     let running = Arc::new(std::sync::Mutex::new(engine(Some(directory.path()))));
     let link = {
         let running = running.clone();
-        Link::Embedded(Arc::new(move || running.lock().unwrap().connect()))
+        Link::Embedded(Arc::new(move || running.lock().unwrap().connect().map(Into::into)))
     };
     let client = Client::start(Options {
         links: vec![link],
@@ -306,6 +312,75 @@ fn threads_that_wait_for_different_things_of_one_client_all_get_them() {
     engine.close().unwrap();
 }
 
+/// As a stream that decrypts: a read takes everything from the socket, and gives seven bytes of it at
+/// most. The socket is not readable while bytes are left.
+struct Decrypting {
+    socket: Owned<UnixStream>,
+    buffered: VecDeque<u8>,
+}
+
+impl Stream for Decrypting {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut record = [0; 4096];
+        loop {
+            match self.socket.read(&mut record) {
+                Ok(0) => break,
+                Ok(size) => self.buffered.extend(&record[..size]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.buffered.is_empty() => {
+                    return Err(error);
+                }
+                Err(_) => break,
+            }
+        }
+        let size = self.buffered.len().min(buffer.len()).min(7);
+        for (to, from) in buffer.iter_mut().zip(self.buffered.drain(..size)) {
+            *to = from;
+        }
+        Ok(size)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.write(bytes)
+    }
+
+    fn has_buffered(&self) -> bool {
+        !self.buffered.is_empty()
+    }
+}
+
+impl AsFd for Decrypting {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[test]
+fn bytes_that_a_stream_has_decrypted_are_read_although_its_socket_is_not_ready() {
+    let engine = engine(None);
+    let its_engine = engine.clone();
+    let link = Link::Embedded(Arc::new(move || {
+        let socket = its_engine.connect()?;
+        Ok(Box::new(Decrypting { socket, buffered: VecDeque::new() }))
+    }));
+    let reader = Client::start(options(link, "reader")).unwrap();
+    assert_eq!(reader.wait_connected(SOON, true), Some(FirstContact::Connected));
+    let publisher = client(&engine, "publisher");
+    let live = subscribe(&reader, SubscriptionSpec::new("recorded"));
+    for count in 1..=100 {
+        publish(&publisher, "recorded", "{\"text\":\"longer than one read\"}");
+        if count % 2 == 0 {
+            // This thread reads, as it waits for the answer.
+            flush(&reader);
+        }
+        let deadline = Instant::now() + SOON;
+        // The thread of the client reads.
+        while live.queue.len() < count {
+            assert!(Instant::now() < deadline, "message {count} did not come");
+            std::thread::yield_now();
+        }
+    }
+}
+
 #[test]
 fn after_a_wait_the_thread_of_the_client_reads_again() {
     let engine = engine(None);
@@ -372,7 +447,7 @@ fn a_client_that_may_not_wait_ends_although_nobody_reads_what_it_says() {
     let link = Link::Embedded(Arc::new(move || {
         let (ours, theirs) = socket_pair()?;
         its_deaf.lock().unwrap().push(theirs);
-        Ok(ours)
+        Ok(ours.into())
     }));
     // So much is to be said at the logon that the socket does not take it.
     let long = "x".repeat(4 << 20);
@@ -391,7 +466,7 @@ fn a_server_that_refuses_and_closes_before_it_reads_is_understood() {
         let mut frame = Vec::new();
         Reply::Error { code: Code::NotEntitled, reason: "not you" }.encode(&mut frame);
         theirs.write_all(&frame)?;
-        Ok(ours)
+        Ok(ours.into())
     }));
     let client = Client::start(options(link, "stranger")).unwrap();
     match client.wait_connected(SOON, false) {

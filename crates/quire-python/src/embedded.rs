@@ -54,7 +54,7 @@ impl From<LinkArgument<'_>> for Link {
             LinkArgument::Local((directory,)) => Link::Local(directory),
             LinkArgument::Embedded(embedded) => {
                 let engine = embedded.engine.value().clone();
-                Link::Embedded(Arc::new(move || engine.connect()))
+                Link::Embedded(Arc::new(move || engine.connect().map(Into::into)))
             }
         }
     }

@@ -2,8 +2,8 @@
 //! an engine in this process.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::ToSocketAddrs;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use quire_client::FailureCode;
 use quire_journal::descriptor::Owned;
+use rustix::io::ioctl_fionbio;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::local;
 use crate::descriptor;
@@ -28,7 +30,7 @@ pub enum Link {
     /// The server that runs on the journal in a directory of this machine, as its administrator.
     Local(PathBuf),
     /// An engine in this process: gives the client's end of a new connection.
-    Embedded(Arc<dyn Fn() -> io::Result<Owned<UnixStream>> + Send + Sync>),
+    Embedded(Arc<dyn Fn() -> io::Result<Box<dyn Stream>> + Send + Sync>),
 }
 
 /// Why there is no connection.
@@ -64,33 +66,58 @@ impl ConnectError {
     }
 }
 
-pub(super) enum Stream {
-    Tcp(Owned<TcpStream>),
-    Unix(Owned<UnixStream>),
+/// A connection that does not wait when it is read or written.
+///
+/// Unless [`Stream::has_buffered`], a read that did not fill the buffer has taken everything that the
+/// descriptor had.
+pub trait Stream: AsFd + Send {
+    /// Bytes that came; 0: the other side has closed.
+    ///
+    /// # Errors
+    /// `WouldBlock`: there are none now. Others: the connection cannot be used any more.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// How many of the bytes were taken.
+    ///
+    /// # Errors
+    /// `WouldBlock`: none can be taken now. Others: the connection cannot be used any more.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Whether the next read gives bytes that the stream has taken from its descriptor already. A
+    /// stream that decrypts has such bytes. The descriptor does not announce them.
+    fn has_buffered(&self) -> bool {
+        false
+    }
 }
 
-impl Stream {
-    /// Reads and writes wait from now on, for `limit` at most.
-    pub fn block(&self, limit: Duration) -> io::Result<()> {
-        let limit = Some(limit);
-        match self {
-            Stream::Tcp(stream) => {
-                stream.set_nonblocking(false)?;
-                stream.set_read_timeout(limit)?;
-                stream.set_write_timeout(limit)
-            }
-            Stream::Unix(stream) => {
-                stream.set_nonblocking(false)?;
-                stream.set_read_timeout(limit)?;
-                stream.set_write_timeout(limit)
-            }
-        }
+impl<T: Read + Write + AsFd + Send> Stream for Owned<T> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        T::read(self, buffer)
     }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        T::write(self, bytes)
+    }
+}
+
+impl From<Owned<UnixStream>> for Box<dyn Stream> {
+    fn from(stream: Owned<UnixStream>) -> Self {
+        Box::new(stream)
+    }
+}
+
+/// Reads and writes wait from now on, for `limit` at most.
+pub(super) fn block(stream: &dyn Stream, limit: Duration) -> io::Result<()> {
+    ioctl_fionbio(stream, false)?;
+    for direction in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(stream, direction, Some(limit))?;
+    }
+    Ok(())
 }
 
 impl Link {
     /// A connection, ready for non-blocking use.
-    pub(super) fn connect(&self, timeout: Duration) -> Result<Stream, ConnectError> {
+    pub(super) fn connect(&self, timeout: Duration) -> Result<Box<dyn Stream>, ConnectError> {
         match self {
             Link::Tcp { host, port } => {
                 let no_address = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
@@ -100,7 +127,7 @@ impl Link {
                     match descriptor::connect(&address, timeout) {
                         Ok(stream) => {
                             stream.set_nodelay(true)?;
-                            return Ok(Stream::Tcp(stream));
+                            return Ok(Box::new(stream));
                         }
                         Err(error) => last = error.into(),
                     }
@@ -110,12 +137,12 @@ impl Link {
             Link::Local(directory) => {
                 let stream = local::connect(directory)?;
                 stream.set_nonblocking(true)?;
-                Ok(Stream::Unix(stream))
+                Ok(stream.into())
             }
             Link::Embedded(connect) => {
                 let stream = connect()?;
-                stream.set_nonblocking(true)?;
-                Ok(Stream::Unix(stream))
+                ioctl_fionbio(&stream, true).map_err(io::Error::from)?;
+                Ok(stream)
             }
         }
     }
@@ -129,37 +156,6 @@ impl std::fmt::Display for Link {
             Link::Tcp { host, port } => write!(f, "quire://{host}:{port}"),
             Link::Local(directory) => write!(f, "local:{}", directory.display()),
             Link::Embedded(_) => f.write_str("the engine in this process"),
-        }
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.read(buffer),
-            Stream::Unix(stream) => stream.read(buffer),
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.write(bytes),
-            Stream::Unix(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Stream::Tcp(stream) => stream.as_fd(),
-            Stream::Unix(stream) => stream.as_fd(),
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Asks servers for their number of connections, for a client that chooses the one with the fewest.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quire_client::{ClientConfig, ClientCore, CommandId, Event};
 use quire_command::Subject;
 
-use super::link::{Link, Stream};
+use super::link::{Link, Stream, block};
 
 /// A server that does not answer within this time is tried last.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -40,11 +40,11 @@ impl Asker {
         let command = core.inspect(Subject::Server).map_err(io::Error::other)?;
         let (mut out, mut scratch) = (Vec::new(), vec![0; 16 * 1024]);
         loop {
-            send(&mut core, &mut stream, &mut out, now())?;
+            send(&mut core, &mut *stream, &mut out, now())?;
             let Some(left) = LIMIT.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) else {
                 return Ok(None);
             };
-            stream.block(left)?;
+            block(&*stream, left)?;
             let size = stream.read(&mut scratch)?;
             if size == 0 {
                 return Ok(None);
@@ -53,7 +53,7 @@ impl Asker {
             core.handle_received(now(), bytes).map_err(io::Error::other)?;
             if let Some(json) = answer(&mut core, command) {
                 core.close();
-                send(&mut core, &mut stream, &mut out, now())?;
+                send(&mut core, &mut *stream, &mut out, now())?;
                 let told: serde_json::Value = serde_json::from_str(&json)?;
                 return Ok(told["server"]["connections"].as_u64());
             }
@@ -63,14 +63,19 @@ impl Asker {
 
 fn send(
     core: &mut ClientCore,
-    stream: &mut Stream,
+    stream: &mut dyn Stream,
     out: &mut Vec<u8>,
     now: quire_types::time::Instant,
 ) -> io::Result<()> {
     out.clear();
     core.poll_transmit(now, out);
-    stream.block(LIMIT)?;
-    stream.write_all(out)
+    block(stream, LIMIT)?;
+    let mut left = &out[..];
+    while !left.is_empty() {
+        let size = stream.write(left)?;
+        left = &left[size..];
+    }
+    Ok(())
 }
 
 fn answer(core: &mut ClientCore, command: CommandId) -> Option<String> {

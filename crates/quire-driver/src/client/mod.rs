@@ -35,7 +35,7 @@ use quire_journal::{Action, Bookmark};
 use quire_types::Files;
 
 use crate::store::{BookmarkStore, PublishFile, StoreError};
-pub use link::Link;
+pub use link::{Link, Stream};
 pub use log_range::{LogRange, Step};
 use progress::Instances;
 pub use progress::{HandedTo, Progress};

@@ -1,6 +1,6 @@
 //! One connection, and the bytes that are on their way to it.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::link::Stream;
@@ -10,7 +10,7 @@ const READ_SIZE: usize = 512 * 1024;
 
 /// Belongs to the party that has the connection. It is in `Inner` while no party has it.
 pub(super) struct Wire {
-    stream: Stream,
+    stream: Box<dyn Stream>,
     /// Bytes from the core that were not written yet, and how many of them were.
     outgoing: Vec<u8>,
     written: usize,
@@ -20,7 +20,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub fn new(stream: Stream) -> Self {
+    pub fn new(stream: Box<dyn Stream>) -> Self {
         Wire { stream, outgoing: Vec::new(), written: 0, scratch: vec![0; READ_SIZE], failure: None }
     }
 
@@ -70,7 +70,7 @@ impl Wire {
             return match self.stream.read(&mut self.scratch[..room]) {
                 Ok(0) => Err("the server closed the connection".into()),
                 // A read that did not fill the buffer has emptied the socket.
-                Ok(size) => Ok((&self.scratch[..size], size < room)),
+                Ok(size) => Ok((&self.scratch[..size], size < room && !self.stream.has_buffered())),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => Ok((&[], true)),
                 Err(error) => Err(error.to_string()),
