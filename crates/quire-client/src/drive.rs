@@ -11,7 +11,8 @@
 //! | a publisher | For one write, when every other party sleeps. |
 //! | an event loop | While it reads once. It watches the socket between the reads. |
 //!
-//! A caller reads its answer on the processor that it continues on. No other thread is woken for it.
+//! A caller reads its answer on the processor that it continues on. No other thread is woken for
+//! it.
 //!
 //! # The contract
 //! A party calls its `takes` method and works only if it gets the connection. While it works it
@@ -268,8 +269,8 @@ impl Drive {
         self.hand_over(now, remaining)
     }
 
-    /// A call has put output into the core. `may_follow`: more calls may follow at once. `now` gives
-    /// the time.
+    /// A call has put output into the core. `may_follow`: more calls may follow at once. `now`
+    /// gives the time.
     pub fn publishes(&mut self, may_follow: bool, now: impl FnOnce() -> Instant) -> Sending {
         let is_asleep = self.holder.is_none() && matches!(self.thread, Thread::Asleep(_));
         if !is_asleep {
@@ -310,8 +311,8 @@ impl Drive {
         }
     }
 
-    /// The event loop is about to wait. It gets the socket to watch when it waits often, because the
-    /// thread has to wake up when the loan may be over.
+    /// The event loop is about to wait. It gets the socket to watch when it waits often, because
+    /// the thread has to wake up when the loan may be over.
     pub fn loop_waits(&mut self, now: Instant) -> Orders {
         let before = self.loop_waited_at.replace(now);
         let is_often = before.is_some_and(|at| now.since(at) < LOAN_MAX);
@@ -340,8 +341,8 @@ impl Drive {
         is_free
     }
 
-    /// The event loop has read. `is_flooded`: so much came that the thread reads for some time, while
-    /// the loop works on the messages.
+    /// The event loop has read. `is_flooded`: so much came that the thread reads for some time,
+    /// while the loop works on the messages.
     pub fn loop_leaves(&mut self, now: Instant, remaining: Remaining, is_flooded: bool) -> Orders {
         self.end_burst();
         if is_flooded {
@@ -376,7 +377,8 @@ impl Drive {
         self.holder = None;
         self.is_ending |= remaining.is_closed;
         let mut orders = self.end_loan_if_over(now);
-        // A thread that was turned away does not wake up by itself, so it is woken for the loan, too.
+        // A thread that was turned away does not wake up by itself, so it is woken for the loan,
+        // too.
         let due = remaining.due.into_iter().chain(self.lent_until).min();
         if self.has_work(remaining) || self.is_too_early_for_thread(due) {
             return self.wake_thread(orders);

@@ -312,8 +312,8 @@ fn threads_that_wait_for_different_things_of_one_client_all_get_them() {
     engine.close().unwrap();
 }
 
-/// As a stream that decrypts: a read takes everything from the socket, and gives seven bytes of it at
-/// most. The socket is not readable while bytes are left.
+/// As a stream that decrypts: a read takes everything from the socket, and gives seven bytes of it
+/// at most. The socket is not readable while bytes are left.
 struct Decrypting {
     socket: Owned<UnixStream>,
     buffered: VecDeque<u8>,

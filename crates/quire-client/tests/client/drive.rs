@@ -1,10 +1,10 @@
 //! Who drives the connection of a client, against a world of threads that is slow and obvious: a
-//! socket, two pollers, a thread, two callers, a publisher and an event loop. Each of them makes one
-//! small step at a time, in any order.
+//! socket, two pollers, a thread, two callers, a publisher and an event loop. Each of them makes
+//! one small step at a time, in any order.
 //!
-//! The world holds these rules after every step: at most one party has the connection. When no party
-//! can make a step, no byte is unread, no output unsent and no timer due, and exactly one party
-//! watches the socket. The parties make few steps for one event.
+//! The world holds these rules after every step: at most one party has the connection. When no
+//! party can make a step, no byte is unread, no output unsent and no timer due, and exactly one
+//! party watches the socket. The parties make few steps for one event.
 //!
 //! The last test plants mistakes and sees that the rules find each of them.
 

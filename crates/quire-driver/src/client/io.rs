@@ -17,8 +17,8 @@ use super::load::Asker;
 use super::wire::Wire;
 use super::{Inner, LastError, Shared};
 
-/// Bytes that an event loop reads at a time. When there are as many, the thread reads for some time,
-/// while the loop works on what it has.
+/// Bytes that an event loop reads at a time. When there are as many, the thread reads for some
+/// time, while the loop works on what it has.
 const LOOP_READ_SIZE: usize = 64 * 1024;
 
 /// The pause between two warnings that a client still has no connection.
@@ -104,8 +104,8 @@ fn lose(shared: &Shared, wire: &mut Option<Wire>, reason: String) {
     disconnected(shared, FailureCode::Disconnected.name(), reason);
 }
 
-/// Reads and writes on the calling thread, which has the connection, until `ready` gives something or
-/// `deadline` has come. `ready` is asked after every turn.
+/// Reads and writes on the calling thread, which has the connection, until `ready` gives something
+/// or `deadline` has come. `ready` is asked after every turn.
 pub(super) fn drive<T>(
     shared: &Shared,
     wire: Wire,
@@ -215,8 +215,8 @@ impl Inner {
 }
 
 impl Shared {
-    /// Does what [`quire_client::drive`] says, and unlocks. The pollers change under the lock, so that
-    /// they agree with it.
+    /// Does what [`quire_client::drive`] says, and unlocks. The pollers change under the lock, so
+    /// that they agree with it.
     pub(super) fn obey(&self, mut inner: MutexGuard<'_, Inner>, orders: Orders) {
         let Inner { wire, drive, .. } = &mut *inner;
         let mut wake = orders.wake;
@@ -238,8 +238,8 @@ impl Shared {
         self.obey(inner, orders);
     }
 
-    /// Sends what the core has, on the calling thread or on another one. `may_follow`: more calls may
-    /// follow at once.
+    /// Sends what the core has, on the calling thread or on another one. `may_follow`: more calls
+    /// may follow at once.
     pub(super) fn send<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, may_follow: bool) {
         let mut wire = match inner.drive.publishes(may_follow, || self.now()) {
             Sending::Here => inner.wire.take(),
@@ -343,8 +343,8 @@ fn warn(inner: &Inner, code: &str, text: std::fmt::Arguments<'_>) {
     );
 }
 
-/// Writes and reads until there is no progress, and reads up to about `size_max` bytes. Gives how many
-/// bytes it has read.
+/// Writes and reads until there is no progress, and reads up to about `size_max` bytes. Gives how
+/// many bytes it has read.
 ///
 /// # Errors
 /// The connection cannot be used any more: the reason.

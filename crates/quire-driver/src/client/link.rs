@@ -68,8 +68,8 @@ impl ConnectError {
 
 /// A connection that does not wait when it is read or written.
 ///
-/// Unless [`Stream::has_buffered`], a read that did not fill the buffer has taken everything that the
-/// descriptor had.
+/// Unless [`Stream::has_buffered`], a read that did not fill the buffer has taken everything that
+/// the descriptor had.
 pub trait Stream: AsFd + Send {
     /// Bytes that came; 0: the other side has closed.
     ///

@@ -1,8 +1,9 @@
 //! A client with its thread: the face that both Python clients wear.
 //!
-//! A thread drives a [`ClientCore`]. The callers put bytes into the core and take messages from queues. So heartbeats and acknowledgements
-//! do not wait for the caller's interpreter. Publishes are batched automatically: while one write is in progress, the next ones collect in
-//! the core. A caller that waits takes the place of the thread ([`quire_client::drive`]).
+//! A thread drives a [`ClientCore`]. The callers put bytes into the core and take messages from
+//! queues. So heartbeats and acknowledgements do not wait for the caller's interpreter. Publishes
+//! are batched automatically: while one write is in progress, the next ones collect in the core. A
+//! caller that waits takes the place of the thread ([`quire_client::drive`]).
 //!
 //! For callers: this module never enters Python, every wait has a limit, and a wait that timed out may be repeated.
 
@@ -609,7 +610,8 @@ impl Client {
         self.shared.inner.lock().failed_publishes.drain(..).collect()
     }
 
-    /// `on_ready` is called after answers, messages or changes of state arrived, on the thread that has read them. It must not block.
+    /// `on_ready` is called after answers, messages or changes of state arrived, on the thread that
+    /// has read them. It must not block.
     pub fn set_on_ready(&self, on_ready: Option<Arc<dyn Fn() + Send + Sync>>) {
         *self.shared.on_ready.lock() = on_ready;
     }

@@ -100,8 +100,8 @@ impl Watchers {
         match sleeper {
             // The poller lives as long as the client, so that this cannot fail.
             Sleeper::Thread => drop(self.thread.notify()),
-            // Fails only when the bytes of hundreds of wake-ups are unread, and then the caller wakes
-            // up anyway.
+            // Fails only when the bytes of hundreds of wake-ups are unread, and then the caller
+            // wakes up anyway.
             Sleeper::Caller => drop((&*self.caller_tx).write(&[1])),
         }
     }
@@ -123,7 +123,8 @@ impl Watchers {
             [PollFd::new(&self.caller_rx, PollFlags::IN), PollFd::from_borrowed_fd(wire.as_fd(), flags)];
         // A socket that was closed by the server is always ready, also for nothing.
         let descriptors = if flags.is_empty() { &mut both[..1] } else { &mut both[..] };
-        // An interrupted wait counts as a wake-up. A time that is too long for the system means no limit.
+        // An interrupted wait counts as a wake-up. A time that is too long for the system means no
+        // limit.
         let _ = poll(descriptors, Timespec::try_from(timeout).ok().as_ref());
         if !both[0].revents().is_empty() {
             while matches!((&*self.caller_rx).read(&mut [0; 64]), Ok(64)) {}
