@@ -20,7 +20,7 @@ ALLOWED = {
     "table": {"types", "expression", "journal"},
     "client": {"types", "command", "wire"},
     "kernel": {"types", "command", "expression", "wire", "journal", "queue", "table"},
-    "broker": {"types", "command", "expression", "journal", "queue", "table", "kernel"},
+    "broker": {"types", "command", "expression", "wire", "journal", "queue", "table", "kernel"},
     "arrow": {"types", "expression", "journal", "queue", "client"},
     "spark": {"types", "journal", "arrow"},
     "jvm": {"spark"},
@@ -69,14 +69,15 @@ def test_the_architecture_page_says_the_same() -> None:
         assert crates == ALLOWED[name], name
 
 
-def test_only_the_codec_of_the_kernel_imports_the_wire_protocol() -> None:
-    folder = ROOT / "crates/quire-kernel/src"
-    importing = [
-        path.relative_to(folder).as_posix()
+def test_only_the_codec_of_the_kernel_and_the_links_import_the_wire_protocol() -> None:
+    importing = {
+        (crate, path.relative_to(folder).parts[0], module)
+        for crate in ("kernel", "broker")
+        for folder in [ROOT / f"crates/quire-{crate}/src"]
         for path in sorted(folder.rglob("*.rs"))
-        if "quire_wire" in path.read_text(encoding="utf-8")
-    ]
-    assert importing == ["codec.rs"]
+        for module in re.findall(r"quire_wire(::link)?", path.read_text(encoding="utf-8"))
+    }
+    assert importing == {("kernel", "codec.rs", ""), ("broker", "links", "::link")}
 
 
 KERNEL = ROOT / "crates/quire-kernel/src"

@@ -8,6 +8,7 @@ mod define_queue;
 mod frame;
 mod from_client;
 mod from_server;
+pub mod link;
 mod maintain;
 mod select;
 mod settle;

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use super::frame::{Hello, Offered, VERSION};
 use super::key_of;
 use crate::config::links::{CASCADE, Definition, KEY, MESSAGE_TYPE, REPLICATE, SOW, TXLOG, check_name};
 use crate::context::Context;
 use quire_types::time::Instant;
+use quire_wire::link::{Hello, Offered, VERSION};
 
 /// Mistakes that one answer names, at most.
 const MISTAKES_MAX: usize = 20;

@@ -6,8 +6,8 @@ use std::cell::RefCell;
 
 use zstd::bulk::{Compressor, Decompressor};
 
-use super::frame::BadFrame;
 use crate::config::links::Compression;
+use quire_wire::link::{BadFrame, Compressed};
 
 /// A smaller body is not compressed: the bytes that this would spare are not worth the time.
 const BODY_SIZE_MIN: usize = 512;
@@ -31,16 +31,13 @@ pub(super) fn compress(compression: Compression, body: &[u8]) -> Option<(u8, Vec
     (compressed.len() < body.len()).then_some((algorithm, compressed))
 }
 
-/// The body of `size` bytes.
+/// The body of a compressed frame of records, which has at most `size_max` bytes.
 ///
 /// # Errors
 /// The algorithm is unknown, the size is 0, wrong or above `size_max`, or the bytes are not a compressed body.
-pub(super) fn decompress(
-    algorithm: u8,
-    bytes: &[u8],
-    size: usize,
-    size_max: usize,
-) -> Result<Vec<u8>, BadFrame> {
+pub(super) fn decompress(compressed: Compressed<'_>, size_max: usize) -> Result<Vec<u8>, BadFrame> {
+    let Compressed { algorithm, size, bytes } = compressed;
+    let size = size as usize;
     if size == 0 || size > size_max {
         return Err(BadFrame("the size of a compressed frame"));
     }
@@ -76,6 +73,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use quire_wire::link::{Frame, next_frame};
+
+    fn read(algorithm: u8, bytes: &[u8], size: u32, size_max: usize) -> Result<Vec<u8>, BadFrame> {
+        decompress(Compressed { algorithm, size, bytes }, size_max)
+    }
 
     const BOTH: [Compression; 2] = [Compression::Lz4, Compression::Zstd];
 
@@ -101,15 +103,33 @@ mod tests {
     fn a_size_above_the_limit_is_refused_before_anything_is_decompressed() {
         for compression in BOTH {
             let (algorithm, bytes) = compress(compression, &[b'x'; 100_000]).unwrap();
-            let error = decompress(algorithm, &bytes, 100_000, 99_999).unwrap_err();
+            let error = read(algorithm, &bytes, 100_000, 99_999).unwrap_err();
             assert_eq!(error, BadFrame("the size of a compressed frame"));
-            assert!(decompress(algorithm, &bytes, 100_000, 100_000).is_ok());
+            assert!(read(algorithm, &bytes, 100_000, 100_000).is_ok());
             for wrong in [0, 99_999, 100_001] {
-                assert!(decompress(algorithm, &bytes, wrong, 1_000_000).is_err());
+                assert!(read(algorithm, &bytes, wrong, 1_000_000).is_err());
             }
         }
-        assert!(decompress(3, b"x", 1, 10).is_err());
-        assert!(decompress(ZSTD, b"", 0, 10).is_err());
+        assert!(read(3, b"x", 1, 10).is_err());
+        assert!(read(ZSTD, b"", 0, 10).is_err());
+    }
+
+    /// Another version of the library may compress in another way, and must read what this one has
+    /// written: the body has the same 20 records as the bytes of `records` in the file have one.
+    #[test]
+    fn the_compressed_frame_of_the_golden_file_is_read() {
+        let golden = include_str!("../../../quire-wire/tests/golden/link-frames.txt");
+        let bytes = |name: &str| {
+            let line = golden.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            let digits = line.unwrap().replace(' ', "");
+            let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+            (0..digits.len()).step_by(2).map(byte).collect::<Vec<_>>()
+        };
+        let (compressed, records) = (bytes("compressed"), bytes("records"));
+        let Ok(Some((Frame::Compressed(compressed), _))) = next_frame(&compressed, 1000) else { panic!() };
+        let body = decompress(compressed, 10_000).unwrap();
+        let (through, one) = records[5..].split_at(8);
+        assert_eq!(body, [through, &one.repeat(20)].concat());
     }
 
     proptest! {
@@ -119,15 +139,15 @@ mod tests {
             for compression in BOTH {
                 if let Some((algorithm, bytes)) = compress(compression, &body) {
                     prop_assert!(bytes.len() < body.len());
-                    prop_assert_eq!(decompress(algorithm, &bytes, body.len(), body.len()), Ok(body.clone()));
+                    prop_assert_eq!(read(algorithm, &bytes, body.len() as u32, body.len()), Ok(body.clone()));
                 }
             }
         }
 
         #[test]
-        fn any_bytes_are_decompressed_or_refused(algorithm in 0u8..4, bytes in vec(any::<u8>(), 0..200), size in 0usize..5_000) {
-            if let Ok(body) = decompress(algorithm, &bytes, size, 4_000) {
-                prop_assert!(body.len() == size && size <= 4_000);
+        fn any_bytes_are_decompressed_or_refused(algorithm in 0u8..4, bytes in vec(any::<u8>(), 0..200), size in 0u32..5_000) {
+            if let Ok(body) = read(algorithm, &bytes, size, 4_000) {
+                prop_assert!(body.len() as u32 == size && size <= 4_000);
             }
         }
     }

@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use quire_journal::{Instance, Position, PublisherId};
 use quire_types::time::Instant;
+use quire_wire::link::{
+    FRAME_OVERHEAD_MAX, Frame, Hello, Mark, Records, VERSION, Welcome, announced_size, next_frame,
+    take_records,
+};
 
 use super::check::Checking;
+use super::compress::decompress;
 use super::conflict::{Comparison, Conflict, Duplicates};
-use super::frame::{
-    FRAME_OVERHEAD_MAX, Frame, Hello, Mark, Records, SentRecord, VERSION, Welcome, announced_size,
-    next_frame, take_records,
-};
+use super::record::SentRecord;
 use super::{HEARTBEAT, Links, SILENCE_MAX};
 use crate::config::links::{Definition, KEY, SOW};
 use crate::context::Context;
@@ -261,7 +263,10 @@ impl Arrived {
     /// The bytes after the last one are not a record.
     pub(crate) fn records(&self) -> impl Iterator<Item = Result<(SentRecord<'_>, usize), String>> {
         let records = self.frame().map(|records| records.each_after(self.begun.done));
-        records.into_iter().flatten().map(|record| record.map_err(|error| error.to_string()))
+        records.into_iter().flatten().map(|record| {
+            let record = record.and_then(|(record, end)| Ok((SentRecord::new(record)?, end)));
+            record.map_err(|error| error.to_string())
+        })
     }
 
     fn frame(&self) -> Option<Records<'_>> {
@@ -398,7 +403,7 @@ impl Incoming {
                     if let Some(begun) = self.link.begun.take() {
                         return Some((self.source()?.clone(), begin, size, begun));
                     }
-                    let body = compressed.decompress(size_max);
+                    let body = decompress(compressed, size_max);
                     let body = body.and_then(|body| take_records(&body).map(drop).map(|()| body));
                     match body {
                         Ok(body) => {

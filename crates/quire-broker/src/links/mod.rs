@@ -1,18 +1,18 @@
 //! Links to other instances: records that are sent, records that arrive, and the progress of the destinations (docs/replication.md).
 //!
 //! A link has one direction. The two links between a pair share a connection (`connection.rs`), whichever of the two has made it.
-//! `outgoing.rs` is the state machine of the source, `incoming.rs` that of the destination, and `frame.rs` has their frames. The records
+//! `outgoing.rs` is the state machine of the source, `incoming.rs` that of the destination, and `quire-wire` has their frames. The records
 //! come from the log (`read.rs`), where the tests of `route.rs` choose them. The run loop records what arrived, through the one intake.
 
 mod check;
 mod compress;
 mod conflict;
 mod connection;
-mod frame;
 mod incoming;
 mod outgoing;
 mod place;
 mod read;
+mod record;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,12 +37,14 @@ use quire_expression::topic::TopicSelector;
 use quire_journal::{Bookmark, InstancePath, JournalError, Position, Record};
 use quire_types::time::Instant;
 
-use crate::config::links::{Definition, SyncType};
+use crate::config::links::{CHECKS, Definition, SyncType};
 use crate::config::route::Route;
 use conflict::Conflict;
-pub(crate) use frame::{Mark, SentRecord};
 pub(crate) use incoming::{Arrived, LinkRules, Taken};
+pub(crate) use quire_wire::link::Mark;
+use quire_wire::link::{EXCLUDED_MAX, OFFERED_MAX, Offered};
 use read::LinkFound;
+pub(crate) use record::SentRecord;
 
 /// The time without another frame after which a heartbeat is sent.
 const HEARTBEAT: Duration = Duration::from_secs(2);
@@ -53,8 +55,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// How long clients wait after a start for news from the sync destinations, at most. They may have messages that this instance lost.
 const START_MAX: Duration = Duration::from_secs(5);
 
-/// Topics that one `hello` names, at most. Those beyond are checked when their records arrive.
-const OFFERED_MAX: usize = 10_000;
+const _: () = assert!(CHECKS.len() <= EXCLUDED_MAX);
 
 /// Connections that other instances have made, at most: more than an instance has sources. The driver
 /// reserves open files for them.
@@ -554,8 +555,8 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    fn as_frame(&self) -> frame::Offered<'_> {
-        frame::Offered { topic: &self.topic, message_type: self.message_type, key: &self.key }
+    fn as_frame(&self) -> Offered<'_> {
+        Offered { topic: &self.topic, message_type: self.message_type, key: &self.key }
     }
 }
 

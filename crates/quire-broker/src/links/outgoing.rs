@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use quire_journal::{Cursor, Position};
 use quire_types::time::Instant;
+use quire_wire::link::{Frame, Hello, Mark, VERSION, Welcome};
 
-use super::frame::{Frame, Hello, Mark, VERSION, Welcome};
 use super::incoming::Run;
 use super::place::Place;
 use super::read::{LinkFound, LinkReading, SentFrame};

@@ -7,9 +7,9 @@ use quire_journal::{
     Bookmark, FoundSidecar, Journal, JournalError, Position, PublisherId, SidecarHead, Sidecars,
 };
 use quire_types::time::Instant;
+use quire_wire::link::Mark;
 
 use super::Links;
-use super::frame::Mark;
 use crate::context::Context;
 
 const FILE: &str = "destinations.place";

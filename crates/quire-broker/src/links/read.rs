@@ -5,9 +5,11 @@ use std::sync::Arc;
 use crate::scan::{SCAN_SIZE_MAX, context_of};
 use quire_journal::{Cursor, JournalError, Position, Record, RecordKind, Timestamp};
 
-use super::frame::{Mark, RecordsWriter};
+use super::compress::compress;
+use super::record::for_frame;
 use crate::config::links::{Compression, Definition};
 use quire_expression::message_type::Arena;
+use quire_wire::link::{Mark, RecordsWriter};
 
 /// Bytes of records in one frame, unless one record has more. The destination works on a whole frame before it looks at its other
 /// connections, and half a millisecond is enough for it.
@@ -147,12 +149,12 @@ struct Chunk {
 impl Chunk {
     /// Everything up to `scanned` comes before the record.
     fn put(&mut self, record: &Record<'_>, scanned: Position) {
-        if self.open.as_ref().is_some_and(|(writer, _)| writer.size + record.data.len() > FRAME_SIZE) {
+        if self.open.as_ref().is_some_and(|(writer, _)| writer.size() + record.data.len() > FRAME_SIZE) {
             self.end(scanned);
         }
         let frames = &mut self.frames;
         let (writer, count) = self.open.get_or_insert_with(|| (RecordsWriter::begin(frames), 0));
-        writer.put(record, frames);
+        writer.put(&for_frame(record), frames);
         *count += 1;
         let hops = u8::try_from(record.path().instances().count()).unwrap_or(u8::MAX);
         match self.by_hops.iter_mut().find(|(other, ..)| *other == hops) {
@@ -163,8 +165,9 @@ impl Chunk {
 
     fn end(&mut self, through: Position) {
         let Some((writer, count)) = self.open.take() else { return };
-        let size = writer.size;
-        writer.end(through, self.compression, &mut self.frames);
+        let size = writer.size();
+        let compression = self.compression;
+        writer.end(through, |body| compress(compression, body), &mut self.frames);
         let by_hops = std::mem::take(&mut self.by_hops);
         self.sent.push(SentFrame { through, size, count, by_hops });
     }

@@ -1,18 +1,33 @@
 //! The frames between two instances (docs/protocol.md, *Links between instances*).
 //!
-//! A frame is its size (u32, without these four bytes), its kind (u8) and its body. Numbers are little-endian. A text is its size (u16) and
-//! its bytes. Any bytes decode to a frame or to [`BadFrame`], and nothing is allocated for a size that has not arrived.
+//! A frame is its size (u32, without these four bytes), its kind (u8) and its body. Numbers are
+//! little-endian. A text is its size (u16) and its bytes. Any bytes decode to a frame or to
+//! [`BadFrame`]. Nothing is allocated for a size that has not arrived.
+//!
+//! The bodies of records are not looked at: their kinds and attributes are numbers and bytes here.
+//! The compression of a frame is a number and bytes, too. The caller compresses.
 
-use super::OFFERED_MAX;
-use super::compress::{compress, decompress};
-use crate::config::links::{CHECKS, Compression};
-use quire_journal::{Attributes, Bookmark, Position, PublisherId, Record, RecordKind};
+mod splitter;
+
+use quire_types::{Bookmark, Position, PublisherId};
+
+pub use splitter::{Piece, Splitter};
 
 /// The version of these frames. Both sides must have the same.
-pub(super) const VERSION: u16 = 3;
+pub const VERSION: u16 = 3;
 
-/// The largest frame in bytes apart from the data of one message: its other fields, the limit of a frame of small records, or a `hello`.
-pub(super) const FRAME_OVERHEAD_MAX: usize = 4 * 1024 * 1024;
+/// The largest frame in bytes apart from the data of one message: its other fields, the limit of a
+/// frame of small records, or a `hello`.
+pub const FRAME_OVERHEAD_MAX: usize = 4 * 1024 * 1024;
+
+/// Topics that one `hello` names, at most. Those beyond are checked when their records arrive.
+pub const OFFERED_MAX: usize = 10_000;
+
+/// Checks that a `hello` can leave out: as many as there are.
+pub const EXCLUDED_MAX: usize = 6;
+
+/// Size and kind: the part of a frame that says to which link it belongs.
+const HEAD_SIZE: usize = 5;
 
 const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
@@ -27,15 +42,17 @@ const ENDED: u8 = 9;
 /// Bytes that are not a frame. The fault of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bytes that are no frame of a link: {0}")]
-pub(super) struct BadFrame(pub(super) &'static str);
+pub struct BadFrame(pub &'static str);
 
 const UNKNOWN_KIND: BadFrame = BadFrame("an unknown kind");
 
 /// The part that an instance has in a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Role {
+pub enum Role {
+    /// It sends its records.
     #[default]
     Source,
+    /// It receives them.
     Destination,
     /// In each of the two links of a connection.
     Either,
@@ -45,7 +62,7 @@ pub(super) enum Role {
 ///
 /// # Errors
 /// There is no such kind.
-pub(super) fn role_of(kind: u8) -> Result<Role, BadFrame> {
+pub fn role_of(kind: u8) -> Result<Role, BadFrame> {
     match kind {
         WELCOME | REFUSED | ACKNOWLEDGED => Ok(Role::Source),
         HELLO | RECORDS | COMPRESSED | CAUGHT_UP | ENDED => Ok(Role::Destination),
@@ -54,110 +71,150 @@ pub(super) fn role_of(kind: u8) -> Result<Role, BadFrame> {
     }
 }
 
-/// A message that the destination had at a position of its log. It has everything before it, as long as it still has this one.
+/// A message that the destination had at a position of its log. It has everything before it, as long
+/// as it still has this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
-    pub(crate) position: Position,
-    pub(crate) bookmark: Bookmark,
+pub struct Mark {
+    /// The position of the message in the log of the destination.
+    pub position: Position,
+    /// The message.
+    pub bookmark: Bookmark,
 }
 
 /// A topic that the source will send, with what must be equal on both sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Offered<'a> {
-    pub(super) topic: &'a str,
-    pub(super) message_type: &'a str,
-    /// The fields of the key of its last-value topic, joined by commas; empty = it keeps no last values, or publishers supply the keys.
-    pub(super) key: &'a str,
+pub struct Offered<'a> {
+    /// Its name.
+    pub topic: &'a str,
+    /// The type of its messages.
+    pub message_type: &'a str,
+    /// The fields of the key of its last-value topic, joined by commas; empty = it keeps no last
+    /// values, or publishers supply the keys.
+    pub key: &'a str,
 }
 
 /// A frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Frame<'a> {
+pub enum Frame<'a> {
     /// Source: the first frame.
     Hello(Hello<'a>),
     /// Destination: the answer.
     Welcome(Welcome<'a>),
     /// Destination: the link ends, and why.
-    Refused { reason: &'a str },
+    Refused {
+        /// The reason.
+        reason: &'a str,
+    },
     /// Source: records, and how far the source has looked in its log.
     Records(Records<'a>),
     /// Source: a frame of records that is compressed.
     Compressed(Compressed<'a>),
-    /// Destination: up to this position of the source's log, everything is safe here that had passed `hops` instances before the source.
-    Acknowledged { through: Position, hops: u8, mark: Option<Mark> },
+    /// Destination: it has records of the source.
+    Acknowledged {
+        /// Up to this position of the log of the source, the destination has everything that had
+        /// passed `hops` instances before the source.
+        through: Position,
+        /// The instances.
+        hops: u8,
+        /// The last record of the destination.
+        mark: Option<Mark>,
+    },
     /// Either: still there.
     Heartbeat,
     /// Source: all that it had when the link came up has been sent.
     CaughtUp,
     /// Source: the link ends, and why. The link of the other direction can continue.
-    Ended { reason: &'a str },
+    Ended {
+        /// The reason.
+        reason: &'a str,
+    },
 }
 
 /// Introduces the source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Hello<'a> {
-    pub(super) version: u16,
-    pub(super) instance: &'a str,
-    pub(super) group: &'a str,
-    /// The name that the source has for the destination, and its group.
-    pub(super) destination: &'a str,
-    pub(super) destination_group: &'a str,
+pub struct Hello<'a> {
+    /// The version of the frames of the sender.
+    pub version: u16,
+    /// The name of the sender.
+    pub instance: &'a str,
+    /// Its group.
+    pub group: &'a str,
+    /// The name that the source has for the destination.
+    pub destination: &'a str,
+    /// The group that it has for the destination.
+    pub destination_group: &'a str,
     /// When the process of the source started: tells one run from the next.
-    pub(super) started_ns: u64,
+    pub started_ns: u64,
     /// The last message that the destination is known to have.
-    pub(super) mark: Option<Mark>,
-    pub(super) topics: Vec<Offered<'a>>,
+    pub mark: Option<Mark>,
+    /// The topics that the source will send.
+    pub topics: Vec<Offered<'a>>,
     /// Checks that are left out.
-    pub(super) excluded: Vec<&'a str>,
+    pub excluded: Vec<&'a str>,
 }
 
 /// Introduces the destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Welcome<'a> {
-    pub(super) version: u16,
-    pub(super) instance: &'a str,
-    pub(super) group: &'a str,
-    pub(super) started_ns: u64,
+pub struct Welcome<'a> {
+    /// The version of the frames of the sender.
+    pub version: u16,
+    /// The name of the sender.
+    pub instance: &'a str,
+    /// Its group.
+    pub group: &'a str,
+    /// When the process of the destination started.
+    pub started_ns: u64,
     /// The destination still has the message of `mark` at the same place.
-    pub(super) has_mark: bool,
+    pub has_mark: bool,
     /// The destination is a source, too, and sends to the instance that said `hello`.
-    pub(super) sends_back: bool,
+    pub sends_back: bool,
 }
 
 /// Records on their way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Records<'a> {
+pub struct Records<'a> {
     /// The source has looked at its log up to here.
-    pub(super) through: Position,
+    pub through: Position,
     bytes: &'a [u8],
 }
 
 /// The body of a frame of records, compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Compressed<'a> {
-    algorithm: u8,
+pub struct Compressed<'a> {
+    /// The number of the algorithm.
+    pub algorithm: u8,
     /// Of the decompressed body.
-    size: u32,
-    bytes: &'a [u8],
+    pub size: u32,
+    /// The compressed body.
+    pub bytes: &'a [u8],
 }
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SentRecord<'a> {
+pub struct LinkRecord<'a> {
     /// Its place in the log of the source.
-    pub(crate) position: Position,
-    pub(crate) kind: RecordKind,
-    pub(crate) message_type: u8,
-    pub(crate) bookmark: Bookmark,
-    pub(crate) expiration_s: Option<u32>,
-    pub(crate) topic: &'a str,
-    pub(crate) correlation_id: &'a [u8],
-    pub(crate) attributes: Attributes<'a>,
-    pub(crate) data: &'a [u8],
+    pub position: Position,
+    /// The kind of the record, as in the log.
+    pub kind: u8,
+    /// The type of the message, as in the log.
+    pub message_type: u8,
+    /// Its bookmark.
+    pub bookmark: Bookmark,
+    /// The lifetime of the message.
+    pub expiration_s: Option<u32>,
+    /// Its topic.
+    pub topic: &'a str,
+    /// Its correlation id.
+    pub correlation_id: &'a [u8],
+    /// Its attributes, as in the log.
+    pub attributes: &'a [u8],
+    /// The message.
+    pub data: &'a [u8],
 }
 
 impl Frame<'_> {
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+    /// Appends the frame to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
         let begin = begin_frame(out, self.kind());
         match self {
             Frame::Hello(hello) => {
@@ -218,7 +275,10 @@ impl Frame<'_> {
 }
 
 /// The frame at the front of `bytes` and its size; `None` when it has not arrived completely.
-pub(super) fn next_frame(bytes: &[u8], size_max: usize) -> Result<Option<(Frame<'_>, usize)>, BadFrame> {
+///
+/// # Errors
+/// The bytes are not a frame of at most `size_max` bytes.
+pub fn next_frame(bytes: &[u8], size_max: usize) -> Result<Option<(Frame<'_>, usize)>, BadFrame> {
     let Some((head, rest)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
     let size = u32::from_le_bytes(*head) as usize;
     if size == 0 || size > size_max {
@@ -283,7 +343,7 @@ fn take_hello<'a>(body: &mut &'a [u8]) -> Result<Hello<'a>, BadFrame> {
         });
     }
     let excluded_count = take_u32(body)?;
-    if excluded_count as usize > CHECKS.len() {
+    if excluded_count as usize > EXCLUDED_MAX {
         return Err(BadFrame("more excluded checks than there are"));
     }
     for _ in 0..excluded_count {
@@ -293,30 +353,23 @@ fn take_hello<'a>(body: &mut &'a [u8]) -> Result<Hello<'a>, BadFrame> {
 }
 
 /// The size of the frame at the front of `bytes`, as far as it has arrived. It is not checked.
-pub(super) fn announced_size(bytes: &[u8]) -> Option<usize> {
+pub fn announced_size(bytes: &[u8]) -> Option<usize> {
     bytes.first_chunk::<4>().map(|size| u32::from_le_bytes(*size) as usize)
 }
 
 /// The body of a frame of records.
-pub(super) fn take_records(mut body: &[u8]) -> Result<Records<'_>, BadFrame> {
+///
+/// # Errors
+/// It is cut short.
+pub fn take_records(mut body: &[u8]) -> Result<Records<'_>, BadFrame> {
     let through = Position::new(take_u64(&mut body)?);
     Ok(Records { through, bytes: body })
 }
 
-impl Compressed<'_> {
-    /// The body of a frame of records, which has at most `size_max` bytes.
-    pub(super) fn decompress(self, size_max: usize) -> Result<Vec<u8>, BadFrame> {
-        decompress(self.algorithm, self.bytes, self.size as usize, size_max)
-    }
-}
-
 impl<'a> Records<'a> {
-    /// The records after the first `done` bytes, in their order, each with the number of bytes up to its end. Ends after the first bytes
-    /// that are not a record.
-    pub(super) fn each_after(
-        self,
-        done: usize,
-    ) -> impl Iterator<Item = Result<(SentRecord<'a>, usize), BadFrame>> {
+    /// The records after the first `done` bytes, in their order, each with the number of bytes up to
+    /// its end. Ends after the first bytes that are not a record.
+    pub fn each_after(self, done: usize) -> impl Iterator<Item = Result<(LinkRecord<'a>, usize), BadFrame>> {
         let mut rest = self.bytes.get(done..).unwrap_or_default();
         std::iter::from_fn(move || {
             if rest.is_empty() {
@@ -331,9 +384,9 @@ impl<'a> Records<'a> {
     }
 }
 
-fn take_record<'a>(body: &mut &'a [u8]) -> Result<SentRecord<'a>, BadFrame> {
+fn take_record<'a>(body: &mut &'a [u8]) -> Result<LinkRecord<'a>, BadFrame> {
     let position = Position::new(take_u64(body)?);
-    let kind = RecordKind::from_number(take_u8(body)?).ok_or(BadFrame("the kind of a record"))?;
+    let kind = take_u8(body)?;
     let message_type = take_u8(body)?;
     let bookmark = Bookmark::new(PublisherId::new(take_u64(body)?), take_u64(body)?);
     let expiration_s = match take_u8(body)? {
@@ -342,14 +395,13 @@ fn take_record<'a>(body: &mut &'a [u8]) -> Result<SentRecord<'a>, BadFrame> {
     };
     let topic = take_text(body)?;
     let correlation_id = take_bytes(body)?;
-    let attributes =
-        Attributes::from_bytes(take_bytes(body)?).ok_or(BadFrame("the attributes of a record"))?;
+    let attributes = take_bytes(body)?;
     let size = take_u32(body)? as usize;
     let data = take(body, size)?;
     if bookmark.sequence == 0 || position == Position::ZERO {
         return Err(BadFrame("a record without a number"));
     }
-    Ok(SentRecord {
+    Ok(LinkRecord {
         position,
         kind,
         message_type,
@@ -363,40 +415,52 @@ fn take_record<'a>(body: &mut &'a [u8]) -> Result<SentRecord<'a>, BadFrame> {
 }
 
 /// Makes `records` frames.
-pub(super) struct RecordsWriter {
+pub struct RecordsWriter {
     begin: usize,
-    /// Bytes of the frame so far.
-    pub(super) size: usize,
+    size: usize,
 }
 
 impl RecordsWriter {
-    pub(super) fn begin(out: &mut Vec<u8>) -> Self {
+    /// Begins a frame at the end of `out`.
+    pub fn begin(out: &mut Vec<u8>) -> Self {
         let begin = begin_frame(out, RECORDS);
         put_u64(out, 0);
         RecordsWriter { begin, size: 0 }
     }
 
-    pub(super) fn put(&mut self, record: &Record<'_>, out: &mut Vec<u8>) {
+    /// Bytes of the records so far.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Appends a record.
+    pub fn put(&mut self, record: &LinkRecord<'_>, out: &mut Vec<u8>) {
         let before = out.len();
         put_u64(out, record.position.get());
-        out.extend_from_slice(&[record.kind as u8, record.message_type]);
-        put_u64(out, record.publisher.get());
-        put_u64(out, record.sequence);
+        out.extend_from_slice(&[record.kind, record.message_type]);
+        put_u64(out, record.bookmark.publisher.get());
+        put_u64(out, record.bookmark.sequence);
         out.push(record.expiration_s.is_some().into());
         record.expiration_s.into_iter().for_each(|seconds| put_u32(out, seconds));
         put_text(out, record.topic);
         put_bytes(out, record.correlation_id);
-        put_bytes(out, record.attributes.for_other_instances().as_bytes());
+        put_bytes(out, record.attributes);
         put_u32(out, record.data.len() as u32);
         out.extend_from_slice(record.data);
         self.size += out.len() - before;
     }
 
-    /// Ends the frame. With a compression, a smaller frame takes its place.
-    pub(super) fn end(self, through: Position, compression: Compression, out: &mut Vec<u8>) {
-        let at = self.begin + 5;
+    /// Ends the frame. When `compress` gives the number of an algorithm and a compressed body, a
+    /// compressed frame takes its place.
+    pub fn end(
+        self,
+        through: Position,
+        compress: impl FnOnce(&[u8]) -> Option<(u8, Vec<u8>)>,
+        out: &mut Vec<u8>,
+    ) {
+        let at = self.begin + HEAD_SIZE;
         out[at..at + 8].copy_from_slice(&through.get().to_le_bytes());
-        if let Some((algorithm, bytes)) = compress(compression, &out[at..]) {
+        if let Some((algorithm, bytes)) = compress(&out[at..]) {
             let size = (out.len() - at) as u32;
             out.truncate(self.begin);
             Frame::Compressed(Compressed { algorithm, size, bytes: &bytes }).encode(out);
@@ -490,163 +554,4 @@ fn take_bytes<'a>(body: &mut &'a [u8]) -> Result<&'a [u8], BadFrame> {
 
 fn take_text<'a>(body: &mut &'a [u8]) -> Result<&'a str, BadFrame> {
     std::str::from_utf8(take_bytes(body)?).map_err(|_| BadFrame("a text that is not UTF-8"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use quire_journal::Timestamp;
-
-    fn record() -> Record<'static> {
-        Record {
-            position: Position::new(7),
-            kind: RecordKind::Publish,
-            message_type: 1,
-            publisher: PublisherId::new(3),
-            sequence: 4,
-            timestamp: Timestamp::default(),
-            topic: "orders",
-            correlation_id: b"c",
-            expiration_s: Some(9),
-            attributes: Attributes::NONE,
-            data: b"{}",
-        }
-    }
-
-    /// Every kind of frame, with its name in the golden file.
-    fn examples() -> Vec<(&'static str, Vec<u8>)> {
-        let mark = Some(Mark { position: Position::new(2), bookmark: Bookmark::new(PublisherId::new(1), 5) });
-        let hello = Hello {
-            version: 1,
-            instance: "a",
-            group: "g",
-            destination: "b",
-            destination_group: "",
-            started_ns: 11,
-            mark,
-            topics: vec![Offered { topic: "orders", message_type: "json", key: "/id" }],
-            excluded: vec!["key"],
-        };
-        let welcome = Welcome { version: 1, instance: "b", group: "b", has_mark: true, ..Welcome::default() };
-        let frames = [
-            ("hello", Frame::Hello(hello)),
-            ("welcome", Frame::Welcome(welcome)),
-            ("refused", Frame::Refused { reason: "no" }),
-            ("acknowledged", Frame::Acknowledged { through: Position::new(9), hops: 1, mark }),
-            ("heartbeat", Frame::Heartbeat),
-            ("caught_up", Frame::CaughtUp),
-            ("ended", Frame::Ended { reason: "no" }),
-        ];
-        let mut examples: Vec<_> = frames
-            .iter()
-            .map(|(name, frame)| {
-                let mut bytes = Vec::new();
-                frame.encode(&mut bytes);
-                assert_eq!(next_frame(&bytes, 1000), Ok(Some((frame.clone(), bytes.len()))));
-                (*name, bytes)
-            })
-            .collect();
-        let mut bytes = Vec::new();
-        let mut writer = RecordsWriter::begin(&mut bytes);
-        writer.put(&record(), &mut bytes);
-        writer.end(Position::new(8), Compression::None, &mut bytes);
-        let mut compressed = Vec::new();
-        let mut writer = RecordsWriter::begin(&mut compressed);
-        (0..20).for_each(|_| writer.put(&record(), &mut compressed));
-        writer.end(Position::new(8), Compression::Lz4, &mut compressed);
-        examples.push(("compressed", compressed));
-        examples.push(("records", bytes));
-        examples
-    }
-
-    #[test]
-    fn records_arrive_as_they_were_sent() {
-        let (_, bytes) = examples().pop().unwrap_or_default();
-        let Ok(Some((Frame::Records(records), size))) = next_frame(&bytes, 1000) else {
-            panic!("no records")
-        };
-        assert_eq!((size, records.through), (bytes.len(), Position::new(8)));
-        let found: Vec<_> = records.each_after(0).map(|record| record.map(|(record, _)| record)).collect();
-        let record = record();
-        let expected = SentRecord {
-            position: record.position,
-            kind: record.kind,
-            message_type: 1,
-            bookmark: record.bookmark(),
-            expiration_s: Some(9),
-            topic: "orders",
-            correlation_id: b"c",
-            attributes: Attributes::NONE,
-            data: b"{}",
-        };
-        assert_eq!(found, [Ok(expected)]);
-    }
-
-    /// An encoder and a decoder that drift together pass every round trip, and fail here.
-    #[test]
-    fn every_frame_has_the_bytes_of_the_golden_file() {
-        let golden = include_str!("../../tests/golden/link-frames.txt");
-        let golden = golden.lines().filter(|line| !line.starts_with('#'));
-        let golden: Vec<(&str, Vec<u8>)> = golden
-            .map(|line| {
-                let (name, digits) = line.split_once(' ').unwrap();
-                let digits = digits.replace(' ', "");
-                let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
-                (name, (0..digits.len()).step_by(2).map(byte).collect())
-            })
-            .collect();
-        for (name, bytes) in examples() {
-            let expected = golden.iter().find(|(key, _)| *key == name);
-            let expected = expected.map(|(_, bytes)| &bytes[..]);
-            // Another version of the library may compress in another way, and must read what this one has written.
-            if name == "compressed" {
-                let Ok(Some((Frame::Compressed(read), _))) = next_frame(expected.unwrap_or_default(), 1000)
-                else {
-                    panic!("no compressed frame: {bytes:02x?}")
-                };
-                let Ok(Some((Frame::Compressed(made), _))) = next_frame(&bytes, 1000) else { panic!() };
-                assert_eq!(read.decompress(10_000), made.decompress(10_000));
-                let mut again = Vec::new();
-                Frame::Compressed(read).encode(&mut again);
-                assert_eq!(Some(&again[..]), expected);
-                continue;
-            }
-            assert_eq!(expected, Some(&bytes[..]), "{name}: {bytes:02x?}");
-        }
-        for kind in 0..=255 {
-            let is_known = next_frame(&[1, 0, 0, 0, kind], 1000) != Err(BadFrame("an unknown kind"));
-            let is_golden = golden.iter().any(|(_, bytes)| bytes[4] == kind);
-            assert_eq!(is_known, is_golden, "the kind {kind}");
-        }
-    }
-
-    #[test]
-    fn a_frame_that_is_cut_short_is_waited_for_and_a_changed_one_never_panics() {
-        for (_, bytes) in examples() {
-            for size in 0..bytes.len() {
-                assert_eq!(next_frame(&bytes[..size], 1000), Ok(None));
-            }
-            for at in 0..bytes.len() {
-                for value in [0, 1, 0x7f, 0xff] {
-                    let mut changed = bytes.clone();
-                    changed[at] = value;
-                    match next_frame(&changed, 1000) {
-                        Ok(Some((Frame::Records(records), _))) => records.each_after(0).for_each(drop),
-                        Ok(Some((Frame::Compressed(compressed), _))) => {
-                            if let Ok(body) = compressed.decompress(10_000) {
-                                let records = take_records(&body).into_iter();
-                                records.flat_map(|records| records.each_after(0)).for_each(drop);
-                            }
-                        }
-                        _ => (),
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_frame_above_the_limit_is_refused_before_it_arrives() {
-        assert!(next_frame(&[0xff, 0xff, 0, 0], 1000).is_err());
-    }
 }

@@ -1,0 +1,105 @@
+//! Records as the frames of a link hold them, and as the log holds them.
+
+use quire_journal::{Attributes, Bookmark, Position, Record, RecordKind};
+use quire_wire::link::{BadFrame, LinkRecord};
+
+/// A record that another instance sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SentRecord<'a> {
+    /// Its place in the log of the source.
+    pub(crate) position: Position,
+    pub(crate) kind: RecordKind,
+    pub(crate) message_type: u8,
+    pub(crate) bookmark: Bookmark,
+    pub(crate) expiration_s: Option<u32>,
+    pub(crate) topic: &'a str,
+    pub(crate) correlation_id: &'a [u8],
+    pub(crate) attributes: Attributes<'a>,
+    pub(crate) data: &'a [u8],
+}
+
+impl<'a> SentRecord<'a> {
+    /// Reads a record of a frame.
+    ///
+    /// # Errors
+    /// It has an unknown kind, or its attributes are not attributes.
+    pub(super) fn new(record: LinkRecord<'a>) -> Result<Self, BadFrame> {
+        let kind = RecordKind::from_number(record.kind).ok_or(BadFrame("the kind of a record"))?;
+        let attributes = Attributes::from_bytes(record.attributes);
+        Ok(SentRecord {
+            position: record.position,
+            kind,
+            message_type: record.message_type,
+            bookmark: record.bookmark,
+            expiration_s: record.expiration_s,
+            topic: record.topic,
+            correlation_id: record.correlation_id,
+            attributes: attributes.ok_or(BadFrame("the attributes of a record"))?,
+            data: record.data,
+        })
+    }
+}
+
+/// A record of the log as it is sent.
+pub(super) fn for_frame<'a>(record: &Record<'a>) -> LinkRecord<'a> {
+    LinkRecord {
+        position: record.position,
+        kind: record.kind as u8,
+        message_type: record.message_type,
+        bookmark: record.bookmark(),
+        expiration_s: record.expiration_s,
+        topic: record.topic,
+        correlation_id: record.correlation_id,
+        attributes: record.attributes.for_other_instances().as_bytes(),
+        data: record.data,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quire_journal::{PublisherId, Timestamp};
+    use quire_wire::link::{Frame, RecordsWriter, next_frame};
+
+    #[test]
+    fn a_record_arrives_as_it_was_sent() {
+        let record = Record {
+            position: Position::new(7),
+            kind: RecordKind::Publish,
+            message_type: 1,
+            publisher: PublisherId::new(3),
+            sequence: 4,
+            timestamp: Timestamp::default(),
+            topic: "orders",
+            correlation_id: b"c",
+            expiration_s: Some(9),
+            attributes: Attributes::NONE,
+            data: b"{}",
+        };
+        let mut bytes = Vec::new();
+        let mut writer = RecordsWriter::begin(&mut bytes);
+        writer.put(&for_frame(&record), &mut bytes);
+        writer.end(Position::new(8), |_| None, &mut bytes);
+        let Ok(Some((Frame::Records(records), _))) = next_frame(&bytes, 1000) else { panic!() };
+        let found: Vec<_> = records
+            .each_after(0)
+            .map(|record| record.and_then(|(found, _)| SentRecord::new(found)))
+            .collect();
+        let expected = SentRecord {
+            position: record.position,
+            kind: record.kind,
+            message_type: 1,
+            bookmark: record.bookmark(),
+            expiration_s: Some(9),
+            topic: "orders",
+            correlation_id: b"c",
+            attributes: Attributes::NONE,
+            data: b"{}",
+        };
+        assert_eq!(found, [Ok(expected)]);
+        let Ok(Some((Frame::Records(records), _))) = next_frame(&bytes, 1000) else { panic!() };
+        let (sent, _) = records.each_after(0).next().unwrap().unwrap();
+        assert!(SentRecord::new(LinkRecord { kind: 200, ..sent }).is_err());
+        assert!(SentRecord::new(LinkRecord { attributes: b"\xff", ..sent }).is_err());
+    }
+}

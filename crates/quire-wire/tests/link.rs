@@ -1,0 +1,204 @@
+//! The frames between two instances: their bytes, and the laws of the codec.
+//!
+//! The layout is a contract between versions of quire. An encoder and a decoder that drift together
+//! pass every round trip, and fail at the golden file.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use quire_types::{Bookmark, Position, PublisherId};
+use quire_wire::link::*;
+
+const SIZE_MAX: usize = 1000;
+
+fn record() -> LinkRecord<'static> {
+    LinkRecord {
+        position: Position::new(7),
+        kind: 1,
+        message_type: 1,
+        bookmark: Bookmark::new(PublisherId::new(3), 4),
+        expiration_s: Some(9),
+        topic: "orders",
+        correlation_id: b"c",
+        attributes: b"",
+        data: b"{}",
+    }
+}
+
+fn frame_of(count: usize, compress: impl FnOnce(&[u8]) -> Option<(u8, Vec<u8>)>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut writer = RecordsWriter::begin(&mut bytes);
+    (0..count).for_each(|_| writer.put(&record(), &mut bytes));
+    writer.end(Position::new(8), compress, &mut bytes);
+    bytes
+}
+
+/// The lines of the golden file: names and bytes.
+fn golden() -> Vec<(&'static str, Vec<u8>)> {
+    let lines = include_str!("golden/link-frames.txt").lines().filter(|line| !line.starts_with('#'));
+    let read = |line: &'static str| {
+        let (name, digits) = line.split_once(' ').unwrap();
+        let digits = digits.replace(' ', "");
+        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        (name, (0..digits.len()).step_by(2).map(byte).collect())
+    };
+    lines.map(read).collect()
+}
+
+fn golden_bytes(name: &str) -> Vec<u8> {
+    golden().into_iter().find(|(key, _)| *key == name).unwrap().1
+}
+
+/// Every kind of frame, with its name in the golden file.
+fn examples() -> Vec<(&'static str, Vec<u8>)> {
+    let mark = Some(Mark { position: Position::new(2), bookmark: Bookmark::new(PublisherId::new(1), 5) });
+    let hello = Hello {
+        version: 1,
+        instance: "a",
+        group: "g",
+        destination: "b",
+        destination_group: "",
+        started_ns: 11,
+        mark,
+        topics: vec![Offered { topic: "orders", message_type: "json", key: "/id" }],
+        excluded: vec!["key"],
+    };
+    let welcome = Welcome { version: 1, instance: "b", group: "b", has_mark: true, ..Welcome::default() };
+    let frames = [
+        ("hello", Frame::Hello(hello)),
+        ("welcome", Frame::Welcome(welcome)),
+        ("refused", Frame::Refused { reason: "no" }),
+        ("acknowledged", Frame::Acknowledged { through: Position::new(9), hops: 1, mark }),
+        ("heartbeat", Frame::Heartbeat),
+        ("caught_up", Frame::CaughtUp),
+        ("ended", Frame::Ended { reason: "no" }),
+    ];
+    let encode = |(name, frame): &(&'static str, Frame<'_>)| {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        assert_eq!(next_frame(&bytes, SIZE_MAX), Ok(Some((frame.clone(), bytes.len()))));
+        (*name, bytes)
+    };
+    let mut examples: Vec<_> = frames.iter().map(encode).collect();
+    // The caller compresses: here with the bytes of the file.
+    let compressed = golden_bytes("compressed");
+    let compress = |_: &[u8]| Some((compressed[5], compressed[10..].to_vec()));
+    examples.push(("compressed", frame_of(20, compress)));
+    examples.push(("records", frame_of(1, |_| None)));
+    examples
+}
+
+#[test]
+fn records_arrive_as_they_were_sent() {
+    let bytes = frame_of(2, |_| None);
+    let Ok(Some((Frame::Records(records), size))) = next_frame(&bytes, SIZE_MAX) else { panic!() };
+    assert_eq!((size, records.through), (bytes.len(), Position::new(8)));
+    let found: Vec<_> = records.each_after(0).map(Result::unwrap).collect();
+    let (first, second) = (found[0], found[1]);
+    assert_eq!((found.len(), first.0, second.0), (2, record(), record()));
+    let rest: Vec<_> = records.each_after(first.1).map(Result::unwrap).collect();
+    assert_eq!(rest, [second]);
+}
+
+#[test]
+fn every_frame_has_the_bytes_of_the_golden_file() {
+    for (name, bytes) in examples() {
+        assert_eq!(golden_bytes(name), bytes, "{name}: {bytes:02x?}");
+    }
+    for kind in 0..=255 {
+        let is_known = next_frame(&[1, 0, 0, 0, kind], SIZE_MAX) != Err(BadFrame("an unknown kind"));
+        let is_golden = golden().iter().any(|(_, bytes)| bytes[4] == kind);
+        assert_eq!(is_known, is_golden, "the kind {kind}");
+    }
+}
+
+/// Reads every frame and every record of the bytes, and encodes again what is not records.
+fn read_all(mut bytes: &[u8]) -> Result<(), BadFrame> {
+    while let Some((frame, size)) = next_frame(bytes, SIZE_MAX)? {
+        if let Frame::Records(records) = frame {
+            records.each_after(0).for_each(drop);
+        } else {
+            let mut again = Vec::new();
+            frame.encode(&mut again);
+            assert_eq!(next_frame(&again, usize::MAX), Ok(Some((frame, again.len()))));
+        }
+        bytes = &bytes[size..];
+    }
+    Ok(())
+}
+
+#[test]
+fn a_frame_that_is_cut_short_is_waited_for_and_a_changed_one_never_panics() {
+    for (_, bytes) in examples() {
+        for size in 0..bytes.len() {
+            assert_eq!(next_frame(&bytes[..size], SIZE_MAX), Ok(None));
+        }
+        for at in 0..bytes.len() {
+            for value in [0, 1, 0x7f, 0xff] {
+                let mut changed = bytes.clone();
+                changed[at] = value;
+                let _ = read_all(&changed);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_frame_above_the_limit_is_refused_before_it_arrives() {
+    assert!(next_frame(&[0xff, 0xff, 0, 0], SIZE_MAX).is_err());
+}
+
+/// A frame with some of its bytes changed, or any body of a kind.
+fn almost_a_frame() -> impl Strategy<Value = Vec<u8>> {
+    let changed = (0..examples().len(), vec((any::<prop::sample::Index>(), any::<u8>()), 0..4));
+    let changed = changed.prop_map(|(number, changes)| {
+        let (_, mut bytes) = examples().swap_remove(number);
+        for (at, value) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        bytes
+    });
+    let body = (0u8..12, vec(any::<u8>(), 0..200)).prop_map(|(kind, body)| {
+        let size = 1 + body.len() as u32;
+        [&size.to_le_bytes()[..], &[kind], &body].concat()
+    });
+    prop_oneof![changed, body, vec(any::<u8>(), 0..100)]
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_frames_of_a_link_or_refused(parts in vec(almost_a_frame(), 1..4)) {
+        let _ = read_all(&parts.concat());
+    }
+
+    #[test]
+    fn any_bytes_are_divided_as_they_are_read(
+        parts in vec(almost_a_frame(), 1..4),
+        sizes in vec(1_usize..40, 1..20),
+    ) {
+        let bytes = parts.concat();
+        let (mut splitter, mut rest, mut sizes) = (Splitter::default(), &bytes[..], sizes.iter().cycle());
+        let mut divided = Ok(Vec::new());
+        while let (false, Ok(found)) = (rest.is_empty(), &mut divided) {
+            let (mut part, after) = rest.split_at(rest.len().min(*sizes.next().unwrap()));
+            rest = after;
+            loop {
+                match splitter.next(&mut part) {
+                    Ok(Some(piece)) => {
+                        found.extend(piece.head.into_iter().flatten());
+                        found.extend_from_slice(piece.body);
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        divided = Err(error);
+                        break;
+                    }
+                }
+            }
+        }
+        // Without an error, nothing is lost but a head that has not arrived completely.
+        if let Ok(found) = divided {
+            prop_assert!(bytes.starts_with(&found) && bytes.len() - found.len() < 5);
+        }
+    }
+}
