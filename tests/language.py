@@ -23,7 +23,7 @@ LIMITS = ROOT / "tests" / "language.json"
 SENTENCE_WORDS_MAX = 35
 PROSE_COLUMNS_MAX = 100
 #: Crates whose comments are at most as wide as prose. Others follow one by one.
-WRAPPED = {"arrow", "command", "journal", "spark", "table", "types"}
+WRAPPED = {"arrow", "command", "journal", "link", "spark", "table", "types"}
 
 #: Idioms for which the field has a term, and clauses as subjects.
 PATTERNS = re.compile(

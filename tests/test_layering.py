@@ -18,9 +18,10 @@ ALLOWED = {
     "journal": {"types"},
     "queue": {"types", "journal"},
     "table": {"types", "expression", "journal"},
+    "link": {"types", "journal", "wire"},
     "client": {"types", "command", "wire"},
-    "kernel": {"types", "command", "expression", "wire", "journal", "queue", "table"},
-    "broker": {"types", "command", "expression", "wire", "journal", "queue", "table", "kernel"},
+    "kernel": {"types", "command", "expression", "wire", "journal", "queue", "table", "link"},
+    "broker": {"types", "command", "expression", "wire", "journal", "queue", "table", "link", "kernel"},
     "arrow": {"types", "expression", "journal", "queue", "client"},
     "spark": {"types", "journal", "arrow"},
     "jvm": {"spark"},
@@ -323,7 +324,7 @@ def rows_of(section: str) -> list[Row]:
     return [Row(int(step), file, names.split(", ")) for step, file, names in rows]
 
 
-PATHS = ["One publish", "One message to a subscriber", "One queue delivery"]
+PATHS = ["One publish", "One message to a subscriber", "One queue delivery", "One replicated record"]
 
 
 @pytest.mark.parametrize("section", PATHS)

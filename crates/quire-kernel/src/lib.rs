@@ -22,7 +22,6 @@ pub mod journal_files;
 pub mod log;
 pub mod paged;
 pub mod replay;
-pub mod replicated;
 pub mod reply;
 pub mod scan;
 pub mod send;
@@ -50,6 +49,7 @@ pub use config::{
 pub use failure::code_of;
 pub use io::{ConnectionId, Event, Input, LeftOutBecause, Level, Output, TransportId};
 pub use journal_files::{Maintenance, MaintenanceDone, MaintenanceJob};
+pub use quire_link::replicated;
 pub use slice::Stopwatch;
 pub use stats::{
     ConnectionStats, DestinationStats, Page, QueueFigures, QueueStats, ReplicationStats, ServerStats,

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use super::key_of;
 use crate::config::links::{CASCADE, Definition, KEY, MESSAGE_TYPE, REPLICATE, SOW, TXLOG, check_name};
 use crate::context::Context;
+use quire_link::Greeting;
 use quire_types::time::Instant;
-use quire_wire::link::{Hello, Offered, VERSION};
+use quire_wire::link::{Offered, VERSION};
 
 /// Mistakes that one answer names, at most.
 const MISTAKES_MAX: usize = 20;
@@ -18,10 +19,7 @@ const PORTION_LEN: usize = 16;
 
 /// The checks of an introduction, under way. A `hello` may name thousands of topics, so that the checks may take several turns.
 pub(super) struct Checking {
-    source: String,
-    group: String,
-    excluded: Vec<String>,
-    offers: Vec<[String; 3]>,
+    greeting: Greeting,
     next: usize,
     mistakes: Vec<String>,
 }
@@ -33,23 +31,13 @@ impl Checking {
     /// They cannot be linked.
     pub(super) fn begin(
         cx: &Context,
-        hello: &Hello<'_>,
+        greeting: Greeting,
         own_links: &[Arc<Definition>],
     ) -> Result<Self, String> {
-        check_instances(cx, hello)?;
-        let offers = hello.topics.iter();
-        let checking = Checking {
-            source: hello.instance.to_owned(),
-            group: hello.group.to_owned(),
-            excluded: hello.excluded.iter().map(|check| (*check).to_owned()).collect(),
-            offers: offers
-                .map(|offer| [offer.topic, offer.message_type, offer.key].map(str::to_owned))
-                .collect(),
-            next: 0,
-            mistakes: Vec::new(),
-        };
+        check_instances(cx, &greeting)?;
+        let checking = Checking { greeting, next: 0, mistakes: Vec::new() };
         let name = &cx.config.name;
-        let (source, sends_back) = (hello.instance, checking.back(own_links).is_some());
+        let (source, sends_back) = (&checking.greeting.instance, checking.back(own_links).is_some());
         let missing = format!(
             "{REPLICATE}: {name:?} does not send to {source:?}, which would lack the messages of clients that fail over to {name:?}; add a [[replication.destination]] for {source:?} at {name:?}"
         );
@@ -59,11 +47,11 @@ impl Checking {
 
     /// Whether the source wants this check.
     pub(super) fn is_checked(&self, check: &str) -> bool {
-        !self.excluded.iter().any(|excluded| excluded == check)
+        !self.greeting.excluded.iter().any(|excluded| excluded == check)
     }
 
     fn back<'a>(&self, own_links: &'a [Arc<Definition>]) -> Option<&'a Arc<Definition>> {
-        own_links.iter().find(|link| link.leads_to(&self.source, &self.group))
+        own_links.iter().find(|link| link.leads_to(&self.greeting.instance, &self.greeting.group))
     }
 
     /// Checks topics until the deadline. `own_links` are the links of this instance. `None`: there are more.
@@ -73,7 +61,7 @@ impl Checking {
         own_links: &[Arc<Definition>],
         deadline: Option<Instant>,
     ) -> Option<Result<(), String>> {
-        while let Some([topic, message_type, key]) = self.offers.get(self.next) {
+        while let Some([topic, message_type, key]) = self.greeting.offers.get(self.next) {
             if self.mistakes.len() >= MISTAKES_MAX {
                 self.mistakes.push("there are more differences".to_owned());
                 break;
@@ -89,7 +77,7 @@ impl Checking {
         if !self.mistakes.is_empty() {
             return Some(Err(self.mistakes.join("; ")));
         }
-        for [topic, ..] in &self.offers {
+        for [topic, ..] in &self.greeting.offers {
             let topic = cx.topics.intern(topic);
             cx.topics.note_incoming(topic);
         }
@@ -103,7 +91,7 @@ impl Checking {
         own_links: &[Arc<Definition>],
     ) -> Vec<String> {
         let Offered { topic, message_type, .. } = *offer;
-        let (name, source) = (cx.config.name.clone(), &self.source);
+        let (name, source) = (cx.config.name.clone(), &self.greeting.instance);
         let mut mistakes = Vec::new();
         let id = cx.topics.intern(topic);
         let recording = &cx.topics.topic(id).recording;
@@ -153,8 +141,8 @@ impl Checking {
     /// The destinations to which this instance sends the topic on without checks that the source makes.
     fn weaker_links(&self, offer: &Offered<'_>, own_links: &[Arc<Definition>], name: &str) -> Vec<String> {
         let sends_on = |link: &&Arc<Definition>| {
-            !link.leads_to(&self.source, &self.group)
-                && link.route.passes_on_from(&self.group)
+            !link.leads_to(&self.greeting.instance, &self.greeting.group)
+                && link.route.passes_on_from(&self.greeting.group)
                 && link.route.names(offer.topic, offer.message_type)
         };
         let mut mistakes = Vec::new();
@@ -163,7 +151,7 @@ impl Checking {
             for check in left_out.iter().filter(|check| self.is_checked(check)) {
                 mistakes.push(format!(
                     "{CASCADE}: {name:?} sends the topic {:?} to {:?} without the check {check:?}; remove it from exclude_validation of that destination at {name:?}, or add \"{CASCADE}\" to exclude_validation at {:?}",
-                    offer.topic, link.settings.name, self.source
+                    offer.topic, link.settings.name, self.greeting.instance
                 ));
             }
         }
@@ -172,8 +160,8 @@ impl Checking {
 }
 
 /// Refuses two instances that cannot be linked.
-fn check_instances(cx: &Context, hello: &Hello<'_>) -> Result<(), String> {
-    let (name, group, source) = (&cx.config.name, cx.config.group(), hello.instance);
+fn check_instances(cx: &Context, hello: &Greeting) -> Result<(), String> {
+    let (name, group, source) = (&cx.config.name, cx.config.group(), &hello.instance);
     if hello.version != VERSION {
         return Err(format!(
             "{source:?} uses version {} of links and {name:?} version {VERSION}: run the same version of quire on both",
@@ -186,10 +174,10 @@ fn check_instances(cx: &Context, hello: &Hello<'_>) -> Result<(), String> {
     if source == name {
         return Err(format!("both instances have the name {name:?}: set another name at one of them"));
     }
-    for (what, text) in [("the name of the source", source), ("the group of the source", hello.group)] {
+    for (what, text) in [("the name of the source", source), ("the group of the source", &hello.group)] {
         check_name(what, text).map_err(|error| error.to_string())?;
     }
-    let is_meant = hello.destination == name
+    let is_meant = hello.destination == *name
         || (!hello.destination_group.is_empty() && hello.destination_group == group);
     if !is_meant {
         return Err(format!(

@@ -4,48 +4,8 @@
 //! continued here before its earlier messages arrived. Neither can be undone when the record arrives, so it is reported
 //! (docs/replication.md, *The cost of a fault*).
 
-use std::hash::BuildHasher;
-
-use quire_journal::{AllTopics, Bookmark, JournalError, Position, Reader, RecordKind};
-use rustc_hash::FxBuildHasher;
-
-use super::SentRecord;
-
-/// Publishers whose duplicates are compared, of one frame. A comparison reads the log for each of them.
-const PUBLISHERS_MAX: usize = 16;
-
-/// Of each publisher, the first and the last duplicate of a frame: a record that differs is rarely between two that do not.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Duplicates(Vec<(Duplicate, Duplicate)>);
-
-#[derive(Clone, Copy, Debug)]
-struct Duplicate {
-    bookmark: Bookmark,
-    hash: u64,
-}
-
-impl Duplicates {
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(super) fn note(&mut self, record: &SentRecord<'_>) {
-        let SentRecord { bookmark, kind, topic, data, .. } = *record;
-        let new = Duplicate { bookmark, hash: hash_of(kind, topic, data) };
-        let is_of_publisher = |(first, _): &(Duplicate, _)| first.bookmark.publisher == bookmark.publisher;
-        match self.0.iter().rposition(is_of_publisher) {
-            Some(index) => self.0[index].1 = new,
-            None if self.0.len() < PUBLISHERS_MAX => self.0.push((new, new)),
-            None => (),
-        }
-    }
-}
-
-/// For a delete only the topic counts: its list of keys may have another order.
-fn hash_of(kind: RecordKind, topic: &str, data: &[u8]) -> u64 {
-    let data = if kind == RecordKind::Delete { &[] } else { data };
-    FxBuildHasher.hash_one((kind == RecordKind::Delete, topic, data))
-}
+use quire_journal::{AllTopics, Bookmark, JournalError, Position, Reader};
+use quire_link::{Conflict, Duplicate, Duplicates, hash_of};
 
 /// The duplicates of a frame, to be compared with the log here.
 pub(crate) struct Comparison {
@@ -53,21 +13,13 @@ pub(crate) struct Comparison {
     pub(super) duplicates: Duplicates,
 }
 
-/// A record of a source that was dropped although the log here does not have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Conflict {
-    pub(super) bookmark: Bookmark,
-    /// The log here has another record with this bookmark; otherwise it has none.
-    pub(super) is_other: bool,
-}
-
 impl Comparison {
     /// Reads the log. Gives one conflict of each publisher at most. An error of the disk is left to those who need the record.
     pub(crate) fn run(self) -> Vec<Conflict> {
-        let of_publisher = |(first, last): &(Duplicate, Duplicate)| {
-            [first, last].into_iter().find_map(|duplicate| self.compare(duplicate).ok().flatten())
+        let of_publisher = |duplicates: &[Duplicate; 2]| {
+            duplicates.iter().find_map(|duplicate| self.compare(duplicate).ok().flatten())
         };
-        self.duplicates.0.iter().filter_map(of_publisher).collect()
+        self.duplicates.of_publishers().filter_map(of_publisher).collect()
     }
 
     fn compare(&self, duplicate: &Duplicate) -> Result<Option<Conflict>, JournalError> {

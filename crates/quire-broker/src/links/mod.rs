@@ -1,18 +1,16 @@
 //! Links to other instances: records that are sent, records that arrive, and the progress of the destinations (docs/replication.md).
 //!
 //! A link has one direction. The two links between a pair share a connection (`connection.rs`), whichever of the two has made it.
-//! `outgoing.rs` is the state machine of the source, `incoming.rs` that of the destination, and `quire-wire` has their frames. The records
+//! The engine is `quire-link`: the state machines of the source, which `outgoing.rs` drives, and of the destination, which `incoming.rs` drives. The records
 //! come from the log (`read.rs`), where the tests of `route.rs` choose them. The run loop records what arrived, through the one intake.
 
 mod check;
-mod compress;
 mod conflict;
 mod connection;
 mod incoming;
 mod outgoing;
 mod place;
 mod read;
-mod record;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,29 +26,22 @@ use crate::tail::{Consumed, LogConsumer};
 use crate::topic::TopicId;
 use connection::Connection;
 use incoming::Incoming;
-use outgoing::{Outgoing, Start};
+use outgoing::Outgoing;
 use place::Places;
 use quire_command::LinkAction;
 use quire_expression::filter::MessageContext;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
 use quire_journal::{Bookmark, InstancePath, JournalError, Position, Record};
+use quire_link::{Conflict, Place, Start};
 use quire_types::time::Instant;
 
 use crate::config::links::{CHECKS, Definition, SyncType};
 use crate::config::route::Route;
-use conflict::Conflict;
-pub(crate) use incoming::{Arrived, LinkRules, Taken};
-pub(crate) use quire_wire::link::Mark;
+pub(crate) use quire_link::{Arrived, LinkRules, SentRecord, Taken};
+use quire_wire::link::Mark;
 use quire_wire::link::{EXCLUDED_MAX, OFFERED_MAX, Offered};
 use read::LinkFound;
-pub(crate) use record::SentRecord;
-
-/// The time without another frame after which a heartbeat is sent.
-const HEARTBEAT: Duration = Duration::from_secs(2);
-
-/// The time without any byte after which the peer counts as gone.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// How long clients wait after a start for news from the sync destinations, at most. They may have messages that this instance lost.
 const START_MAX: Duration = Duration::from_secs(5);
@@ -80,21 +71,19 @@ pub(crate) struct Links {
 impl Links {
     pub(crate) fn new(definitions: Vec<Definition>, cx: &Context) -> Self {
         let definitions: Arc<[_]> = definitions.into_iter().map(Arc::new).collect();
-        let new_link =
-            |(number, definition): (usize, &Arc<Definition>)| Outgoing::new(number, definition.clone());
-        let mut outgoing: Vec<_> = definitions.iter().enumerate().map(new_link).collect();
         let places = Places::new(&cx.log.journal);
-        if !outgoing.is_empty() {
-            let end = cx.log.journal.persisted();
-            outgoing.iter_mut().for_each(|link| link.begin_at_start(cx));
-            for (name, place) in places.read() {
-                let is_named = |link: &&mut Outgoing| link.definition.settings.name == name;
-                // Beyond the end of the log the place is of a log that was replaced by an older copy.
-                if let Some(link) = outgoing.iter_mut().find(is_named).filter(|_| place.resume_from <= end) {
-                    link.resume(place);
-                }
-            }
-        }
+        let saved = if definitions.is_empty() { Vec::new() } else { places.read() };
+        let end = cx.log.journal.persisted();
+        let new_link = |(number, definition): (usize, &Arc<Definition>)| {
+            // Beyond the end of the log the place is of a log that was replaced by an older copy.
+            let is_usable = |(name, place): &&(String, Place)| {
+                *name == definition.settings.name && place.resume_from <= end
+            };
+            let place = saved.iter().rfind(is_usable).map(|(_, place)| place.clone());
+            let at_start = || Place { resume_from: start_of_log(cx), ..Place::default() };
+            Outgoing::new(number, Arc::clone(definition), place.unwrap_or_else(at_start))
+        };
+        let outgoing: Vec<_> = definitions.iter().enumerate().map(new_link).collect();
         Links {
             definitions,
             outgoing,
@@ -166,10 +155,10 @@ impl Links {
             connection.incoming.break_off(cx, &reason);
         }
         let (Some(link), Some(greeted)) = (link, greeted) else { return };
-        if greeted.sends_back && link.start == Start::Unknown {
-            link.start = Start::Filling;
+        if greeted.sends_back && link.start() == Start::Unknown {
+            link.set_start(Start::Filling);
         } else if !greeted.sends_back {
-            link.start = Start::Over;
+            link.set_start(Start::Over);
         }
         // The new run may lack records that an earlier run of the instance has sent.
         for Connection { incoming, .. } in &mut self.connections {
@@ -230,10 +219,10 @@ impl Links {
         let position = cx.log.appended();
         let mark = self.last.filter(|mark| mark.position == position);
         if let Some(run) = taken.run(position) {
-            let came_from = |link: &&mut Outgoing| link.peer.as_deref() == Some(arrived.source().name);
+            let came_from = |link: &&mut Outgoing| link.peer() == Some(arrived.source().name);
             self.outgoing.iter_mut().filter(came_from).for_each(|link| link.has_run(run));
         }
-        let Some(incoming) = self.incoming_mut(arrived.connection()) else { return };
+        let Some(incoming) = self.incoming_mut(ConnectionId(arrived.connection().0)) else { return };
         match result {
             Ok(()) => incoming.taken(cx, arrived, mark, taken),
             Err(reason) => incoming.not_taken(cx, arrived, &reason),
@@ -242,7 +231,7 @@ impl Links {
 
     /// The time of the turn is over after `done` bytes of the records of a frame. The next turn continues with them.
     pub(crate) fn suspend(&mut self, arrived: Arrived, done: usize, taken: Taken) {
-        if let Some(incoming) = self.incoming_mut(arrived.connection()) {
+        if let Some(incoming) = self.incoming_mut(ConnectionId(arrived.connection().0)) {
             incoming.suspend(arrived, done, taken);
         }
     }
@@ -291,7 +280,7 @@ impl Links {
             let has_passed = |peer: &str| path.instances().any(|instance| instance.name == peer);
             if !route.passes_on(path)
                 || route.has_passed(path)
-                || link.peer.as_deref().is_some_and(has_passed)
+                || link.peer().is_some_and(has_passed)
                 || !route.takes(topic, message_type.code(), &mut self.arena, &context)
             {
                 continue;
@@ -430,23 +419,23 @@ impl Links {
     fn hold_logons(&mut self, cx: &mut Context, started: Instant) {
         // Either of the two links of a pair can be made first, so that the source may have sent everything before the greeting of the
         // destination says that it sends.
-        for link in self.outgoing.iter_mut().filter(|link| link.start == Start::Filling) {
+        for link in self.outgoing.iter_mut().filter(|link| link.start() == Start::Filling) {
             let has_sent_all = |Connection { incoming, .. }: &Connection| {
-                incoming.has_caught_up() && incoming.is_from(link.peer.as_deref())
+                incoming.has_caught_up() && incoming.is_from(link.peer())
             };
             if self.connections.iter().any(has_sent_all) {
-                link.start = Start::Over;
+                link.set_start(Start::Over);
             }
         }
-        let is_starting = self.outgoing.iter().any(|link| link.start != Start::Over);
+        let is_starting = self.outgoing.iter().any(|link| link.start() != Start::Over);
         let due = started + START_MAX;
         self.start_due = (is_starting && cx.now.instant < due).then_some(due);
         let is_late = cx.now.instant >= due;
-        let is_held = self.outgoing.iter().any(|link| match link.start {
+        let is_held = self.outgoing.iter().any(|link| match link.start() {
             _ if link.definition.settings.sync_type == SyncType::Async => false,
             Start::Unknown => !is_late,
             Start::Filling => {
-                let sends = |connection: &Connection| connection.incoming.is_from(link.peer.as_deref());
+                let sends = |connection: &Connection| connection.incoming.is_from(link.peer());
                 // It said that it sends. When it does not come, clients wait no longer than for an instance that does not answer.
                 !is_late || self.connections.iter().any(sends)
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use quire_journal::{
     Bookmark, FoundSidecar, Journal, JournalError, Position, PublisherId, SidecarHead, Sidecars,
 };
+use quire_link::Place;
 use quire_types::time::Instant;
 use quire_wire::link::Mark;
 
@@ -21,16 +22,6 @@ const ENTRY_SIZE: usize = 2 + 2 + 4 * 8;
 
 /// How often the file is written, at most.
 const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Where a link begins.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) resume_from: Position,
-    /// The message that the destination is known to have.
-    pub(super) mark: Option<Mark>,
-    /// The instance at the other end, when there was one. Another instance of its group has another log.
-    pub(super) instance: Option<String>,
-}
 
 /// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

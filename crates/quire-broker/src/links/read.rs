@@ -5,10 +5,9 @@ use std::sync::Arc;
 use crate::scan::{SCAN_SIZE_MAX, context_of};
 use quire_journal::{Cursor, JournalError, Position, Record, RecordKind, Timestamp};
 
-use super::compress::compress;
-use super::record::for_frame;
 use crate::config::links::{Compression, Definition};
 use quire_expression::message_type::Arena;
+use quire_link::{Algorithm, SentFrame, compress, for_frame};
 use quire_wire::link::{Mark, RecordsWriter};
 
 /// Bytes of records in one frame, unless one record has more. The destination works on a whole frame before it looks at its other
@@ -43,16 +42,6 @@ pub(crate) struct LinkFound {
     pub(super) cursor: Result<Cursor, JournalError>,
     /// The last record that was left out because it came from the peer: the place that it has there.
     pub(super) mark: Option<Mark>,
-}
-
-/// One frame of records.
-#[derive(Clone, Debug)]
-pub(super) struct SentFrame {
-    pub(super) through: Position,
-    pub(super) size: usize,
-    pub(super) count: u64,
-    /// The hops of its records, and of the records with the same hops the first and the last.
-    pub(super) by_hops: Vec<(u8, Position, Position)>,
 }
 
 impl LinkReading {
@@ -166,8 +155,12 @@ impl Chunk {
     fn end(&mut self, through: Position) {
         let Some((writer, count)) = self.open.take() else { return };
         let size = writer.size();
-        let compression = self.compression;
-        writer.end(through, |body| compress(compression, body), &mut self.frames);
+        let algorithm = match self.compression {
+            Compression::None => None,
+            Compression::Lz4 => Some(Algorithm::Lz4),
+            Compression::Zstd => Some(Algorithm::Zstd),
+        };
+        writer.end(through, |body| compress(algorithm?, body), &mut self.frames);
         let by_hops = std::mem::take(&mut self.by_hops);
         self.sent.push(SentFrame { through, size, count, by_hops });
     }

@@ -1,10 +1,12 @@
-//! How far the destinations of replication have got. Together with the persisted position it decides what is safe: `log.rs` asks here.
+//! How far the destinations of replication are. Together with the persisted position it decides
+//! which records are safe.
 //!
-//! A destination acknowledges records separately by their *hops*, the number of instances that they passed before this one. Its
-//! acknowledgement of a record waits for instances that have the record with more hops, and never for others. So instances that send to
-//! each other in a circle cannot wait for each other.
+//! A destination acknowledges records separately by their *hops*, the number of instances that they
+//! passed before this one. Its acknowledgement of a record waits for instances that have the record
+//! with more hops, and never for others. So instances that send to each other in a circle cannot
+//! wait for each other.
 
-use quire_journal::Position;
+use quire_types::Position;
 
 /// Some of the destinations, and the records that they must have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,27 +18,38 @@ pub struct Destinations {
 }
 
 impl Destinations {
+    /// No destination.
     pub const NONE: Destinations = Destinations { bits: 0, of_all_hops: false };
 
+    /// Adds a destination.
+    #[inline]
     pub fn insert(&mut self, number: usize) {
         self.bits |= 1 << number;
     }
 
+    /// Whether it is one of them.
+    #[inline]
     pub fn contains(self, number: usize) -> bool {
         self.bits & (1 << number) != 0
     }
 
+    /// The destinations of both.
+    #[inline]
+    #[must_use]
     pub fn union(self, other: Destinations) -> Destinations {
         Destinations { bits: self.bits | other.bits, of_all_hops: self.of_all_hops || other.of_all_hops }
     }
 
+    /// Whether there are none.
+    #[inline]
     pub fn is_empty(self) -> bool {
         self.bits == 0
     }
 }
 
-/// The progress of a destination. Each position is one up to which it has everything that is routed to it, and that the name says.
-#[derive(Clone, Debug, Default)]
+/// The progress of a destination. Each position is one up to which it has everything that is routed
+/// to it, and that the name says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Records with any hops.
     pub all: Position,
@@ -69,6 +82,8 @@ struct Acknowledged {
 }
 
 impl Replicated {
+    /// Destinations, and whether publishers wait for each. With `required`, this many of those that
+    /// a message goes to must have it.
     pub fn new(waited_for: impl Iterator<Item = bool>, required: Option<u32>) -> Self {
         let destinations = waited_for
             .map(|is_waited_for| Acknowledged { progress: Progress::default(), is_waited_for })
@@ -97,7 +112,8 @@ impl Replicated {
         self.destinations[number].is_waited_for
     }
 
-    /// Every destination, and everything that it gets: for messages of which it is not known where they go.
+    /// Every destination, and everything that it gets: for messages of which it is not known where
+    /// they go.
     pub fn all(&self) -> Destinations {
         let mut all = Destinations { bits: 0, of_all_hops: true };
         (0..self.destinations.len()).for_each(|number| all.insert(number));

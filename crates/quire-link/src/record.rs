@@ -5,17 +5,25 @@ use quire_wire::link::{BadFrame, LinkRecord};
 
 /// A record that another instance sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SentRecord<'a> {
+pub struct SentRecord<'a> {
     /// Its place in the log of the source.
-    pub(crate) position: Position,
-    pub(crate) kind: RecordKind,
-    pub(crate) message_type: u8,
-    pub(crate) bookmark: Bookmark,
-    pub(crate) expiration_s: Option<u32>,
-    pub(crate) topic: &'a str,
-    pub(crate) correlation_id: &'a [u8],
-    pub(crate) attributes: Attributes<'a>,
-    pub(crate) data: &'a [u8],
+    pub position: Position,
+    /// Its kind.
+    pub kind: RecordKind,
+    /// The type of the message.
+    pub message_type: u8,
+    /// Its bookmark.
+    pub bookmark: Bookmark,
+    /// The lifetime of the message.
+    pub expiration_s: Option<u32>,
+    /// Its topic.
+    pub topic: &'a str,
+    /// Its correlation id.
+    pub correlation_id: &'a [u8],
+    /// Its attributes.
+    pub attributes: Attributes<'a>,
+    /// The message.
+    pub data: &'a [u8],
 }
 
 impl<'a> SentRecord<'a> {
@@ -23,7 +31,7 @@ impl<'a> SentRecord<'a> {
     ///
     /// # Errors
     /// It has an unknown kind, or its attributes are not attributes.
-    pub(super) fn new(record: LinkRecord<'a>) -> Result<Self, BadFrame> {
+    pub fn new(record: LinkRecord<'a>) -> Result<Self, BadFrame> {
         let kind = RecordKind::from_number(record.kind).ok_or(BadFrame("the kind of a record"))?;
         let attributes = Attributes::from_bytes(record.attributes);
         Ok(SentRecord {
@@ -41,7 +49,7 @@ impl<'a> SentRecord<'a> {
 }
 
 /// A record of the log as it is sent.
-pub(super) fn for_frame<'a>(record: &Record<'a>) -> LinkRecord<'a> {
+pub fn for_frame<'a>(record: &Record<'a>) -> LinkRecord<'a> {
     LinkRecord {
         position: record.position,
         kind: record.kind as u8,

@@ -1,0 +1,173 @@
+//! Frames of records for the caller, and the result of recording them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use quire_journal::Instance;
+use quire_types::Position;
+use quire_wire::link::{Frame, Mark, Records, next_frame, take_records};
+
+use super::Duplicates;
+use crate::replicated::Destinations;
+use crate::{Connection, Run, SentRecord};
+
+/// The differences of the two configurations that the source permits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkRules {
+    /// Only one of the two keeps last values of a topic.
+    pub any_sow: bool,
+    /// The keys of a topic have different rules.
+    pub any_key: bool,
+}
+
+/// The instance at the other end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceInstance {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its group.
+    pub group: Arc<str>,
+    /// The start of its process.
+    pub started_ns: u64,
+}
+
+impl SourceInstance {
+    /// Its name and its group, as in the path of a record.
+    pub fn as_instance(&self) -> Instance<'_> {
+        Instance { name: &self.name, group: &self.group }
+    }
+}
+
+/// A frame of records of which a part was recorded.
+#[derive(Debug)]
+pub(super) struct Begun {
+    /// The body of the frame when it was compressed.
+    pub(super) body: Option<Vec<u8>>,
+    /// Bytes of its records that were worked on.
+    pub(super) done: usize,
+    pub(super) taken: Taken,
+}
+
+impl Begun {
+    pub(super) fn new(appended: Position, body: Option<Vec<u8>>) -> Self {
+        Begun { body, done: 0, taken: Taken { after: appended, ..Taken::default() } }
+    }
+}
+
+/// A frame of records, to be recorded. The caller gives it back with
+/// [`handle_taken`](super::Destination::handle_taken),
+/// [`handle_not_taken`](super::Destination::handle_not_taken) or
+/// [`suspend`](super::Destination::suspend).
+#[derive(Debug)]
+pub struct Arrived {
+    pub(super) connection: Connection,
+    pub(super) source: SourceInstance,
+    pub(super) input: Vec<u8>,
+    pub(super) begin: usize,
+    pub(super) size: usize,
+    pub(super) begun: Begun,
+    pub(super) rules: LinkRules,
+}
+
+impl Arrived {
+    /// The connection on which it came.
+    pub fn connection(&self) -> Connection {
+        self.connection
+    }
+
+    /// The instance that sent it.
+    pub fn source(&self) -> Instance<'_> {
+        self.source.as_instance()
+    }
+
+    /// The differences of the two configurations that the source permits.
+    pub fn rules(&self) -> LinkRules {
+        self.rules
+    }
+
+    /// Takes the result so far out. The caller continues it, and gives it back.
+    pub fn take_result(&mut self) -> Taken {
+        std::mem::take(&mut self.begun.taken)
+    }
+
+    /// The records that were not worked on yet, in their order, each with the number of bytes up to
+    /// its end.
+    ///
+    /// # Errors
+    /// The bytes after the last one are not a record.
+    pub fn records(&self) -> impl Iterator<Item = Result<(SentRecord<'_>, usize), String>> {
+        let records = self.frame().map(|records| records.each_after(self.begun.done));
+        records.into_iter().flatten().map(|record| {
+            let record = record.and_then(|(record, end)| Ok((SentRecord::new(record)?, end)));
+            record.map_err(|error| error.to_string())
+        })
+    }
+
+    pub(super) fn frame(&self) -> Option<Records<'_>> {
+        if let Some(body) = &self.begun.body {
+            return take_records(body).ok();
+        }
+        match next_frame(&self.input[self.begin..self.begin + self.size], usize::MAX) {
+            Ok(Some((Frame::Records(records), _))) => Some(records),
+            _ => None,
+        }
+    }
+}
+
+/// The result of recording the records of a frame.
+#[derive(Clone, Debug, Default)]
+pub struct Taken {
+    /// Records that were worked on.
+    pub record_count: u64,
+    /// Those of them that the log had.
+    pub duplicate_count: u64,
+    /// By hops at the source.
+    pub(super) by_hops: BTreeMap<u8, Waiting>,
+    pub(super) duplicates: Duplicates,
+    /// The last position of the log before the frame, and how many of its records the log took.
+    after: Position,
+    recorded_count: u64,
+    /// The last of these, at its place in the log of the source.
+    last: Option<Mark>,
+}
+
+/// The condition under which the records with the same hops in a frame are acknowledged.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Waiting {
+    pub(super) through: Position,
+    pub(super) position: Position,
+    pub(super) destinations: Destinations,
+}
+
+impl Taken {
+    /// The log took a record.
+    pub fn note_recorded(&mut self, record: &SentRecord<'_>) {
+        self.recorded_count += 1;
+        self.last = Some(Mark { position: record.position, bookmark: record.bookmark });
+    }
+
+    /// The piece of the log that has the records of the frame, when it has nothing else. `appended`
+    /// is the last position of the log.
+    pub fn run(&self, appended: Position) -> Option<Run> {
+        let is_whole = appended.get() - self.after.get() == self.recorded_count;
+        self.last.filter(|_| is_whole).map(|mark| Run { after: self.after, through: appended, mark })
+    }
+
+    /// A record was at `through` in the log of the source, and is at `position` or earlier here.
+    /// Its acknowledgement waits for the destinations.
+    pub fn note(&mut self, hops: u8, through: Position, position: Position, destinations: Destinations) {
+        let waiting = self.by_hops.entry(hops).or_default();
+        waiting.through = waiting.through.max(through);
+        waiting.position = waiting.position.max(position);
+        waiting.destinations = waiting.destinations.union(destinations);
+    }
+
+    /// A record counts as a duplicate. Those that the source has from elsewhere are compared by the
+    /// instances that they come from.
+    pub fn note_duplicate(&mut self, record: &SentRecord<'_>) {
+        self.duplicate_count += 1;
+        if record.attributes.path().instances().next().is_none() {
+            self.duplicates.note(record);
+        }
+    }
+}

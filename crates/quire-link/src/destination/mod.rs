@@ -1,0 +1,604 @@
+//! A link from a source: the state machine of the destination (docs/replication.md).
+//!
+//! ```text
+//! AwaitingHello, Idle ------> Checking ------> Searching ------> Open
+//!                      `hello` came     the log is        `welcome` is sent: records arrive
+//!                                       asked for the mark
+//! ```
+//!
+//! When a link ends, the connection is `Idle`, and another link may begin on it. After bytes that
+//! are not frames it is `Broken`. A frame of records is acknowledged when all that was recorded of
+//! it is safe here.
+
+mod duplicates;
+mod event;
+mod input;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use quire_types::{Position, PublisherId, time::Instant};
+use quire_wire::link::{
+    FRAME_OVERHEAD_MAX, Frame, Hello, Mark, VERSION, Welcome, announced_size, next_frame, take_records,
+};
+
+pub use duplicates::{Conflict, Duplicate, Duplicates, hash_of};
+pub use event::{Answer, DestinationEvent, DestinationFigures, DestinationOutput, Greeting};
+pub use input::{Arrived, LinkRules, SourceInstance, Taken};
+use input::{Begun, Waiting};
+
+use crate::compress::decompress;
+use crate::replicated::Destinations;
+use crate::{Connection, HEARTBEAT, SILENCE_MAX};
+
+/// The time between two `hello` frames on a connection, at least. Each costs checks, a search of
+/// the log, and a line in the log of the server.
+const HELLO_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The link from the other instance of a connection.
+///
+/// After every call, [`poll_output`](Destination::poll_output) until it has nothing. Hand in the
+/// bytes of its frames ([`handle_bytes`](Destination::handle_bytes)), record what
+/// [`poll_arrived`](Destination::poll_arrived) gives, and call [`advance`](Destination::advance) in
+/// every turn. The next turn is due at [`poll_timeout`](Destination::poll_timeout).
+#[derive(Debug)]
+pub struct Destination {
+    connection: Connection,
+    /// The address of the other instance.
+    peer: String,
+    /// The frames of sources on this connection.
+    input: Vec<u8>,
+    /// Bytes of `input` that were worked on.
+    taken_size: usize,
+    state: State,
+    received_at: Instant,
+    sent_at: Instant,
+    /// When the last `hello` was taken, and when the one that waits may be.
+    greeted_at: Option<Instant>,
+    greets_at: Option<Instant>,
+    /// The number of the last search or comparison.
+    number: u64,
+    outputs: VecDeque<DestinationOutput>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The other instance has connected, and nothing else came.
+    AwaitingHello,
+    /// No link. Another one may begin.
+    Idle,
+    /// There is a link, or it is about to begin.
+    Linked(Box<Link>),
+    /// The bytes of the peer have no meaning: no link can begin on this connection.
+    Broken,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// `hello` came. The configurations are checked.
+    Checking { mark: Option<Mark> },
+    /// The log is searched for the message of the mark.
+    Searching { number: u64, mark: Mark },
+    /// Records may arrive.
+    Open,
+}
+
+/// A link, and all that ends with it.
+#[derive(Debug)]
+struct Link {
+    phase: Phase,
+    source: SourceInstance,
+    /// The checks that the source leaves out.
+    rules: LinkRules,
+    /// By hops at the source, each in the order of its log.
+    pending: BTreeMap<u8, VecDeque<PendingAck>>,
+    /// The place in the log of the source up to which its records came, and up to which they are
+    /// acknowledged.
+    received: Position,
+    acknowledged: Position,
+    record_count: u64,
+    duplicate_count: u64,
+    comparing: Comparing,
+    conflict_count: u64,
+    /// Publishers whose first conflict was logged.
+    reported: Vec<PublisherId>,
+    /// The source has sent everything that it had when the link came up.
+    has_caught_up: bool,
+    /// The source was let in during this turn.
+    is_new: bool,
+    /// The frame of records at the front of the input, when a part of its records was recorded.
+    begun: Option<Begun>,
+}
+
+/// Whether the duplicates of a frame are compared with the log here. Those of the frames that come
+/// meanwhile are not.
+#[derive(Debug, Default)]
+enum Comparing {
+    #[default]
+    Nothing,
+    /// They begin to be compared when the log is on the disk up to this position, because only then
+    /// it can be searched.
+    Due(Position, Duplicates),
+    Running(u64),
+}
+
+/// An acknowledgement that the source is to get: of the records with the same hops in a frame.
+#[derive(Clone, Copy, Debug)]
+struct PendingAck {
+    /// The position of the last of them in the log of the source.
+    through: Position,
+    /// It is sent when this position of the log here is safe.
+    position: Position,
+    destinations: Destinations,
+    mark: Option<Mark>,
+}
+
+impl Link {
+    fn new(hello: &Hello<'_>) -> Self {
+        Link {
+            phase: Phase::Checking { mark: hello.mark },
+            source: SourceInstance {
+                name: hello.instance.into(),
+                group: hello.group.into(),
+                started_ns: hello.started_ns,
+            },
+            rules: LinkRules::default(),
+            pending: BTreeMap::new(),
+            received: Position::ZERO,
+            acknowledged: Position::ZERO,
+            record_count: 0,
+            duplicate_count: 0,
+            comparing: Comparing::Nothing,
+            conflict_count: 0,
+            reported: Vec::new(),
+            has_caught_up: false,
+            is_new: false,
+            begun: None,
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.phase == Phase::Open
+    }
+}
+
+impl Destination {
+    /// Of a connection that the other instance has made: it is to send `hello`.
+    pub fn accepted(connection: Connection, peer: &str, now: Instant) -> Self {
+        Destination {
+            connection,
+            peer: peer.to_owned(),
+            input: Vec::new(),
+            taken_size: 0,
+            state: State::AwaitingHello,
+            received_at: now,
+            sent_at: now,
+            greeted_at: None,
+            greets_at: None,
+            number: 0,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Of a connection that this instance has made.
+    pub fn idle(connection: Connection, peer: &str, now: Instant) -> Self {
+        Destination { state: State::Idle, ..Destination::accepted(connection, peer, now) }
+    }
+
+    /// The next thing that the caller has to do.
+    pub fn poll_output(&mut self) -> Option<DestinationOutput> {
+        self.outputs.pop_front()
+    }
+
+    fn link(&self) -> Option<&Link> {
+        match &self.state {
+            State::Linked(link) => Some(link),
+            _ => None,
+        }
+    }
+
+    fn link_mut(&mut self) -> Option<&mut Link> {
+        match &mut self.state {
+            State::Linked(link) => Some(link),
+            _ => None,
+        }
+    }
+
+    /// The source, once after it was let in.
+    pub fn take_new(&mut self) -> Option<&SourceInstance> {
+        let link = self.link_mut()?;
+        std::mem::take(&mut link.is_new).then_some(&link.source)
+    }
+
+    /// The source, once its `hello` came.
+    pub fn source(&self) -> Option<&SourceInstance> {
+        self.link().map(|link| &link.source)
+    }
+
+    /// Whether the source has sent everything that it had when the link came up.
+    pub fn has_caught_up(&self) -> bool {
+        self.link().is_some_and(|link| link.has_caught_up)
+    }
+
+    /// There is no link, and none is about to begin.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle | State::Broken)
+    }
+
+    /// Whether records may arrive.
+    pub fn is_open(&self) -> bool {
+        self.link().is_some_and(Link::is_open)
+    }
+
+    /// Whether no link can begin on the connection.
+    pub fn is_broken(&self) -> bool {
+        matches!(self.state, State::Broken)
+    }
+
+    /// The address of the other instance.
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Bytes that came, and were not worked on.
+    pub fn waiting_size(&self) -> usize {
+        let begun = self.link().and_then(|link| link.begun.as_ref());
+        self.input.len() + begun.and_then(|begun| begun.body.as_ref()).map_or(0, Vec::len)
+    }
+
+    /// Figures of the link; `None` when there is none.
+    pub fn figures(&self) -> Option<DestinationFigures> {
+        if self.is_idle() {
+            return None;
+        }
+        let link = self.link();
+        Some(DestinationFigures {
+            source: self.name(),
+            is_open: self.is_open(),
+            received: link.map_or(Position::ZERO, |link| link.received),
+            acknowledged: link.map_or(Position::ZERO, |link| link.acknowledged),
+            record_count: link.map_or(0, |link| link.record_count),
+            duplicate_count: link.map_or(0, |link| link.duplicate_count),
+            conflict_count: link.map_or(0, |link| link.conflict_count),
+        })
+    }
+
+    fn name(&self) -> String {
+        self.source().map_or_else(|| self.peer.clone(), |source| source.name.to_string())
+    }
+
+    /// Bytes arrived on the connection.
+    pub fn handle_heard(&mut self, now: Instant) {
+        if !matches!(self.state, State::AwaitingHello) {
+            self.received_at = now;
+        }
+    }
+
+    /// Takes bytes of frames of a source.
+    pub fn handle_bytes(&mut self, bytes: &[u8]) {
+        self.input.extend_from_slice(bytes);
+    }
+
+    /// Works on what came, up to the next frame of records, which the caller is to record. `None`
+    /// when there is no such frame. `appended` is the end of the log, and `message_size_max` the
+    /// largest data of a message here. After outputs were carried out, another call may find more.
+    pub fn poll_arrived(
+        &mut self,
+        now: Instant,
+        appended: Position,
+        message_size_max: usize,
+    ) -> Option<Arrived> {
+        let input = std::mem::take(&mut self.input);
+        let found = self.find_records(now, appended, message_size_max, &input);
+        if self.is_broken() {
+            return None;
+        }
+        let connection = self.connection;
+        match (found, self.link()) {
+            (Some((begin, size, begun)), Some(link)) => {
+                let (source, rules) = (link.source.clone(), link.rules);
+                Some(Arrived { connection, source, input, begin, size, begun, rules })
+            }
+            _ => {
+                self.input = input;
+                self.input.drain(..std::mem::take(&mut self.taken_size));
+                None
+            }
+        }
+    }
+
+    /// The place and the size of the next frame of records.
+    fn find_records(
+        &mut self,
+        now: Instant,
+        appended: Position,
+        message_size_max: usize,
+        input: &[u8],
+    ) -> Option<(usize, usize, Begun)> {
+        let size_max = FRAME_OVERHEAD_MAX + message_size_max;
+        while matches!(self.state, State::AwaitingHello | State::Idle) || self.is_open() {
+            let begin = self.taken_size;
+            if let Some(size) = announced_size(&input[begin..]).filter(|size| *size > size_max) {
+                let reason = format!(
+                    "a frame of {size} bytes; max_message_size is {message_size_max} bytes here: raise it, or publish smaller messages at the source"
+                );
+                self.break_off(now, &reason);
+                return None;
+            }
+            match next_frame(&input[begin..], size_max) {
+                Ok(None) => return None,
+                Ok(Some((Frame::Hello(_), _))) if !self.may_greet(now) => return None,
+                Ok(Some((Frame::Records(_), size))) if self.is_open() => {
+                    let begun = self.take_begun().unwrap_or_else(|| Begun::new(appended, None));
+                    return Some((begin, size, begun));
+                }
+                Ok(Some((Frame::Compressed(compressed), size))) if self.is_open() => {
+                    if let Some(begun) = self.take_begun() {
+                        return Some((begin, size, begun));
+                    }
+                    let body = decompress(compressed, size_max);
+                    match body.and_then(|body| take_records(&body).map(drop).map(|()| body)) {
+                        Ok(body) => return Some((begin, size, Begun::new(appended, Some(body)))),
+                        Err(error) => self.break_off(now, &error.to_string()),
+                    }
+                }
+                Ok(Some((frame, size))) => {
+                    self.taken_size += size;
+                    self.take(now, &frame);
+                }
+                Err(error) => self.break_off(now, &error.to_string()),
+            }
+        }
+        None
+    }
+
+    fn take_begun(&mut self) -> Option<Begun> {
+        self.link_mut().and_then(|link| link.begun.take())
+    }
+
+    /// Whether the time since the last `hello` has passed. Otherwise the next one waits.
+    fn may_greet(&mut self, now: Instant) -> bool {
+        let due = self.greeted_at.map(|greeted_at| greeted_at + HELLO_INTERVAL);
+        self.greets_at = due.filter(|at| *at > now);
+        if self.greets_at.is_none() {
+            self.greeted_at = Some(now);
+        }
+        self.greets_at.is_none()
+    }
+
+    /// Takes a frame that has no records.
+    fn take(&mut self, now: Instant, frame: &Frame<'_>) {
+        match (&mut self.state, frame) {
+            // The source may begin again before it has heard of the end of its link here.
+            (State::AwaitingHello | State::Idle | State::Linked(_), Frame::Hello(hello)) => {
+                self.received_at = now;
+                self.state = State::Linked(Box::new(Link::new(hello)));
+                self.outputs.push_back(DestinationOutput::Check(Box::new(Greeting::new(hello))));
+            }
+            // They were on their way when the link ended.
+            (State::Idle, _) => (),
+            (State::Linked(link), Frame::CaughtUp) => link.has_caught_up = true,
+            (_, Frame::Ended { reason }) => self.ended(reason),
+            _ => self.break_off(now, "it sent a frame that a source does not send here"),
+        }
+    }
+
+    /// The differences of the two configurations that the source permits.
+    pub fn set_rules(&mut self, rules: LinkRules) {
+        if let Some(link) = self.link_mut() {
+            link.rules = rules;
+        }
+    }
+
+    /// The configurations go together. The log is on the disk up to `persisted`.
+    pub fn handle_checked(&mut self, now: Instant, persisted: Position, answer: Answer<'_>) {
+        let number = self.number + 1;
+        let Some(link) = self.link_mut() else { return };
+        let Phase::Checking { mark } = link.phase else { return };
+        match mark {
+            Some(mark) if mark.position <= persisted => {
+                link.phase = Phase::Searching { number, mark };
+                self.number = number;
+                self.outputs.push_back(DestinationOutput::Find { number, mark });
+            }
+            _ => self.welcome(now, false, answer),
+        }
+    }
+
+    /// The search for the mark is over: the message is at `found`. The log begins at `first`.
+    pub fn handle_found(
+        &mut self,
+        now: Instant,
+        number: u64,
+        found: Option<Position>,
+        first: Position,
+        answer: Answer<'_>,
+    ) {
+        match self.link().map(|link| link.phase) {
+            Some(Phase::Searching { number: wanted, mark }) if wanted == number => {
+                // A record that maintenance has removed was there, because the log continues after
+                // it.
+                let was_removed = mark.position < first;
+                self.welcome(now, found == Some(mark.position) || was_removed, answer);
+            }
+            _ => (),
+        }
+    }
+
+    fn welcome(&mut self, now: Instant, has_mark: bool, answer: Answer<'_>) {
+        let Some(link) = self.link_mut() else { return };
+        (link.phase, link.is_new) = (Phase::Open, true);
+        let source = link.source.name.to_string();
+        let Answer { instance, group, started_ns, sends_back } = answer;
+        let welcome = Welcome { version: VERSION, instance, group, started_ns, has_mark, sends_back };
+        self.send(now, &Frame::Welcome(welcome));
+        let peer = self.peer.clone();
+        self.note(DestinationEvent::Accepted { source, peer });
+        self.outputs.push_back(DestinationOutput::Turn);
+    }
+
+    /// The records of a frame were recorded, or were duplicates. `mark` is the last record of the
+    /// log, which ends at `appended`.
+    pub fn handle_taken(&mut self, arrived: Arrived, mark: Option<Mark>, taken: Taken, appended: Position) {
+        if let Some(link) = self.link_mut() {
+            let through = arrived.frame().map_or(link.received, |records| records.through);
+            link.received = link.received.max(through);
+            link.record_count += taken.record_count;
+            link.duplicate_count += taken.duplicate_count;
+            for (hops, Waiting { through, position, destinations }) in taken.by_hops {
+                let ack = PendingAck { through, position, destinations, mark };
+                link.pending.entry(hops).or_default().push_back(ack);
+            }
+            if matches!(link.comparing, Comparing::Nothing) && !taken.duplicates.is_empty() {
+                link.comparing = Comparing::Due(appended, taken.duplicates);
+            }
+        }
+        self.give_back(arrived);
+    }
+
+    /// A record of a frame cannot be recorded: the link ends.
+    pub fn handle_not_taken(&mut self, now: Instant, arrived: Arrived, reason: &str) {
+        self.give_back(arrived);
+        self.end(now, reason);
+    }
+
+    /// The caller has no more time, after `done` bytes of the records of a frame.
+    /// [`poll_arrived`](Destination::poll_arrived) gives the rest.
+    pub fn suspend(&mut self, arrived: Arrived, done: usize, taken: Taken) {
+        let Arrived { input, begin, begun, .. } = arrived;
+        if let Some(link) = self.link_mut() {
+            link.begun = Some(Begun { body: begun.body, done, taken });
+        }
+        (self.input, self.taken_size) = (input, begin);
+    }
+
+    fn give_back(&mut self, arrived: Arrived) {
+        self.taken_size = arrived.begin + arrived.size;
+        self.input = arrived.input;
+    }
+
+    /// Acknowledges what has become safe, and sends a heartbeat when nothing else was sent for a
+    /// while. The log is on the disk up to `persisted`. `is_safe` says whether a position is safe
+    /// for a record that passed this many instances, and that these destinations get.
+    pub fn advance(
+        &mut self,
+        now: Instant,
+        persisted: Position,
+        is_safe: impl Fn(Position, u8, Destinations) -> bool,
+    ) {
+        self.greets_at = self.greets_at.filter(|at| *at > now);
+        if self.is_idle() {
+            return;
+        }
+        self.compare(persisted);
+        if self.acknowledge(now, is_safe) {
+            return;
+        }
+        if self.received_at + SILENCE_MAX <= now {
+            self.end(now, "nothing was heard from it for 10 s");
+        } else if self.sent_at + HEARTBEAT <= now && self.is_open() {
+            self.send(now, &Frame::Heartbeat);
+        }
+    }
+
+    /// Whether something was acknowledged.
+    fn acknowledge(&mut self, now: Instant, is_safe: impl Fn(Position, u8, Destinations) -> bool) -> bool {
+        let Some(link) = self.link_mut() else { return false };
+        let mut acknowledged = Vec::new();
+        for (&hops, acks) in &mut link.pending {
+            // A record has one hop more here than at the source.
+            let is_over =
+                |ack: &mut PendingAck| is_safe(ack.position, hops.saturating_add(1), ack.destinations);
+            let mut last = None;
+            while let Some(ack) = acks.pop_front_if(is_over) {
+                last = Some(ack);
+            }
+            acknowledged.extend(last.map(|ack| (hops, ack)));
+        }
+        for (_, ack) in &acknowledged {
+            link.acknowledged = link.acknowledged.max(ack.through);
+        }
+        for (hops, PendingAck { through, mark, .. }) in &acknowledged {
+            self.send(now, &Frame::Acknowledged { through: *through, hops: *hops, mark: *mark });
+        }
+        !acknowledged.is_empty()
+    }
+
+    fn compare(&mut self, persisted: Position) {
+        let number = self.number + 1;
+        let Some(link) = self.link_mut() else { return };
+        let is_due = matches!(&link.comparing, Comparing::Due(position, _) if *position <= persisted);
+        if !is_due {
+            return;
+        }
+        let due = std::mem::replace(&mut link.comparing, Comparing::Running(number));
+        if let Comparing::Due(_, duplicates) = due {
+            self.number = number;
+            self.outputs.push_back(DestinationOutput::Compare { number, duplicates });
+        }
+    }
+
+    /// The duplicates were compared with the log. The first conflict of each publisher is logged.
+    pub fn handle_compared(&mut self, number: u64, conflicts: &[Conflict]) {
+        let source = self.name();
+        let State::Linked(link) = &mut self.state else { return };
+        if !matches!(link.comparing, Comparing::Running(wanted) if wanted == number) {
+            return;
+        }
+        link.comparing = Comparing::Nothing;
+        link.conflict_count += conflicts.len() as u64;
+        for Conflict { bookmark, is_other } in conflicts.iter().copied() {
+            if !link.reported.contains(&bookmark.publisher) {
+                link.reported.push(bookmark.publisher);
+                let event = DestinationEvent::Conflict { source: source.clone(), bookmark, is_other };
+                self.outputs.push_back(DestinationOutput::Note(event));
+            }
+        }
+    }
+
+    /// When it has something to do next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let silence = self.received_at + SILENCE_MAX;
+        let state = match &self.state {
+            State::Linked(link) if link.is_open() => Some(silence.min(self.sent_at + HEARTBEAT)),
+            // Nothing is sent before the greeting.
+            State::AwaitingHello | State::Linked(_) => Some(silence),
+            State::Idle | State::Broken => None,
+        };
+        state.into_iter().chain(self.greets_at).min()
+    }
+
+    /// Ends the link, and says why at both ends.
+    pub fn end(&mut self, now: Instant, reason: &str) {
+        if !self.is_idle() {
+            self.send(now, &Frame::Refused { reason });
+            self.ended(reason);
+        }
+    }
+
+    /// The link has ended.
+    fn ended(&mut self, reason: &str) {
+        let source = self.name();
+        self.note(DestinationEvent::Ended { source, reason: reason.to_owned() });
+        self.state = State::Idle;
+        self.outputs.push_back(DestinationOutput::Turn);
+    }
+
+    /// The connection cannot be used any more.
+    pub fn break_off(&mut self, now: Instant, reason: &str) {
+        self.end(now, reason);
+        (self.state, self.input, self.taken_size) = (State::Broken, Vec::new(), 0);
+        self.outputs.push_back(DestinationOutput::Turn);
+    }
+
+    fn send(&mut self, now: Instant, frame: &Frame<'_>) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        self.sent_at = now;
+        self.outputs.push_back(DestinationOutput::Send { connection: self.connection, bytes });
+    }
+
+    fn note(&mut self, event: DestinationEvent) {
+        self.outputs.push_back(DestinationOutput::Note(event));
+    }
+}

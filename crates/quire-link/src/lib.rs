@@ -1,0 +1,45 @@
+//! Links between instances: what is sent to a destination, when it is acknowledged, and from where
+//! it is sent again.
+//!
+//! **What for.** A link sends the records of one log, the source, to another instance, the
+//! destination. [`Source`] is the state machine of one link at the source, and [`Destination`] that
+//! at the destination. The rules are in `docs/replication.md`, and the frames in
+//! `quire_wire::link`. [`replicated`] combines the destinations of an instance.
+//!
+//! **What it promises.** Records are sent in the order of the log. After a connection was lost,
+//! sending continues after the last record that the destination is known to have, or earlier. A
+//! position counts as acknowledged when the destination has acknowledged every record up to it.
+//! This crate does not read a clock, has no socket and does not read the log. The same calls give
+//! the same results.
+//!
+//! **What the caller must do.** Carry out the outputs after every call, and hand in frames, the
+//! results of reads, and the state of the log. Each type says in which order.
+
+mod compress;
+mod destination;
+mod record;
+pub mod replicated;
+mod source;
+
+pub use compress::{Algorithm, compress};
+pub use destination::{
+    Answer, Arrived, Conflict, Destination, DestinationEvent, DestinationFigures, DestinationOutput,
+    Duplicate, Duplicates, Greeting, LinkRules, SourceInstance, Taken, hash_of,
+};
+pub use record::{SentRecord, for_frame};
+pub use source::{
+    Greeted, Introduction, LogState, Peer, Place, Read, ReadFound, Run, SentFrame, Source, SourceCounts,
+    SourceEvent, SourceOutput, SourceSettings, SourceState, Start,
+};
+
+use std::time::Duration;
+
+/// The time without another frame after which a heartbeat is sent.
+pub const HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// The time without any byte after which the peer counts as gone.
+pub const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// The number of a connection. The caller chooses it, and never uses it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection(pub u64);

@@ -1,0 +1,815 @@
+//! A link to a destination: the state machine of the source (docs/replication.md).
+//!
+//! ```text
+//!            +---------------- the connection is lost, or the peer refuses <---------------+
+//!            v                                                                             |
+//! Waiting ------> Opening ------> Greeting ------> Live ----------------------------------- +
+//!   at a time       the driver      `hello` is       `welcome` came: records are read and sent
+//!                   connects        sent
+//! ```
+//!
+//! A command brings the link from any state to `Paused`, and another one from there to `Waiting`.
+//! The link is `Gap` when the log no longer has records that the destination lacks. The second
+//! command brings it from there to `Waiting`, too.
+
+mod age;
+mod attempts;
+mod event;
+mod live;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quire_types::{Position, time::Instant};
+use quire_wire::link::{Frame, Hello, Mark, VERSION, Welcome};
+
+use age::Ages;
+use attempts::Attempts;
+pub use event::{Greeted, Introduction, LogState, Read, ReadFound, SourceEvent, SourceOutput};
+use live::{Connected, Live};
+pub use live::{Run, SentFrame};
+
+use crate::replicated::Progress;
+use crate::{Connection, HEARTBEAT, SILENCE_MAX};
+
+/// The next attempt of a link whose destination is to connect.
+const NEVER: Instant = Instant(u64::MAX);
+
+/// A destination as the configuration has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceSettings {
+    /// The name of the instance.
+    pub name: String,
+    /// The group that it is in. Any instance of the group may answer.
+    pub group: Option<String>,
+    /// Equivalent addresses, tried from the top. Without one, the destination is to connect.
+    pub addresses: Vec<String>,
+    /// Whether publishers wait for it.
+    pub is_sync: bool,
+    /// Publishers stop waiting for it when its oldest message without an acknowledgement is older.
+    pub downgrade_after: Option<Duration>,
+    /// Publishers wait for it again when that message is younger.
+    pub upgrade_below: Option<Duration>,
+}
+
+/// Where a link begins, and what is saved for the next run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The next connection begins after it, when the destination still has the message of `mark`.
+    pub resume_from: Position,
+    /// The last message that the destination is known to have.
+    pub mark: Option<Mark>,
+    /// The instance at the other end, when there was one. Another instance of its group has another
+    /// log.
+    pub instance: Option<String>,
+}
+
+impl Place {
+    fn note_mark(&mut self, mark: Option<Mark>) {
+        let known = self.mark.map(|mark| mark.position);
+        if let Some(mark) = mark.filter(|mark| Some(mark.position) > known) {
+            self.mark = Some(mark);
+        }
+    }
+}
+
+/// An instance that answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name.
+    pub name: String,
+    /// Its group.
+    pub group: String,
+}
+
+/// Whether a destination may have messages that this instance lacks, since the start of this
+/// instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// It has not answered yet.
+    #[default]
+    Unknown,
+    /// It is there, and sends the messages that this instance lacks.
+    Filling,
+    /// It has nothing for this instance, or it is not there.
+    Over,
+}
+
+/// The state of a link, as figures show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceState {
+    /// It waits for the next attempt.
+    Waiting,
+    /// It waits, because the destination has ended the link.
+    Refused,
+    /// A connection is being made, or `welcome` has not come.
+    Connecting,
+    /// Records that were in the log at the connect are sent.
+    CatchingUp,
+    /// New records are sent.
+    Live,
+    /// A command has paused it.
+    Paused,
+    /// The log lacks records that the destination lacks.
+    Gap,
+}
+
+/// Counts since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceCounts {
+    /// Records that were sent.
+    pub records: u64,
+    /// Bytes of their frames.
+    pub bytes: u64,
+    /// Times that the destination has answered.
+    pub connects: u64,
+}
+
+/// The link to one destination.
+///
+/// After every call, [`poll_output`](Source::poll_output) until it has nothing. In every turn, call
+/// [`begin_turn`](Source::begin_turn), read as long as [`poll_read`](Source::poll_read) says so,
+/// and call [`end_turn`](Source::end_turn). The next turn is due at
+/// [`poll_timeout`](Source::poll_timeout).
+#[derive(Debug)]
+pub struct Source {
+    settings: Arc<SourceSettings>,
+    state: State,
+    place: Place,
+    acknowledged: Position,
+    /// The instance that answered last.
+    peer: Option<Peer>,
+    attempts: Attempts,
+    ages: Ages,
+    start: Start,
+    counts: SourceCounts,
+    /// The number of the last read.
+    read_number: u64,
+    outputs: VecDeque<SourceOutput>,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting(Instant),
+    Opening,
+    Greeting(Connected),
+    Live(Box<Live>),
+    Paused,
+    Gap,
+}
+
+impl Source {
+    /// A link that begins at `place`.
+    pub fn new(settings: SourceSettings, place: Place) -> Self {
+        Source {
+            settings: Arc::new(settings),
+            state: State::Waiting(Instant::default()),
+            place,
+            acknowledged: Position::ZERO,
+            peer: None,
+            attempts: Attempts::default(),
+            ages: Ages::default(),
+            start: Start::Unknown,
+            counts: SourceCounts::default(),
+            read_number: 0,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// The next thing that the caller has to do.
+    pub fn poll_output(&mut self) -> Option<SourceOutput> {
+        self.outputs.pop_front()
+    }
+
+    /// The destination.
+    pub fn settings(&self) -> &SourceSettings {
+        &self.settings
+    }
+
+    /// The connection that the link uses.
+    pub fn connection(&self) -> Option<Connection> {
+        self.connected().map(|connected| connected.connection)
+    }
+
+    fn connected(&self) -> Option<&Connected> {
+        match &self.state {
+            State::Greeting(connected) => Some(connected),
+            State::Live(live) => Some(&live.connected),
+            State::Waiting(_) | State::Opening | State::Paused | State::Gap => None,
+        }
+    }
+
+    fn connected_mut(&mut self) -> Option<&mut Connected> {
+        match &mut self.state {
+            State::Greeting(connected) => Some(connected),
+            State::Live(live) => Some(&mut live.connected),
+            State::Waiting(_) | State::Opening | State::Paused | State::Gap => None,
+        }
+    }
+
+    fn live(&self) -> Option<&Live> {
+        match &self.state {
+            State::Live(live) => Some(live),
+            _ => None,
+        }
+    }
+
+    fn live_mut(&mut self) -> Option<&mut Live> {
+        match &mut self.state {
+            State::Live(live) => Some(live),
+            _ => None,
+        }
+    }
+
+    /// Whether records are sent.
+    pub fn is_live(&self) -> bool {
+        self.live().is_some()
+    }
+
+    /// Whether a connection is being made.
+    pub fn is_opening(&self) -> bool {
+        matches!(self.state, State::Opening)
+    }
+
+    /// Whether `hello` is sent, and `welcome` has not come.
+    pub fn is_greeting(&self) -> bool {
+        matches!(self.state, State::Greeting(_))
+    }
+
+    /// The number of the read under way.
+    pub fn reading(&self) -> Option<u64> {
+        self.live().and_then(|live| live.reading)
+    }
+
+    /// The state for figures.
+    pub fn state(&self) -> SourceState {
+        match &self.state {
+            State::Waiting(_) if self.attempts.is_refused => SourceState::Refused,
+            State::Waiting(_) => SourceState::Waiting,
+            State::Opening | State::Greeting(_) => SourceState::Connecting,
+            State::Live(live) if live.owes_caught_up => SourceState::CatchingUp,
+            State::Live(_) => SourceState::Live,
+            State::Paused => SourceState::Paused,
+            State::Gap => SourceState::Gap,
+        }
+    }
+
+    /// The instance that answered last.
+    pub fn peer(&self) -> Option<&Peer> {
+        self.peer.as_ref()
+    }
+
+    /// The state to save for the next run.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The position up to which everything is acknowledged.
+    pub fn acknowledged(&self) -> Position {
+        self.acknowledged
+    }
+
+    /// The position up to which the log was looked at.
+    pub fn scanned(&self) -> Position {
+        self.live().map_or(self.acknowledged, |live| live.scanned)
+    }
+
+    /// The position of the end of the log when the destination answered.
+    pub fn greeted(&self) -> Position {
+        self.live().map_or(Position::ZERO, |live| live.greeted)
+    }
+
+    /// Bytes of records that are not acknowledged.
+    pub fn unacknowledged_size(&self) -> usize {
+        self.live().map_or(0, |live| live.flight.size())
+    }
+
+    /// The time since the oldest message that is not acknowledged was routed here.
+    pub fn age(&self, now: Instant) -> Duration {
+        self.ages.oldest(now)
+    }
+
+    /// Counts since the start.
+    pub fn counts(&self) -> SourceCounts {
+        self.counts
+    }
+
+    /// The reason why the link was last not connected.
+    pub fn last_error(&self) -> Option<&str> {
+        self.attempts.last_error.as_deref()
+    }
+
+    /// Replaces the last error by a description of the caller.
+    pub fn describe_error(&mut self, error: String) {
+        self.attempts.last_error = Some(error);
+    }
+
+    /// Whether the destination may have messages that this instance lacks.
+    pub fn start(&self) -> Start {
+        self.start
+    }
+
+    /// The destination has answered, and sends records to this instance or does not; or it has sent
+    /// everything.
+    pub fn set_start(&mut self, start: Start) {
+        self.start = start;
+    }
+
+    /// The address that is connected, or is tried next; empty when the destination is to connect.
+    pub fn address(&self) -> &str {
+        let shared = self.connected().and_then(|connected| connected.shared.as_deref());
+        let configured = || self.settings.addresses.get(self.attempts.address).map_or("", |address| address);
+        shared.unwrap_or_else(configured)
+    }
+
+    /// How far the destination is.
+    pub fn progress(&self) -> Progress {
+        let scanned = self.scanned();
+        let by_hops = self.live().map_or_else(Vec::new, |live| live.flight.by_hops(scanned));
+        Progress { all: self.acknowledged, by_hops, beyond: scanned }
+    }
+
+    /// Whether the instance is the destination, or one of its group.
+    pub fn leads_to(&self, instance: &str, group: &str) -> bool {
+        self.settings.name == instance || self.settings.group.as_deref() == Some(group)
+    }
+
+    /// Whether it uses a connection that the instance has made. Addresses of a group have an order,
+    /// so that they are tried instead.
+    pub fn shares_with(&self, instance: &str, group: &str) -> bool {
+        self.settings.name == instance
+            || (self.settings.addresses.is_empty() && self.leads_to(instance, group))
+    }
+
+    /// Whether it would use a connection that the destination has made.
+    pub fn wants_connection(&self, now: Instant) -> bool {
+        match self.state {
+            State::Waiting(at) => at <= now,
+            State::Opening => true,
+            State::Greeting(_) | State::Live(_) | State::Paused | State::Gap => false,
+        }
+    }
+
+    /// The first position of the log that must stay for the destination. With a limit of the files
+    /// that are kept for it, `retained_from` is the first position within this limit.
+    pub fn needed_from(&self, retained_from: Option<Position>) -> Position {
+        self.place.resume_from.next().max(retained_from.unwrap_or_default())
+    }
+
+    /// Files that the destination needs may have been removed: the link ends when this has
+    /// happened.
+    pub fn handle_removed_files(&mut self, now: Instant, log: &LogState) {
+        if !self.is_live() && log.lacks(self.place.resume_from) {
+            self.stop_at_gap(now, log);
+        }
+    }
+
+    /// Records that the destination lacks are no longer in the log: nothing is sent until a command
+    /// accepts the gap.
+    fn stop_at_gap(&mut self, now: Instant, log: &LogState) {
+        if matches!(self.state, State::Gap | State::Paused) {
+            return;
+        }
+        self.stop(now, State::Gap, "it lacks records that are no longer in the log of the source");
+        self.note(SourceEvent::HasGap { after: self.place.resume_from, first: log.first });
+        if self.settings.is_sync {
+            self.ages.by_command = true;
+            self.set_downgraded(true, "journal files that it needs were removed");
+        }
+        self.outputs.push_back(SourceOutput::Turn);
+    }
+
+    /// Begins the work of a turn: connects, and notices silence. `shared` is a connection that the
+    /// destination has made, with its address, when [`wants_connection`](Source::wants_connection).
+    /// Returns the connection that the caller is to [`begin`](Source::begin) with.
+    pub fn begin_turn(
+        &mut self,
+        now: Instant,
+        log: &LogState,
+        shared: Option<(Connection, String)>,
+    ) -> Option<(Connection, String)> {
+        match &self.state {
+            State::Waiting(at) if *at <= now => {
+                if log.lacks(self.place.resume_from) {
+                    self.stop_at_gap(now, log);
+                    return None;
+                }
+                if shared.is_none() {
+                    self.open();
+                }
+                return shared;
+            }
+            State::Opening => return shared,
+            State::Waiting(_) | State::Paused | State::Gap => (),
+            State::Greeting(connected) => self.look_at_silence(now, connected.received_at),
+            State::Live(live) => self.look_at_silence(now, live.connected.received_at),
+        }
+        None
+    }
+
+    fn look_at_silence(&mut self, now: Instant, received_at: Instant) {
+        if received_at + SILENCE_MAX <= now {
+            self.lose(now, "nothing was heard from it for 10 s");
+        }
+    }
+
+    /// Ends the work of a turn: says that everything was sent, sends a heartbeat, and looks at the
+    /// age of messages that are not acknowledged.
+    pub fn end_turn(&mut self, now: Instant) {
+        let mut frames = [None, None];
+        if let State::Live(live) = &mut self.state {
+            if live.owes_caught_up && live.scanned >= live.greeted {
+                live.owes_caught_up = false;
+                frames[0] = Some(Frame::CaughtUp);
+            }
+            let is_silent = live.connected.sent_at + HEARTBEAT <= now;
+            frames[1] = (is_silent && frames[0].is_none()).then_some(Frame::Heartbeat);
+        }
+        for frame in frames.into_iter().flatten() {
+            let has_caught_up = frame == Frame::CaughtUp;
+            self.send(now, &frame);
+            if has_caught_up {
+                self.note(SourceEvent::CaughtUp);
+            }
+        }
+        self.look_at_age(now);
+    }
+
+    /// When it has something to do next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let link = match &self.state {
+            State::Waiting(NEVER) => None,
+            State::Waiting(at) => Some(*at),
+            State::Opening | State::Paused | State::Gap => None,
+            State::Greeting(connected) => Some(connected.received_at + SILENCE_MAX),
+            State::Live(live) => {
+                let connected = &live.connected;
+                Some((connected.received_at + SILENCE_MAX).min(connected.sent_at + HEARTBEAT))
+            }
+        };
+        let yields = self.live().and_then(|live| live.yields_until);
+        link.into_iter().chain(yields).chain(self.ages.downgrade_due(&self.settings)).min()
+    }
+
+    /// Waits no longer for the next attempt. An attempt that is under way now is followed by the
+    /// next one after the shortest delay.
+    pub fn try_now(&mut self, now: Instant) {
+        self.attempts.failed_passes = 0;
+        if let State::Waiting(at) = &mut self.state {
+            self.attempts.address = 0;
+            *at = now.min(*at);
+        }
+    }
+
+    fn open(&mut self) {
+        let address = self.attempts.address;
+        if address >= self.settings.addresses.len() {
+            // The destination is to connect.
+            self.state = State::Waiting(NEVER);
+            return;
+        }
+        self.state = State::Opening;
+        self.outputs.push_back(SourceOutput::Open { address });
+    }
+
+    /// The caller could not connect.
+    pub fn handle_not_opened(&mut self, now: Instant, reason: &str) {
+        if self.is_opening() {
+            self.fail(now, reason);
+        }
+    }
+
+    /// There is a connection: introduces this instance. `shared` is the address of the destination
+    /// when it has made the connection.
+    pub fn begin(
+        &mut self,
+        now: Instant,
+        connection: Connection,
+        shared: Option<String>,
+        introduction: Introduction<'_>,
+    ) {
+        let reason = "it uses the other connection of the two instances";
+        self.send(now, &Frame::Ended { reason });
+        self.state = State::Greeting(Connected::new(connection, shared, now));
+        let Introduction { instance, group, started_ns, topics, excluded } = introduction;
+        let settings = Arc::clone(&self.settings);
+        let hello = Hello {
+            version: VERSION,
+            instance,
+            group,
+            destination: &settings.name,
+            destination_group: settings.group.as_deref().unwrap_or_default(),
+            started_ns,
+            mark: self.place.mark,
+            topics,
+            excluded,
+        };
+        self.send(now, &Frame::Hello(hello));
+    }
+
+    /// The connection takes more, or does not.
+    pub fn handle_writable(&mut self, is_writable: bool) {
+        if let Some(connected) = self.connected_mut() {
+            connected.is_writable = is_writable;
+        }
+    }
+
+    /// Bytes arrived on the connection.
+    pub fn handle_heard(&mut self, now: Instant) {
+        if let Some(connected) = self.connected_mut() {
+            connected.received_at = now;
+        }
+    }
+
+    /// Takes a frame of the destination. Gives its introduction when the frame is this. The caller
+    /// has checked the names in it.
+    pub fn handle_frame(&mut self, now: Instant, log: &LogState, frame: &Frame<'_>) -> Option<Greeted> {
+        match (&mut self.state, frame) {
+            (State::Greeting(_), Frame::Welcome(welcome)) => return self.welcomed(now, log, welcome),
+            (_, Frame::Refused { reason }) => self.refuse(now, reason),
+            (State::Live(live), Frame::Acknowledged { through, hops, mark }) => {
+                if let Some(acknowledged) = live.acknowledge(*through, *hops, mark.is_some()) {
+                    // The next connection begins after it, so that it does not fail at the same
+                    // place again.
+                    live.has_progress = true;
+                    self.acknowledged = self.acknowledged.max(acknowledged);
+                }
+                self.place.note_mark(*mark);
+                self.settle();
+            }
+            // It belongs to an earlier link on the connection.
+            (State::Greeting(_), Frame::Acknowledged { .. }) => (),
+            _ => self.lose(now, "it sent a frame that a destination does not send here"),
+        }
+        None
+    }
+
+    fn welcomed(&mut self, now: Instant, log: &LogState, welcome: &Welcome<'_>) -> Option<Greeted> {
+        let (instance, group) = (welcome.instance, welcome.group);
+        if !self.leads_to(instance, group) {
+            let reason = format!(
+                "the instance there has the name {instance:?} and the group {group:?}, which is not the destination"
+            );
+            self.refuse(now, &reason);
+            return None;
+        }
+        // The logs of a group are so alike that another instance may have the message of the mark
+        // at the same position.
+        let has_mark = welcome.has_mark && self.place.instance.as_deref() == Some(instance);
+        self.attempts.answered();
+        self.counts.connects += 1;
+        self.place.instance = Some(instance.to_owned());
+        self.peer = Some(Peer { name: instance.to_owned(), group: group.to_owned() });
+        if !has_mark {
+            // It is another instance of the group, it has lost its log, or nothing was ever sent:
+            // everything is offered again.
+            (self.place.resume_from, self.place.mark) = (log.start(), None);
+        }
+        let after = self.place.resume_from;
+        self.state = match std::mem::replace(&mut self.state, State::Opening) {
+            State::Greeting(connected) => {
+                State::Live(Box::new(Live::new(connected, now, after, log.appended)))
+            }
+            other => other,
+        };
+        if log.lacks(after) {
+            self.stop_at_gap(now, log);
+            return None;
+        }
+        self.acknowledged = after;
+        self.note(SourceEvent::Up { instance: instance.to_owned(), after });
+        Some(Greeted {
+            instance: instance.to_owned(),
+            started_ns: welcome.started_ns,
+            sends_back: welcome.sends_back,
+        })
+    }
+
+    /// Without anything in flight, everything that was looked at is acknowledged.
+    fn settle(&mut self) {
+        if let State::Live(live) = &self.state {
+            if live.flight.is_empty() {
+                self.acknowledged = self.acknowledged.max(live.scanned);
+            }
+            if live.is_marked() {
+                self.place.resume_from = self.acknowledged;
+            }
+        }
+        self.ages.forget_through(self.acknowledged);
+    }
+
+    /// A piece of the log was received from the destination. Pieces that existed before the link
+    /// came up are read: the destination may have lost them.
+    pub fn handle_run(&mut self, run: Run) {
+        if let Some(live) = self.live_mut() {
+            live.note_run(run);
+        }
+    }
+
+    /// The next piece of the log to read; then call [`handle_read`](Source::handle_read).
+    /// `has_files`: the reader still holds the files of the log after
+    /// [`scanned`](Source::scanned).
+    pub fn poll_read(&mut self, now: Instant, log: &LogState, has_files: bool) -> Option<Read> {
+        let is_waited_for = self.is_waited_for();
+        let State::Live(live) = &mut self.state else { return None };
+        if let Some(mark) = live.pass_runs(log.persisted) {
+            self.place.note_mark(Some(mark));
+            self.settle();
+        }
+        let State::Live(live) = &mut self.state else { return None };
+        if !live.may_read(log.persisted) {
+            live.yields_until = None;
+            return None;
+        }
+        if live.yields_to_publishes(now, log, is_waited_for) {
+            return None;
+        }
+        if !has_files && log.lacks(live.scanned) {
+            self.stop_at_gap(now, log);
+            return None;
+        }
+        self.read_number += 1;
+        live.reading = Some(self.read_number);
+        let is_short = live.is_near(log.persisted);
+        Some(Read { number: self.read_number, after: live.scanned, limit: log.persisted, is_short })
+    }
+
+    /// A read is done; `None` after a bug. An error of the log is in `found`, after the records
+    /// before it.
+    pub fn handle_read(&mut self, now: Instant, log: &LogState, number: u64, found: Option<ReadFound>) {
+        let State::Live(live) = &mut self.state else { return };
+        if live.reading != Some(number) {
+            return;
+        }
+        live.reading = None;
+        let Some(found) = found else { return self.lose(now, "reading the log for it failed") };
+        self.place.note_mark(found.mark);
+        live.scanned = found.scanned;
+        for sent in found.sent {
+            self.counts.records += sent.count;
+            live.add_sent(sent);
+        }
+        if !found.frames.is_empty() {
+            live.connected.sent_at = now;
+            self.counts.bytes += found.frames.len() as u64;
+            let connection = live.connected.connection;
+            self.outputs.push_back(SourceOutput::Send { connection, bytes: found.frames });
+        }
+        let has_more = live.scanned < log.persisted;
+        self.settle();
+        if let Some(error) = found.error {
+            self.lose(now, &error);
+        }
+        if has_more {
+            self.outputs.push_back(SourceOutput::Turn);
+        }
+    }
+
+    /// A message at `position` goes to the destination. It may be an old one that a publisher or
+    /// another instance has sent again.
+    #[inline]
+    pub fn expect(&mut self, position: Position, now: Instant) {
+        if position > self.acknowledged {
+            self.ages.note(position, now);
+        }
+    }
+
+    /// Whether publishers wait for the destination.
+    pub fn is_waited_for(&self) -> bool {
+        self.settings.is_sync && !self.ages.is_downgraded
+    }
+
+    /// Downgrades and upgrades the destination by the age of the oldest message that it has not
+    /// acknowledged.
+    fn look_at_age(&mut self, now: Instant) {
+        if self.ages.by_command || !self.settings.is_sync {
+            return;
+        }
+        let age = self.ages.oldest(now);
+        let is_too_old = self.settings.downgrade_after.is_some_and(|after| age >= after);
+        let is_close = self.settings.upgrade_below.is_some_and(|below| age < below);
+        if !self.ages.is_downgraded && is_too_old {
+            self.set_downgraded(true, "its oldest message without an acknowledgement is too old");
+        } else if self.ages.is_downgraded && is_close && self.is_live() {
+            self.set_downgraded(false, "it has caught up");
+        }
+    }
+
+    /// A command decides whether the destination is waited for.
+    ///
+    /// # Errors
+    /// The reason against it.
+    pub fn handle_downgrade(&mut self, is_downgraded: bool) -> Result<(), String> {
+        if !self.settings.is_sync {
+            return Err(format!(
+                "destination {:?}: it has sync_type = \"async\", so publishers never wait for it",
+                self.settings.name
+            ));
+        }
+        self.ages.by_command = is_downgraded;
+        self.set_downgraded(is_downgraded, "a command asked for it");
+        Ok(())
+    }
+
+    fn set_downgraded(&mut self, is_downgraded: bool, reason: &'static str) {
+        if self.ages.is_downgraded != is_downgraded {
+            self.ages.is_downgraded = is_downgraded;
+            self.outputs.push_back(SourceOutput::WaitFor(!is_downgraded));
+            self.note(SourceEvent::WaitedFor { is_waited_for: !is_downgraded, reason });
+            self.outputs.push_back(SourceOutput::Turn);
+        }
+    }
+
+    /// Sends nothing from now on. The log keeps the records that the destination has not
+    /// acknowledged.
+    pub fn handle_pause(&mut self, now: Instant) {
+        if !matches!(self.state, State::Paused) {
+            self.stop(now, State::Paused, "a command paused it");
+            self.note(SourceEvent::Paused { is_paused: true });
+            self.outputs.push_back(SourceOutput::Turn);
+        }
+    }
+
+    /// Connects again after a pause. A destination with a gap gets the records that are in the log.
+    pub fn handle_resume(&mut self, now: Instant, log: &LogState) {
+        match self.state {
+            State::Paused => (),
+            State::Gap => {
+                (self.place.resume_from, self.place.mark) = (log.start(), None);
+                self.acknowledged = self.place.resume_from;
+                self.ages.forget_through(self.acknowledged);
+            }
+            State::Waiting(_) | State::Opening | State::Greeting(_) | State::Live(_) => return,
+        }
+        self.attempts.failed_passes = 0;
+        self.state = State::Waiting(now);
+        self.note(SourceEvent::Paused { is_paused: false });
+        self.outputs.push_back(SourceOutput::Turn);
+    }
+
+    /// Ends the link until a command. Clients of an instance that has just started do not wait for
+    /// this.
+    fn stop(&mut self, now: Instant, state: State, reason: &str) {
+        self.send(now, &Frame::Ended { reason });
+        (self.start, self.attempts.address, self.state) = (Start::Over, 0, state);
+    }
+
+    /// The peer does not accept the link, or ends it. It may have another configuration later.
+    pub fn refuse(&mut self, now: Instant, reason: &str) {
+        if !self.is_live() {
+            // Every address is tried, and then the longest delay passes.
+            self.attempts.failed_passes = self.attempts.failed_passes.max(16);
+        }
+        let is_up = self.connected().is_some();
+        self.lose(now, reason);
+        self.attempts.is_refused = is_up;
+    }
+
+    /// The connection is gone.
+    pub fn handle_disconnected(&mut self, now: Instant) {
+        self.fail(now, "the connection was closed");
+    }
+
+    /// The link ends here. The connection may carry on the link from the destination.
+    pub fn lose(&mut self, now: Instant, reason: &str) {
+        if self.connected().is_some() {
+            self.send(now, &Frame::Ended { reason });
+            self.fail(now, reason);
+        }
+    }
+
+    /// Tries the next address. A link that was up begins at the top again.
+    fn fail(&mut self, now: Instant, reason: &str) {
+        let was_shared = self.connected().is_some_and(|connected| connected.shared.is_some());
+        if self.attempts.note_error(reason) {
+            self.note(SourceEvent::Down { reason: reason.to_owned() });
+        }
+        let ended = self.live().map(|live| live.is_brief(now));
+        let delay = match self.attempts.fail(ended, was_shared, self.settings.addresses.len()) {
+            Some(delay) => {
+                self.start = Start::Over;
+                delay
+            }
+            None => Duration::ZERO,
+        };
+        self.state = State::Waiting(now + delay);
+        if delay.is_zero() {
+            self.outputs.push_back(SourceOutput::Turn);
+        }
+    }
+
+    /// Sends a frame, when there is a connection.
+    fn send(&mut self, now: Instant, frame: &Frame<'_>) {
+        let Some(connected) = self.connected_mut() else { return };
+        connected.sent_at = now;
+        let connection = connected.connection;
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        self.outputs.push_back(SourceOutput::Send { connection, bytes });
+    }
+
+    fn note(&mut self, event: SourceEvent) {
+        self.outputs.push_back(SourceOutput::Note(event));
+    }
+}

@@ -1,0 +1,515 @@
+//! A source and a destination, joined by a connection that breaks, on virtual time.
+//!
+//! The model is the log of the source. After every step, each position that the source counts as
+//! acknowledged must be on the disk of the destination, and the destination must have the records
+//! of each publisher in order and without a gap. When the faults end, the destination gets
+//! everything.
+//!
+//! The destination drops a record when it has the sequence of its publisher, as the log does. It
+//! can crash, and then lacks what was not on its disk. It can lose its disk: then the next link
+//! begins with the first record.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestError, TestRunner};
+use quire_link::replicated::Destinations;
+use quire_link::*;
+use quire_types::time::Instant;
+use quire_types::{Bookmark, Position, PublisherId};
+use quire_wire::link::*;
+
+/// The largest data of a message.
+const MESSAGE_SIZE_MAX: usize = 100;
+
+/// A mistake in the world. The model must find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mistake {
+    None,
+    /// The destination acknowledges records that are not on its disk.
+    AcknowledgesEarly,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A publisher publishes this many messages at the source.
+    Publish(u64, u8),
+    PersistAtSource,
+    PersistAtDestination,
+    /// A message is published at the destination, so that positions differ.
+    PublishThere,
+    /// This many bytes arrive.
+    ToDestination(u16),
+    ToSource(u16),
+    /// The connection can be made, or cannot.
+    Connect(bool),
+    Break,
+    Crash,
+    /// The destination loses its log.
+    LoseDisk,
+    /// The result of the read comes later.
+    SlowReads(bool),
+    /// Records of publisher 3 are not safe at the destination for now.
+    HoldHops(bool),
+    Pause(bool),
+    Wait(u64),
+    Turn,
+}
+
+struct Pipe {
+    number: Connection,
+    to_destination: Vec<u8>,
+    to_source: Vec<u8>,
+    destination: Destination,
+    split_there: Splitter,
+    split_here: Splitter,
+    answers: Vec<u8>,
+}
+
+struct World {
+    mistake: Mistake,
+    now: Instant,
+    log: Vec<Bookmark>,
+    persisted: usize,
+    source: Source,
+    is_opening: bool,
+    slow_reads: bool,
+    read: Option<(u64, ReadFound)>,
+    pipe: Option<Pipe>,
+    connections: u64,
+    there: Vec<Bookmark>,
+    persisted_there: usize,
+    runs_there: u64,
+    /// The disk was lost, and the source does not know it yet: its links so far.
+    lost_after: Option<u64>,
+    holds_hops: bool,
+}
+
+fn hops_of(bookmark: Bookmark) -> u8 {
+    bookmark.publisher.get() as u8 - 1
+}
+
+fn sequence_after(log: &[Bookmark], publisher: PublisherId) -> u64 {
+    1 + log.iter().filter(|bookmark| bookmark.publisher == publisher).count() as u64
+}
+
+impl World {
+    fn new(mistake: Mistake) -> Self {
+        let settings = SourceSettings {
+            name: "there".to_owned(),
+            addresses: vec!["first".to_owned(), "second".to_owned()],
+            is_sync: true,
+            ..SourceSettings::default()
+        };
+        World {
+            mistake,
+            now: Instant::default(),
+            log: Vec::new(),
+            persisted: 0,
+            source: Source::new(settings, Place::default()),
+            is_opening: false,
+            slow_reads: false,
+            read: None,
+            pipe: None,
+            connections: 0,
+            there: Vec::new(),
+            persisted_there: 0,
+            runs_there: 1,
+            lost_after: None,
+            holds_hops: false,
+        }
+    }
+
+    fn log_state(&self) -> LogState {
+        LogState {
+            first: Position::new(1),
+            appended: Position::new(self.log.len() as u64),
+            persisted: Position::new(self.persisted as u64),
+            has_publishes: self.persisted < self.log.len(),
+            single_publish: None,
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Publish(publisher, count) => {
+                let publisher = PublisherId::new(publisher);
+                for _ in 0..count {
+                    let sequence = sequence_after(&self.log, publisher);
+                    self.log.push(Bookmark::new(publisher, sequence));
+                    self.source.expect(Position::new(self.log.len() as u64), self.now);
+                }
+            }
+            Step::PersistAtSource => self.persisted = self.log.len(),
+            Step::PersistAtDestination => self.persisted_there = self.there.len(),
+            Step::PublishThere => {
+                let publisher = PublisherId::new(9 + self.runs_there);
+                self.there.push(Bookmark::new(publisher, sequence_after(&self.there, publisher)));
+            }
+            Step::ToDestination(size) => self.deliver_there(size.into()),
+            Step::ToSource(size) => self.deliver_here(size.into()),
+            Step::Connect(works) => self.connect(works),
+            Step::Break => self.break_off(),
+            Step::Crash => {
+                self.break_off();
+                self.there.truncate(self.persisted_there);
+                self.runs_there += 1;
+            }
+            Step::LoseDisk => {
+                self.break_off();
+                (self.there, self.persisted_there) = (Vec::new(), 0);
+                self.runs_there += 1;
+                self.lost_after = Some(self.source.counts().connects);
+            }
+            Step::SlowReads(slow_reads) => self.slow_reads = slow_reads,
+            Step::HoldHops(holds_hops) => self.holds_hops = holds_hops,
+            Step::Pause(true) => self.source.handle_pause(self.now),
+            Step::Pause(false) => self.source.handle_resume(self.now, &self.log_state()),
+            Step::Wait(ms) => self.now = self.now + Duration::from_millis(ms),
+            Step::Turn => self.turn(),
+        }
+        self.carry_out();
+        self.lost_after = self.lost_after.filter(|links| self.source.counts().connects == *links);
+        if self.lost_after.is_none() {
+            self.check();
+        }
+    }
+
+    fn check(&self) {
+        let on_disk = &self.there[..self.persisted_there];
+        let is_there = |position: Position, hops: Option<u8>| {
+            let known = &self.log[..position.get() as usize];
+            known
+                .iter()
+                .filter(|bookmark| hops.is_none_or(|hops| hops_of(**bookmark) == hops))
+                .all(|bookmark| on_disk.contains(bookmark))
+        };
+        let acknowledged = self.source.acknowledged();
+        assert!(is_there(acknowledged, None), "{acknowledged:?} is acknowledged and not on the disk");
+        let progress = self.source.progress();
+        assert_eq!(progress.all, acknowledged);
+        for hops in 0..3 {
+            let reached = progress.by_hops.get(usize::from(hops)).copied().unwrap_or(progress.beyond);
+            assert!(is_there(reached, Some(hops)), "{reached:?} is acknowledged for {hops} hops");
+        }
+        let resume_from = self.source.place().resume_from;
+        assert!(is_there(resume_from, None), "the next link would begin after {resume_from:?}");
+    }
+
+    fn turn(&mut self) {
+        let log = self.log_state();
+        assert_eq!(self.source.begin_turn(self.now, &log, None), None);
+        self.carry_out();
+        if let Some((number, found)) = self.read.take() {
+            self.source.handle_read(self.now, &log, number, Some(found));
+            self.carry_out();
+        }
+        if let Some(read) = self.source.poll_read(self.now, &log, true) {
+            let found = self.find(read);
+            match self.slow_reads {
+                true => self.read = Some((read.number, found)),
+                false => self.source.handle_read(self.now, &log, read.number, Some(found)),
+            }
+            self.carry_out();
+        }
+        self.source.end_turn(self.now);
+        self.carry_out();
+        self.turn_there();
+        if self.source.poll_timeout().is_some_and(|due| due <= self.now) {
+            let state = self.source.state();
+            assert!(self.read.is_some() || state == SourceState::Waiting, "{state:?} is due after a turn");
+        }
+    }
+
+    /// A read of a few records, each two of them in a frame.
+    fn find(&self, read: Read) -> ReadFound {
+        let mut found = ReadFound { scanned: read.after, ..ReadFound::default() };
+        let end = read.limit.min(Position::new(read.after.get() + 5));
+        let positions: Vec<_> = (read.after.get() + 1..=end.get()).map(Position::new).collect();
+        for pair in positions.chunks(2) {
+            let mut writer = RecordsWriter::begin(&mut found.frames);
+            let mut sent =
+                SentFrame { through: pair[pair.len() - 1], size: 0, count: 0, by_hops: Vec::new() };
+            for &position in pair {
+                let bookmark = self.log[position.get() as usize - 1];
+                let record = LinkRecord {
+                    position,
+                    kind: 1,
+                    message_type: 1,
+                    bookmark,
+                    expiration_s: None,
+                    topic: "orders",
+                    correlation_id: b"",
+                    attributes: b"",
+                    data: &bookmark.sequence.to_le_bytes(),
+                };
+                writer.put(&record, &mut found.frames);
+                sent.count += 1;
+                let hops = hops_of(bookmark);
+                match sent.by_hops.iter_mut().find(|(other, ..)| *other == hops) {
+                    Some((_, _, last)) => *last = position,
+                    None => sent.by_hops.push((hops, position, position)),
+                }
+            }
+            sent.size = writer.size();
+            let compress = |body: &[u8]| compress(Algorithm::Lz4, body);
+            writer.end(sent.through, compress, &mut found.frames);
+            found.scanned = sent.through;
+            found.sent.push(sent);
+        }
+        found
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(output) = self.source.poll_output() {
+            match output {
+                SourceOutput::Open { .. } => self.is_opening = true,
+                SourceOutput::Send { connection, bytes } => {
+                    if let Some(pipe) = self.pipe.as_mut().filter(|pipe| pipe.number == connection) {
+                        pipe.to_destination.extend(bytes);
+                    }
+                }
+                SourceOutput::WaitFor(_) | SourceOutput::Note(_) | SourceOutput::Turn => (),
+            }
+        }
+    }
+
+    fn connect(&mut self, works: bool) {
+        if !std::mem::take(&mut self.is_opening) || !self.source.is_opening() {
+            return;
+        }
+        if !works {
+            return self.source.handle_not_opened(self.now, "nothing listens there");
+        }
+        self.connections += 1;
+        let number = Connection(self.connections);
+        self.pipe = Some(Pipe {
+            number,
+            to_destination: Vec::new(),
+            to_source: Vec::new(),
+            destination: Destination::accepted(number, "here:1", self.now),
+            split_there: Splitter::default(),
+            split_here: Splitter::default(),
+            answers: Vec::new(),
+        });
+        let introduction =
+            Introduction { instance: "here", group: "here", started_ns: 1, ..Introduction::default() };
+        self.source.begin(self.now, number, None, introduction);
+    }
+
+    fn break_off(&mut self) {
+        if let Some(pipe) = self.pipe.take()
+            && self.source.connection() == Some(pipe.number)
+        {
+            self.source.handle_disconnected(self.now);
+        }
+    }
+
+    fn deliver_there(&mut self, size: usize) {
+        let Some(pipe) = &mut self.pipe else { return };
+        pipe.destination.handle_heard(self.now);
+        let arrived: Vec<_> = pipe.to_destination.drain(..size.min(pipe.to_destination.len())).collect();
+        let mut rest = &arrived[..];
+        while let Some(Piece { role, head, body }) = pipe.split_there.next(&mut rest).unwrap() {
+            if role == Role::Destination {
+                pipe.destination.handle_bytes(head.as_ref().map_or(&[][..], |head| head));
+                pipe.destination.handle_bytes(body);
+            }
+        }
+        self.turn_there();
+    }
+
+    fn deliver_here(&mut self, size: usize) {
+        let log = self.log_state();
+        let Some(pipe) = &mut self.pipe else { return };
+        self.source.handle_heard(self.now);
+        let arrived: Vec<_> = pipe.to_source.drain(..size.min(pipe.to_source.len())).collect();
+        let mut rest = &arrived[..];
+        while let Some(Piece { role, head, body }) = pipe.split_here.next(&mut rest).unwrap() {
+            if role == Role::Source {
+                pipe.answers.extend(head.into_iter().flatten());
+                pipe.answers.extend_from_slice(body);
+            }
+        }
+        let answers = std::mem::take(&mut pipe.answers);
+        let mut rest = &answers[..];
+        while let Some((frame, size)) = next_frame(rest, FRAME_OVERHEAD_MAX).unwrap() {
+            rest = &rest[size..];
+            self.source.handle_frame(self.now, &log, &frame);
+        }
+        pipe.answers = rest.to_vec();
+    }
+
+    fn turn_there(&mut self) {
+        let Some(mut pipe) = self.pipe.take() else { return };
+        loop {
+            self.carry_out_there(&mut pipe);
+            let appended = Position::new(self.there.len() as u64);
+            let Some(mut arrived) = pipe.destination.poll_arrived(self.now, appended, MESSAGE_SIZE_MAX)
+            else {
+                if pipe.destination.figures().is_none_or(|figures| figures.is_open) {
+                    break;
+                }
+                match pipe.destination.poll_output() {
+                    Some(output) => self.carry_out_one(&mut pipe, output),
+                    None => break,
+                }
+                continue;
+            };
+            let mut taken = arrived.take_result();
+            let mut stopped = None;
+            for (record, count) in arrived.records().zip(1..) {
+                let (record, end) = record.unwrap();
+                self.record(&record, &mut taken);
+                // Every third frame is recorded in two turns.
+                if count == 1 && self.there.len().is_multiple_of(3) {
+                    stopped = Some(end);
+                    break;
+                }
+            }
+            let mark = self.there.last().map(|bookmark| Mark {
+                position: Position::new(self.there.len() as u64),
+                bookmark: *bookmark,
+            });
+            let appended = Position::new(self.there.len() as u64);
+            match stopped {
+                Some(done) => pipe.destination.suspend(arrived, done, taken),
+                None => pipe.destination.handle_taken(arrived, mark, taken, appended),
+            }
+        }
+        let persisted = Position::new(self.persisted_there as u64);
+        let (mistake, holds_hops) = (self.mistake, self.holds_hops);
+        pipe.destination.advance(self.now, persisted, |position, hops, _| {
+            let is_held = holds_hops && hops == 3;
+            (position <= persisted && !is_held) || mistake == Mistake::AcknowledgesEarly
+        });
+        self.carry_out_there(&mut pipe);
+        self.pipe = Some(pipe);
+    }
+
+    fn record(&mut self, record: &SentRecord<'_>, taken: &mut Taken) {
+        taken.record_count += 1;
+        let bookmark = record.bookmark;
+        assert_eq!(record.data, bookmark.sequence.to_le_bytes());
+        let next = sequence_after(&self.there, bookmark.publisher);
+        if bookmark.sequence < next {
+            taken.note_duplicate(record);
+        } else {
+            assert_eq!(bookmark.sequence, next, "a record is missing before {bookmark}");
+            self.there.push(bookmark);
+            taken.note_recorded(record);
+        }
+        let position = Position::new(self.there.len() as u64);
+        taken.note(hops_of(bookmark), record.position, position, Destinations::NONE);
+    }
+
+    fn carry_out_there(&mut self, pipe: &mut Pipe) {
+        while let Some(output) = pipe.destination.poll_output() {
+            self.carry_out_one(pipe, output);
+        }
+    }
+
+    fn carry_out_one(&mut self, pipe: &mut Pipe, output: DestinationOutput) {
+        let answer =
+            Answer { instance: "there", group: "there", started_ns: self.runs_there, sends_back: false };
+        match output {
+            DestinationOutput::Send { bytes, .. } => pipe.to_source.extend(bytes),
+            DestinationOutput::Check(greeting) => {
+                assert_eq!((&*greeting.instance, &*greeting.destination), ("here", "there"));
+                let persisted = Position::new(self.persisted_there as u64);
+                pipe.destination.handle_checked(self.now, persisted, answer);
+            }
+            DestinationOutput::Find { number, mark } => {
+                let found = self.there.iter().position(|bookmark| *bookmark == mark.bookmark);
+                let found = found.map(|index| Position::new(index as u64 + 1));
+                pipe.destination.handle_found(self.now, number, found, Position::new(1), answer);
+            }
+            DestinationOutput::Compare { number, .. } => pipe.destination.handle_compared(number, &[]),
+            DestinationOutput::Note(_) | DestinationOutput::Turn => (),
+        }
+    }
+
+    /// The faults end: everything arrives.
+    fn heal(&mut self) {
+        let steps =
+            [Step::HoldHops(false), Step::SlowReads(false), Step::Pause(false), Step::PersistAtSource];
+        steps.iter().for_each(|step| self.step(step));
+        for _ in 0..200 {
+            let end = self.log.len() as u64;
+            if self.source.acknowledged().get() == end && self.source.state() == SourceState::Live {
+                break;
+            }
+            for step in [
+                Step::Turn,
+                Step::Connect(true),
+                Step::ToDestination(u16::MAX),
+                Step::PersistAtDestination,
+                Step::Turn,
+                Step::ToSource(u16::MAX),
+                Step::Wait(500),
+            ] {
+                self.step(&step);
+            }
+        }
+        let from_here = self.there.iter().filter(|bookmark| bookmark.publisher.get() < 9);
+        let mut by_publisher = BTreeMap::new();
+        from_here.for_each(|bookmark| *by_publisher.entry(bookmark.publisher).or_insert(0) += 1);
+        let mut expected = BTreeMap::new();
+        self.log.iter().for_each(|bookmark| *expected.entry(bookmark.publisher).or_insert(0) += 1);
+        assert_eq!(by_publisher, expected);
+        assert_eq!(self.source.acknowledged().get(), self.log.len() as u64);
+        assert_eq!(self.source.unacknowledged_size(), 0);
+        assert_eq!(self.source.state(), SourceState::Live);
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (1_u64..=3, 1_u8..6).prop_map(|(publisher, count)| Step::Publish(publisher, count)),
+        4 => Just(Step::PersistAtSource),
+        3 => Just(Step::PersistAtDestination),
+        1 => Just(Step::PublishThere),
+        4 => (1_u16..400).prop_map(Step::ToDestination),
+        4 => (1_u16..200).prop_map(Step::ToSource),
+        4 => prop::bool::weighted(0.8).prop_map(Step::Connect),
+        1 => Just(Step::Break),
+        1 => Just(Step::Crash),
+        1 => Just(Step::LoseDisk),
+        1 => any::<bool>().prop_map(Step::SlowReads),
+        1 => any::<bool>().prop_map(Step::HoldHops),
+        1 => prop::bool::weighted(0.2).prop_map(Step::Pause),
+        2 => (1_u64..3_000).prop_map(Step::Wait),
+        6 => Just(Step::Turn),
+    ]
+}
+
+fn run(mistake: Mistake, steps: &[Step]) {
+    let mut world = World::new(mistake);
+    steps.iter().for_each(|step| world.step(step));
+    world.heal();
+}
+
+proptest! {
+    #[test]
+    fn every_record_arrives_once_and_in_order_and_no_acknowledgement_is_too_early(
+        steps in vec(step(), 0..200),
+    ) {
+        run(Mistake::None, &steps);
+    }
+}
+
+#[test]
+fn the_model_finds_a_destination_that_acknowledges_too_early() {
+    let config = Config { cases: 2_000, max_shrink_iters: 0, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(
+        config,
+        proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
+    );
+    let result = runner.run(&vec(step(), 50..200), |steps| {
+        run(Mistake::AcknowledgesEarly, &steps);
+        Ok(())
+    });
+    assert!(matches!(result, Err(TestError::Fail(..))), "the mistake was not found");
+}
