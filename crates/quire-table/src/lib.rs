@@ -37,7 +37,7 @@ mod table;
 
 pub use error::{KeyError, RowError, TableConfigError};
 pub use history::{AsOf, BeforeHistory, HistoryConfig, KnownHistory, Moment};
-pub use index::{INDEXES_MAX, MADE_INDEXES_MAX, Spelling};
+pub use index::{EntryReader, INDEXES_MAX, MADE_INDEXES_MAX, RowEntries, Spelling};
 pub use key::{KEY_SIZE_MAX, Key, KeyFields, KeyRule, check_supplied_key};
 pub use order::{ORDER_FIELDS_MAX, Order, SortKey};
 pub use page::{Move, MoveKind, PageId, PageQuery, Shown};

@@ -70,6 +70,8 @@ pub(crate) struct RowFacts {
     pub hash: u32,
     pub expires: Option<Timestamp>,
     pub spelling: Spelling,
+    /// Bytes of its data.
+    pub data_size: usize,
     /// How many entries of indexes it has.
     entry_count: usize,
 }
@@ -136,9 +138,10 @@ impl RowReader {
 
     fn facts_of(&mut self, row: &Row<'_>, entries: &mut Vec<Entry>) -> RowFacts {
         let known = entries.len();
-        let spelling = self.entries.read(row, entries);
+        let spelling = self.entries.read(row.key, row.data, entries);
         let entry_count = entries.len() - known;
-        RowFacts { hash: hash_of(row.key), expires: row.expires, spelling, entry_count }
+        let data_size = row.data.len();
+        RowFacts { hash: hash_of(row.key), expires: row.expires, spelling, data_size, entry_count }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::{RowError, TableConfigError};
 use crate::history::{AsOf, BeforeHistory, History, HistoryConfig, KnownHistory, Moment};
-use crate::index::{ByKey, EntryReader, Indexes, Spelling};
+use crate::index::{ByKey, EntryReader, Indexes, RowEntries, Spelling};
 use crate::key::KeyFields;
 use crate::key_index::{KeyIndex, hash_of};
 use crate::page::{Change, Move, Page, PageId, PageQuery, Shown, SlotMove};
@@ -99,7 +99,7 @@ pub struct KeyPlace {
 
 /// Facts about a change that the caller of [`Table::put_with`] knows.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct PutOptions {
+pub struct PutOptions<'a> {
     /// The place of the key of the row, from [`Table::look_ahead`] of the same table. While it is
     /// right, the key is not looked for again.
     pub place: Option<KeyPlace>,
@@ -107,6 +107,9 @@ pub struct PutOptions {
     /// row ([`Key::spelling`](crate::Key::spelling)): they are not read again. `None`: the table
     /// reads them.
     pub spelling: Option<Spelling>,
+    /// The entries of the row in the indexes ([`Table::entry_reader`]). `None`: the table reads
+    /// them.
+    pub entries: Option<&'a RowEntries>,
     /// Whether [`Table::previous`] gives the row that is replaced. Without it, the row is not
     /// copied.
     pub keeps_previous: bool,
@@ -249,9 +252,11 @@ impl Table {
     /// # Errors
     /// [`RowError`]: the key is empty or longer than [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX), or the
     /// data is not smaller than 4 GiB. The table is unchanged.
-    pub fn put_with(&mut self, row: &Row<'_>, options: PutOptions) -> Result<bool, RowError> {
+    pub fn put_with(&mut self, row: &Row<'_>, options: PutOptions<'_>) -> Result<bool, RowError> {
         row.check()?;
-        let spelling = options.spelling.unwrap_or_else(|| self.spelling_of(row));
+        let entries = options.entries.filter(|entries| self.indexes.fit(entries));
+        let spelling = options.spelling.or(entries.map(|entries| entries.spelling));
+        let spelling = spelling.unwrap_or_else(|| self.spelling_of(row));
         let keeps_previous = options.keeps_previous || self.history.is_some() || !self.pages.is_empty();
         let hash = options.place.map_or_else(|| hash_of(row.key), |place| place.hash);
         debug_assert_eq!(hash, hash_of(row.key), "the place is of the key");
@@ -276,7 +281,10 @@ impl Table {
         if let Some(expires) = row.expires {
             self.lifetimes.insert((expires, slot));
         }
-        self.change_indexes(slot, Some(row), spelling);
+        match entries {
+            Some(entries) => self.change_indexes_to(slot, row, entries, spelling),
+            None => self.change_indexes(slot, Some(row), spelling),
+        }
         self.keep_version(Moment { position: row.position, timestamp: row.timestamp });
         self.change_pages(slot, row.timestamp);
         Ok(known.is_none())
@@ -287,6 +295,16 @@ impl Table {
     pub fn row_reader(&self) -> RowReader {
         let key = self.by_key.as_ref().map(ByKey::fields);
         RowReader::new(EntryReader::new(self.message_type, key, &self.indexes), self.rows.memory())
+    }
+
+    /// Returns a reader of the entries that rows have in the indexes of this table, for
+    /// [`PutOptions::entries`]. The reader needs no table, so that another thread can use it. `None`:
+    /// a put reads nothing of the data, because there are no indexes, and either keys are supplied or
+    /// `knows_spelling` says that [`PutOptions::spelling`] is known.
+    pub fn entry_reader(&self, knows_spelling: bool) -> Option<EntryReader> {
+        let key = self.by_key.as_ref().map(ByKey::fields).filter(|_| !knows_spelling);
+        let reader = || EntryReader::new(self.message_type, key, &self.indexes);
+        (key.is_some() || !self.indexes.is_empty()).then(reader)
     }
 
     /// Adds the rows and versions of a piece of a snapshot to a table that only `restore` has
@@ -302,7 +320,7 @@ impl Table {
             if let Some(by_key) = &mut self.by_key {
                 by_key.restore(slot, facts.spelling);
             }
-            entries.iter().for_each(|entry| self.indexes.restore(*entry, slot));
+            self.indexes.restore_row(slot, facts.data_size, entries);
         }
         if let Some(history) = &mut self.history {
             piece.versions().for_each(|(row, ended)| history.restore(ended, row));
@@ -581,8 +599,8 @@ impl Table {
     /// row.
     fn read_indexed(&mut self, slot: Option<u32>) {
         if !self.indexes.is_empty() {
-            let before = slot.and_then(|slot| self.rows.row(slot)).map(|row| row.data);
-            self.indexes.read_before(self.message_type, before, &mut self.arena);
+            let before = slot.and_then(|slot| Some((slot, self.rows.row(slot)?.data)));
+            self.indexes.read_before(before, self.message_type, &mut self.arena);
         }
     }
 
@@ -596,6 +614,17 @@ impl Table {
             return;
         }
         self.indexes.change(slot, self.message_type, after.map(|row| row.data), &mut self.arena);
+    }
+
+    /// As [`change_indexes`](Self::change_indexes), with entries that were read without the table.
+    #[cold]
+    fn change_indexes_to(&mut self, slot: u32, row: &Row<'_>, entries: &RowEntries, spelling: Spelling) {
+        if let Some(by_key) = &mut self.by_key {
+            by_key.change(slot, spelling);
+        }
+        if !self.indexes.is_empty() {
+            self.indexes.change_to(slot, row.data.len(), entries);
+        }
     }
 
     /// The row of a slot was put, replaced or removed.

@@ -82,6 +82,8 @@ impl Indexes {
         names.insert(place, field.into());
         paths.insert(place, path_of(field));
         self.fields = Fields::of_paths(names.into(), paths);
+        // They have the numbers of the indexes before, and nothing of the new one.
+        self.kept.clear();
         let index = if is_text {
             self.hash.push(HashIndex::new(1, &self.memory));
             Which::Hash(self.hash.len() - 1)

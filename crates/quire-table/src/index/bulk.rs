@@ -4,17 +4,19 @@
 //! An insertion looks for its block, and moves half of the values of the block. It also waits for
 //! memory when the order has no pattern. So ten million entries are sorted in less than a quarter
 //! of the time of as many insertions.
+//!
+//! The same reader serves one large row: another thread reads its entries before it is put, so that
+//! nobody waits for that.
 
 use super::{Entry, Indexes, Spelling, Values, put_entries, value_of};
 use crate::fields::Fields;
 use crate::key::KeyFields;
-use crate::row::Row;
 use quire_expression::message_type::{Arena, MessageType};
 
 /// Reads what the indexes of a table have to know of each row, without the table, so that other
 /// threads can do it.
 #[derive(Debug)]
-pub(crate) struct EntryReader {
+pub struct EntryReader {
     message_type: MessageType,
     key: Option<KeyFields>,
     /// The key fields, and those of the indexes after them, so that a row is read once.
@@ -27,9 +29,18 @@ pub(crate) struct EntryReader {
     arena: Arena,
 }
 
+/// The entries of a row in the indexes of a table, which [`EntryReader::read_row`] has read.
+#[derive(Debug)]
+pub struct RowEntries {
+    pub(super) entries: Vec<Entry>,
+    pub(crate) spelling: Spelling,
+    /// How many indexes the table had.
+    index_count: usize,
+}
+
 impl EntryReader {
     /// A reader for a table with these key fields and these indexes.
-    pub fn new(message_type: MessageType, key: Option<&KeyFields>, indexes: &Indexes) -> Self {
+    pub(crate) fn new(message_type: MessageType, key: Option<&KeyFields>, indexes: &Indexes) -> Self {
         EntryReader {
             message_type,
             key: key.cloned(),
@@ -42,12 +53,12 @@ impl EntryReader {
     }
 
     /// How many indexes there are. A row usually has one entry in each.
-    pub fn index_count(&self) -> usize {
+    pub(crate) fn index_count(&self) -> usize {
         self.index_count
     }
 
     /// Another reader for the same table.
-    pub fn another(&self) -> Self {
+    pub(crate) fn another(&self) -> Self {
         EntryReader {
             message_type: self.message_type,
             key: self.key.clone(),
@@ -59,46 +70,65 @@ impl EntryReader {
         }
     }
 
+    /// The entries of a row with this key and this data.
+    pub fn read_row(&mut self, row_key: &[u8], data: &[u8]) -> RowEntries {
+        let mut entries = Vec::new();
+        let spelling = self.read(row_key, data, &mut entries);
+        RowEntries { entries, spelling, index_count: self.index_count }
+    }
+
     /// Adds the entries of a row, and returns the spelling of its key fields.
-    pub fn read(&mut self, row: &Row<'_>, entries: &mut Vec<Entry>) -> Spelling {
+    pub(crate) fn read(&mut self, row_key: &[u8], data: &[u8], entries: &mut Vec<Entry>) -> Spelling {
         if self.index_count == 0 {
-            return self.spelling_of(row);
+            return self.spelling_of(row_key, data);
         }
         self.arena.reset();
-        let Ok(values) = self.fields.read(self.message_type, row.data, &self.arena) else {
-            return self.read_apart(row, entries);
+        let Ok(values) = self.fields.read(self.message_type, data, &self.arena) else {
+            return self.read_apart(row_key, data, entries);
         };
         let values: Values<'_> = values.collect();
         let (own, indexed) = values.split_at(values.len() - self.indexed.paths().len());
         put_entries(self.widths.iter().copied(), indexed, entries);
-        let of_values = |key| Spelling::of_values(key, row.key, own.iter().copied(), &self.arena);
+        let of_values = |key| Spelling::of_values(key, row_key, own.iter().copied(), &self.arena);
         self.key.as_ref().map_or(Spelling::Usual, of_values)
     }
 
     /// As [`read`](Self::read), for a row that cannot be read up to the last field: perhaps the key
     /// fields can, or the others.
-    fn read_apart(&mut self, row: &Row<'_>, entries: &mut Vec<Entry>) -> Spelling {
+    fn read_apart(&mut self, row_key: &[u8], data: &[u8], entries: &mut Vec<Entry>) -> Spelling {
         self.arena.reset();
-        match self.indexed.read(self.message_type, row.data, &self.arena) {
+        match self.indexed.read(self.message_type, data, &self.arena) {
             Ok(values) => {
                 let values: Values<'_> = values.collect();
                 put_entries(self.widths.iter().copied(), &values, entries);
             }
             Err(_) => entries.extend((0..self.index_count).map(Entry::Irregular)),
         }
-        self.spelling_of(row)
+        self.spelling_of(row_key, data)
     }
 
-    fn spelling_of(&mut self, row: &Row<'_>) -> Spelling {
-        let of_row = |key| Spelling::of_row(key, row.key, row.data, &mut self.arena);
+    fn spelling_of(&mut self, row_key: &[u8], data: &[u8]) -> Spelling {
+        let of_row = |key| Spelling::of_row(key, row_key, data, &mut self.arena);
         self.key.as_ref().map_or(Spelling::Usual, of_row)
     }
 }
 
 impl Indexes {
+    /// Whether entries that were read without the table are those of its indexes. A query may have
+    /// made another index since then.
+    pub fn fit(&self, row: &RowEntries) -> bool {
+        row.index_count == self.hash.len() + self.ordered.len()
+    }
+
+    /// Notes the entries of a row that is restored.
+    pub fn restore_row(&mut self, slot: u32, data_size: usize, entries: &[Entry]) {
+        self.keep(slot, data_size, entries);
+        entries.iter().for_each(|entry| self.restore(*entry, slot));
+    }
+
     /// Notes an entry of a slot after all slots before. [`finish_restore`](Self::finish_restore)
     /// must follow.
-    pub fn restore(&mut self, entry: Entry, slot: u32) {
+    fn restore(&mut self, entry: Entry, slot: u32) {
         match entry {
             Entry::Hash(number, hash) => self.hash[number].slots.gather([hash, slot]),
             Entry::Number(number, bits) => self.ordered_mut(number).numbers.gather(value_of(bits, slot)),

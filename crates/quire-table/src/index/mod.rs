@@ -17,7 +17,7 @@ mod choose;
 mod sorted_set;
 mod walk;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
@@ -34,7 +34,7 @@ use sorted_set::SortedSet;
 
 use build::Building;
 pub use build::MADE_INDEXES_MAX;
-pub(crate) use bulk::EntryReader;
+pub use bulk::{EntryReader, RowEntries};
 pub(crate) use by_key::ByKey;
 pub use by_key::Spelling;
 pub(crate) use walk::Walk;
@@ -42,6 +42,12 @@ use walk::Which;
 
 /// The most indexes of a table: every publish changes all of them.
 pub const INDEXES_MAX: usize = 16;
+
+/// Rows of this many bytes are large: their entries take no memory beside them.
+const KEPT_SIZE_MIN: usize = 64 * 1024;
+
+/// Bytes that the list of a large row takes besides its entries, about.
+const KEPT_OVERHEAD: usize = 32;
 
 /// The indexes of a table.
 #[derive(Debug)]
@@ -54,6 +60,9 @@ pub(crate) struct Indexes {
     /// How many indexes no configuration asked for.
     made_count: usize,
     memory: Memory,
+    /// The entries of large rows, so that the end of such a row does not read it again: everybody
+    /// would wait for that.
+    kept: HashMap<u32, Box<[Entry]>, FxBuildHasher>,
     /// The entries of a row before and after a change, kept between calls.
     before: Vec<Entry>,
     after: Vec<Entry>,
@@ -108,6 +117,7 @@ impl Indexes {
             building: None,
             made_count: 0,
             memory: memory.clone(),
+            kept: HashMap::default(),
             before: Vec::new(),
             after: Vec::new(),
         })
@@ -120,11 +130,15 @@ impl Indexes {
 
     /// Reads the entries of the message that the next [`change`](Self::change) replaces. `None`:
     /// the slot has no row before it.
-    pub fn read_before(&mut self, message_type: MessageType, before: Option<&[u8]>, arena: &mut Arena) {
+    pub fn read_before(&mut self, slot: Option<(u32, &[u8])>, message_type: MessageType, arena: &mut Arena) {
         let mut entries = std::mem::take(&mut self.before);
         entries.clear();
-        if let Some(data) = before {
-            self.read(message_type, data, arena, &mut entries);
+        match slot {
+            Some((slot, data)) if data.len() >= KEPT_SIZE_MIN && self.kept.contains_key(&slot) => {
+                entries.extend_from_slice(&self.kept[&slot]);
+            }
+            Some((_, data)) => self.read(message_type, data, arena, &mut entries),
+            None => {}
         }
         self.before = entries;
     }
@@ -132,19 +146,42 @@ impl Indexes {
     /// Changes the entries of a slot from those of [`read_before`](Self::read_before) to those of a
     /// message. `None`: the slot has no row any more.
     pub fn change(&mut self, slot: u32, message_type: MessageType, after: Option<&[u8]>, arena: &mut Arena) {
-        let mut entries = (std::mem::take(&mut self.before), std::mem::take(&mut self.after));
-        entries.1.clear();
+        let mut entries = std::mem::take(&mut self.after);
+        entries.clear();
         if let Some(data) = after {
-            self.read(message_type, data, arena, &mut entries.1);
+            self.read(message_type, data, arena, &mut entries);
         }
+        self.after = entries;
+        self.move_slot(slot, after.map_or(0, <[u8]>::len));
+    }
+
+    /// As [`change`](Self::change), with the entries of a message of `data_size` bytes that were
+    /// read without the table.
+    pub fn change_to(&mut self, slot: u32, data_size: usize, row: &RowEntries) {
+        self.after.clone_from(&row.entries);
+        self.move_slot(slot, data_size);
+    }
+
+    /// Moves a slot from the entries `before` to the entries `after`.
+    fn move_slot(&mut self, slot: u32, data_size: usize) {
+        let (mut before, mut after) = (std::mem::take(&mut self.before), std::mem::take(&mut self.after));
+        self.keep(slot, data_size, &after);
         if let Some(unread) = self.unread(slot) {
-            entries.0.retain(|entry| entry.number() != unread);
-            entries.1.retain(|entry| entry.number() != unread);
+            before.retain(|entry| entry.number() != unread);
+            after.retain(|entry| entry.number() != unread);
         }
-        let (before, after) = &entries;
         before.iter().filter(|entry| !after.contains(entry)).for_each(|entry| self.remove(*entry, slot));
         after.iter().filter(|entry| !before.contains(entry)).for_each(|entry| self.insert(*entry, slot));
-        (self.before, self.after) = entries;
+        (self.before, self.after) = (before, after);
+    }
+
+    /// Keeps the entries of a slot when its row is large.
+    fn keep(&mut self, slot: u32, data_size: usize, entries: &[Entry]) {
+        if data_size >= KEPT_SIZE_MIN {
+            self.kept.insert(slot, entries.into());
+        } else if !self.kept.is_empty() {
+            self.kept.remove(&slot);
+        }
     }
 
     /// A walk over the slots among which all rows are that match the filter, of the index that
@@ -171,7 +208,8 @@ impl Indexes {
         let ordered = self.ordered.iter().map(|index| {
             index.numbers.memory_size() + index.texts.memory_size() + index.irregular.memory_size()
         });
-        hash.sum::<usize>() + ordered.sum::<usize>()
+        let kept = self.kept.values().map(|entries| size_of_val(&**entries) + KEPT_OVERHEAD);
+        hash.sum::<usize>() + ordered.sum::<usize>() + kept.sum::<usize>()
     }
 
     /// The entries of a message.

@@ -126,7 +126,7 @@ pub fn asked() -> impl Strategy<Value = Asked> {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Rows up to the size from which they are not in pages.
-    let padding = prop_oneof![20 => 0usize..40, 1 => Just(5_000)];
+    let padding = prop_oneof![20 => 0usize..40, 1 => Just(5_000), 1 => Just(70_000)];
     let put =
         (0u8..12, [field(), field(), field()], 0u8..8, padding, proptest::bool::weighted(0.2), any::<bool>());
     let step = prop_oneof![
@@ -199,7 +199,15 @@ impl World {
                     1 => Some(self.table.look_ahead(key.as_bytes(), new.data.len())),
                     _ => self.places.get(&key).copied(),
                 };
-                let options = PutOptions { place, spelling: None, keeps_previous: *keeps_previous };
+                // What another thread has read is what the table reads.
+                let reader = self.table.entry_reader(false).filter(|_| self.position % 2 == 0);
+                let entries = reader.map(|mut reader| reader.read_row(key.as_bytes(), &new.data));
+                let options = PutOptions {
+                    place,
+                    entries: entries.as_ref(),
+                    keeps_previous: *keeps_previous,
+                    ..PutOptions::default()
+                };
                 let is_new = self.table.put_with(&new.row(), options).unwrap();
                 self.places.insert(key.clone(), self.table.look_ahead(key.as_bytes(), 0));
                 let (keys, mut places) = ([&*key, "no such key", &key], Vec::new());
