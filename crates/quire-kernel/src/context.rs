@@ -40,6 +40,8 @@ pub struct Context {
     pub slices: Slices,
     /// Effort that filters may take for one message while everything else waits.
     pub turn_effort: u64,
+    /// Bytes of a message, and of a record, that are read field by field while everything else waits.
+    pub turn_size: usize,
     pub timers: Timers,
     pub outputs: VecDeque<Output>,
     /// There is more to do than one turn should.
@@ -62,7 +64,7 @@ impl Context {
         journal: Journal,
         topics: TopicTable,
         unreadable: UnreadableLog,
-        turn_effort: u64,
+        (turn_effort, turn_size): (u64, usize),
     ) -> Self {
         Context {
             config,
@@ -75,6 +77,7 @@ impl Context {
             work: Work::default(),
             slices: Slices::default(),
             turn_effort,
+            turn_size,
             timers: Timers::default(),
             outputs: VecDeque::new(),
             wants_turn: false,

@@ -142,7 +142,8 @@ impl Context {
             return;
         }
         let batch_size = session.batch.as_ref().map_or(0, |batch| batch.size());
-        let size = session.codec.unfinished_size() + session.kept.size() + batch_size;
+        let size =
+            session.codec.unfinished_size() + session.kept.size() + batch_size + session.preparing_size;
         let grows = size > session.unfinished_size;
         self.sessions.unfinished_size = self.sessions.unfinished_size - session.unfinished_size + size;
         session.unfinished_size = size;

@@ -86,7 +86,11 @@ impl Broker {
         let Some(known) = known else { return };
         let Some(table) = self.cx.topics.topic(known.id).table else { return };
         let is_same = |publish: &Publish<'_>| publish.topic == known.name.as_bytes();
-        self.tables.look_ahead(table, publishes.take_while(is_same).map(|publish| publish.data));
+        self.tables.look_ahead(
+            table,
+            self.cx.turn_size,
+            publishes.take_while(is_same).map(|publish| publish.data),
+        );
     }
 
     /// One command. The sender and the kind of the command decide here which part carries it out.

@@ -30,6 +30,7 @@ macro_rules! consumers {
 }
 
 mod dispatch;
+mod large;
 mod publish;
 mod removals;
 mod subscribe;
@@ -54,9 +55,10 @@ use crate::queues::QueueService;
 use crate::send::Sent;
 use crate::session::{Phase, Session, SessionId};
 use crate::sessions::ADMINISTRATORS_MAX;
-use crate::tables::{SnapshotParts, SnapshotSteps, Tables};
+use crate::tables::{SnapshotParts, SnapshotSteps, TURN_SIZE_MAX, Tables};
 use crate::tail::{LogConsumer, Tail};
 use crate::topic::TopicTable;
+use large::LargeMessages;
 use quire_command::Code;
 use quire_expression::filter::TURN_EFFORT_MAX;
 use quire_types::time::{Instant, Now};
@@ -75,6 +77,7 @@ pub struct Broker {
     ordinary: Ordinary,
     tables: Tables,
     links: Links,
+    large: LargeMessages,
     /// The attributes of the message that is being recorded.
     attributes: AttributesBuffer,
 }
@@ -118,7 +121,7 @@ impl Broker {
         let queues = QueueService::new(&config, found, &journal, &unreadable)
             .map_err(|error| ConfigError::new("queues", error.to_string()))?;
         let topics = TopicTable::new(rules, routes, Tables::routes(&tables), unreadable.arena());
-        let mut cx = Context::new(config, journal, topics, unreadable, TURN_EFFORT_MAX);
+        let mut cx = Context::new(config, journal, topics, unreadable, (TURN_EFFORT_MAX, TURN_SIZE_MAX));
         cx.open_links(&links);
         warnings.into_iter().for_each(|text| cx.note(Event::ConfigWarning { text }));
         let mut broker = Broker {
@@ -132,6 +135,7 @@ impl Broker {
             tables: Tables::new(tables, &cx.log.journal, &cx.unreadable)
                 .map_err(|error| ConfigError::new("sow_topics", error.to_string()))?,
             links: Links::new(links, &cx),
+            large: LargeMessages::default(),
             attributes: AttributesBuffer::default(),
             cx,
         };
@@ -270,6 +274,11 @@ impl Broker {
     /// Sets another effort than [`TURN_EFFORT_MAX`]: with a small one, a simulation sends most messages the long way round.
     pub fn set_turn_effort(&mut self, effort: u64) {
         self.cx.turn_effort = effort;
+    }
+
+    /// Sets another size than 128 KiB for the messages that another thread examines, as [`Broker::set_turn_effort`].
+    pub fn set_turn_size(&mut self, size: usize) {
+        self.cx.turn_size = size;
     }
 
     /// The journal: for readers, and to set the wake-up.
@@ -445,9 +454,10 @@ impl Broker {
 
     /// Hands the result of a job to the part that waits for it.
     fn job_done(&mut self, done: ReadDone) {
-        let Broker { cx, searches, bookmarks, ordinary, queues, tables, links, .. } = self;
-        cx.finish_job(done, &mut [searches, bookmarks, ordinary, queues, tables, links]);
+        let Broker { cx, searches, bookmarks, ordinary, queues, tables, links, large, .. } = self;
+        cx.finish_job(done, &mut [searches, bookmarks, ordinary, queues, tables, links, large]);
         self.continue_found();
+        self.take_examined();
     }
 
     /// Sends the deliveries of queues, logs the changes of messages, and saves the places of the queues.

@@ -20,6 +20,7 @@ use quire_journal::{
 use quire_types::Delay;
 
 use super::Broker;
+use super::large::{Examined, Json};
 use crate::context::Context;
 use crate::failure::code_of;
 use crate::links::{Arrived, LinkRules, SentRecord, Taken};
@@ -28,10 +29,10 @@ use crate::queues::DeadLetter;
 use crate::queues::QUEUE_PUBLISHER;
 use crate::replicated::Destinations;
 use crate::reply::Refusal;
-use crate::session::{KnownTopic, Phase, PublisherKey, SessionId};
+use crate::session::{KnownTopic, OwnedPublish, Phase, PublisherKey, SessionId};
 use crate::slice::{PASS, WEIGHT_MAX};
 use crate::subscription::Replaced;
-use crate::tables::{Arriving, Keyed, NewRow, Prepared};
+use crate::tables::{Arriving, Keyed, NewRow, Outcome, Prepared};
 use crate::topic::{Stage, TableId, TopicId};
 
 /// Dead letters published in one turn: more would keep the other connections waiting.
@@ -92,20 +93,26 @@ impl Broker {
             return end_too_large(&mut self.cx, id, publish.data.len());
         }
         // The topic is checked before duplicates, so that a refused message is refused again when it is repeated.
-        let topic = match known_topic(&self.cx, id, publish.topic) {
-            Some(topic) => topic,
-            None => match self.find_topic(id, publish.topic) {
-                Ok(topic) => topic,
-                Err(refusal) => {
-                    return self.publishers.refuse(&mut self.cx, id, key, publish.sequence, refusal);
-                }
-            },
+        let topic = match self.topic_of(id, publish.topic) {
+            Ok(topic) => topic,
+            Err(refusal) => {
+                return self.publishers.refuse(&mut self.cx, id, key, publish.sequence, refusal);
+            }
         };
         let is_plain = self.cx.topics.topic(topic).takes_plain && publish.is_plain();
         if !is_plain || self.cx.log.failure.is_some() {
             return self.publish_checked(id, key, publish, topic);
         }
         self.take_in_new(id, key, publish, topic);
+    }
+
+    /// The number of the topic of a message.
+    #[inline(always)]
+    pub(super) fn topic_of(&mut self, id: SessionId, topic: &[u8]) -> Result<TopicId, Refusal> {
+        match known_topic(&self.cx, id, topic) {
+            Some(topic) => Ok(topic),
+            None => self.find_topic(id, topic),
+        }
     }
 
     /// The number of a topic that the session does not remember. The topic gets a table when it is the first message of a topic that
@@ -124,41 +131,60 @@ impl Broker {
     /// A message that is not plain, or that comes while the journal takes no writes.
     #[inline(never)]
     fn publish_checked(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>, topic: TopicId) {
-        if let Err(refusal) = self.check_and_publish(id, key, publish, topic) {
-            self.publishers.refuse(&mut self.cx, id, key, publish.sequence, refusal);
+        match self.check_and_publish(id, key, publish, topic, Examined::default()) {
+            Ok(None) => {}
+            Ok(Some(examined)) => {
+                self.large.examine(&mut self.cx, id, OwnedPublish::new(publish), examined);
+            }
+            Err(refusal) => self.publishers.refuse(&mut self.cx, id, key, publish.sequence, refusal),
         }
     }
 
-    fn check_and_publish(
+    /// Checks a message and hands it on. `Some`: it is large, and another thread has to examine it first.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub(super) fn check_and_publish(
         &mut self,
         id: SessionId,
         key: PublisherKey,
         publish: &Publish<'_>,
         topic: TopicId,
-    ) -> Result<(), Refusal> {
-        let Some(table) = check_publish(&self.cx, topic, publish)? else {
+        mut examined: Examined,
+    ) -> Result<Option<Examined>, Refusal> {
+        let table = check_publish(&self.cx, topic, publish)?;
+        if !validate(&self.cx, topic, publish.data, &mut examined.json)? {
+            return Ok(Some(examined));
+        }
+        let Some(table) = table else {
             self.take_in_new(id, key, publish, topic);
-            return Ok(());
+            return Ok(None);
         };
-        let arriving = Arriving {
-            supplied_key: publish.key,
-            correlation_id: publish.correlation_id,
-            headers: publish.headers,
-            data: publish.data,
-            is_delta: publish.is_delta,
-            size_max: self.cx.transport_of(id).max_message_size as usize,
-        };
+        let arriving = Arriving::of_publish(publish, self.cx.transport_of(id).max_message_size as usize);
+        let Examined { json, preparation } = examined;
         // A delta that is sent again is not merged a second time. A message that was refused is refused again.
         if self.is_duplicate(key, publish.sequence) {
-            self.tables.check_again(&mut self.cx, table, &arriving).map_err(Refusal::BadMessage)?;
-            self.cx.counters.duplicates += 1;
-            return Ok(());
+            let checked = self.tables.check_again(&mut self.cx, table, &arriving, preparation);
+            return Ok(match checked.map_err(Refusal::BadMessage)? {
+                Outcome::Later(preparation) => Some(Examined { json, preparation: Some(preparation) }),
+                Outcome::Ready(()) => {
+                    self.cx.counters.duplicates += 1;
+                    None
+                }
+            });
         }
-        let prepared = self.tables.prepare(&mut self.cx, table, &arriving).map_err(Refusal::BadMessage)?;
-        let data = prepared.data.as_deref().unwrap_or(publish.data);
-        let keyed = Keyed { table, spelling: prepared.spelling, place: Some(prepared.place) };
-        self.take_in(id, key, &Publish { key: &prepared.key, data, ..*publish }, topic, Some(keyed));
-        Ok(())
+        let outcome = self.tables.prepare(&mut self.cx, table, &arriving, preparation);
+        let prepared = match outcome.map_err(Refusal::BadMessage)? {
+            Outcome::Later(preparation) => {
+                return Ok(Some(Examined { json, preparation: Some(preparation) }));
+            }
+            Outcome::Ready(prepared) => prepared,
+        };
+        let Prepared { key: row_key, spelling, place, entries, data } = prepared;
+        let data = data.as_deref().unwrap_or(publish.data);
+        let keyed = Keyed { table, spelling, place: Some(place), entries: entries.as_deref() };
+        self.take_in(id, key, &Publish { key: &row_key, data, ..*publish }, topic, Some(keyed));
+        Ok(None)
     }
 
     /// A message of a topic that keeps no last values.
@@ -186,7 +212,7 @@ impl Broker {
         key: PublisherKey,
         publish: &Publish<'_>,
         topic: TopicId,
-        keyed: Option<Keyed>,
+        keyed: Option<Keyed<'_>>,
     ) {
         let sequence = publish.sequence;
         let Some(publisher) = self.publishers.get_mut(key) else { return };
@@ -304,7 +330,9 @@ impl Broker {
                     size_max: self.cx.config.message_size_max(),
                     ..Arriving::of_data(&data)
                 };
-                if let Ok(Prepared { key, data, .. }) = self.tables.prepare(&mut self.cx, table, &arriving) {
+                if let Ok(Prepared { key, data, .. }) =
+                    self.tables.prepare_now(&mut self.cx, table, &arriving)
+                {
                     return Some((Keyed::of(table), key, data));
                 }
                 let (arriving, now) = (Arriving { size_max: usize::MAX, ..arriving }, self.cx.now.wall);
@@ -478,7 +506,13 @@ impl Broker {
         // Whether a queue here takes the topic is not for the source to know. It may also have a key that means nothing here.
         let own =
             Publish { delay: Delay::None, key: if keeps_values { publish.key } else { b"" }, ..*publish };
-        let table = check_publish(&self.cx, topic, &own).map_err(|refusal| refusal.reason().into_owned())?;
+        let checked = check_publish(&self.cx, topic, &own).and_then(|table| {
+            if self.cx.topics.topic(topic).recording.validates() {
+                check_json(own.data).map_err(|error| not_json(&self.cx, topic, &error.to_string()))?;
+            }
+            Ok(table)
+        });
+        let table = checked.map_err(|refusal| refusal.reason().into_owned())?;
         let table = table.filter(|_| !publish.key.is_empty());
         if let Some(table) = table.filter(|_| !rules.any_key) {
             self.tables.check_data(table, publish.data)?;
@@ -489,7 +523,7 @@ impl Broker {
     /// The one way of messages into the log. Records a message and serves ordinary and `live` subscriptions with it. `keyed` is the
     /// last-value topic that the message has a key of.
     #[inline(always)]
-    fn ingest(&mut self, submission: Submission<'_>, keyed: Option<Keyed>) -> Ingested {
+    fn ingest(&mut self, submission: Submission<'_>, keyed: Option<Keyed<'_>>) -> Ingested {
         let Submission { origin, publisher, topic, publish, attributes } = submission;
         let Publish { correlation_id, headers, expiration_s, delay, data, .. } = *publish;
         let key = if keyed.is_some() { publish.key } else { &[] };
@@ -661,7 +695,7 @@ fn encode<'a>(
 }
 
 /// Whether all of the bytes are one JSON value in UTF-8.
-fn check_json(data: &[u8]) -> Result<(), serde_json::Error> {
+pub(super) fn check_json(data: &[u8]) -> Result<(), serde_json::Error> {
     let text = std::str::from_utf8(data).map_err(serde::de::Error::custom)?;
     serde_json::from_str::<serde::de::IgnoredAny>(text).map(drop)
 }
@@ -692,12 +726,6 @@ fn check_publish(cx: &Context, topic: TopicId, publish: &Publish<'_>) -> Result<
     if publish.sequence != 0 && !topic.recording.is_configured() {
         return Err(Refusal::NotRecorded(topic.name.clone()));
     }
-    if topic.recording.validates() {
-        check_json(publish.data).map_err(|error| {
-            let name = &topic.name;
-            Refusal::BadMessage(format!("the message on the topic {name:?} is not JSON: {error}"))
-        })?;
-    }
     // Only a queue can hold a message back.
     if !publish.delay.is_none() && topic.queues.is_empty() {
         return Err(Refusal::NoQueue(topic.name.clone()));
@@ -709,6 +737,33 @@ fn check_publish(cx: &Context, topic: TopicId, publish: &Publish<'_>) -> Result<
         return Err(Refusal::NotLastValue(topic.name.clone()));
     }
     Ok(topic.table)
+}
+
+/// Checks that a message is JSON, if its topic wants that. `false`: it is large, and another thread is asked.
+///
+/// # Errors
+/// It is not.
+fn validate(cx: &Context, topic: TopicId, data: &[u8], json: &mut Json) -> Result<bool, Refusal> {
+    if !cx.topics.topic(topic).recording.validates() {
+        return Ok(true);
+    }
+    match json {
+        Json::Unknown | Json::Asked if data.len() > cx.turn_size => {
+            *json = Json::Asked;
+            Ok(false)
+        }
+        Json::Unknown | Json::Asked => match check_json(data) {
+            Ok(()) => Ok(true),
+            Err(error) => Err(not_json(cx, topic, &error.to_string())),
+        },
+        Json::Valid => Ok(true),
+        Json::Invalid(reason) => Err(not_json(cx, topic, reason)),
+    }
+}
+
+fn not_json(cx: &Context, topic: TopicId, reason: &str) -> Refusal {
+    let name = &cx.topics.topic(topic).name;
+    Refusal::BadMessage(format!("the message on the topic {name:?} is not JSON: {reason}"))
 }
 
 /// Checks the parts of a record of another instance that the protocol of clients limits.

@@ -57,8 +57,13 @@ impl Tables {
         self.ahead.is_wanted
     }
 
-    /// Looks for the records of the next messages on a topic: their data, in order.
-    pub(crate) fn look_ahead<'a>(&mut self, id: TableId, messages: impl Iterator<Item = &'a [u8]>) {
+    /// Looks for the records of the next messages on a topic: their data, in order, until one has more than `size_max` bytes.
+    pub(crate) fn look_ahead<'a>(
+        &mut self,
+        id: TableId,
+        size_max: usize,
+        messages: impl Iterator<Item = &'a [u8]>,
+    ) {
         self.forget_ahead();
         let Tables { all, arena, ahead, .. } = self;
         let State { definition, table, .. } = &all[id.0 as usize];
@@ -68,7 +73,9 @@ impl Tables {
         }
         let key_of = |data: &'a [u8]| Some((place_of(data), fields.key_of(data, arena).ok()?));
         ahead.table = Some(id);
-        ahead.keys.extend(messages.take(AHEAD_MAX).map_while(key_of));
+        // A reader thread reads a large one.
+        let small = messages.take_while(|data| data.len() <= size_max);
+        ahead.keys.extend(small.take(AHEAD_MAX).map_while(key_of));
         let keys = ahead.keys.iter().map(|((_, size), key)| (&**key, *size));
         table.look_all_ahead(keys, |place| ahead.places.push_back(place));
     }

@@ -26,6 +26,7 @@ mod container;
 mod delete;
 mod follow;
 mod history;
+mod large;
 mod plan;
 mod prepare;
 mod recover;
@@ -37,6 +38,7 @@ mod turn;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::unreadable::UnreadableLog;
@@ -44,7 +46,9 @@ use hashbrown::HashMap;
 use quire_command::{MessageKind, OofReason};
 use quire_expression::message_type::Arena;
 use quire_journal::{Cursor, Headers, Journal, JournalError, Memory, Position, Record, Timestamp};
-use quire_table::{KeyPlace, Moment, PageId, PutOptions, Row, RowError, Spelling, Table, TableConfigError};
+use quire_table::{
+    KeyPlace, Moment, PageId, PutOptions, Row, RowEntries, RowError, Spelling, Table, TableConfigError,
+};
 use quire_types::time::{Instant, Now};
 use rustc_hash::FxBuildHasher;
 
@@ -64,6 +68,7 @@ use delete::RefusedDelete;
 pub(crate) use delete::{DeleteDone, Portion};
 use follow::Followers;
 pub(crate) use history::Asked as AskedState;
+pub(crate) use large::{Outcome, Preparation, TURN_SIZE_MAX};
 pub(crate) use plan::{RecordsPlan, Wanted};
 pub(crate) use prepare::{Arriving, Prepared};
 pub(crate) use replace::{FormerView, PENDING_CHANGES_MAX};
@@ -113,7 +118,7 @@ pub(crate) struct Tables {
 
 /// One last-value topic.
 struct State {
-    definition: TableDefinition,
+    definition: Arc<TableDefinition>,
     /// The topic belongs to it; `None`: it has its own entry in the configuration.
     container: Option<ContainerId>,
     /// The topic has no table any more, and another topic may get this place.
@@ -158,18 +163,20 @@ pub(crate) struct NewRow<'a> {
 
 /// The last-value topic that a message has a key of.
 #[derive(Clone, Copy)]
-pub(crate) struct Keyed {
+pub(crate) struct Keyed<'a> {
     pub table: TableId,
     /// When the key was made from the data that is stored ([`Prepared::spelling`]).
     pub spelling: Option<Spelling>,
     /// Where the record of the key probably is ([`Prepared::place`]).
     pub place: Option<KeyPlace>,
+    /// Its entries in the indexes, when they are known ([`Prepared::entries`]).
+    pub entries: Option<&'a RowEntries>,
 }
 
-impl Keyed {
+impl Keyed<'_> {
     /// A key that was not made just now.
     pub(crate) fn of(table: TableId) -> Self {
-        Keyed { table, spelling: None, place: None }
+        Keyed { table, spelling: None, place: None, entries: None }
     }
 }
 
@@ -262,7 +269,7 @@ impl Tables {
     /// A message becomes the record of its key. Finds the subscriptions whose view the record leaves, because their filters matched the
     /// previous record and do not match the message. [`Tables::leaving`] gives them. Gives the record that was replaced, when a delta
     /// subscription follows the topic.
-    pub(crate) fn put(&mut self, cx: &mut Context, keyed: Keyed, new: &NewRow<'_>) -> Option<Replaced> {
+    pub(crate) fn put(&mut self, cx: &mut Context, keyed: Keyed<'_>, new: &NewRow<'_>) -> Option<Replaced> {
         let id = keyed.table;
         let position = new.position.unwrap_or_else(|| {
             self.unrecorded_count += 1;
@@ -278,8 +285,8 @@ impl Tables {
             headers: new.headers,
             data: new.data,
         };
-        let Keyed { spelling, place, .. } = keyed;
-        let options = PutOptions { place, spelling, keeps_previous: state.reads_previous() };
+        let Keyed { spelling, place, entries, .. } = keyed;
+        let options = PutOptions { place, spelling, entries, keeps_previous: state.reads_previous() };
         let is_new = match state.table.put_with(&row, options) {
             Ok(is_new) => is_new,
             // The intake has checked it. A record that cannot be kept must not end the server.
@@ -379,7 +386,7 @@ impl State {
         snapshot_position: Position,
     ) -> Self {
         State {
-            definition,
+            definition: Arc::new(definition),
             container,
             is_free: false,
             table,

@@ -1,13 +1,15 @@
 //! A message on its way to its record: its constructed fields, its key, and the merge of a delta (docs/last-values.md sections 1, 10, 11).
 //!
 //! [`Tables::prepare`] runs these steps in order, and changes no record: preprocessing, key, enrichment, merge. The intake records, stores
-//! and delivers the message that it gives.
+//! and delivers the message that it gives. For a large message, reader threads run the steps (`large.rs`).
 
+use quire_command::Publish;
 use quire_expression::filter::{Assignments, MessageContext};
 use quire_expression::message_type::{self, Arena};
 use quire_journal::{Headers, Record, Timestamp};
-use quire_table::{Key, KeyPlace, KeyRule, Spelling, Table, check_supplied_key};
+use quire_table::{Key, KeyPlace, KeyRule, RowEntries, Spelling, Table, check_supplied_key};
 
+use super::large::{Outcome, Preparation};
 use super::{State, Tables};
 use crate::Event;
 use crate::config::tables::TableDefinition;
@@ -15,7 +17,7 @@ use crate::context::Context;
 use crate::topic::TableId;
 
 /// Effort that the two lists may take together for one message, in addition to [`FIELDS_EFFORT_PER_BYTE`]: some milliseconds. Other
-/// connections wait meanwhile, as for the filter of a scan.
+/// connections wait meanwhile, as for the filter of a scan, unless the message is large.
 const FIELDS_EFFORT_MAX: u64 = 4_000_000;
 const FIELDS_EFFORT_PER_BYTE: u64 = 4;
 
@@ -40,13 +42,15 @@ pub(crate) struct Prepared {
     pub spelling: Option<Spelling>,
     /// Where the record of the key probably is.
     pub place: KeyPlace,
+    /// Its entries in the indexes, when they are known.
+    pub entries: Option<Box<RowEntries>>,
     /// The data with its constructed fields, merged; `None`: the data as it arrived.
     pub data: Option<Vec<u8>>,
 }
 
 impl Tables {
     /// The key of a message, and the message with its constructed fields. A delta is merged into the record of its key. Without a record,
-    /// the delta is the whole message.
+    /// the delta is the whole message. `preparation` is of the same message from an earlier call, when it is large.
     ///
     /// # Errors
     /// The publisher supplied no key or a wrong one, the message cannot be parsed, or the result is too large.
@@ -55,40 +59,48 @@ impl Tables {
         cx: &mut Context,
         id: TableId,
         arriving: &Arriving<'_>,
-    ) -> Result<Prepared, String> {
+        preparation: Option<Box<Preparation>>,
+    ) -> Result<Outcome<Prepared>, String> {
+        if arriving.data.len() > cx.turn_size || preparation.is_some() {
+            return self.prepare_large(cx, id, arriving, preparation);
+        }
         let now = cx.now.wall;
         let found = self.ahead.take(&self.all[id.0 as usize].definition, id, arriving.data);
-        let (mut message, table) = self.begin(id, arriving, now);
+        let (mut message, table, has_logged) = self.begin(id, arriving, now);
         message.preprocess()?;
         let (key, place) = match found {
-            Some((key, place)) => {
-                message.note_missing(cx, &key);
-                (key, place)
-            }
+            Some(found) => found,
             None => {
-                let key = message.key(cx)?;
+                let key = message.key()?;
                 // The message is written into the log first. Meanwhile the processor reads the record that it replaces.
                 let place = table.look_ahead(&key, arriving.data.len());
                 (key, place)
             }
         };
+        note_missing(cx, message.definition, &key, has_logged);
         let previous = match message.reads_previous() {
             // A record whose lifetime is over may still be in the table.
             true => table.get(&key).filter(|row| row.expires.is_none_or(|expires| expires > now)),
             false => None,
         };
+        if previous.is_some_and(|row| row.data.len() > cx.turn_size) {
+            let (effort, preprocessed) = (message.arena.effort_left(), message.changed);
+            let definition = self.all[id.0 as usize].definition.clone();
+            let preparation = Preparation::with_key(definition, now, effort, preprocessed, key);
+            return self.prepare_large(cx, id, arriving, Some(preparation));
+        }
         message.enrich(&key, previous.map(|row| row.data))?;
         if arriving.is_delta
             && let Some(previous) = previous
         {
             message.merge(previous.data)?;
         }
-        // The command of a few bytes may have read and written megabytes: this counts in the slice of its connection.
+        // The command of a few bytes may have read and written more: this counts in the slice of its connection.
         cx.slices.weigh_bytes(previous.map_or(0, |row| row.data.len()));
         cx.slices.weigh_bytes(message.changed.as_ref().map_or(0, Vec::len));
         let is_changed_later = arriving.is_delta || message.enrichment().is_some();
         let spelling = key.spelling().filter(|_| !is_changed_later);
-        Ok(Prepared { key, spelling, place, data: message.changed })
+        Ok(Outcome::Ready(Prepared { key, spelling, place, entries: None, data: message.changed }))
     }
 
     /// Checks a message that arrived before, without the record of its key. A message that was refused is refused again. A message that
@@ -101,11 +113,39 @@ impl Tables {
         cx: &mut Context,
         id: TableId,
         arriving: &Arriving<'_>,
-    ) -> Result<(), String> {
-        let (mut message, _) = self.begin(id, arriving, cx.now.wall);
+        preparation: Option<Box<Preparation>>,
+    ) -> Result<Outcome<()>, String> {
+        if arriving.data.len() > cx.turn_size || preparation.is_some() {
+            return self.check_large_again(cx, id, preparation);
+        }
+        let (mut message, _, has_logged) = self.begin(id, arriving, cx.now.wall);
         message.preprocess()?;
-        let key = message.key(cx)?;
-        message.enrich(&key, None)
+        let key = message.key()?;
+        note_missing(cx, message.definition, &key, has_logged);
+        message.enrich(&key, None)?;
+        Ok(Outcome::Ready(()))
+    }
+
+    /// As [`Tables::prepare`], in this turn whatever it takes: nobody is there to wait for a message of this size.
+    ///
+    /// # Errors
+    /// As [`Tables::prepare`].
+    pub(crate) fn prepare_now(
+        &mut self,
+        cx: &mut Context,
+        id: TableId,
+        arriving: &Arriving<'_>,
+    ) -> Result<Prepared, String> {
+        let mut outcome = self.prepare(cx, id, arriving, None)?;
+        loop {
+            match outcome {
+                Outcome::Ready(prepared) => return Ok(prepared),
+                Outcome::Later(mut preparation) => {
+                    preparation.run(arriving, &mut self.arena);
+                    outcome = self.prepare(cx, id, arriving, Some(preparation))?;
+                }
+            }
+        }
     }
 
     /// The key of a message that keeps its bytes: one of the log without a key, a dead letter that cannot get its fields, or the data of a
@@ -120,9 +160,11 @@ impl Tables {
         arriving: &Arriving<'_>,
         now: Timestamp,
     ) -> Result<Key, String> {
-        let (mut message, _) = self.begin(id, arriving, now);
+        let (mut message, _, has_logged) = self.begin(id, arriving, now);
         message.preprocess()?;
-        message.key(cx)
+        let key = message.key()?;
+        note_missing(cx, message.definition, &key, has_logged);
+        Ok(key)
     }
 
     /// Whether a message with a key that was made elsewhere can be a record: keys that are made of fields need data that has fields.
@@ -140,39 +182,55 @@ impl Tables {
         id: TableId,
         arriving: &'a Arriving<'a>,
         now: Timestamp,
-    ) -> (Message<'a>, &'a Table) {
+    ) -> (Message<'a>, &'a Table, &'a mut bool) {
         let Tables { all, arena, .. } = self;
         let State { definition, table, has_logged_missing, .. } = &mut all[id.0 as usize];
-        (Message { definition, has_logged_missing, arena, arriving, now, changed: None }, table)
+        (Message::new(definition, arena, arriving, now), table, has_logged_missing)
+    }
+}
+
+/// Logs the first key of a topic that was made without one of its fields.
+pub(super) fn note_missing(cx: &mut Context, definition: &TableDefinition, key: &Key, has_logged: &mut bool) {
+    if key.has_missing() && !*has_logged {
+        *has_logged = true;
+        let topic = definition.name.to_string();
+        cx.note(Event::KeyFieldMissing { topic });
     }
 }
 
 /// A message on its way through the steps.
-struct Message<'a> {
+pub(super) struct Message<'a> {
     definition: &'a TableDefinition,
-    /// Of the table.
-    has_logged_missing: &'a mut bool,
     arena: &'a mut Arena,
     arriving: &'a Arriving<'a>,
     now: Timestamp,
     /// The data after the first step that changed it.
-    changed: Option<Vec<u8>>,
+    pub changed: Option<Vec<u8>>,
 }
 
-impl Message<'_> {
-    fn data(&self) -> &[u8] {
+impl<'a> Message<'a> {
+    pub fn new(
+        definition: &'a TableDefinition,
+        arena: &'a mut Arena,
+        arriving: &'a Arriving<'a>,
+        now: Timestamp,
+    ) -> Self {
+        Message { definition, arena, arriving, now, changed: None }
+    }
+
+    pub fn data(&self) -> &[u8] {
         self.changed.as_deref().unwrap_or(self.arriving.data)
     }
 
     fn enrichment(&self) -> Option<&Assignments> {
-        self.definition.fields.as_deref()?.enrichment.as_ref()
+        self.definition.enrichment()
     }
 
     fn reads_previous(&self) -> bool {
-        self.arriving.is_delta || self.enrichment().is_some_and(Assignments::reads_previous)
+        self.arriving.is_delta || self.definition.reads_previous()
     }
 
-    fn preprocess(&mut self) -> Result<(), String> {
+    pub fn preprocess(&mut self) -> Result<(), String> {
         let Some(fields) = self.definition.fields.as_deref() else { return Ok(()) };
         let per_byte = FIELDS_EFFORT_PER_BYTE.saturating_mul(self.arriving.data.len() as u64);
         self.arena.allow(FIELDS_EFFORT_MAX.saturating_add(per_byte));
@@ -182,9 +240,9 @@ impl Message<'_> {
         }
     }
 
-    fn enrich(&mut self, key: &Key, previous: Option<&[u8]>) -> Result<(), String> {
+    pub fn enrich(&mut self, key: &Key, previous: Option<&[u8]>) -> Result<(), String> {
         let definition = self.definition;
-        match definition.fields.as_deref().and_then(|fields| fields.enrichment.as_ref()) {
+        match definition.enrichment() {
             Some(list) => self.assign("enrichment", list, Some(key), previous),
             None => Ok(()),
         }
@@ -225,7 +283,7 @@ impl Message<'_> {
         self.check_size("constructed fields")
     }
 
-    fn merge(&mut self, previous: &[u8]) -> Result<(), String> {
+    pub fn merge(&mut self, previous: &[u8]) -> Result<(), String> {
         let mut merged = Vec::new();
         let definition = self.definition;
         message_type::merge(definition.message_type, previous, self.data(), &mut merged).map_err(
@@ -246,7 +304,7 @@ impl Message<'_> {
         ))
     }
 
-    fn key(&mut self, cx: &mut Context) -> Result<Key, String> {
+    pub fn key(&mut self) -> Result<Key, String> {
         let definition = self.definition;
         let name = &definition.name;
         let fields = match &definition.key_rule {
@@ -266,18 +324,7 @@ impl Message<'_> {
             KeyRule::Fields(fields) => fields,
         };
         let data = self.changed.as_deref().unwrap_or(self.arriving.data);
-        let key = fields.key_of(data, self.arena).map_err(|_| no_key(definition))?;
-        self.note_missing(cx, &key);
-        Ok(key)
-    }
-
-    /// Logs the first key of a topic that was made without one of its fields.
-    fn note_missing(&mut self, cx: &mut Context, key: &Key) {
-        if key.has_missing() && !*self.has_logged_missing {
-            *self.has_logged_missing = true;
-            let topic = self.definition.name.to_string();
-            cx.note(Event::KeyFieldMissing { topic });
-        }
+        fields.key_of(data, self.arena).map_err(|_| no_key(definition))
     }
 }
 
@@ -297,6 +344,18 @@ impl<'a> Arriving<'a> {
             data,
             is_delta: false,
             size_max: usize::MAX,
+        }
+    }
+
+    /// A message of a client. The prepared message may have `size_max` bytes.
+    pub(crate) fn of_publish(publish: &Publish<'a>, size_max: usize) -> Self {
+        Arriving {
+            supplied_key: publish.key,
+            correlation_id: publish.correlation_id,
+            headers: publish.headers,
+            data: publish.data,
+            is_delta: publish.is_delta,
+            size_max,
         }
     }
 

@@ -50,7 +50,7 @@ impl Tables {
         self.load_snapshots(cx, run_steps)?;
         let first = cx.log.reader.first();
         let topics = self.all.iter().filter(|state| state.container.is_none());
-        let topics = topics.map(|state| (&state.definition, state.snapshot_position));
+        let topics = topics.map(|state| (&*state.definition, state.snapshot_position));
         let containers = self.containers.iter();
         let containers = containers.map(|container| (&container.definition, container.snapshot_position));
         let mut after = Position::new(u64::MAX);

@@ -186,7 +186,7 @@ impl Tables {
         let containers = self.containers.iter().map(|container| &container.definition);
         let patterns = containers.clone().take(id.0 as usize + 1).filter_map(|it| it.pattern.as_ref());
         let topics = self.all.iter().filter(|state| state.container.is_none());
-        let names = topics.map(|state| &state.definition).chain(containers).map(|it| &*it.name);
+        let names = topics.map(|state| &*state.definition).chain(containers).map(|it| &*it.name);
         let own = self.containers[id.0 as usize].definition.pattern.as_ref();
         // A name that the pattern does not match has no effect.
         let names = names.filter(|name| own.is_some_and(|(_, pattern)| pattern.matches(name)));

@@ -22,7 +22,7 @@ fn no_empties(subscribe: Subscribe<'_>) -> Subscribe<'_> {
 }
 
 /// The messages with keys of one subscription.
-fn rows_of(said: &[Said], number: u32) -> Vec<String> {
+pub fn rows_of(said: &[Said], number: u32) -> Vec<String> {
     let is_meant = |said: &&Said| matches!(said, Said::Row(row) if row.subscription == number);
     said.iter().filter(is_meant).cloned().filter_map(short).collect()
 }

@@ -86,6 +86,8 @@ enum Step {
     Writable(bool),
     /// Filters are evaluated on reader threads.
     Costly(bool),
+    /// Whether another thread prepares each message.
+    Large(bool),
     RunReads(bool),
     WriteJournal(bool),
     Turn,
@@ -124,6 +126,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(number, topic, back)| Step::Follow { number, topic, back }),
         2 => any::<bool>().prop_map(Step::Writable),
         1 => any::<bool>().prop_map(Step::Costly),
+        1 => any::<bool>().prop_map(Step::Large),
         2 => any::<bool>().prop_map(Step::RunReads),
         1 => any::<bool>().prop_map(Step::WriteJournal),
         4 => Just(Step::Turn),
@@ -201,6 +204,7 @@ struct World {
     sequence: u64,
     views: BTreeMap<u32, View>,
     is_costly: bool,
+    is_large: bool,
 }
 
 fn settings() -> BrokerConfig {
@@ -239,6 +243,7 @@ impl World {
             sequence: 0,
             views: BTreeMap::new(),
             is_costly: false,
+            is_large: false,
         };
         world.begin();
         world
@@ -255,6 +260,9 @@ impl World {
         }));
         if self.is_costly {
             self.pair.broker.set_turn_effort(1);
+        }
+        if self.is_large {
+            self.pair.broker.set_turn_size(1);
         }
         self.pair.connect(1);
         self.pair.send(1, &Command::Logon(logon("publisher")));
@@ -372,7 +380,17 @@ impl World {
         let (rest, expiration_s, is_delta) = more;
         let data = format!(r#"{{"id":{key},"v":{v}{}}}"#, rest.unwrap_or_default());
         let publish = Publish { expiration_s, is_delta, ..publish(sequence, TOPICS[topic], &data) };
+        let taken = |pair: &Pair| {
+            let stats = pair.broker.stats();
+            stats.appended + stats.duplicate_count + stats.refused_count
+        };
+        let before = taken(&self.pair);
         self.pair.send(1, &Command::Publish(publish));
+        // The message is taken after its jobs. The other reads wait.
+        if self.is_large {
+            while taken(&self.pair) == before && self.pair.run_last_read() {}
+            self.pair.one_turn();
+        }
     }
 
     /// The record that a publish makes of the record before it.
@@ -486,6 +504,10 @@ impl World {
             Step::Costly(is_costly) => {
                 self.is_costly = is_costly;
                 self.pair.broker.set_turn_effort(if is_costly { 1 } else { 200_000 });
+            }
+            Step::Large(is_large) => {
+                self.is_large = is_large;
+                self.pair.broker.set_turn_size(if is_large { 1 } else { 200_000 });
             }
             Step::RunReads(at_once) => self.pair.reads_at_once = at_once,
             Step::WriteJournal(at_once) => self.pair.writes_at_once = at_once,

@@ -18,6 +18,7 @@ mod last_value_deletes;
 mod last_value_deltas;
 mod last_value_fields;
 mod last_value_history;
+mod last_value_large;
 mod last_value_model;
 mod last_value_pages;
 mod last_value_pair;

@@ -294,6 +294,15 @@ impl Pair {
         any
     }
 
+    /// Collects the outputs, and runs the read that was asked for last; whether there was one.
+    pub fn run_last_read(&mut self) -> bool {
+        self.one_turn();
+        let Some(read) = self.reads.pop_back() else { return false };
+        let now = self.now();
+        self.broker.handle(now, Input::ReadDone(read.run()));
+        true
+    }
+
     /// Exactly one turn.
     pub fn one_turn(&mut self) {
         let now = self.now();

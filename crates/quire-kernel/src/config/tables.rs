@@ -204,6 +204,22 @@ pub struct TableMemory {
 }
 
 impl TableDefinition {
+    /// The fields that are made after the key is known.
+    pub fn enrichment(&self) -> Option<&Assignments> {
+        self.fields.as_deref()?.enrichment.as_ref()
+    }
+
+    /// Whether constructed fields read the record that a message replaces.
+    pub fn reads_previous(&self) -> bool {
+        self.enrichment().is_some_and(Assignments::reads_previous)
+    }
+
+    /// Whether the key of a message, or its preprocessing, reads its data.
+    pub fn key_reads_data(&self) -> bool {
+        matches!(self.key_rule, KeyRule::Fields(_))
+            || self.fields.as_ref().is_some_and(|fields| fields.has_preprocessing())
+    }
+
     /// A table without records.
     ///
     /// # Errors

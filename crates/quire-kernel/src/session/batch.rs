@@ -1,10 +1,11 @@
-//! What is left of a batch when the slice of its connection is over.
+//! Messages that a connection has sent and that have to wait: the rest of a batch when the slice of the
+//! connection is over, and a message that is prepared on another thread.
 
 use quire_command::{Publish, PublishBatch};
 use quire_types::{Delay, HeadersBuffer};
 
-/// The messages of a batch that a slice had no time for.
-pub struct RestOfBatch {
+/// A publish that owns its parts.
+pub struct OwnedPublish {
     sequence: u64,
     expiration_s: Option<u32>,
     delay: Delay,
@@ -13,35 +14,34 @@ pub struct RestOfBatch {
     headers: HeadersBuffer,
     key: Box<[u8]>,
     is_delta: bool,
-    items: Vec<u8>,
+    data: Vec<u8>,
+}
+
+/// The messages of a batch that a slice had no time for.
+pub struct RestOfBatch {
+    /// Its data is the items.
+    head: OwnedPublish,
     /// Of the items, done.
     done_size: usize,
 }
 
-impl RestOfBatch {
-    pub fn new(batch: &PublishBatch<'_>) -> Self {
-        RestOfBatch {
-            sequence: batch.head.sequence,
-            expiration_s: batch.head.expiration_s,
-            delay: batch.head.delay,
-            topic: batch.head.topic.into(),
-            correlation_id: batch.head.correlation_id.into(),
-            headers: batch.head.headers.into(),
-            key: batch.head.key.into(),
-            is_delta: batch.head.is_delta,
-            items: batch.items.bytes().to_vec(),
-            done_size: 0,
+impl OwnedPublish {
+    pub fn new(publish: &Publish<'_>) -> Self {
+        OwnedPublish {
+            sequence: publish.sequence,
+            expiration_s: publish.expiration_s,
+            delay: publish.delay,
+            topic: publish.topic.into(),
+            correlation_id: publish.correlation_id.into(),
+            headers: publish.headers.into(),
+            key: publish.key.into(),
+            is_delta: publish.is_delta,
+            data: publish.data.to_vec(),
         }
     }
 
-    /// Remembers that `left` bytes of messages are not done, the first with this sequence.
-    pub fn keep(&mut self, sequence: u64, left: usize) {
-        self.sequence = sequence;
-        self.done_size = self.items.len() - left;
-    }
-
-    pub fn batch(&self) -> PublishBatch<'_> {
-        let head = Publish {
+    pub fn as_publish(&self) -> Publish<'_> {
+        Publish {
             sequence: self.sequence,
             expiration_s: self.expiration_s,
             delay: self.delay,
@@ -50,13 +50,30 @@ impl RestOfBatch {
             headers: self.headers.as_headers(),
             key: &self.key,
             is_delta: self.is_delta,
-            data: b"",
-        };
-        PublishBatch::of_checked(head, &self.items[self.done_size..])
+            data: &self.data,
+        }
+    }
+}
+
+impl RestOfBatch {
+    pub fn new(batch: &PublishBatch<'_>) -> Self {
+        let head = OwnedPublish::new(&Publish { data: batch.items.bytes(), ..batch.head });
+        RestOfBatch { head, done_size: 0 }
+    }
+
+    /// Remembers that `left` bytes of messages are not done, the first with this sequence.
+    pub fn keep(&mut self, sequence: u64, left: usize) {
+        self.head.sequence = sequence;
+        self.done_size = self.head.data.len() - left;
+    }
+
+    pub fn batch(&self) -> PublishBatch<'_> {
+        let head = Publish { data: b"", ..self.head.as_publish() };
+        PublishBatch::of_checked(head, &self.head.data[self.done_size..])
     }
 
     /// Bytes that it holds.
     pub fn size(&self) -> usize {
-        self.items.len()
+        self.head.data.len()
     }
 }

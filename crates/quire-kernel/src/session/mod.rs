@@ -12,7 +12,7 @@ pub use crate::ids::SessionId;
 use quire_journal::Position;
 
 pub use crate::ids::PublisherKey;
-pub use batch::RestOfBatch;
+pub use batch::{OwnedPublish, RestOfBatch};
 pub use kept::{KeptBuffers, KeptBytes};
 pub use outbox::{Outbox, SharedData, Taken};
 
@@ -61,6 +61,8 @@ pub enum Stall {
     Deleting,
     /// Until a queue has been created or dropped.
     Defining,
+    /// Until another thread has prepared a large message.
+    Preparing,
     /// Until it gets its next share of a turn.
     Waiting,
     /// Until refusals or flushes have been answered, of which there are [`ACK_BACKLOG_MAX`].
@@ -87,6 +89,8 @@ pub struct Session {
     pub kept: KeptBytes,
     /// The input before `kept`: the messages of a batch that a slice had no time for.
     pub batch: Option<Box<RestOfBatch>>,
+    /// Bytes of the large message that another thread prepares.
+    pub preparing_size: usize,
     /// Bytes of unfinished frames and of `kept`, as the broker has counted them into its sum.
     pub unfinished_size: usize,
     /// The driver was asked to read no more.
@@ -173,6 +177,7 @@ impl Session {
             stall: None,
             kept: KeptBytes::default(),
             batch: None,
+            preparing_size: 0,
             unfinished_size: 0,
             is_reading_paused: false,
             outbox: Outbox::new(codec.encoder()),

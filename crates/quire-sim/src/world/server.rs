@@ -162,6 +162,7 @@ impl Server {
         let (mut pace, mut elapsed_ns) = (Random::new(self.lives.len() as u64), 0);
         // Filters are decided at once, never, or by the size of the message.
         broker.set_turn_effort([50, 250, 1_000, 200_000][pace.below(4) as usize]);
+        broker.set_turn_size([20, 60, 200_000][pace.below(3) as usize]);
         broker.set_stopwatch(Box::new(move || {
             elapsed_ns += pace.below(400_000);
             Instant::from_ns(elapsed_ns)

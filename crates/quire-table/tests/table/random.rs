@@ -200,7 +200,7 @@ impl World {
                     _ => self.places.get(&key).copied(),
                 };
                 // What another thread has read is what the table reads.
-                let reader = self.table.entry_reader(false).filter(|_| self.position % 2 == 0);
+                let reader = self.table.entry_reader(false).filter(|_| self.position.is_multiple_of(2));
                 let entries = reader.map(|mut reader| reader.read_row(key.as_bytes(), &new.data));
                 let options = PutOptions {
                     place,
