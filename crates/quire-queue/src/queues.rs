@@ -49,6 +49,8 @@ pub struct Queues {
     due: Option<u64>,
     ends_per_portion: Option<u32>,
     questions_per_poll: Option<u32>,
+    /// See [`Queues::stop`].
+    pub(super) is_stopping: bool,
 }
 
 /// Settings.
@@ -66,6 +68,12 @@ impl Queues {
     /// Changes how many leases and messages end in one portion ([`ENDS_PER_PORTION_MAX`] if never called).
     pub fn set_ends_per_portion(&mut self, limit: u32) {
         self.ends_per_portion = Some(limit.max(1));
+    }
+
+    /// The server stops. From now on, a delivery does not count when its lease ends with its
+    /// subscription: the server ends it, and not the consumer.
+    pub fn stop(&mut self) {
+        self.is_stopping = true;
     }
 }
 

@@ -169,7 +169,7 @@ impl Queues {
     }
 
     /// Ends a lease without success: the message waits again, or is expired when a limit is reached. When it
-    /// was released, the delivery does not count.
+    /// was released, or the server stops, the delivery does not count.
     pub(super) fn fail(&mut self, slot: u32, end: LeaseEventKind) {
         self.give_back(slot, end, None);
     }
@@ -184,7 +184,8 @@ impl Queues {
         if taken {
             return;
         }
-        let (cancelled, released) = (end == LeaseEventKind::Cancelled, end == LeaseEventKind::Released);
+        let cancelled = end == LeaseEventKind::Cancelled;
+        let released = end == LeaseEventKind::Released || (end == LeaseEventKind::Left && self.is_stopping);
         let cancels = cancels.saturating_add(u32::from(cancelled));
         let deliveries = deliveries.saturating_sub(u32::from(released));
         let holder = self.holder_in(queue, subscription);
@@ -221,7 +222,7 @@ impl Queues {
         };
         let kind = match end {
             LeaseEventKind::Cancelled => Some(ChangeKind::Cancelled { cancels }),
-            LeaseEventKind::Released => Some(ChangeKind::Returned { deliveries }),
+            _ if released => Some(ChangeKind::Returned { deliveries }),
             _ => None,
         };
         let delayed = (delay_ns > 0).then_some(ChangeKind::Delayed { until: Time::new(until) });

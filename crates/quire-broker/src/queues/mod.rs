@@ -289,6 +289,7 @@ impl QueueService {
     /// renewed and which messages are settled. Nothing is delivered and nothing is due any more.
     pub(super) fn stop(&mut self, now: Now) {
         self.stopped_at.get_or_insert(now.instant);
+        self.engine.stop();
     }
 
     /// When the engine wants to be called.

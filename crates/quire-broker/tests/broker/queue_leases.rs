@@ -336,6 +336,36 @@ fn a_message_whose_holder_disconnects_during_a_stop_is_not_delivered_again() {
     assert_eq!(pair.take(3), [Said::Error(Code::ShuttingDown), Said::Closed]);
 }
 
+#[test]
+fn a_message_in_its_last_delivery_is_in_the_queue_again_after_a_stop_of_the_server() {
+    for dead_letter_topic in [None, Some("dead".to_owned())] {
+        for file_backed_metadata in [false, true] {
+            let dead_letter_topic = dead_letter_topic.clone();
+            let settings = QueueSettings {
+                max_deliveries: Some(1),
+                dead_letter_topic,
+                file_backed_metadata,
+                ..recording()
+            };
+            let mut pair = working(settings.clone());
+            publish_all(&mut pair, 1..=1);
+            assert_eq!(pair.take_queued(2)[0].deliveries, 1);
+            let now = pair.now();
+            pair.broker.handle(now, quire_broker::Input::Shutdown);
+            pair.turn();
+            let Pair { broker, disk, now_ns, .. } = pair;
+            broker.close().unwrap();
+            let mut pair = Pair::on(disk, queue_config([settings]));
+            pair.now_ns = now_ns;
+            pair.client(2, "ann");
+            pair.subscribe(2, &consume(1, "jobs", 10));
+            pair.turn();
+            let again = pair.take_queued(2);
+            assert_eq!((data(&again), again[0].deliveries), (vec!["1"], 1));
+        }
+    }
+}
+
 /// Two queues over one topic, with leases of a second, and a consumer 2 of both that has a message
 /// of each: `a` first.
 fn copies() -> (Pair, Vec<FromQueue>) {
