@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::leases::BegunList;
-use super::subscription::{SubscriptionSpec, Subscriptions};
+use super::subscription::{Replacement, SubscriptionSpec, Subscriptions};
 use super::{Event, Failure, FailureCode};
 use quire_command::{Acks, Command, Settle, SubscriptionNumbers, Unsubscribe};
 use quire_wire::Encode;
@@ -375,7 +375,9 @@ impl Commands {
             }
             Waiting::Subscribe { number, .. } => subscriptions.encode(*number, command, None, &mut out),
             Waiting::Replace { number, spec } => {
-                subscriptions.encode(*number, command, Some(spec), &mut out);
+                let after_bookmark = self.gives_bookmark_before(id, *number);
+                let replacement = Replacement { spec, after_bookmark };
+                subscriptions.encode(*number, command, Some(&replacement), &mut out);
             }
             Waiting::Unsubscribe { number, begun } => {
                 put_unsubscribe(*number, command, Acks::PROCESSED, begun.as_ref(), &mut out);
@@ -398,6 +400,15 @@ impl Commands {
             Waiting::Delete { .. } => return None,
         }
         Some(out)
+    }
+
+    /// Whether a replacement of the subscription that waits before this command gives it a
+    /// bookmark. The server has carried it out when it receives this command.
+    fn gives_bookmark_before(&self, id: CommandId, number: u32) -> bool {
+        self.waiting.range(..id).any(|(_, command)| match command {
+            Waiting::Replace { number: other, spec } => *other == number && spec.bookmark.is_some(),
+            _ => false,
+        })
     }
 
     /// A command was answered. Changes the subscriptions accordingly and reports the answer.

@@ -527,11 +527,14 @@ impl Subscriptions {
         &self,
         number: u32,
         command: u32,
-        replacement: Option<&SubscriptionSpec>,
+        replacement: Option<&Replacement<'_>>,
         out: &mut Vec<u8>,
     ) {
         let Some(entry) = self.entries.get(&number) else { return };
-        let (replace, spec) = (replacement.is_some(), replacement.unwrap_or(&entry.spec));
+        let replace = replacement.is_some();
+        let spec = replacement.map_or(&entry.spec, |replacement| replacement.spec);
+        let has_bookmark = entry.spec.bookmark.is_some()
+            || replacement.is_some_and(|replacement| replacement.after_bookmark);
         let bookmark = spec.bookmark.as_deref().filter(|_| !replace);
         let resume = bookmark.and_then(|bookmark| resumed(&entry.resume_position, bookmark, &self.instance));
         let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -552,7 +555,7 @@ impl Subscriptions {
         if spec.completed || entry.catches_up || (records.is_some() && !replace) {
             acks = acks.and(Acks::COMPLETED);
         }
-        if spec.bookmark.is_some() || (replace && entry.spec.bookmark.is_some()) {
+        if spec.bookmark.is_some() || (replace && has_bookmark) {
             acks = acks.and(Acks::PERSISTED);
         }
         // A subscription that was accepted follows every change. When its query is repeated, the records beyond the first ones count, too. A
@@ -560,7 +563,7 @@ impl Subscriptions {
         let skip_n = records.and_then(|records| records.skip_n);
         let top_n = records.and_then(|records| records.top_n).filter(|_| !entry.accepted || skip_n.is_some());
         // After a bookmark they also apply to the messages of the log.
-        let is_keyed = records.is_some() || entry.spec.bookmark.is_some();
+        let is_keyed = records.is_some() || has_bookmark || spec.bookmark.is_some();
         let keys = spec.records.as_ref().filter(|_| is_keyed).and_then(|records| records.keys.as_deref());
         let keys = keys.map(keys_of);
         let subscribe = Subscribe {
@@ -624,6 +627,14 @@ pub(super) enum CaughtUp {
     Records,
     /// A question about records that a subscription has lost.
     Question,
+}
+
+/// A replacement of a subscription, on its way to the server.
+pub(super) struct Replacement<'a> {
+    pub spec: &'a SubscriptionSpec,
+    /// A replacement that the server receives before it gives the subscription a bookmark. The
+    /// server refuses that for a subscription with records.
+    pub after_bookmark: bool,
 }
 
 /// A question whether records still exist.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quire_client::{CommandId, FailureCode, SubscriptionSpec};
+use quire_client::{CommandId, FailureCode, RecordsSpec, SubscriptionSpec};
 use quire_command::Code;
 
 use crate::link::{Link, config};
@@ -124,4 +124,35 @@ fn a_replacement_of_a_subscription_that_has_ended_is_answered_when_the_connectio
     link.cut(1);
     link.pass(LONG);
     assert_eq!(answer(&mut link, command), Err(FailureCode::Closed));
+}
+
+#[test]
+fn a_replacement_after_one_that_gives_a_bookmark_gets_resume_positions() {
+    let (mut link, _) = reading();
+    let number = link.subscribe(1, SubscriptionSpec::new("x"));
+    let commands = [all("x"), filtered("/n > 9")].map(|spec| replace(&mut link, number, spec));
+    link.run();
+    assert_eq!(commands.map(|command| answer(&mut link, command)), [Ok(()), Ok(())]);
+    let last = link.publish(0, "x", r#"{"n":4}"#);
+    link.pass(LONG);
+    assert_eq!(link.clients[1].core.last_received(number).map(|bookmark| bookmark.sequence), Some(last));
+}
+
+#[test]
+fn a_replacement_after_one_that_gives_a_bookmark_keeps_its_keys() {
+    let (mut link, _) = reading();
+    link.take(1);
+    let keyed = || {
+        let records = RecordsSpec { keys: Some(vec!["none".into()]), ..RecordsSpec::default() };
+        SubscriptionSpec { records: Some(records), ..SubscriptionSpec::new("x") }
+    };
+    let at_once = SubscriptionSpec { bookmark: Some(EPOCH.into()), ..keyed() };
+    for specs in [vec![at_once], vec![all("y"), keyed()]] {
+        let number = link.subscribe(1, SubscriptionSpec::new("x"));
+        let commands: Vec<_> = specs.into_iter().map(|spec| replace(&mut link, number, spec)).collect();
+        link.run();
+        assert!(commands.into_iter().all(|command| answer(&mut link, command).is_ok()));
+        assert_eq!(link.take(1), [""; 0], "no message has the key");
+        link.clients[1].core.unsubscribe(number).unwrap();
+    }
 }
