@@ -225,7 +225,12 @@ impl Lease {
 
     /// The handler has returned. Without a verdict, the program has the message from now on, and extends its lease.
     pub fn end_handling(&self) {
-        let _ = self.change(HANDLED, HELD) || self.change(OUTRUN, LOST);
+        // The thread of the client can lose the lease meanwhile, and get it again with another delivery.
+        let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| match state {
+            HANDLED => Some(HELD),
+            OUTRUN => Some(LOST),
+            _ => None,
+        });
     }
 
     /// Whether the program must not see the message, or has seen it.
@@ -399,5 +404,53 @@ impl Lease {
 
     fn change(&self, from: u8, to: u8) -> bool {
         self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use quire_types::PublisherId;
+
+    use super::*;
+
+    /// Leases of messages on which handlers run.
+    fn handled(count: usize) -> Vec<Lease> {
+        let bookmark = Bookmark { publisher: PublisherId(7), sequence: 1 };
+        let queued = Queued { lease_ms: 1_000, deliveries: 1, ..Queued::default() };
+        let lease = || {
+            let lease = Lease::new("jobs".into(), bookmark, 1, &queued, Renewal::WhileHandled, Instant(0));
+            assert_eq!(lease.begin(Instant(0)), Begun::Yes);
+            lease
+        };
+        std::iter::repeat_with(lease).take(count).collect()
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods)] // the thread of the program and that of the client
+    fn a_handler_has_ended_also_when_its_lease_is_lost_and_granted_again_meanwhile() {
+        let leases = handled(10_000);
+        // Both threads work on the same lease.
+        let (begun, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for (index, lease) in leases.iter().enumerate() {
+                    begun.store(index + 1, Ordering::Release);
+                    while ended.load(Ordering::Acquire) <= index {
+                        let _ = lease.lose();
+                        let _ = lease.resume(Instant(0));
+                    }
+                }
+            });
+            for (index, lease) in leases.iter().enumerate() {
+                while begun.load(Ordering::Acquire) <= index {
+                    std::hint::spin_loop();
+                }
+                lease.end_handling();
+                ended.store(index + 1, Ordering::Release);
+            }
+        });
+        assert_eq!(leases.iter().filter(|lease| matches!(lease.state(), HANDLED | OUTRUN)).count(), 0);
     }
 }
