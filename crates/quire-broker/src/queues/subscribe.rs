@@ -231,7 +231,7 @@ impl QueueService {
     }
 
     /// Tells subscriptions which leases they have lost.
-    pub(super) fn notify_lost_leases(&mut self, cx: &mut Context) {
+    pub(crate) fn notify_lost_leases(&mut self, cx: &mut Context) {
         while let Some(lost) = self.engine.poll_lost() {
             let Some(&id) = self.subscriptions.get(&lost.subscription) else { continue };
             let bookmark = self.outstanding[lost.queue.get() as usize].bookmark(lost.position);

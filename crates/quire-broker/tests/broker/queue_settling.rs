@@ -579,3 +579,22 @@ fn a_late_cancel_does_not_take_the_message_from_its_next_holder() {
     pair.settle(2, "jobs", Verdict::Acknowledge, &late);
     assert_eq!(pair.figure("jobs", "depth"), 0);
 }
+
+#[test]
+fn a_lease_that_another_consumer_ended_is_reported_before_the_subscription_moves_to_another_queue() {
+    let mut pair = with_queues([queue("jobs"), queue("other")]);
+    for (client, name) in [(1, "publisher"), (2, "ann"), (3, "bob")] {
+        pair.client(client, name);
+    }
+    pair.subscribe(2, &consume(1, "jobs", 10));
+    publish_all(&mut pair, 1..=1);
+    let held = pair.take_queued(2);
+    let bookmark = held[0].bookmark;
+    // In one turn: the client looks for the lease in the queue of its subscription.
+    pair.settle_as(3, "jobs", Verdict::Acknowledge, &held, 0, Acks::default());
+    let moved = Subscribe { options: SubscribeOptions::REPLACE, ..consume(1, "other", 10) };
+    pair.subscribe(2, &moved);
+    pair.turn();
+    let lost = Said::LeaseLost { subscription: 1, reason: LeaseEnd::SettledByAnother, bookmark, queue: None };
+    assert_eq!(pair.take(2)[0], lost);
+}

@@ -217,6 +217,8 @@ impl Broker {
             self.detach(subscription);
             std::mem::replace(&mut self.cx.subscription(subscription).served_by, ServedBy::Ordinary)
         });
+        // The client finds a lease by the queue that its subscription has until the answer.
+        self.queues.notify_lost_leases(&mut self.cx);
         let queue_before = replaced.and_then(|replaced| self.queues.detach(replaced));
         let is_queue = !queues.is_empty();
         let queued = if queues.is_empty() {
