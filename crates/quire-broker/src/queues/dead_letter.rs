@@ -155,8 +155,12 @@ impl DeadLetters {
         (before - self.waiting.len()) as u64
     }
 
-    /// Some of the letters wait no longer.
+    /// Some of the letters wait no longer. After a failure, letters that the log does not have wait
+    /// no longer either, so the count stays.
     fn count_appended(&self, log: &mut Log) {
+        if log.failure.as_ref().is_some_and(|failure| !failure.passes) {
+            return;
+        }
         log.letters_appended = self.waiting.front().map_or(log.letters_due, |first| first.number - 1);
     }
 
@@ -298,7 +302,29 @@ fn base64(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use quire_journal::{Journal, MemoryDisk, Options};
+
     use super::*;
+    use crate::failure::Failure;
+    use quire_command::Code;
+
+    #[test]
+    fn letters_that_a_failed_journal_did_not_take_never_count_as_recorded() {
+        let disk = Arc::new(MemoryDisk::new(1 << 30));
+        let (journal, _) = Journal::driven_by_hand(disk, Path::new("journal"), &Options::default()).unwrap();
+        let (mut log, mut letters) = (Log::new(journal), DeadLetters::new("one", 1));
+        let (queue, kind) =
+            (QueueId::new(0), ChangeKind::Expired { reasons: Reasons::default(), deliveries: 1, cancels: 0 });
+        let change = Change { queue, position: Position::new(1), kind };
+        assert_eq!(letters.push(&mut log, change, &"dead".into()), None);
+        log.failure = Some(Failure { code: Code::StorageFailed, reason: String::new(), passes: false });
+        // As `next_dead_letter` does, and then the drop of a queue.
+        letters.waiting.clear();
+        letters.forget(&mut log, queue);
+        assert_eq!((log.letters_due, log.letters_appended), (1, 0));
+    }
 
     #[test]
     fn bytes_become_the_text_that_the_standard_shows() {
