@@ -78,7 +78,7 @@ impl Bookmarks {
         self.replays.len()
     }
 
-    /// A message was appended.
+    /// A message or a delete was appended.
     pub(crate) fn appended(&mut self, position: Position, bookmark: Bookmark) {
         self.resume_positions.appended(position, bookmark);
     }

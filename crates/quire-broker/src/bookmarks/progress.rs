@@ -68,7 +68,7 @@ impl ResumePositions {
         }
     }
 
-    /// A message was appended.
+    /// A message was appended, or a delete, which a subscription with `deletions` receives as messages.
     pub(crate) fn appended(&mut self, position: Position, bookmark: Bookmark) {
         let first = self.open.map_or(position, |open| open.first);
         self.open = Some(Messages { first, last: position, bookmark });
@@ -192,6 +192,6 @@ fn last_message(journal: &Journal) -> Option<Bookmark> {
     // A read error is ignored here, because a resume position is optional. The next reader of the place reports the error.
     let batch = cursor.next(last, &quire_journal::AllTopics).ok().flatten()?;
     let record = batch.records().find(|record| record.position == last)?;
-    (record.kind == RecordKind::Publish)
+    matches!(record.kind, RecordKind::Publish | RecordKind::Delete)
         .then_some(Bookmark { publisher: record.publisher, sequence: record.sequence })
 }

@@ -439,8 +439,8 @@ impl Broker {
 
     /// The parts that remove records of last-value topics.
     fn removals(&mut self) -> Removals<'_> {
-        let Broker { cx, publishers, tables, ordinary, links, .. } = self;
-        Removals { cx, publishers, tables, ordinary, links }
+        let Broker { cx, publishers, tables, ordinary, bookmarks, links, .. } = self;
+        Removals { cx, publishers, tables, ordinary, bookmarks, links }
     }
 
     fn serve_replays(&mut self) {

@@ -4,6 +4,7 @@
 //! tells the subscriptions about the records that left.
 
 use super::publish::Ingested;
+use crate::bookmarks::Bookmarks;
 use crate::context::Context;
 use crate::failure::code_of;
 use crate::links::{Links, SentRecord};
@@ -24,6 +25,7 @@ pub(super) struct Removals<'a> {
     pub(super) publishers: &'a mut Publishers,
     pub(super) tables: &'a mut Tables,
     pub(super) ordinary: &'a mut Ordinary,
+    pub(super) bookmarks: &'a mut Bookmarks,
     pub(super) links: &'a mut Links,
 }
 
@@ -184,12 +186,13 @@ impl Removals<'_> {
                 if sequence != 0 {
                     publisher.record(sequence, position);
                 }
+                let bookmark = Bookmark::new(
+                    record.publisher,
+                    self.cx.log.highest_sequence(record.publisher).unwrap_or(sequence),
+                );
+                self.bookmarks.appended(position, bookmark);
                 if self.cx.log.has_links {
                     // The publisher waits for the destinations of every portion.
-                    let bookmark = Bookmark::new(
-                        record.publisher,
-                        self.cx.log.highest_sequence(record.publisher).unwrap_or(sequence),
-                    );
                     let appended = (position, bookmark);
                     // A delete has no content, so it passes every filter.
                     let destinations =
@@ -245,6 +248,7 @@ impl Removals<'_> {
                 return Ok(Ingested::Refused);
             }
         };
+        self.bookmarks.appended(position, record.bookmark);
         if let Some(table) = self.cx.topics.topic(topic).table {
             for key in DeletedKeys::new(record.data).map_while(Result::ok) {
                 if let Some(left) = self.tables.remove(self.cx, table, key) {

@@ -255,3 +255,30 @@ fn deletions_are_for_replays_that_are_neither_live_nor_conflated() {
         assert_eq!(pair.take(2), [refused(Code::BadOption, 1, 1)]);
     }
 }
+
+#[test]
+fn a_resume_position_is_not_reported_before_the_delete_that_a_replay_has_received() {
+    for is_restarted in [false, true] {
+        let mut pair = with_topics([supplied("named")]);
+        pair.send(1, &Command::Publish(Publish { key: b"a", ..publish(1, "named", "1") }));
+        pair.delete(1, SowDelete { keys: Keys::from_bytes(b"\x01a"), ..delete(7, 2, "named") });
+        pair.turn();
+        let publisher = pair.publisher_of("publisher");
+        if is_restarted {
+            pair = pair.restart(sow_config([supplied("named")]));
+        }
+        pair.client(3, "reader");
+        let acks = Acks::PROCESSED.and(Acks::PERSISTED);
+        let options = SubscribeOptions::DELETIONS;
+        pair.subscribe(3, &Subscribe { acks, options, ..replay(1, "named", "0") });
+        pair.turn();
+        pair.pass(std::time::Duration::from_secs(2));
+        let said = pair.take(3);
+        assert_eq!(got(&said, 1).len(), 2);
+        let last = said.iter().rev().find_map(|said| match said {
+            Said::Place { bookmark, .. } => Some(*bookmark),
+            _ => None,
+        });
+        assert_eq!(last, Some((publisher, 2)), "{said:?}");
+    }
+}
