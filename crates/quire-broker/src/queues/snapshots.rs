@@ -155,13 +155,14 @@ impl QueueService {
         let (now, served, persisted) = (cx.now.instant, cx.log.served, cx.log.journal.persisted());
         let ahead_ns = self.wall_ahead_ns(cx.now);
         let QueueService { snapshots, engine, dead_letters, fills, .. } = self;
+        // The count of left-out messages at the start may have used it, also without such queues.
+        if let Some(error) = snapshots.memory.take_failure() {
+            cx.note(Event::QueuesNotPaged { reason: error.to_string() });
+        }
         if snapshots.queues.is_empty() {
             // The last one was removed.
             snapshots.due = None;
             return;
-        }
-        if let Some(error) = snapshots.memory.take_failure() {
-            cx.note(Event::QueuesNotPaged { reason: error.to_string() });
         }
         let due = *snapshots.due.get_or_insert(now + SNAPSHOT_INTERVAL);
         if due <= now {

@@ -393,3 +393,22 @@ fn queues_that_cannot_be_paged_out_work_and_it_is_told_once() {
         assert_eq!(told.count(), 1, "{:?}", pair.log);
     }
 }
+
+#[test]
+fn left_out_messages_that_cannot_be_paged_out_are_counted_in_memory_and_it_is_told_once() {
+    let disk = Arc::new(MemoryDisk::new(1 << 30));
+    let mut pair = Pair::on(disk.clone(), queue_config([queue("jobs")]));
+    pair.client(1, "publisher");
+    publish_all(&mut pair, 1..=3);
+    // `queues.ack` is written.
+    pair.pass(std::time::Duration::from_secs(11));
+    let Pair { broker, now_ns, .. } = pair;
+    std::mem::forget(broker);
+    let full = full_disk(&disk, &Arc::default(), &Arc::default()).with_page_files(0);
+    let mut pair = Pair::over(Arc::new(full), disk, config());
+    pair.now_ns = now_ns;
+    pair.turn();
+    let count = |is_it: fn(&Event) -> bool| pair.log.iter().filter(|event| is_it(event)).count();
+    assert_eq!(count(|event| matches!(event, Event::QueueMessagesLeftOut { count: 3, .. })), 1);
+    assert_eq!(count(|event| matches!(event, Event::QueuesNotPaged { .. })), 1, "{:?}", pair.log);
+}
