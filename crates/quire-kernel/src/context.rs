@@ -51,8 +51,6 @@ pub struct Context {
     /// Kept between uses: memory for the fields of conflation keys.
     pub arena: Arena,
     pub unreadable: UnreadableLog,
-    /// Memory for the selected parts of a message.
-    pub selected: Vec<u8>,
     pub now: Now,
     /// The time of the first turn; `None` before it.
     pub started: Option<Timestamp>,
@@ -85,7 +83,6 @@ impl Context {
             counters: Counters::default(),
             arena: unreadable.arena(),
             unreadable,
-            selected: Vec::new(),
             now: Now { instant: Instant::default(), wall: Timestamp::default() },
             started: None,
         }

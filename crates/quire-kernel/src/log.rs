@@ -4,6 +4,7 @@
 //! may be handed to consumers of the log: it is persisted. A *served* record has been handed to every consumer. A record is *safe*, and may
 //! be reported to its publisher, when it is persisted here and on the sync destinations that it goes to (`replicated.rs`).
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use quire_journal::{
@@ -47,10 +48,40 @@ pub struct Log {
     setback_due: Instant,
     /// Every consumer was handed everything up to here.
     pub served: Position,
-    /// Messages that expired, and whose record is a dead letter.
-    pub letters_due: u64,
-    /// The first of them have their dead letters in the log: this many.
-    pub letters_appended: u64,
+    /// Records that a service will append.
+    pub announced: Announced,
+}
+
+/// Records that will be appended, in the order in which they were announced. A flush waits for those
+/// that were announced before it, because they belong to commands that were answered.
+#[derive(Default)]
+pub struct Announced {
+    count: u64,
+    /// The first ones are in the log, or will not come: this many.
+    done: u64,
+}
+
+impl Announced {
+    /// Announces one more record, and returns its number. Numbers begin with 1.
+    pub fn add(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
+    /// Those before the record with this number are done; `None`: all of them.
+    pub fn set_next(&mut self, next: Option<u64>) {
+        self.done = next.map_or(self.count, |next| next - 1);
+    }
+
+    /// The number of the last one, unless all are done.
+    pub fn last(&self) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.count).filter(|_| self.done < self.count)
+    }
+
+    /// Whether all up to this number are done.
+    pub fn is_done(&self, number: NonZeroU64) -> bool {
+        self.done >= number.get()
+    }
 }
 
 /// A moment of the log: a time, and the message that has it when a message was named.
@@ -83,8 +114,7 @@ impl Log {
             has_links: false,
             failure: None,
             is_failure_news: false,
-            letters_due: 0,
-            letters_appended: 0,
+            announced: Announced::default(),
         }
     }
 

@@ -106,14 +106,13 @@ impl Context {
         }
     }
 
-    /// The session gets the `persisted` acknowledgement of a command once all that was appended so far, and the dead letters of
-    /// all messages that have expired, are persisted.
+    /// The session gets the `persisted` acknowledgement of a command once all that was appended or announced so far is
+    /// persisted.
     pub fn owe_persisted(&mut self, id: SessionId, command: u32) {
         let position = self.log.appended();
-        let waits = self.log.letters_appended < self.log.letters_due;
-        let letters = if waits { self.log.letters_due } else { 0 };
+        let announced = self.log.announced.last();
         let session = self.session(id);
-        session.flushes.push_back(Flush { command, position, letters });
+        session.flushes.push_back(Flush { command, position, announced });
         let count = session.flushes.len();
         self.sessions.flushing.insert(id);
         if count >= ACK_BACKLOG_MAX {

@@ -99,7 +99,7 @@ impl Bookmarks {
         let turn_effort = cx.turn_effort;
         let effort = cx.topics.for_each_decision(topic, Stage::Persisted, &context, turn_effort, push);
         let shared = cx.share(record.data, matched.len(), Stage::Persisted);
-        let mut memory = std::mem::take(&mut cx.selected);
+        let mut memory = std::mem::take(&mut self.selected);
         for &(subscription, decision) in &matched {
             if decision == Decision::Open {
                 self.evaluate_in_replay(cx, subscription, record);
@@ -109,7 +109,7 @@ impl Bookmarks {
             let shared = shared.as_ref().filter(|_| std::ptr::eq(data, record.data));
             self.deliver_persisted(cx, subscription, record, data, shared);
         }
-        cx.selected = memory;
+        self.selected = memory;
         matched.clear();
         self.matched = matched;
         effort as usize / WEIGHED_EFFORT

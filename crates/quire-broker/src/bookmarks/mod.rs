@@ -52,6 +52,8 @@ pub(crate) struct Bookmarks {
     wanting_deletions: BTreeSet<SubscriptionId>,
     /// The subscriptions that get the current record. A buffer that is used again.
     matched: Vec<(SubscriptionId, Decision)>,
+    /// Kept between uses: the part of a message that a subscription wants.
+    selected: Vec<u8>,
 }
 
 impl Bookmarks {
@@ -70,6 +72,7 @@ impl Bookmarks {
             switching: BTreeSet::new(),
             wanting_deletions: BTreeSet::new(),
             matched: Vec::new(),
+            selected: Vec::new(),
         }
     }
 

@@ -22,6 +22,8 @@ pub(crate) struct Ordinary {
     behind: Vec<(SubscriptionId, Position)>,
     /// The subscriptions that get the current message. A buffer that is used again.
     matched: Vec<(SubscriptionId, Decision)>,
+    /// Kept between uses: the part of a message that a subscription wants.
+    selected: Vec<u8>,
     /// For the filters of delta subscriptions.
     arena: Arena,
 }
@@ -32,6 +34,7 @@ impl Ordinary {
             deferred: Deferred::default(),
             behind: Vec::new(),
             matched: Vec::new(),
+            selected: Vec::new(),
             arena: cx.unreadable.arena(),
         }
     }
@@ -57,7 +60,7 @@ impl Ordinary {
         cx.slices.weigh(SERVED + matched.len() + effort as usize / WEIGHED_EFFORT);
         let mut owned = None;
         let shared = cx.share(message.data, matched.len(), Stage::Published);
-        let mut memory = std::mem::take(&mut cx.selected);
+        let mut memory = std::mem::take(&mut self.selected);
         let mut change = replaced.map(Change::of);
         for &(subscription, decision) in &matched {
             let decided = match decision {
@@ -85,7 +88,7 @@ impl Ordinary {
             let message = Message { data, ..*message };
             cx.deliver_published(subscription, context, &message, is_queue, shared);
         }
-        cx.selected = memory;
+        self.selected = memory;
         matched.clear();
         self.matched = matched;
     }
@@ -100,7 +103,7 @@ impl Ordinary {
     ) {
         cx.slices.weigh(subscriptions.len());
         let mut owned = None;
-        let mut memory = std::mem::take(&mut cx.selected);
+        let mut memory = Vec::new();
         for &subscription in subscriptions {
             if self.deferred.has(subscription) {
                 let owned = owned.get_or_insert_with(|| SharedMessage::of(context, message, false));
@@ -110,7 +113,6 @@ impl Ordinary {
             let data = cx.select(subscription, Some(context.message_type), message.data, &mut memory);
             cx.deliver_published(subscription, context, &Message { data, ..*message }, false, None);
         }
-        cx.selected = memory;
     }
 
     /// A `live` subscription that cannot take a message continues from the log, if the message is there. Returns whether the subscription

@@ -95,14 +95,14 @@ impl Publishers {
                 return;
             }
             let Some(flush) = session.flushes.front_mut() else { break };
-            if cx.log.letters_appended >= flush.letters && flush.letters > 0 {
+            if flush.announced.is_some_and(|last| cx.log.announced.is_done(last)) {
                 flush.position = cx.log.appended();
-                flush.letters = 0;
+                flush.announced = None;
             }
             let flush = *flush;
             let publisher = session.identity.as_ref().map(|identity| identity.publisher);
             // The destinations have the earlier publishes of the connection, too.
-            let is_persisted = flush.letters == 0
+            let is_persisted = flush.announced.is_none()
                 && flush.position <= persisted
                 && publisher
                     .and_then(|key| self.get(key))

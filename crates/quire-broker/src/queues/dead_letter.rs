@@ -102,8 +102,7 @@ impl DeadLetters {
             return Some(change);
         };
         let (topic, consumer_reason) = (topic.clone(), self.reasons.remove(&(queue, position)));
-        log.letters_due += 1;
-        let number = log.letters_due;
+        let number = log.announced.add();
         let mut expired =
             Expired { number, queue, topic, position, reasons, deliveries, cancels, consumer_reason };
         let reason_size = expired.reason_size_after(self.waiting.back());
@@ -161,7 +160,7 @@ impl DeadLetters {
         if log.failure.as_ref().is_some_and(|failure| !failure.passes) {
             return;
         }
-        log.letters_appended = self.waiting.front().map_or(log.letters_due, |first| first.number - 1);
+        log.announced.set_next(self.waiting.front().map(|first| first.number));
     }
 
     /// The first message of a queue whose dead letter is not published yet.
@@ -302,6 +301,7 @@ fn base64(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
     use std::path::Path;
 
     use quire_journal::{Journal, MemoryDisk, Options};
@@ -323,7 +323,7 @@ mod tests {
         // As `next_dead_letter` does, and then the drop of a queue.
         letters.waiting.clear();
         letters.forget(&mut log, queue);
-        assert_eq!((log.letters_due, log.letters_appended), (1, 0));
+        assert_eq!(log.announced.last(), NonZeroU64::new(1));
     }
 
     #[test]

@@ -187,7 +187,7 @@ impl QueueService {
             return Attempt::Unreadable;
         }
         cx.give_buffer(session_id);
-        let QueueService { recent, all, outstanding, .. } = self;
+        let QueueService { recent, all, outstanding, selected, .. } = self;
         let Some((record, ahead)) = recent.read(delivery.position) else { return Attempt::Missing };
         let index = delivery.queue.get() as usize;
         let definition = &all[index];
@@ -208,7 +208,7 @@ impl QueueService {
         let data = match &select {
             Some(select) if !delivery.barrier => {
                 let message_type = MessageType::from_code(record.message_type);
-                select.apply(message_type, record.data, &mut cx.arena, &mut cx.selected)
+                select.apply(message_type, record.data, &mut cx.arena, selected)
             }
             _ => record.data,
         };

@@ -145,6 +145,8 @@ pub(super) struct QueueService {
     /// When the server began to stop. The engine's clock stops at that time.
     stopped_at: Option<Instant>,
     arena: Arena,
+    /// Kept between uses: the part of a message that a subscription wants.
+    selected: Vec<u8>,
 }
 
 impl QueueService {
@@ -196,6 +198,7 @@ impl QueueService {
             origin: None,
             stopped_at: None,
             arena: unreadable.arena(),
+            selected: Vec::new(),
             all: definitions.into_iter().map(Arc::new).collect(),
         })
     }

@@ -163,7 +163,7 @@ fn deliver(
 ) {
     let message_type = definition.message_type;
     let context = context_of_row(&definition.name, message_type, row, timestamp);
-    let mut memory = std::mem::take(&mut cx.selected);
+    let mut memory = Vec::new();
     let data = cx.select(id, Some(message_type), row.data, &mut memory);
     let message = Message {
         subscription: 0,
@@ -178,7 +178,6 @@ fn deliver(
         data,
     };
     cx.deliver_view_change(id, &context, &message, view_change);
-    cx.selected = memory;
 }
 
 /// Why a page has ended.

@@ -296,7 +296,7 @@ impl Tables {
         let Some(&(table, number)) = scan.parts.front() else { return Step::Done };
         let state = &mut all[table.0 as usize];
         let (definition, mut frames) = (&state.definition, Vec::new());
-        let (mut selected, mut count) = (std::mem::take(&mut cx.selected), 0);
+        let (mut selected, mut count) = (Vec::new(), 0);
         let (mut change, mut is_too_costly) = (scan.change.as_mut(), false);
         let polled = state.table.poll(number, EFFORT, &mut |row| {
             let told = match &mut change {
@@ -327,7 +327,6 @@ impl Tables {
             count += 1;
             frames.len() < CHUNK_SIZE_MAX
         });
-        cx.selected = selected;
         if count > 0 {
             cx.counters.delivered += count;
             cx.session(scan.session).outbox.put_replayed(frames);

@@ -5,6 +5,7 @@ mod kept;
 mod outbox;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -147,8 +148,8 @@ pub struct Flush {
     pub command: u32,
     /// The last appended position when it arrived.
     pub position: Position,
-    /// It also waits for the first dead letters of the log, this many. The position is known once they are appended. 0: for none.
-    pub letters: u64,
+    /// It also waits for the announced records of the log up to this one. The position is known once they are appended.
+    pub announced: Option<NonZeroU64>,
 }
 
 /// A topic by name and number.
