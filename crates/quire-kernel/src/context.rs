@@ -118,6 +118,7 @@ impl Context {
     }
 
     /// The part of a message that a subscription wants; `memory` holds it when that is not the whole.
+    #[inline]
     pub fn select<'a>(
         &mut self,
         id: SubscriptionId,

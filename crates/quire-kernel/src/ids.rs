@@ -2,7 +2,7 @@
 //!
 //! Keys are generational: that of something that is gone finds nothing, never its successor. This module imports nothing of the crate.
 
-use slotmap::new_key_type;
+use slotmap::{Key, KeyData};
 
 /// Number of a connection, chosen by the driver and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,13 +24,39 @@ pub struct TableId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ContainerId(pub u32);
 
-new_key_type! {
+/// Keys as those of `slotmap::new_key_type`. That macro marks nothing `#[inline]`, and the broker looks
+/// up a session and a publisher for each message.
+macro_rules! keys {
+    ($(#[doc = $doc:literal] $name:ident;)+) => {$(
+        #[doc = $doc]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(KeyData);
+
+        impl From<KeyData> for $name {
+            #[inline]
+            fn from(data: KeyData) -> Self {
+                $name(data)
+            }
+        }
+
+        #[allow(unsafe_code)]
+        // SAFETY: the key is its data: both conversions and every derived trait pass it on unchanged.
+        unsafe impl Key for $name {
+            #[inline]
+            fn data(&self) -> KeyData {
+                self.0
+            }
+        }
+    )+};
+}
+
+keys! {
     /// Key of a session.
-    pub struct SessionId;
+    SessionId;
     /// Key of a subscription.
-    pub struct SubscriptionId;
+    SubscriptionId;
     /// Key of a replay.
-    pub struct ReplayId;
+    ReplayId;
     /// Key of a publisher.
-    pub struct PublisherKey;
+    PublisherKey;
 }

@@ -153,16 +153,19 @@ impl Log {
     }
 
     /// Whether everything appended is persisted.
+    #[inline]
     pub fn is_settled(&self) -> bool {
         self.journal.persisted() == self.appended()
     }
 
     /// Bytes of records that were appended and are not persisted yet.
+    #[inline]
     pub fn unpersisted_size(&self) -> usize {
         self.journal.unpersisted_bytes()
     }
 
     /// Whether something waits for the disk.
+    #[inline]
     pub fn has_publishes(&self) -> bool {
         self.unpersisted_size() > 0 && self.failure.is_none()
     }
@@ -218,6 +221,7 @@ impl Log {
     ///
     /// # Errors
     /// The error of the journal. The caller reports it with [`Context::fail`](super::context::Context::fail).
+    #[inline]
     pub fn append(&mut self, record: &NewRecord<'_>) -> Result<Appended, JournalError> {
         self.journal.append(record)
     }

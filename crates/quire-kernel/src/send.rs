@@ -157,17 +157,20 @@ impl Context {
     }
 
     /// Whether a session that takes bytes has output.
+    #[inline]
     pub fn has_output(&self) -> bool {
         let mut sessions = self.sessions.dirty.iter().filter_map(|id| self.sessions.all.get(*id));
         sessions.any(|session| session.is_writable && !session.outbox.is_empty())
     }
 
     /// Gives the session a used buffer for its output, when there is one.
+    #[inline]
     pub fn give_buffer(&mut self, id: SessionId) {
         self.buffers.give(&mut self.sessions.all[id].outbox);
     }
 
     /// The data of a message for the outboxes of its subscriptions to hold together; `None` when each gets a copy.
+    #[inline]
     pub fn share(&self, data: &[u8], subscription_count: usize, stage: Stage) -> Option<Arc<SharedData>> {
         let saved_size = data.len() * subscription_count.saturating_sub(1);
         if data.len() < SHARED_SIZE_MIN || saved_size < SAVED_SIZE_MIN {
@@ -181,6 +184,7 @@ impl Context {
     }
 
     /// Makes the end of the turn look at the session.
+    #[inline]
     pub fn touch(&mut self, id: SessionId) {
         mark_dirty(&mut self.sessions.all[id], &mut self.sessions.dirty, id);
     }

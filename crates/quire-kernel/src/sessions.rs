@@ -125,6 +125,7 @@ impl Context {
         &mut self.sessions.all[id]
     }
 
+    #[inline]
     pub fn session_of(&self, connection: ConnectionId) -> Option<SessionId> {
         self.sessions.by_connection.get(&connection).copied()
     }

@@ -64,12 +64,14 @@ impl Slices {
     }
 
     /// When something that may take `budget` from now on has to end; `None` = there is no budget.
+    #[inline]
     pub fn deadline(&mut self, budget: Duration) -> Option<Instant> {
         let charged = self.charged;
         self.stopwatch.as_mut().map(|stopwatch| stopwatch() + charged + budget)
     }
 
     /// Whether it has to end.
+    #[inline]
     pub fn is_past(&mut self, deadline: Option<Instant>) -> bool {
         match (&mut self.stopwatch, deadline) {
             (Some(stopwatch), Some(deadline)) => stopwatch() + self.charged >= deadline,
@@ -83,6 +85,7 @@ impl Slices {
     }
 
     /// Whether the slice is over after a command of this weight.
+    #[inline]
     fn is_over(&mut self, weight: usize) -> bool {
         self.weight += weight;
         if self.weight < WEIGHT_MAX {
@@ -94,11 +97,13 @@ impl Slices {
     }
 
     /// Adds to the weight of the command under way.
+    #[inline]
     pub fn weigh(&mut self, weight: usize) {
         self.weight += weight;
     }
 
     /// Adds to the weight of the command under way the bytes of data that it has read or written besides its own.
+    #[inline]
     pub fn weigh_bytes(&mut self, size: usize) {
         self.weight += size / WEIGHED_SIZE;
     }
@@ -115,11 +120,13 @@ impl Slices {
 
     /// Counts the time that it takes to write data that was not copied: a pointer for each of many connections is put down at once, and
     /// each of them is a copy into a socket.
+    #[inline]
     pub fn charge(&mut self, size: usize) {
         self.charged += Duration::from_nanos(size as u64 * WRITE_NS);
     }
 
     /// Whether any connection waits to continue.
+    #[inline]
     pub fn any_waits(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -138,6 +145,7 @@ impl Context {
     }
 
     /// The same after a publish.
+    #[inline]
     pub fn end_of_publish(&mut self, id: SessionId, size: usize) {
         if self.slices.is_over(1 + size / WEIGHED_SIZE) {
             self.wait_for_slice(id);

@@ -70,6 +70,7 @@ impl Subscriptions {
 }
 
 impl Context {
+    #[inline]
     pub fn subscription(&mut self, id: SubscriptionId) -> &mut Subscription {
         &mut self.subscriptions.all[id]
     }

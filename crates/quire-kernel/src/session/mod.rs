@@ -204,11 +204,13 @@ impl Session {
     }
 
     /// Whether commands are taken at present.
+    #[inline]
     pub fn takes_commands(&self) -> bool {
         self.stall.is_none() && matches!(self.phase, Phase::AwaitingLogon | Phase::Open)
     }
 
     /// Whether the connection has room for more messages. Replays, queues and last-value topics wait until it has.
+    #[inline]
     pub fn has_room(&self) -> bool {
         self.is_writable && self.phase != Phase::Closed && self.outbox.size() < FEED_SIZE_MAX
     }

@@ -290,6 +290,7 @@ impl TopicTable {
     }
 
     /// Changes whenever a [`TopicId`] may have been given to another topic.
+    #[inline]
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -566,6 +567,7 @@ impl Audience {
         self.published_count as usize + self.persisted_count as usize
     }
 
+    #[inline]
     fn count(&self, stage: Stage) -> u32 {
         match stage {
             Stage::Published => self.published_count,
@@ -602,6 +604,7 @@ impl Audience {
         }
     }
 
+    #[inline]
     fn side(&mut self, stage: Stage) -> (&mut SubscriptionIndex<SubscriptionId>, &mut u32) {
         match stage {
             Stage::Published => (&mut self.published, &mut self.published_count),
