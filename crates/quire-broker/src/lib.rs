@@ -9,6 +9,8 @@ mod publishers;
 mod queues;
 mod tables;
 
+// The modules of the kernel, under the names that they have there: `crate::log` is
+// `quire_kernel::log`.
 use quire_kernel::{
     admin, codec, config, context, failure, ids, io, journal_files, log, paged, replicated, reply, send,
     session, sessions, slice, stats, subscription, tail, topic, unreadable,
