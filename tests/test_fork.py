@@ -253,6 +253,8 @@ with quire.Client(place, name="c") as client:
         "client.health()",
         "client.publish('orders', b'')",
         "message.ack()",
+        "message.lease_lost",
+        "message.lease_deadline",
         "subscription.get(timeout=0)",
         "subscription.most_recent",
         "subscription.completed.is_set()",

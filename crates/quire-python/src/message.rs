@@ -176,6 +176,15 @@ impl Message {
         }
     }
 
+    /// As [`leased`](Self::leased), for the state of the lease. In a forked child nothing keeps this state up to date.
+    fn leased_here(&self, py: Python<'_>) -> PyResult<Option<(&Arc<Lease>, &driver::Client)>> {
+        let leased = self.leased();
+        if let (Some(_), Origin::Client(handle, _)) = (leased, &self.progress.origin) {
+            handle.check_fork(py)?;
+        }
+        Ok(leased)
+    }
+
     fn settle(&self, py: Python<'_>, verdict: Verdict, reason: &str) -> PyResult<()> {
         if let Origin::Test(first) = &self.progress.origin {
             // The first verdict counts, as it does for a client.
@@ -414,7 +423,7 @@ impl Message {
     /// The end of the lease (UTC), by the clock of this machine, counted from the arrival.
     #[getter]
     fn lease_deadline<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let Some((lease, client)) = self.leased() else { return Ok(None) };
+        let Some((lease, client)) = self.leased_here(py)? else { return Ok(None) };
         let Some(deadline) = lease.deadline() else { return Ok(None) };
         let at = client.wall_time(deadline);
         let ns = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -426,8 +435,8 @@ impl Message {
     /// Another consumer may have the message. `ack` and `expire` are still sent. They have an effect if the queue still
     /// has the message, and its `leasing` is `"sublease"`. `cancel` is not sent, because the message is back in its queue.
     #[getter]
-    fn lease_lost(&self) -> bool {
-        self.leased().is_some_and(|(lease, client)| client.is_lost(lease))
+    fn lease_lost(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.leased_here(py)?.is_some_and(|(lease, client)| client.is_lost(lease)))
     }
 
     /// The number of deliveries, including this one. 0 for a barrier, and without a queue.
