@@ -168,7 +168,8 @@ impl Connection {
                         }
                     }
                     AckKind::Received => (),
-                    AckKind::Processed if core.leases.answered(ack.command, result.is_ok()) => (),
+                    AckKind::Processed
+                        if core.leases.answered(ack.command, result.is_ok().then_some(ack.detail)) => {}
                     AckKind::Processed | AckKind::Persisted => {
                         let command = CommandId(ack.command);
                         match result {

@@ -10,6 +10,7 @@
 //! | `SETTLED`, `SETTLED_LATE` | none. The program has given its verdict |
 //! | `LOST`, `OUTRUN`, `RETURNED` | none. The message is in its queue, or with another consumer |
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -49,7 +50,8 @@ pub struct Lease {
     pub(super) queue: Arc<str>,
     bookmark: Bookmark,
     subscription: u32,
-    lease_ms: u64,
+    /// The period that the server granted last.
+    lease_ms: AtomicU64,
     deliveries: u32,
     cancels: u32,
     renewal: Renewal,
@@ -134,7 +136,7 @@ impl Lease {
             queue,
             bookmark,
             subscription,
-            lease_ms: queued.lease_ms,
+            lease_ms: AtomicU64::new(queued.lease_ms),
             deliveries: queued.deliveries,
             cancels: queued.cancels,
             renewal,
@@ -157,9 +159,9 @@ impl Lease {
 
     /// The queue fields of a message with this lease.
     pub(super) fn queued(&self) -> Queued<'_> {
-        let Lease { queue, lease_ms, deliveries, cancels, .. } = self;
+        let Lease { queue, deliveries, cancels, .. } = self;
         Queued {
-            lease_ms: *lease_ms,
+            lease_ms: self.lease_ms(),
             deliveries: *deliveries,
             cancels: *cancels,
             position: 0,
@@ -179,7 +181,8 @@ impl Lease {
 
     /// The period that the server granted; `None`: no lease, or one without end.
     pub fn period(&self) -> Option<Duration> {
-        (self.lease_ms != 0 && self.lease_ms != UNLIMITED_MS).then(|| Duration::from_millis(self.lease_ms))
+        let lease_ms = self.lease_ms();
+        (lease_ms != 0 && lease_ms != UNLIMITED_MS).then(|| Duration::from_millis(lease_ms))
     }
 
     /// When it ends, counted from the arrival of the message, or from the last renewal that the server has confirmed; `None`: it has no end,
@@ -225,7 +228,8 @@ impl Lease {
 
     /// The handler has returned. Without a verdict, the program has the message from now on, and extends its lease.
     pub fn end_handling(&self) {
-        // The thread of the client can lose the lease meanwhile, and get it again with another delivery.
+        // The thread of the client can lose the lease meanwhile, and get it again with another
+        // delivery.
         let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| match state {
             HANDLED => Some(HELD),
             OUTRUN => Some(LOST),
@@ -263,7 +267,7 @@ impl Lease {
     }
 
     pub(super) fn has_lease(&self) -> bool {
-        self.lease_ms != 0
+        self.lease_ms() != 0
     }
 
     /// Whether the program has the message, and it is neither settled nor lost.
@@ -310,10 +314,22 @@ impl Lease {
         self.asked_at.store(now.0, Ordering::Release);
     }
 
-    /// The server has granted the period that was asked for at `asked_at`, unless something else was asked for since.
-    pub(super) fn confirm(&self, asked_at: Instant) {
-        if self.asked_at.load(Ordering::Acquire) == asked_at.0 {
-            self.deadline.fetch_max(self.end_after(asked_at, self.period()), Ordering::AcqRel);
+    /// The server has granted another period at the request of `asked_at`, unless something else
+    /// was asked for since. `granted_ms`: its length, when the server says it. It is another one
+    /// than before when the queue was altered.
+    pub(super) fn confirm(&self, asked_at: Instant, granted_ms: Option<NonZeroU32>) {
+        if self.asked_at.load(Ordering::Acquire) != asked_at.0 {
+            return;
+        }
+        let before = self.period();
+        if let Some(granted_ms) = granted_ms {
+            self.lease_ms.store(granted_ms.get().into(), Ordering::Release);
+        }
+        let end = self.end_after(asked_at, self.period());
+        if self.period() < before {
+            self.deadline.store(end, Ordering::Release);
+        } else {
+            self.deadline.fetch_max(end, Ordering::AcqRel);
         }
     }
 
@@ -360,6 +376,10 @@ impl Lease {
     /// Whether the client may renew it now, because it has run for a while.
     pub(super) fn may_renew(&self, now: Instant) -> bool {
         self.is_renewed() && self.is_aged(now)
+    }
+
+    fn lease_ms(&self) -> u64 {
+        self.lease_ms.load(Ordering::Acquire)
     }
 
     fn is_renewed(&self) -> bool {

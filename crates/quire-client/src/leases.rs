@@ -14,6 +14,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -444,7 +445,7 @@ impl Leases {
     pub fn unread(&mut self) {
         if !std::mem::replace(&mut self.is_unread, true) {
             for asked in &self.renewals {
-                asked.leases.iter().for_each(|lease| lease.confirm(asked.at));
+                asked.leases.iter().for_each(|lease| lease.confirm(asked.at, None));
             }
         }
     }
@@ -518,13 +519,19 @@ impl Leases {
         self.put_returns(returned, verdict, reason, || command)
     }
 
-    /// The server has answered a command. Whether it was one of those that [`attend`](Self::attend) or [`cancel`](Self::cancel) made.
-    pub fn answered(&mut self, command: u32, is_done: bool) -> bool {
+    /// The server has answered a command. `detail`: that of the answer; `None`: the command was
+    /// refused. Whether it was one of those that [`attend`](Self::attend) or
+    /// [`cancel`](Self::cancel) made.
+    pub fn answered(&mut self, command: u32, detail: Option<u32>) -> bool {
         if let Some(index) = self.renewals.iter().position(|asked| asked.command == command) {
             if let Some(Asked { at, leases, .. }) = self.renewals.remove(index)
-                && is_done
+                && let Some(granted_ms) = detail
             {
-                leases.iter().for_each(|lease| lease.confirm(at));
+                for lease in leases {
+                    lease.confirm(at, NonZeroU32::new(granted_ms));
+                    // A shorter period than before is renewed earlier.
+                    self.watch(&lease);
+                }
             }
             return true;
         }

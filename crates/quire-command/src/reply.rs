@@ -78,7 +78,8 @@ pub struct Ack<'a> {
     /// The subscription it is about, 0 = none.
     pub subscription: u32,
     /// For [`Code::BadFilter`]: where, from 1. For a subscription to queues: the backlog granted.
-    /// For a query: how many records matched. For a delete: how many records it removed. Else 0.
+    /// For a query: how many records matched. For a delete: how many records it removed.
+    /// For an `extend`: the granted period in milliseconds, 0 when it is unlimited. Else 0.
     pub detail: u32,
     /// For a person.
     pub reason: &'a str,

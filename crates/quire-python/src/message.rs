@@ -176,7 +176,8 @@ impl Message {
         }
     }
 
-    /// As [`leased`](Self::leased), for the state of the lease. In a forked child nothing keeps this state up to date.
+    /// As [`leased`](Self::leased), for the state of the lease. In a forked child nothing keeps
+    /// this state up to date.
     fn leased_here(&self, py: Python<'_>) -> PyResult<Option<(&Arc<Lease>, &driver::Client)>> {
         let leased = self.leased();
         if let (Some(_), Origin::Client(handle, _)) = (leased, &self.progress.origin) {

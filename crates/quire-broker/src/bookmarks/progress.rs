@@ -68,7 +68,7 @@ impl ResumePositions {
         }
     }
 
-    /// A message was appended, or a delete, which a subscription with `deletions` receives as messages.
+    /// A message was appended, or a delete, which a subscription with `deletions` receives, too.
     pub(crate) fn appended(&mut self, position: Position, bookmark: Bookmark) {
         let first = self.open.map_or(position, |open| open.first);
         self.open = Some(Messages { first, last: position, bookmark });

@@ -311,7 +311,9 @@ impl QueueService {
         // The client learns first which of the leases were over: the answer means that it has the others.
         self.notify_lost_leases(cx);
         if command != 0 {
-            cx.acknowledge_processed(id, command, 0, acks);
+            let granted_ms =
+                period_ns.map_or(0, |period| u32::try_from(period / 1_000_000).unwrap_or(u32::MAX));
+            cx.acknowledge_with(id, command, 0, acks, granted_ms, "");
         }
     }
 }

@@ -598,3 +598,23 @@ fn a_lease_that_another_consumer_ended_is_reported_before_the_subscription_moves
     let lost = Said::LeaseLost { subscription: 1, reason: LeaseEnd::SettledByAnother, bookmark, queue: None };
     assert_eq!(pair.take(2)[0], lost);
 }
+
+#[test]
+fn the_answer_to_an_extension_says_the_period_that_was_granted() {
+    for (lease_period_ns, period_ms, granted_ms) in [
+        (Some(30 * SECOND), 0, 30_000),
+        (Some(30 * SECOND), 70_000, 70_000),
+        (None, 0, 0),
+        (None, u64::MAX, u32::MAX),
+    ] {
+        let mut pair = working(QueueSettings { lease_period_ns, ..queue("jobs") }, 1);
+        publish_all(&mut pair, 1..=1);
+        let held = bookmarks(&pair.take_queued(2));
+        let bookmarks = Bookmarks::from_bytes(&held).unwrap();
+        let acks = Acks::PROCESSED;
+        pair.send(2, &Command::Extend(Extend { period_ms, command: 9, acks, queue: "jobs", bookmarks }));
+        pair.turn();
+        assert_eq!(pair.take(2), [ack(AckKind::Processed, 9, 0)]);
+        assert_eq!(pair.clients[&2].detail, granted_ms);
+    }
+}

@@ -476,3 +476,27 @@ fn a_message_is_known_as_settled_until_that_is_durable() {
     worker.persist_all();
     assert!(worker.deliver_again(1, 4).is_some() && worker.deliver_again(2, 4).is_some());
 }
+
+#[test]
+fn a_client_renews_by_the_period_that_its_last_renewal_was_granted() {
+    let mut worker = worker(Renewal::WhileHandled);
+    let message = worker.deliver(1);
+    assert!(worker.begin(&message));
+    worker.pass(part(34));
+    assert_eq!(worker.said(), ["extend jobs 0 [(5, 1)]"]);
+    // The queue was altered.
+    worker.grant_for(part(10));
+    let lease = message.lease().unwrap();
+    assert_eq!((lease.period(), lease.deadline()), (Some(part(10)), Some(worker.now + part(10))));
+    for period in [part(10), LEASE * 2] {
+        worker.pass(part(4));
+        assert_eq!(worker.said(), ["extend jobs 0 [(5, 1)]"]);
+        worker.grant_for(period);
+    }
+    for hundredths in [4, 56] {
+        worker.pass(part(hundredths));
+        assert!(worker.said().is_empty(), "the period is longer again");
+    }
+    worker.pass(part(7));
+    assert_eq!(worker.said(), ["extend jobs 0 [(5, 1)]"]);
+}

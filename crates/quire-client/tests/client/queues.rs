@@ -126,6 +126,15 @@ impl Worker {
         }
     }
 
+    /// As [`Worker::grant`], for a period that the server names.
+    pub fn grant_for(&mut self, period: Duration) {
+        let detail = period.as_millis() as u32;
+        for command in std::mem::take(&mut self.asked) {
+            let (kind, code) = (AckKind::Processed, Code::Ok);
+            self.hear(&Reply::Ack(Ack { kind, code, command, subscription: 0, detail, reason: "" }));
+        }
+    }
+
     pub fn messages(&mut self) -> Vec<Message> {
         let mut all = Vec::new();
         while let Some(event) = self.core.poll_event() {
