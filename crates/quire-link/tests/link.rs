@@ -1,7 +1,7 @@
 //! A source and a destination, joined by a connection that breaks, on virtual time.
 //!
 //! The model is the log of the source. After every step, each position that the source counts as
-//! acknowledged must be on the disk of the destination, and the destination must have the records
+//! acknowledged must be safe at the destination, and the destination must have the records
 //! of each publisher in order and without a gap. When the faults end, the destination gets
 //! everything.
 //!
@@ -30,6 +30,12 @@ enum Mistake {
     None,
     /// The destination acknowledges records that are not on its disk.
     AcknowledgesEarly,
+    /// The destination has every mark.
+    HasEveryMark,
+    /// The reader of the source passes over a record.
+    PassesOver,
+    /// An acknowledgement of the records with some hops counts for those with others.
+    MixesHops,
 }
 
 #[derive(Clone, Debug)]
@@ -85,7 +91,12 @@ struct World {
     /// The disk was lost, and the source does not know it yet: its links so far.
     lost_after: Option<u64>,
     holds_hops: bool,
+    /// Records of the destination among which those with [`HELD_HOPS`] are safe.
+    safe_of_held: usize,
 }
+
+/// The hops of records that may wait for other instances.
+const HELD_HOPS: u8 = 2;
 
 fn hops_of(bookmark: Bookmark) -> u8 {
     bookmark.publisher.get() as u8 - 1
@@ -119,6 +130,7 @@ impl World {
             runs_there: 1,
             lost_after: None,
             holds_hops: false,
+            safe_of_held: 0,
         }
     }
 
@@ -159,7 +171,7 @@ impl World {
             }
             Step::LoseDisk => {
                 self.break_off();
-                (self.there, self.persisted_there) = (Vec::new(), 0);
+                (self.there, self.persisted_there, self.safe_of_held) = (Vec::new(), 0, 0);
                 self.runs_there += 1;
                 self.lost_after = Some(self.source.counts().connects);
             }
@@ -171,6 +183,9 @@ impl World {
             Step::Turn => self.turn(),
         }
         self.carry_out();
+        if !self.holds_hops {
+            self.safe_of_held = self.persisted_there;
+        }
         self.lost_after = self.lost_after.filter(|links| self.source.counts().connects == *links);
         if self.lost_after.is_none() {
             self.check();
@@ -178,16 +193,17 @@ impl World {
     }
 
     fn check(&self) {
-        let on_disk = &self.there[..self.persisted_there];
+        let (on_disk, safe_of_held) = (&self.there[..self.persisted_there], &self.there[..self.safe_of_held]);
+        let is_safe = |bookmark: &Bookmark| match hops_of(*bookmark) {
+            HELD_HOPS => safe_of_held.contains(bookmark),
+            _ => on_disk.contains(bookmark),
+        };
         let is_there = |position: Position, hops: Option<u8>| {
             let known = &self.log[..position.get() as usize];
-            known
-                .iter()
-                .filter(|bookmark| hops.is_none_or(|hops| hops_of(**bookmark) == hops))
-                .all(|bookmark| on_disk.contains(bookmark))
+            known.iter().filter(|bookmark| hops.is_none_or(|hops| hops_of(**bookmark) == hops)).all(is_safe)
         };
         let acknowledged = self.source.acknowledged();
-        assert!(is_there(acknowledged, None), "{acknowledged:?} is acknowledged and not on the disk");
+        assert!(is_there(acknowledged, None), "{acknowledged:?} is acknowledged and not safe");
         let progress = self.source.progress();
         assert_eq!(progress.all, acknowledged);
         for hops in 0..3 {
@@ -234,6 +250,9 @@ impl World {
                 SentFrame { through: pair[pair.len() - 1], size: 0, count: 0, by_hops: Vec::new() };
             for &position in pair {
                 let bookmark = self.log[position.get() as usize - 1];
+                if self.mistake == Mistake::PassesOver && position.get() % 7 == 0 {
+                    continue;
+                }
                 let record = LinkRecord {
                     position,
                     kind: 1,
@@ -337,7 +356,17 @@ impl World {
         let mut rest = &answers[..];
         while let Some((frame, size)) = next_frame(rest, FRAME_OVERHEAD_MAX).unwrap() {
             rest = &rest[size..];
-            self.source.handle_frame(self.now, &log, &frame);
+            match frame {
+                Frame::Acknowledged { through, mark, .. } if self.mistake == Mistake::MixesHops => {
+                    for hops in 0..3 {
+                        let frame = Frame::Acknowledged { through, hops, mark };
+                        self.source.handle_frame(self.now, &log, &frame);
+                    }
+                }
+                frame => {
+                    self.source.handle_frame(self.now, &log, &frame);
+                }
+            }
         }
         pipe.answers = rest.to_vec();
     }
@@ -382,7 +411,7 @@ impl World {
         let persisted = Position::new(self.persisted_there as u64);
         let (mistake, holds_hops) = (self.mistake, self.holds_hops);
         pipe.destination.advance(self.now, persisted, |position, hops, _| {
-            let is_held = holds_hops && hops == 3;
+            let is_held = holds_hops && hops == HELD_HOPS + 1;
             (position <= persisted && !is_held) || mistake == Mistake::AcknowledgesEarly
         });
         self.carry_out_there(&mut pipe);
@@ -418,12 +447,16 @@ impl World {
             DestinationOutput::Send { bytes, .. } => pipe.to_source.extend(bytes),
             DestinationOutput::Check(greeting) => {
                 assert_eq!((&*greeting.instance, &*greeting.destination), ("here", "there"));
-                let persisted = Position::new(self.persisted_there as u64);
-                pipe.destination.handle_checked(self.now, persisted, answer);
+                let persisted = match self.mistake {
+                    Mistake::HasEveryMark => u64::MAX,
+                    _ => self.persisted_there as u64,
+                };
+                pipe.destination.handle_checked(self.now, Position::new(persisted), answer);
             }
             DestinationOutput::Find { number, mark } => {
                 let found = self.there.iter().position(|bookmark| *bookmark == mark.bookmark);
                 let found = found.map(|index| Position::new(index as u64 + 1));
+                let found = if self.mistake == Mistake::HasEveryMark { Some(mark.position) } else { found };
                 pipe.destination.handle_found(self.now, number, found, Position::new(1), answer);
             }
             DestinationOutput::Compare { number, .. } => pipe.destination.handle_compared(number, &[]),
@@ -501,15 +534,20 @@ proptest! {
 }
 
 #[test]
-fn the_model_finds_a_destination_that_acknowledges_too_early() {
-    let config = Config { cases: 2_000, max_shrink_iters: 0, failure_persistence: None, ..Config::default() };
-    let mut runner = TestRunner::new_with_rng(
-        config,
-        proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
-    );
-    let result = runner.run(&vec(step(), 50..200), |steps| {
-        run(Mistake::AcknowledgesEarly, &steps);
-        Ok(())
-    });
-    assert!(matches!(result, Err(TestError::Fail(..))), "the mistake was not found");
+fn the_model_finds_every_planted_mistake() {
+    let mistakes =
+        [Mistake::AcknowledgesEarly, Mistake::HasEveryMark, Mistake::PassesOver, Mistake::MixesHops];
+    for mistake in mistakes {
+        let config =
+            Config { cases: 20_000, max_shrink_iters: 0, failure_persistence: None, ..Config::default() };
+        let mut runner = TestRunner::new_with_rng(
+            config,
+            proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
+        );
+        let result = runner.run(&vec(step(), 50..200), |steps| {
+            run(mistake, &steps);
+            Ok(())
+        });
+        assert!(matches!(result, Err(TestError::Fail(..))), "{mistake:?} was not found");
+    }
 }
