@@ -298,9 +298,9 @@ impl Table {
     }
 
     /// Returns a reader of the entries that rows have in the indexes of this table, for
-    /// [`PutOptions::entries`]. The reader needs no table, so that another thread can use it. `None`:
-    /// a put reads nothing of the data, because there are no indexes, and either keys are supplied or
-    /// `knows_spelling` says that [`PutOptions::spelling`] is known.
+    /// [`PutOptions::entries`]. The reader needs no table, so that another thread can use it.
+    /// `None`: a put reads nothing of the data, because there are no indexes, and either keys are
+    /// supplied or `knows_spelling` says that [`PutOptions::spelling`] is known.
     pub fn entry_reader(&self, knows_spelling: bool) -> Option<EntryReader> {
         let key = self.by_key.as_ref().map(ByKey::fields).filter(|_| !knows_spelling);
         let reader = || EntryReader::new(self.message_type, key, &self.indexes);

@@ -10,14 +10,12 @@ use std::collections::VecDeque;
 use quire_command::Publish;
 use quire_expression::message_type::Arena;
 
-use super::Broker;
 use super::publish::check_json;
-use crate::context::{Context, Shutdown};
-use crate::reply::Refusal;
-use crate::session::{OwnedPublish, Phase, PublisherKey, SessionId, Stall};
+use crate::context::Context;
+use crate::session::{OwnedPublish, SessionId, Stall};
 use crate::tables::{Arriving, Preparation};
 
-/// What jobs have found about a message.
+/// The findings of the jobs about a message.
 #[derive(Default)]
 pub(super) struct Examined {
     pub json: Json,
@@ -43,11 +41,11 @@ pub(super) struct LargeMessages {
 }
 
 /// The end of a job.
-struct Done {
-    session: SessionId,
-    sequence: u64,
+pub(super) struct Done {
+    pub session: SessionId,
+    pub sequence: u64,
     /// `None`: the job panicked.
-    found: Option<(OwnedPublish, Examined)>,
+    pub found: Option<(OwnedPublish, Examined)>,
 }
 
 impl Examined {
@@ -65,6 +63,11 @@ impl Examined {
 }
 
 impl LargeMessages {
+    /// A message whose job is done.
+    pub(super) fn next_done(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+
     /// Has a message examined. The commands of its connection wait.
     pub(super) fn examine(
         &mut self,
@@ -87,55 +90,5 @@ impl LargeMessages {
                 large.done.push_back(Done { session: id, sequence, found });
             },
         );
-    }
-}
-
-impl Broker {
-    /// Takes the messages that were examined. The connections of those that are done continue.
-    pub(super) fn take_examined(&mut self) {
-        while let Some(Done { session: id, sequence, found }) = self.large.done.pop_front() {
-            let is_open = self.cx.sessions.all.get(id).is_some_and(|session| session.phase == Phase::Open);
-            // The client was not acknowledged, and sends the message again.
-            if !is_open || self.cx.shutdown != Shutdown::No {
-                continue;
-            }
-            let Some(publisher) = self.publishers.begin_publish(&mut self.cx, id) else { continue };
-            self.cx.session(id).preparing_size = 0;
-            match found {
-                Some((message, examined)) => self.take_again(id, publisher, message, examined),
-                None => {
-                    let reason = "the server cannot examine the message, by a fault of its own".to_owned();
-                    let refusal = Refusal::BadMessage(reason);
-                    self.publishers.refuse(&mut self.cx, id, publisher, sequence, refusal);
-                }
-            }
-            let session = self.cx.session(id);
-            if session.preparing_size == 0 {
-                self.cx.resume_commands(id, Stall::Preparing);
-            }
-            self.cx.count_unfinished(id);
-        }
-    }
-
-    fn take_again(
-        &mut self,
-        id: SessionId,
-        publisher: PublisherKey,
-        message: OwnedPublish,
-        examined: Examined,
-    ) {
-        let publish = message.as_publish();
-        let result = match self.topic_of(id, publish.topic) {
-            Ok(topic) => self.check_and_publish(id, publisher, &publish, topic, examined),
-            Err(refusal) => Err(refusal),
-        };
-        match result {
-            Ok(None) => {}
-            Ok(Some(examined)) => self.large.examine(&mut self.cx, id, message, examined),
-            Err(refusal) => {
-                let sequence = publish.sequence;
-                self.publishers.refuse(&mut self.cx, id, publisher, sequence, refusal);
-            }
-        }
     }
 }

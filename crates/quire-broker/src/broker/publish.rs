@@ -20,8 +20,8 @@ use quire_journal::{
 use quire_types::Delay;
 
 use super::Broker;
-use super::large::{Examined, Json};
-use crate::context::Context;
+use super::large::{Done, Examined, Json};
+use crate::context::{Context, Shutdown};
 use crate::failure::code_of;
 use crate::links::{Arrived, LinkRules, SentRecord, Taken};
 use crate::log::Log;
@@ -29,7 +29,7 @@ use crate::queues::DeadLetter;
 use crate::queues::QUEUE_PUBLISHER;
 use crate::replicated::Destinations;
 use crate::reply::Refusal;
-use crate::session::{KnownTopic, OwnedPublish, Phase, PublisherKey, SessionId};
+use crate::session::{KnownTopic, OwnedPublish, Phase, PublisherKey, SessionId, Stall};
 use crate::slice::{PASS, WEIGHT_MAX};
 use crate::subscription::Replaced;
 use crate::tables::{Arriving, Keyed, NewRow, Outcome, Prepared};
@@ -185,6 +185,54 @@ impl Broker {
         let keyed = Keyed { table, spelling, place: Some(place), entries: entries.as_deref() };
         self.take_in(id, key, &Publish { key: &row_key, data, ..*publish }, topic, Some(keyed));
         Ok(None)
+    }
+
+    /// Takes the messages that were examined. The connections of those that are done continue.
+    pub(super) fn take_examined(&mut self) {
+        while let Some(Done { session: id, sequence, found }) = self.large.next_done() {
+            let is_open = self.cx.sessions.all.get(id).is_some_and(|session| session.phase == Phase::Open);
+            // The client was not acknowledged, and sends the message again.
+            if !is_open || self.cx.shutdown != Shutdown::No {
+                continue;
+            }
+            let Some(publisher) = self.publishers.begin_publish(&mut self.cx, id) else { continue };
+            self.cx.session(id).preparing_size = 0;
+            match found {
+                Some((message, examined)) => self.take_again(id, publisher, message, examined),
+                None => {
+                    let reason = "the server cannot examine the message, by a fault of its own".to_owned();
+                    let refusal = Refusal::BadMessage(reason);
+                    self.publishers.refuse(&mut self.cx, id, publisher, sequence, refusal);
+                }
+            }
+            let session = self.cx.session(id);
+            if session.preparing_size == 0 {
+                self.cx.resume_commands(id, Stall::Preparing);
+            }
+            self.cx.count_unfinished(id);
+        }
+    }
+
+    fn take_again(
+        &mut self,
+        id: SessionId,
+        publisher: PublisherKey,
+        message: OwnedPublish,
+        examined: Examined,
+    ) {
+        let publish = message.as_publish();
+        let result = match self.topic_of(id, publish.topic) {
+            Ok(topic) => self.check_and_publish(id, publisher, &publish, topic, examined),
+            Err(refusal) => Err(refusal),
+        };
+        match result {
+            Ok(None) => {}
+            Ok(Some(examined)) => self.large.examine(&mut self.cx, id, message, examined),
+            Err(refusal) => {
+                let sequence = publish.sequence;
+                self.publishers.refuse(&mut self.cx, id, publisher, sequence, refusal);
+            }
+        }
     }
 
     /// A message of a topic that keeps no last values.

@@ -126,7 +126,7 @@ impl Tables {
         Ok(Outcome::Ready(()))
     }
 
-    /// As [`Tables::prepare`], in this turn whatever it takes: nobody is there to wait for a message of this size.
+    /// As [`Tables::prepare`], in this turn whatever it takes: no connection can wait for the message.
     ///
     /// # Errors
     /// As [`Tables::prepare`].

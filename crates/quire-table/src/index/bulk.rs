@@ -5,8 +5,8 @@
 //! memory when the order has no pattern. So ten million entries are sorted in less than a quarter
 //! of the time of as many insertions.
 //!
-//! The same reader serves one large row: another thread reads its entries before it is put, so that
-//! nobody waits for that.
+//! The same reader serves one large row: another thread reads its entries before the row is put.
+//! The owner of the table does not wait for that.
 
 use super::{Entry, Indexes, Spelling, Values, put_entries, value_of};
 use crate::fields::Fields;

@@ -43,7 +43,7 @@ use walk::Which;
 /// The most indexes of a table: every publish changes all of them.
 pub const INDEXES_MAX: usize = 16;
 
-/// Rows of this many bytes are large: their entries take no memory beside them.
+/// Rows of this many bytes are large: their entries take little memory compared with them.
 const KEPT_SIZE_MIN: usize = 64 * 1024;
 
 /// Bytes that the list of a large row takes besides its entries, about.
@@ -60,8 +60,8 @@ pub(crate) struct Indexes {
     /// How many indexes no configuration asked for.
     made_count: usize,
     memory: Memory,
-    /// The entries of large rows, so that the end of such a row does not read it again: everybody
-    /// would wait for that.
+    /// The entries of large rows, so that the end of such a row does not read it again. That would
+    /// take long.
     kept: HashMap<u32, Box<[Entry]>, FxBuildHasher>,
     /// The entries of a row before and after a change, kept between calls.
     before: Vec<Entry>,
