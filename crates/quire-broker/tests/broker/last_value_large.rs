@@ -196,6 +196,9 @@ fn the_indexes_know_a_large_record_and_its_end() {
     pair.publish(1, 3, "orders", r#"{"id":1,"a":"three"}"#);
     assert_eq!((found(&mut pair, "/a = 'two'"), found(&mut pair, "/a = 'three'")), (0, 1));
     assert_eq!(found(&mut pair, "/n > 0"), 0);
+    // As the large record was.
+    pair.publish(1, 4, "orders", r#"{"id":1,"a":"two","n":2}"#);
+    assert_eq!((found(&mut pair, "/a = 'two'"), found(&mut pair, "/n = 2")), (1, 1));
 }
 
 #[test]
