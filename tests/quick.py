@@ -88,7 +88,10 @@ def merge_base() -> str:
 
 
 def changed_files(base: str) -> list[Path]:
-    names = git("diff", "--name-only", "-z", base) + git("ls-files", "--others", "--exclude-standard", "-z")
+    # A moved file has changed at both places.
+    names = git("diff", "--name-only", "--no-renames", "-z", base) + git(
+        "ls-files", "--others", "--exclude-standard", "-z"
+    )
     return [Path(name) for name in names.split("\0") if name]
 
 
@@ -105,13 +108,18 @@ def changes_of(files: Iterable[Path], base: str) -> Changes:
                 changes.crates.add("quire-benches")
             case ("python", *_):
                 changes.python.add(file)
-            case ("tests", "golden", *_):
-                changes.crates.update(crates_that_read(file.name))
-                changes.tests.update(users_of(file.name))
+            case ("tests", "golden", str(folder), *_):
+                # A file, or a folder that is read as a whole.
+                crates = crates_that_read(file.name) | crates_that_read(folder)
+                users = users_of(file.name) | users_of(folder)
+                changes.crates.update(crates)
+                changes.tests.update(users)
+                if not crates and not users:
+                    changes.everything.add(file)
             case ("tests", "support", *_):
                 users = users_of(file.stem, rf"\b(?:from|import) .*\b{file.stem}\b")
                 changes.tests.update(users)
-                if len(users) > USERS_MAX or file.stem == "__init__":
+                if not users or len(users) > USERS_MAX or file.stem == "__init__":
                     changes.everything.add(file)
             case ("tests", *_, str(name)) if name.startswith("test_") and file.suffix == ".py":
                 if (ROOT / file).exists():
@@ -119,12 +127,15 @@ def changes_of(files: Iterable[Path], base: str) -> Changes:
             case ("tests", "language.json"):
                 changes.tests.add("test_language")
             case ("tests", *_) if file.suffix == ".py" and file.stem != "conftest":
-                named = rf"\b(?:from|import) .*\b{file.stem}\b|\b{file.stem}\.py\b"
-                changes.tests.update(users_of(file.stem, named))
+                users = users_of_module(file.stem)
+                changes.tests.update(users)
+                if not users:
+                    changes.everything.add(file)
             case ("docs" | "examples", *_) | (
                 "README.md" | "CHANGELOG.md" | "CONTRIBUTING.md" | "mkdocs.yml",
             ):
                 changes.pages = True
+                changes.tests.update(readers_of(file))
             case _:
                 changes.everything.add(file)
     return changes
@@ -185,7 +196,7 @@ def crates_that_read(name: str) -> set[str]:
     return {
         crate
         for crate, (folder, _) in manifests().items()
-        if any(name in path.read_text(encoding="utf-8") for path in folder.rglob("*.rs"))
+        if any(name in text_of(path) for path in folder.rglob("*.rs"))
     }
 
 
@@ -207,6 +218,18 @@ def users_of(word: str, pattern: str = "") -> set[str]:
     """Returns the tests that contain the word, in the given way."""
     found = (path for path in test_files() if word in text_of(path) and re.search(pattern, text_of(path)))
     return {test_name(path) for path in found}
+
+
+def users_of_module(name: str) -> set[str]:
+    """Returns the tests that import a module of `tests` or `benches`, or run it."""
+    return users_of(name, rf"\b(?:from|import) .*\b{name}\b|\b{name}\.py\b")
+
+
+def readers_of(page: Path) -> set[str]:
+    """Returns the tests that name a page, and those of the modules that write a part of it."""
+    writers = {path for folder in (TESTS, ROOT / "benches") for path in folder.glob("*.py")}
+    named = [path.stem for path in writers if page.as_posix() in text_of(path)]
+    return users_of(page.name).union(*map(users_of_module, named)) - {"test_quick"}
 
 
 def tests_of(module: Path) -> set[str]:

@@ -138,6 +138,27 @@ def test_files_belong_to_crates_modules_and_tests() -> None:
     assert changes.everything == {Path("Cargo.lock")}
 
 
+@pytest.mark.parametrize(
+    ("page", "test"),
+    [
+        ("docs/internals/benchmarks.md", "test_benches"),
+        ("docs/reference/command-line.md", "test_command_line"),
+        ("docs/reference/errors.md", "test_errors"),
+        ("docs/replay.md", "test_replay"),
+    ],
+)
+def test_a_page_runs_the_tests_that_read_it(page: str, test: str) -> None:
+    assert test in quick.changes_of([Path(page)], "HEAD").tests | {*quick.TEXT_TESTS}
+
+
+GOLDEN = sorted(path.relative_to(quick.ROOT) for path in quick.TESTS.glob("golden/**/*") if path.is_file())
+
+
+@pytest.mark.parametrize("file", [*GOLDEN, Path("tests/wheel.py"), Path("tests/support/no_user.py")], ids=str)
+def test_a_file_of_the_tests_runs_its_readers_or_is_named(file: Path) -> None:
+    assert quick.changes_of([file], "HEAD") != Changes()
+
+
 MODULES = sorted(path.relative_to(quick.ROOT) for path in quick.ROOT.glob("python/quire/**/*.py"))
 
 
