@@ -66,6 +66,17 @@ def test_an_engine_does_the_lines_of_its_families() -> None:
     assert work.lines_of(Copies, ["get"]) == []
 
 
+def test_a_line_runs_after_the_line_that_writes_what_it_reads() -> None:
+    assert work.with_bases(["get", "publish-1"]) == ["publish-1", "insert", "get"]
+    assert work.with_bases(["query-indexed", "replay"]) == [
+        "publish-1",
+        "replay",
+        "insert-indexed",
+        "query-indexed",
+    ]
+    assert work.with_bases(list(work.LINES)) == list(work.LINES)
+
+
 def test_servers_that_wait_for_each_other_are_started_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from . import report
 from .engine import Durability, Engine, NotOffered, Replicated
 from .engines import ALL
 from .roles import Scale
-from .work import FAMILIES, LINES, lines_of
+from .work import FAMILIES, LINES, lines_of, with_bases
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 import saved
@@ -43,7 +43,7 @@ def main() -> None:
         records=options.records,
         window=options.window,
     )
-    wanted = options.line or list(LINES)
+    wanted = with_bases(options.line or list(LINES))
     engines = _installed(options.engine, wanted, durability)
     units: dict[str, str] = {}
     line_of: dict[str, str] = {}
@@ -153,7 +153,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--durability", choices=[kind.value for kind in Durability], default="synced")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engine", action="append", choices=names, help="only this one; may be repeated")
-    parser.add_argument("--line", action="append", choices=list(LINES), help="only this one; may be repeated")
+    parser.add_argument(
+        "--line",
+        action="append",
+        choices=list(LINES),
+        help="only this one, and the one that writes what it reads; may be repeated",
+    )
     parser.add_argument("--messages", type=int, default=100_000, help="of each line")
     parser.add_argument("--size", type=int, default=512, help="bytes of a message")
     parser.add_argument("--keys", type=int, default=100, help="subscriptions of the filtered fan-out")

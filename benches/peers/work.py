@@ -18,6 +18,23 @@ FAMILIES: dict[str, tuple[type[Engine], dict[str, Line]]] = {
 }
 LINES: dict[str, Line] = {name: line for _, lines in FAMILIES.values() for name, line in lines.items()}
 
+#: The line that writes what a line reads.
+_BASES = {
+    "replay": "publish-1",
+    "update": "insert",
+    "get": "insert",
+    "query": "insert",
+    "watch": "insert",
+    "update-indexed": "insert-indexed",
+    "query-indexed": "insert-indexed",
+}
+
+
+def with_bases(wanted: Sequence[str]) -> list[str]:
+    """Returns the wanted lines and those that they need, in the order in which they run."""
+    needed = {*wanted, *(_BASES[name] for name in wanted if name in _BASES)}
+    return [name for name in LINES if name in needed]
+
 
 def lines_of(kind: type, wanted: Sequence[str]) -> list[str]:
     """Returns those of the wanted lines that engines of this kind do."""
