@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import quire
@@ -333,33 +333,82 @@ def test_deletes_have_sequences_and_are_persisted(client: quire.Client) -> None:
     assert client.publish("orders", order(2)) == 3
 
 
-def test_the_exception_of_a_signal_handler_does_not_end_a_query(
-    client: quire.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Interrupted(Exception):
-        pass
+class Interrupted(Exception):
+    """Raised by the handler of a signal, as `KeyboardInterrupt` is by that of Ctrl-C."""
 
+
+def test_the_exception_of_a_signal_handler_costs_a_query_one_record_at_most(client: quire.Client) -> None:
+    publish(client, *(order(number) for number in range(5)))
+    query = client.sow("orders", order_by="/id")
+
+    def interrupt(_frame: Any, event: str, called: Any) -> None:
+        # The interpreter runs signal handlers when a call into the core has returned.
+        if event == "c_return" and getattr(called, "__self__", None) is query._core:
+            sys.setprofile(None)
+            raise Interrupted
+
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(Interrupted):
+            next(query)
+    finally:
+        sys.setprofile(None)
+    assert next(query).json()["id"] == 1
+    assert ids(query) == [2, 3, 4]
+
+
+def test_records_are_not_lost_when_their_frame_cannot_be_made(client: quire.Client) -> None:
     class Interrupting:
-        """A core of which the first call is ended by a signal."""
+        """A core that a signal handler interrupts when it has moved the records."""
 
         def __init__(self, core: Any) -> None:
             self._core = core
-            self._is_interrupted = False
 
-        def batch(self, *arguments: Any) -> Any:
-            if not self._is_interrupted:
-                self._is_interrupted = True
-                raise Interrupted
-            return self._core.batch(*arguments)
+        def collect(self, *arguments: Any) -> Any:
+            self._core.collect(*arguments)
+            raise Interrupted
 
-    publish(client, order(1), order(2))
+    publish(client, *(order(number) for number in range(5)))
     query = client.sow("orders", order_by="/id")
-    with monkeypatch.context() as patched:
-        patched.setattr(query, "_core", Interrupting(query._core))
-        records = iter(query)
-        with pytest.raises(Interrupted):
-            next(records)
-        assert ids(records) == [1, 2]
+    assert next(query).json()["id"] == 0
+    with pytest.raises(quire.ConfigError):
+        query.to_arrow(["/a["])
+    assert query.to_arrow(["/id"])["id"].to_pylist() == [1, 2, 3, 4]
+    assert query.to_arrow(["/id"]).num_rows == 0
+    query = client.sow("orders", order_by="/id")
+    core: Any = query._core
+    query._core = cast("Any", Interrupting(core))
+    with pytest.raises(Interrupted):
+        query.to_arrow(["/id"])
+    query._core = core
+    assert query.to_arrow(["/id"])["id"].to_pylist() == [0, 1, 2, 3, 4]
+
+
+async def test_records_of_the_asyncio_client_are_not_lost_when_their_frame_cannot_be_made(
+    place: dict[str, Any],
+) -> None:
+    async with quire.AsyncClient(**place) as client:
+        for number in range(5):
+            await client.publish("orders", order(number))
+        await client.flush()
+        query = client.sow("orders", order_by="/id")
+        assert (await anext(query)).json()["id"] == 0
+        with pytest.raises(quire.ConfigError):
+            await query.to_arrow(["/a["])
+        assert (await query.to_arrow(["/id"]))["id"].to_pylist() == [1, 2, 3, 4]
+        assert (await query.to_arrow(["/id"])).num_rows == 0
+
+
+def test_records_are_not_lost_when_a_library_for_their_frame_is_missing(
+    client: quire.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(client, order(1))
+    query = client.sow("orders")
+    for name, method in (("pandas", query.to_pandas), ("polars", query.to_polars)):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(quire.ConfigError, match=f"{name} is not installed"):
+            method()
+    assert query.to_arrow().num_rows == 1
 
 
 def test_a_query_that_is_closed_or_dropped_ends(client: quire.Client) -> None:

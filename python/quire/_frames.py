@@ -69,12 +69,27 @@ def arrow_table(rows: _quire.Rows, fields: Fields, message_type: str) -> pa.Tabl
     return table
 
 
-def pandas_frame(table: pa.Table) -> pd.DataFrame:
+def check_pandas() -> None:
     """Raises `ConfigError` without pandas."""
     try:
-        import pandas as pd
+        import pandas  # noqa: F401
     except ImportError:
         raise ConfigError("pandas is not installed: pip install pandas") from None
+
+
+def check_polars() -> None:
+    """Raises `ConfigError` without polars."""
+    try:
+        import polars  # noqa: F401
+    except ImportError:
+        raise ConfigError("polars is not installed: pip install polars") from None
+
+
+def pandas_frame(table: pa.Table) -> pd.DataFrame:
+    """Raises `ConfigError` without pandas."""
+    check_pandas()
+    import pandas as pd
+
     # Without these types, integers become floats where one of them is missing, and lose digits.
     nullable = {
         "int8": pd.Int8Dtype(),
@@ -91,10 +106,9 @@ def pandas_frame(table: pa.Table) -> pd.DataFrame:
 
 def polars_frame(table: pa.Table) -> pl.DataFrame:
     """Raises `ConfigError` without polars."""
-    try:
-        import polars
-    except ImportError:
-        raise ConfigError("polars is not installed: pip install polars") from None
+    check_polars()
+    import polars
+
     return polars.DataFrame(table)
 
 

@@ -32,6 +32,11 @@ impl Rows {
         Rows { messages: Mutex::new(messages.iter().map(|message| message.received().clone()).collect()) }
     }
 
+    /// Appends messages.
+    fn append(&self, messages: Vec<PyRef<'_, Message>>) {
+        self.extend(messages.iter().map(|message| message.received().clone()));
+    }
+
     /// The topic of the first one.
     #[getter]
     fn topic(&self) -> Option<String> {

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from quire import _quire
-from quire._frames import Fields, arrow_table, check_fields, pandas_frame, polars_frame
+from quire._frames import (
+    Fields,
+    arrow_table,
+    check_fields,
+    check_pandas,
+    check_polars,
+    pandas_frame,
+    polars_frame,
+)
 from quire._message import Message
 from quire.client._records import QuerySpec, query
 from quire.client._threads import finish
@@ -43,27 +51,24 @@ class Query:
         self._spec = spec
         self._core = finish(query(client, spec))
         self._ahead = spec.batch_size or BATCH_COUNT
-        # Records that an iteration has taken from the core at once, which is faster, and that the program does not have yet.
-        self._taken: deque[Message] = deque()
+        # The records of a data frame, until the program has the frame.
+        self._rows = _quire.Rows([])
 
     @property
     def total(self) -> int | None:
         """The number of matching records before `top_n` and `skip_n`; `None` before the last record has arrived."""
         return self._core.total
 
-    # An iterator and not a generator: the exception of a signal handler would end a generator for
-    # good.
-    def __iter__(self) -> Self:
-        return self
+    # The core keeps the records that it takes at once. A list of them would be lost with the
+    # exception of a signal handler, which comes when the call that returns it has ended.
+    def __iter__(self) -> Iterator[Message]:
+        return self._core.iterate(self, self._ahead)
 
     def __next__(self) -> Message:
-        taken = self._taken
-        if not taken:
-            batch = self._core.batch(self._ahead)
-            if batch is None:
-                raise StopIteration
-            taken.extend(batch)
-        return taken.popleft()
+        message = self._core.next(None, self._ahead)
+        if message is None:
+            raise StopIteration
+        return message
 
     def to_arrow(self, fields: Fields = None) -> pa.Table:
         """Returns the records that the program has not taken as a `pyarrow.Table`, one row for each.
@@ -76,23 +81,26 @@ class Query:
           different types become text. A column has the name of its identifier without the first slash
 
         Requires `quire-mq[arrow]`. Raises `ConfigError` for messages that are not JSON when `fields` is left out.
+        After an error, such as one in `fields`, a second call returns all these records.
         """
         fields = check_fields(fields)
-        rows = _quire.Rows(self._taken)
-        self._taken.clear()
-        return finish(arrow_of_query(self._client, self._core, self._spec.topic, fields, rows))
+        table = finish(arrow_of_query(self._client, self._core, self._spec.topic, fields, self._rows))
+        self._rows = _quire.Rows([])
+        return table
 
     def to_pandas(self, fields: Fields = None) -> pd.DataFrame:
         """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and `quire-mq[arrow]`."""
+        check_pandas()
         return pandas_frame(self.to_arrow(fields))
 
     def to_polars(self, fields: Fields = None) -> pl.DataFrame:
         """Returns the records as a polars data frame. See `to_arrow`. Requires polars and `quire-mq[arrow]`."""
+        check_polars()
         return polars_frame(self.to_arrow(fields))
 
     def close(self) -> None:
         """Ends the query on the server, and the iteration. Does nothing when the query has ended."""
-        self._taken.clear()
+        self._rows = _quire.Rows([])
         self._core.close()
 
     def __enter__(self) -> Self:
@@ -124,8 +132,10 @@ class AsyncQuery:
         self._core: _quire.Subscription | None = None
         self._is_closed = False
         self._ahead = spec.batch_size or BATCH_COUNT
-        # As for `Query`.
+        # Records that were taken from the core at once, which is faster, and that the program does not have yet.
         self._taken: deque[Message] = deque()
+        # As for `Query`.
+        self._rows = _quire.Rows([])
 
     @property
     def total(self) -> int | None:
@@ -154,22 +164,27 @@ class AsyncQuery:
         fields, core = check_fields(fields), await self._start()
         if core is None:
             return arrow_table(_quire.Rows([]), fields, "json")
-        rows = _quire.Rows(self._taken)
+        self._rows.append(list(self._taken))
         self._taken.clear()
-        return await arrow_of_query(self._client, core, self._spec.topic, fields, rows)
+        table = await arrow_of_query(self._client, core, self._spec.topic, fields, self._rows)
+        self._rows = _quire.Rows([])
+        return table
 
     async def to_pandas(self, fields: Fields = None) -> pd.DataFrame:
         """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and `quire-mq[arrow]`."""
+        check_pandas()
         return pandas_frame(await self.to_arrow(fields))
 
     async def to_polars(self, fields: Fields = None) -> pl.DataFrame:
         """Returns the records as a polars data frame. See `to_arrow`. Requires polars and `quire-mq[arrow]`."""
+        check_polars()
         return polars_frame(await self.to_arrow(fields))
 
     async def close(self) -> None:
         """Ends the query on the server, and the iteration. Does nothing when the query has ended."""
         self._is_closed = True
         self._taken.clear()
+        self._rows = _quire.Rows([])
         if self._core is not None:
             self._core.close()
             self._client._driver.wake()
