@@ -93,6 +93,16 @@ def test_dump_shows_where_records_came_from_their_keys_and_deletes(command: Comm
     assert command("verify", golden / "journal", "--archive-directory", golden / "archive").code == 0
 
 
+def test_a_filter_prints_messages_only(command: Command) -> None:
+    golden = Path(__file__).parent / "golden" / "journal-v2"
+    stored = (golden / "journal", "--archive-directory", golden / "archive", "--json")
+    # The seventh of its records is a delete.
+    dumped = lines(command("dump", *stored, "--filter", "1 = 1"))
+    assert dumped
+    assert {row["kind"] for row in dumped} == {"publish"}
+    assert lines(command("grep", golden / "journal", "1 = 1", *stored[1:])) == dumped
+
+
 def test_dump_prints_a_range(command: Command, directory: Path) -> None:
     records = lines(
         command("dump", directory, "--topic", "odd", "--from", "17|10|", "--until", "17|16|", "--json")

@@ -303,3 +303,21 @@ def test_a_fork_is_noticed_and_harms_nothing(tmp_path: Path) -> None:
         journal.append("t", b"parent again", publisher="p")
         journal.flush(timeout=PATIENCE)
         assert [message.data for message in journal.read()] == [b"parent", b"parent again"]
+
+
+def test_a_delete_passes_every_filter(tmp_path: Path) -> None:
+    topic = {"name": "orders", "message_type": "json"}
+    queue = {"name": "jobs", "message_type": "json", "underlying_topic": "orders"}
+    config = quire.Config(sow_topic=topic, queue=queue)
+    with quire.Client(f"file:{tmp_path}", config=config) as client:
+        for key in ("a", "b"):
+            client.publish("orders", {"v": key}, sow_key=key)
+        client.flush(timeout=PATIENCE)
+        client.subscribe("jobs", max_backlog=1).get(PATIENCE).ack()
+        client.sow_delete("orders", keys=["a"])
+        client.flush(timeout=PATIENCE)
+    with quire.Journal(tmp_path, read_only=True) as journal:
+        found = [(record.kind, record.deleted_keys) for record in journal.records(filter="/v = 'b'")]
+        assert found == [("publish", []), ("delete", [b"a"])]
+        assert [record.deleted_keys for record in journal.records(filter="/v = 'no'")] == [[b"a"]]
+        assert [message.data for message in journal.read(filter="/v = 'b'")] == [b'{"v":"b"}']

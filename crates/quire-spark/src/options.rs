@@ -244,9 +244,9 @@ impl ReadOptions {
         let of_a_directory = |key: &str| {
             let is_set = given.flag(key, false)?;
             match (is_set, url) {
-                (true, Some(_)) => {
-                    Err(Failure::option(format!("{key}: a server sends messages only; read its directory")))
-                }
+                (true, Some(_)) => Err(Failure::option(format!(
+                    "{key}: it does not go together with url; read the directory of the server"
+                ))),
                 _ => Ok(is_set),
             }
         };

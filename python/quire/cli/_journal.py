@@ -400,7 +400,9 @@ def _dump(
         except quire.BadFilterError as error:
             show_filter_mistake(filter, error)
             raise
-        causes = ((record, record.unreadable if unreadable else None) for record in records)
+        # With a filter, `records` also has deletes.
+        chosen = (record for record in records if filter is None or record.kind == "publish")
+        causes = ((record, record.unreadable if unreadable else None) for record in chosen)
         wanted = ((record, cause) for record, cause in causes if cause is not None or not unreadable)
         for shown, (record, cause) in enumerate(islice(wanted, count), start=1):
             _print(record, style, cause, is_first=shown == 1)

@@ -157,7 +157,8 @@ class JournalReader:
     ) -> Iterator[Record]:
         """Yields the range of `read` as it is stored, with records that are not messages.
 
-        With a filter, only messages are returned.
+        With a filter, it returns the messages that match, and the deletes of last-value topics, which have no
+        content and pass every filter. Other records are left out.
         """
         check_type(topic, str, "topic", optional=True)
         return self._open_reader().records(

@@ -31,7 +31,7 @@ pub struct LogRange<'a> {
     pub until: Option<&'a str>,
     /// One topic or a pattern; `None` = all.
     pub topic: Option<&'a str>,
-    /// Content filter.
+    /// Content filter. Deletes pass it. Other records that are not messages do not.
     pub filter: Option<&'a str>,
 }
 
@@ -147,10 +147,12 @@ impl Scan {
 
     fn wants(&mut self, record: &Record<'_>, now: Timestamp) -> bool {
         self.selector.as_ref().is_none_or(|selector| selector.matches(record.topic))
-            && self.filter.as_ref().is_none_or(|filter| {
-                record.kind == RecordKind::Publish
-                    && context_of(record, now)
-                        .is_some_and(|context| filter.matches_with(&context, &mut self.arena))
+            && self.filter.as_ref().is_none_or(|filter| match record.kind {
+                // It has no content. A reader that keeps a copy of the records needs it.
+                RecordKind::Delete => true,
+                RecordKind::Publish => context_of(record, now)
+                    .is_some_and(|context| filter.matches_with(&context, &mut self.arena)),
+                RecordKind::Acknowledge | RecordKind::Lease => false,
             })
     }
 }
