@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import quire
@@ -164,3 +165,33 @@ def test_the_report_of_a_publish_is_json_when_it_is_asked_for(
 ) -> None:
     assert publish(tmp_path, LINES.encode(), "--json") == 0
     assert json.loads(capsys.readouterr().out)["published"] == 2
+
+
+def test_a_message_that_a_signal_comes_after_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish_one = quire.Client.publish
+
+    def interrupted(client: quire.Client, *arguments: Any, **options: Any) -> Any:
+        sequence = publish_one(client, *arguments, **options)
+        if sequence == interrupted_at:
+            raise KeyboardInterrupt
+        return sequence
+
+    monkeypatch.setattr(quire.Client, "publish", interrupted)
+    for interrupted_at, reported in ((1, "1 message is"), (2, "2 messages are")):
+        directory = tmp_path / str(interrupted_at)
+        directory.mkdir()
+        assert publish(directory, b"{}\n{}\n{}\n") == 130
+        place = f"after line {interrupted_at} of {directory / 'lines'}"
+        assert capsys.readouterr().err == f"quire: stopped {place}; {reported} published\n"
+        assert len(published(directory / "log")) == interrupted_at
+
+
+def test_a_key_of_the_command_line_is_not_left_out_of_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = b'{"topic": "t", "sow_key": "a", "data": {}}\n'
+    assert publish(tmp_path, record, "--records", "--key", "b") == 1
+    assert "the message has a key" in capsys.readouterr().err
+    assert publish(tmp_path, record, "--records") == 0, "the server has no use for the key of the record"

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 import quire
+from quire.cli import run
 from quire.cli._replay import _key_of
 from quire.testing import server
 from support.command_line import quire as command
@@ -311,3 +312,41 @@ def test_an_interrupted_replay_says_after_which_message_it_stopped(tmp_path: Pat
                 assert process.wait(PATIENCE) == 143
             place = f"after {first}; --from '{first}' continues there"
             assert said == f"quire: stopped {place}; 1 message is published\n"
+
+
+def test_a_replay_counts_the_same_deletions_of_a_server_and_of_its_directory(tmp_path: Path) -> None:
+    topic = {"name": "supplied", "message_type": "json"}
+    with server(tmp_path / "source", sow_topic=topic) as source, server(sow_topic=topic) as target:
+        with quire.Client(source.url) as client:
+            for key in ("a", "b", "c"):
+                client.publish("supplied", {"v": key}, sow_key=key)
+            client.sow_delete("supplied", keys=["a", "b"])
+            client.flush(PATIENCE)
+        options = ("--topic", "supplied", "--filter", "/v = 'c'", "--again", "--json", "--url", target.url)
+        for place in (source.url, str(tmp_path / "source" / "journal")):
+            done = command("replay", place, *options)
+            assert done.returncode == 0, done.stderr
+            report = json.loads(done.stdout)
+            assert (report["published"], report["deletions"]) == (1, 2), place
+
+
+def test_a_message_that_a_signal_comes_after_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with quire.Client(f"file:{tmp_path / 'source'}") as client:
+        client.publish_many("ticks", [{"n": n} for n in range(3)])
+        client.flush(PATIENCE)
+        with client.subscribe("ticks", bookmark=quire.EPOCH) as messages:
+            bookmarks = [messages.get(PATIENCE).bookmark for _ in range(3)]
+    publish = quire.Client.publish
+
+    def interrupted(client: quire.Client, *arguments: Any, **options: Any) -> Any:
+        sequence = publish(client, *arguments, **options)
+        if sequence == 2:
+            raise KeyboardInterrupt
+        return sequence
+
+    monkeypatch.setattr(quire.Client, "publish", interrupted)
+    assert run(["replay", f"file:{tmp_path / 'source'}", "--url", f"file:{tmp_path / 'target'}"]) == 130
+    place = f"after {bookmarks[1]}; --from '{bookmarks[1]}' continues there"
+    assert capsys.readouterr().err == f"quire: stopped {place}; 2 messages are published\n"

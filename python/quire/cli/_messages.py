@@ -118,9 +118,10 @@ def publish(
                 options = common
                 if item.options:
                     headers = {**item.options.get("headers", {}), **given}
-                    options = {**item.options, **common, "headers": headers}
-                    if not has_keys:
-                        options.pop("sow_key", None)
+                    own = {
+                        name: value for name, value in item.options.items() if has_keys or name != "sow_key"
+                    }
+                    options = {**own, **common, "headers": headers}
                 places.line = item.line
                 places.note(
                     send(topic, item.data, sequence=quire.AUTO if name is None else number, **options)
@@ -525,8 +526,9 @@ class _Places:
         self._client = client
         #: The line of the message that is published now; 0 = there is none.
         self.line = 0
-        #: The line of the last message that was published, and how many there are.
+        #: The line and the sequence of the last message that was published, and how many there are.
         self._last = 0
+        self._sequence = client._last_sequence
         self._count = 0
         #: A sequence and its line. Those after it have the next lines, up to the next entry.
         self._first: list[tuple[int, int]] = []
@@ -536,6 +538,8 @@ class _Places:
         line, self.line = self.line, 0
         self._last = line
         self._count += 1
+        if sequence is not None:
+            self._sequence = sequence
         if sequence is None or (self._first and sequence - self._first[-1][0] == line - self._first[-1][1]):
             return
         self._first.append((sequence, line))
@@ -551,10 +555,17 @@ class _Places:
             # The client has flushed the others before it raised the error.
             note = "was refused; the lines that were not refused are published"
             print(f"quire: line {line + sequence - first} of {self._source} {note}", file=sys.stderr)
-        elif is_refusal and self.line:
+            return
+        if is_refusal and self.line:
             note = "was not published, nor were the lines after it"
             print(f"quire: line {self.line} of {self._source} {note}", file=sys.stderr)
-        elif self._count and isinstance(error, (KeyboardInterrupt, SystemExit, quire.ConfigError)):
+            return
+        if not isinstance(error, (KeyboardInterrupt, SystemExit, quire.ConfigError)):
+            return
+        # A signal handler can raise when the client has the message, and the command does not have its sequence.
+        if self.line and self._client._last_sequence > self._sequence:
+            self.note(self._client._last_sequence)
+        if self._count:
             stopped(self._client, f"after line {self._last} of {self._source}", self._count)
 
 

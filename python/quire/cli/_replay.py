@@ -98,7 +98,9 @@ def replay(
     topics: dict[str, bool] = {}
     deletions = Deletions()
     total: int | None = None
+    message: Replayed | None = None
     with quire.Client(destination, name=name) as client:
+        sequence = client._last_sequence
         messages = _from_server if is_server else _from_directory
         try:
             with _progress() as advance:
@@ -121,9 +123,9 @@ def replay(
                             headers=message.headers,
                             sow_key=_key_of(message) if topics[target] else None,
                         )
+                        last, sequence = message.bookmark, client._last_sequence
                         count += 1
                         size += len(message.data)
-                        last = message.bookmark
                     if (count + skipped) % 1000 == 0:
                         advance(position, total)
                 advance(total, total)
@@ -131,6 +133,9 @@ def replay(
             show_filter_mistake(filter, error)
             raise
         except (KeyboardInterrupt, SystemExit):
+            # A signal handler can raise when the client has the message, and before it is counted.
+            if message is not None and client._last_sequence > sequence:
+                count, last = count + 1, message.bookmark
             if last is not None:
                 stopped(client, f"after {last}; --from '{last}' continues there", count)
             raise

@@ -139,6 +139,11 @@ class ClientBase(Generic[S]):
         return 0 if self._started is None else self._started.persisted
 
     @property
+    def _last_sequence(self) -> int:
+        """The highest sequence that was published."""
+        return 0 if self._started is None else self._started.last_sequence
+
+    @property
     def state(self) -> str:
         """`"connecting"`, `"connected"`, `"reconnecting"` or `"closed"`."""
         if self._started is None:
