@@ -120,8 +120,17 @@ def test_a_line_of_the_log_of_a_server_has_its_time_with_the_zone_its_level_and_
 
 
 def test_an_error_does_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["subscribe", "t", "--bookmark", "\x1b[2J", "--url", "memory:"]) == 2
-    assert "\x1b" not in capsys.readouterr().err
+    for arguments in (
+        ["subscribe", "t", "--bookmark", "\x1b[2J", "--url", "memory:"],
+        ["subscribe", "t", "--bogus\x1b[2J"],
+        ["subscribe", "t", "--count", "\x1b[2J"],
+        ["bogus\x1b[2J"],
+        ["subscribe", "t", "more\x1b[2J"],
+    ):
+        assert run(arguments) == 2
+        said = capsys.readouterr()
+        assert r"\x1b[2J" in said.err + said.out
+        assert "\x1b" not in said.err + said.out
 
 
 def test_what_the_encoding_of_the_output_does_not_have_is_shown_by_its_number(tmp_path: Path) -> None:

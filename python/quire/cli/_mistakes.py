@@ -35,7 +35,10 @@ _KINDS: Final[dict[object, str]] = {int: "a whole number", float: "a number"}
 
 def panel(error: CycloptsError) -> object:
     """Shows a mistake in the arguments, with the option that is meant where that can be told."""
+    from quire.cli._output import visible
+
     text = without_passwords(_text(error) or str(error), error.root_input_tokens or ())
+    text = "\n".join(map(visible, text.split("\n")))
     if not text.endswith("?"):
         text += f" `{' '.join(['quire', *(error.command_chain or ()), '--help'])}` shows what is possible."
     return CycloptsPanel(text)
