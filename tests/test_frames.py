@@ -77,6 +77,8 @@ def test_a_list_of_fields_that_becomes_text_keeps_the_text_of_its_numbers(client
         ('{"x": 1.5}', '{"x": false}'),
         ("[9007199254740993]", "[1.5]"),
         (f"[1{'0' * 250}e99]", "[1]"),
+        ("[1.5]", "[-2e-400]"),
+        (f"[0.{'0' * 400}1]", "[1]"),
     ],
 )
 def test_a_nested_value_that_arrow_would_change_makes_its_column_text(
@@ -87,7 +89,14 @@ def test_a_nested_value_that_arrow_would_change_makes_its_column_text(
 
 
 @pytest.mark.parametrize(
-    "values", [("9007199254740993", "1.5"), ("1.50", "-9007199254740993"), ("1e400", "1.5"), ("1e400", "1")]
+    "values",
+    [
+        ("9007199254740993", "1.5"),
+        ("1.50", "-9007199254740993"),
+        ("1e400", "1.5"),
+        ("1e400", "1"),
+        ("1e-400", "1"),
+    ],
 )
 def test_a_number_that_a_double_would_change_makes_its_column_text(
     client: quire.Client, values: tuple[str, str]

@@ -234,7 +234,7 @@ def _document(data: bytes, *, numbers_are_text: bool = False) -> Any:
 _DIGITS_MAX = 4300
 _LONG = re.compile(f"[0-9]{{{_DIGITS_MAX + 1}}}")
 #: A number that no double holds has many digits, or an exponent of two digits.
-_LARGE = re.compile("[0-9]{200}|[eE][+]?[0-9]{2}")
+_LARGE = re.compile("[0-9]{200}|[eE][+-]?[0-9]{2}")
 
 
 def _not_json(name: str) -> NoReturn:
@@ -247,7 +247,9 @@ def _integer(digits: str) -> int | _Number:
 
 def _float(text: str) -> float | _Number:
     number = float(text)
-    return number if math.isfinite(number) else _Number(text)
+    # A double would make 0 of a small number.
+    is_changed = number == 0 and re.match("-?[0.]*[1-9]", text) is not None
+    return number if math.isfinite(number) and not is_changed else _Number(text)
 
 
 def _is_deep(document: Any) -> bool:

@@ -104,8 +104,7 @@ impl Seen {
             Value::Number(Number::Integer(number), _) if number.unsigned_abs() <= EXACT_MAX => Seen::Integers,
             Value::Number(Number::Integer(_), _) => Seen::LongIntegers,
             Value::Number(_, text) if is_integer(text) => Seen::LargeIntegers,
-            // Text of which a double would make an infinity.
-            Value::Number(number, [_, ..]) if !number.as_f64().is_finite() => Seen::Mixed,
+            Value::Number(number, text) if is_beyond_doubles(number.as_f64(), text) => Seen::Mixed,
             Value::Number(..) => Seen::Numbers,
             Value::Text(_) => Seen::Texts,
             Value::Array(_) | Value::Compound(_) => Seen::Nested,
@@ -141,6 +140,16 @@ impl Seen {
 fn is_integer(text: &[u8]) -> bool {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+}
+
+/// Whether a double makes an infinity, or 0, of the text.
+fn is_beyond_doubles(number: f64, text: &[u8]) -> bool {
+    let mut digits = text.iter().take_while(|byte| !matches!(byte, b'e' | b'E'));
+    match text {
+        [] => false,
+        _ if number == 0.0 => digits.any(|digit| matches!(digit, b'1'..=b'9')),
+        _ => !number.is_finite(),
+    }
 }
 
 #[cfg(test)]
@@ -197,7 +206,7 @@ mod tests {
     #[test]
     fn numbers_that_a_double_would_change_are_text() {
         let messages = [
-            r#"{"id": 9007199254740993, "exact": 9007199254740992, "less": 1.5, "longs": 9007199254740993, "huge": 1e400}"#,
+            r#"{"id": 9007199254740993, "exact": 9007199254740992, "less": 1.5, "longs": 9007199254740993, "huge": 1e400, "tiny": -1e-400, "zero": 0.0e-400}"#,
             r#"{"id": 1.5, "exact": -1.5, "less": -9007199254740993, "longs": 1, "huge": 1}"#,
         ];
         let expected = [
@@ -206,6 +215,8 @@ mod tests {
             pair("/less", "Type(String)"),
             pair("/longs", "Type(Long)"),
             pair("/huge", "Type(String)"),
+            pair("/tiny", "Type(String)"),
+            pair("/zero", "Type(Double)"),
         ];
         assert_eq!(inferred(&messages), expected);
     }
