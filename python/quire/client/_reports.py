@@ -14,7 +14,7 @@ from quire._units import counted
 class DrainReport:
     """The work that was left when a client was drained.
 
-    - `unpersisted`: publishes that are not known to be persisted
+    - `unpersisted`: publishes that are not known to be persisted; counted as in `Health`
     - `unprocessed`: messages that were received and not processed: held by the program, waiting for their handlers, or not
       taken
     - `failures`: the errors of publishes that the server refused or dropped, and that neither `flush` nor a receipt has raised
@@ -55,7 +55,8 @@ class Health:
 
     - `state`: `"connecting"`, `"connected"`, `"reconnecting"` or `"closed"`
     - `persisted`: the highest sequence that is persisted
-    - `unpersisted`: publishes that are not known to be persisted
+    - `unpersisted`: publishes that are not known to be persisted, and persisted ones of the same piece of 256 KiB, which
+      the client keeps until all of it is persisted
     - `last_error`: why the last attempt to connect failed, if one did
     - `last_heard`: the time at which the last bytes came from the server (UTC)
     - `subscriptions`: the state of each subscription
