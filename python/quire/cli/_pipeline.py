@@ -323,6 +323,7 @@ def replay(
     """Publish a range of a journal to a server, in its order, with Spark.
 
     A second run with the same name completes an interrupted one. After a complete run it changes nothing.
+    The messages have no lifetimes: `quire replay` keeps them.
 
     For example:
       quire pipeline replay quire-data/journal --name rerun-1 --url quire://127.0.0.1:9008 --rate 10X

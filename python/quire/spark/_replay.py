@@ -51,7 +51,7 @@ def replay(
     """Publishes the messages of a range, and waits until all are persistent.
 
     On a last-value topic whose publishers supply the keys, the messages keep their keys. Deletes are left out, so
-    that a deleted record exists at the destination.
+    that a deleted record exists at the destination. The messages have no lifetimes: `quire replay` keeps them.
 
     - `name`: the publisher's identity. The position in the journal is the sequence, so that the same replay
       under the same name changes nothing when it is run again, and completes one that was stopped
