@@ -8,6 +8,7 @@ mod code;
 mod command;
 mod packed;
 mod reply;
+pub mod subscribe;
 
 pub use code::Code;
 pub use command::{

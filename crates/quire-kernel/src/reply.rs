@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::context::Context;
 use super::failure::Failure;
 use crate::session::SessionId;
+use quire_command::subscribe::OptionError;
 use quire_command::{Ack, AckKind, Acks, Code, FailureScope, Reply};
 use quire_expression::filter::FilterError;
 use quire_expression::topic::TopicError;
@@ -88,6 +89,11 @@ impl Refused {
     pub fn new(code: Code, reason: String) -> Self {
         Refused { code, column: 0, reason }
     }
+}
+
+/// Options that do not go together.
+pub fn bad_option(error: OptionError) -> Refused {
+    Refused::new(Code::BadOption, error.to_string())
 }
 
 /// A mistake in `order_by`.

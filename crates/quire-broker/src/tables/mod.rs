@@ -69,7 +69,7 @@ pub(crate) use delete::{DeleteDone, Portion};
 use follow::Followers;
 pub(crate) use history::Asked as AskedState;
 pub(crate) use large::{Outcome, Preparation, TURN_SIZE_MAX};
-pub(crate) use plan::{RecordsPlan, Wanted};
+pub(crate) use plan::{Changes, RecordsPlan};
 pub(crate) use prepare::{Arriving, Prepared};
 pub(crate) use replace::{FormerView, PENDING_CHANGES_MAX};
 use scan::{Scan, Scanning};

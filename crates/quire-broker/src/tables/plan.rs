@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use quire_command::{Acks, Code, Keys, Query, SowDelete, SubscribeOptions};
+use quire_command::subscribe::{Request, Selected, check_query};
+use quire_command::{Acks, Code, Query, SowDelete};
 use quire_expression::filter::Filter;
 use quire_expression::select::Select;
 use quire_table::{self as table, AsOf, Order, PageQuery};
@@ -13,7 +14,7 @@ use super::scan::{QUERIES_PER_SESSION_MAX, Total};
 use super::{Following, FormerView, Scan, Tables};
 use crate::context::Context;
 use crate::log::Moment;
-use crate::reply::{Refused, bad_order};
+use crate::reply::{Refused, bad_option, bad_order};
 use crate::session::SessionId;
 use crate::subscription::{Delta, ServedBy, SowSubscription, SubscriptionId};
 use crate::topic::TableId;
@@ -35,13 +36,26 @@ pub(crate) struct RecordsPlan {
     pub instant: Option<Moment>,
 }
 
-/// The fields of a command that select and order records.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Wanted<'a> {
-    pub order_by: Option<&'a str>,
-    pub skip_n: Option<u32>,
-    pub top_n: Option<u32>,
-    pub keys: Option<Keys<'a>>,
+/// The messages that a subscription gets about the records in its view.
+#[derive(Clone, Copy)]
+pub(crate) struct Changes {
+    /// The records come first.
+    pub has_records: bool,
+    /// A message for each record that leaves the view.
+    pub has_oof: bool,
+    /// Of each change only the fields that differ. `Some(true)`: no message when no field differs.
+    delta: Option<bool>,
+}
+
+impl Changes {
+    pub(crate) fn of(request: &Request<'_>) -> Self {
+        let (has_oof, delta) = match request {
+            Request::Stream(_) | Request::Log(_) => (false, None),
+            Request::Records(records) => (records.has_oof, None),
+            Request::Deltas(deltas) => (deltas.has_oof, Some(deltas.no_empties)),
+        };
+        Changes { has_records: request.selection().is_some(), has_oof, delta }
+    }
 }
 
 impl RecordsPlan {
@@ -100,12 +114,9 @@ impl Tables {
         cx: &mut Context,
         id: SessionId,
         tables: Vec<TableId>,
-        wanted: &Wanted<'_>,
+        wanted: &Selected<'_>,
     ) -> Result<RecordsPlan, Refused> {
         let bad = |reason: String| Refused::new(Code::BadOption, reason);
-        if wanted.skip_n.is_some() && wanted.top_n.is_none() {
-            return Err(bad("skip_n requires top_n".to_owned()));
-        }
         let option = wanted.order_by.map(|_| "order_by").or(wanted.top_n.map(|_| "top_n"));
         if let Some(option) = option.filter(|_| tables.len() > 1) {
             let reason =
@@ -206,6 +217,7 @@ impl Tables {
         query: &Query<'_>,
         tables: Vec<TableId>,
     ) -> Result<(RecordsPlan, Option<Filter>, Asker), Refused> {
+        check_query(query).map_err(bad_option)?;
         let number = query.subscription;
         if cx.session(id).subscriptions.contains_key(&number) || self.has_query(id, number) {
             let reason = format!("a subscription or a query has the number {number}");
@@ -220,7 +232,7 @@ impl Tables {
         let select = select.map_err(|error| Refused::new(Code::BadOption, error.to_string()))?;
         self.check_types(&tables, filter.as_ref(), select.as_ref())?;
         let Query { order_by, skip_n, top_n, keys, .. } = *query;
-        let plan = self.plan(cx, id, tables, &Wanted { order_by, skip_n, top_n, keys })?;
+        let plan = self.plan(cx, id, tables, &Selected { order_by, skip_n, top_n, keys })?;
         Ok((plan, filter, Asker { command: query.command, acks: query.acks, number, select }))
     }
 
@@ -268,7 +280,7 @@ impl Tables {
         &self,
         cx: &mut Context,
         plan: &RecordsPlan,
-        options: SubscribeOptions,
+        changes: &Changes,
         select: Option<&Select>,
         is_follower: bool,
         former: Option<&mut FormerView>,
@@ -278,15 +290,14 @@ impl Tables {
             Some((*table, select?.with_fields(fields)))
         };
         let selects = || plan.tables.iter().filter_map(select_of).collect();
-        let no_empties = options.has(SubscribeOptions::NO_EMPTIES);
         let turns_page = former.as_ref().is_some_and(|former| former.page.is_some());
         let held = former.and_then(|former| former.held.as_mut().map(std::mem::take));
-        let holds = options.has(SubscribeOptions::SOW) && !turns_page;
+        let holds = changes.has_records && !turns_page;
         SowSubscription {
             keys: plan.keys.as_ref().map(|keys| keys.iter().cloned().collect()),
-            wants_oof: options.has(SubscribeOptions::OOF),
+            wants_oof: changes.has_oof,
             is_follower,
-            delta: options.has(SubscribeOptions::DELTA).then(|| Delta::new(no_empties, selects())),
+            delta: changes.delta.map(|no_empties| Delta::new(no_empties, selects())),
             held: held.or_else(|| holds.then(Vec::new)),
             begun: self.begun(cx),
         }

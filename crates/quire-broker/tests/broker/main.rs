@@ -66,4 +66,5 @@ mod replication_faults;
 mod replication_retained;
 mod selecting;
 mod slices;
+mod subscribe_options;
 mod subscribing;

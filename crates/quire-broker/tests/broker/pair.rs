@@ -83,6 +83,8 @@ pub struct Client {
     pub detail: u32,
     /// Of the last `processed` without an error.
     pub note: String,
+    /// The reason of the last refusal.
+    pub refusal: String,
     /// Of the last `completed`.
     pub total: u32,
     /// When each of it was said, in nanoseconds since the beginning.
@@ -184,6 +186,7 @@ impl Pair {
             said: Vec::new(),
             detail: 0,
             note: String::new(),
+            refusal: String::new(),
             total: 0,
             said_at_ns: Vec::new(),
             is_closed: false,
@@ -395,6 +398,9 @@ impl Client {
                     Said::LoggedOn { last_sequence: logged_on.last_sequence }
                 }
                 Reply::Ack(Ack { kind, code, command, subscription, detail, reason }) => {
+                    if code != Code::Ok {
+                        self.refusal = reason.to_owned();
+                    }
                     match kind {
                         AckKind::Processed => {
                             self.detail = detail;

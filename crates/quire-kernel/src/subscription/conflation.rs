@@ -12,6 +12,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::codec::Encoder;
+use quire_command::subscribe::Interval;
 use quire_expression::filter::{Expression, FilterOptions, MessageContext};
 use quire_expression::message_type::{Arena, FieldId, FieldPlan, Value};
 use quire_types::time::Instant;
@@ -62,11 +63,8 @@ pub enum ConflationError {
     /// Below [`INTERVAL_MIN`].
     #[error("conflation: the interval is below {INTERVAL_MIN:?}")]
     TooShort,
-    /// There is a key without an interval.
-    #[error("conflation_key requires conflation")]
-    NoInterval,
     /// There is an interval without a key, and the messages have no keys.
-    #[error("conflation requires conflation_key on a topic that keeps no last values")]
+    #[error("conflation: it requires conflation_key on a topic that keeps no last values")]
     NoKey,
 }
 
@@ -209,24 +207,22 @@ pub enum ViewChange {
 
 impl Conflation {
     /// # Errors
-    /// [`ConflationError`] when the two do not make a conflation.
+    /// [`ConflationError`] when the interval and its key do not make a conflation.
     pub fn parse(
-        interval: Option<Duration>,
-        key: Option<&str>,
+        wanted: &Interval<'_>,
         has_default: bool,
         encoder: Encoder,
-    ) -> Result<Option<Conflation>, ConflationError> {
-        let (interval, key) = match (interval, key) {
-            (None, None) => return Ok(None),
-            (Some(interval), Some(key)) => (interval, ConflationKey::parse(key)?),
-            (Some(interval), None) if has_default => (interval, ConflationKey::OfRecord),
-            (Some(_), None) => return Err(ConflationError::NoKey),
-            (None, Some(_)) => return Err(ConflationError::NoInterval),
+    ) -> Result<Conflation, ConflationError> {
+        let interval = Duration::from_nanos(wanted.ns);
+        let key = match wanted.key {
+            Some(key) => ConflationKey::parse(key)?,
+            None if has_default => ConflationKey::OfRecord,
+            None => return Err(ConflationError::NoKey),
         };
         if interval < INTERVAL_MIN {
             return Err(ConflationError::TooShort);
         }
-        Ok(Some(Conflation {
+        Ok(Conflation {
             key,
             encoder,
             interval,
@@ -234,7 +230,7 @@ impl Conflation {
             first: 0,
             by_key: HashMap::default(),
             size: 0,
-        }))
+        })
     }
 
     /// Takes a message: it is held, in place of the one of its key that is.
@@ -321,8 +317,8 @@ mod tests {
 
     #[test]
     fn what_is_held_never_grows_by_being_replaced() {
-        let mut conflation =
-            Conflation::parse(Some(INTERVAL_MIN), Some("/a"), false, Encoder::Quire).unwrap().unwrap();
+        let wanted = Interval { ns: INTERVAL_MIN.as_nanos() as u64, key: Some("/a") };
+        let mut conflation = Conflation::parse(&wanted, false, Encoder::Quire).unwrap();
         let frame = |size: usize| {
             let mut frame = Vec::new();
             let data = vec![b'x'; size];

@@ -11,7 +11,7 @@ pub use delta::{Delta, Replaced};
 pub use range::{End, Range};
 
 pub use crate::ids::SubscriptionId;
-use quire_command::SubscribeOptions;
+use quire_command::subscribe::Family;
 use quire_expression::select::Select;
 use quire_journal::{Position, Timestamp};
 
@@ -57,36 +57,6 @@ pub enum ServedBy {
 
 /// Keys of records.
 pub type KeySet = HashSet<Box<[u8]>, FxBuildHasher>;
-
-/// The command with which a subscription was made. A replacement is made with the same one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    Subscribe,
-    DeltaSubscribe,
-    SowAndSubscribe,
-    SowAndDeltaSubscribe,
-}
-
-impl Family {
-    pub fn of(options: SubscribeOptions) -> Self {
-        match (options.has(SubscribeOptions::SOW), options.has(SubscribeOptions::DELTA)) {
-            (false, false) => Family::Subscribe,
-            (false, true) => Family::DeltaSubscribe,
-            (true, false) => Family::SowAndSubscribe,
-            (true, true) => Family::SowAndDeltaSubscribe,
-        }
-    }
-
-    /// As programs know it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Family::Subscribe => "subscribe",
-            Family::DeltaSubscribe => "delta_subscribe",
-            Family::SowAndSubscribe => "sow_and_subscribe",
-            Family::SowAndDeltaSubscribe => "sow_and_delta_subscribe",
-        }
-    }
-}
 
 /// A subscription that has records of last-value topics in view.
 #[derive(Debug)]

@@ -3,27 +3,39 @@
 mod plan;
 mod search;
 
-use crate::queues::Wanted;
+use crate::queues::{QueueSubscription, Wanted};
 
 use quire_journal::Position;
 
 use crate::failure::code_of;
 use crate::log::Moment;
-use crate::replay::Pace;
 use crate::reply::{Refused, unknown_subscription};
 use crate::session::{Phase, SessionId, Stall};
-use crate::subscription::{
-    EndPosition, Family, PendingCompletion, Progress, Range, ServedBy, Source, Subscription, SubscriptionId,
-};
-use crate::tables::AskedState;
+use crate::subscription::{EndPosition, Progress, Range, ServedBy, Subscription, SubscriptionId};
+use crate::tables::{AskedState, FormerView};
 use crate::topic::Stage;
 use crate::{Broker, Timer};
 use plan::Plan;
-use quire_command::{AckKind, Acks, Code, Subscribe, SubscribeOptions, Unsubscribe};
+use quire_command::{AckKind, Acks, Code, Subscribe, Unsubscribe};
 use quire_expression::topic::TopicSelector;
 use quire_table::AsOf;
 pub(crate) use search::Searches;
 use search::Start;
+
+/// The parts of a replaced subscription that the new one continues with.
+#[derive(Default)]
+struct Former {
+    /// How far it has come in the log.
+    progress: Option<Box<Progress>>,
+    /// The end of its range.
+    until: Option<EndPosition>,
+    /// Those with which it shares its replay, when it stays in it.
+    companions: Vec<SubscriptionId>,
+    /// The records that it has in view.
+    view: Option<FormerView>,
+    /// Its part in queues.
+    queued: Option<QueueSubscription>,
+}
 
 impl Broker {
     pub(crate) fn subscribe(&mut self, id: SessionId, subscribe: &Subscribe<'_>) {
@@ -72,7 +84,7 @@ impl Broker {
             Some(AskedState::At(instant)) => return self.enter_state(id, plan, Some(instant)),
             Some(AskedState::After(bookmark)) => return self.searches.find(&mut self.cx, id, plan, bookmark),
         }
-        let Some(range) = &plan.range else { return self.enter_subscription(id, plan, None) };
+        let Some(range) = plan.range() else { return self.enter_subscription(id, plan, None) };
         let end = range.end.as_ref().map(|end| end.without_search(plan.log_end));
         match (range.start.without_search(plan.log_end), end) {
             (Some(after), None) => self.enter_within(id, plan, after, None),
@@ -120,7 +132,7 @@ impl Broker {
         match as_of {
             // The current state has every message that was appended.
             None => {
-                plan.range = Some(Range::now());
+                plan.set_range(Range::now());
                 let after = self.cx.log.appended();
                 self.enter_subscription(id, plan, Some((after, None)));
             }
@@ -128,7 +140,7 @@ impl Broker {
                 self.enter_subscription(id, plan, Some((position, None)));
             }
             Some(AsOf { time, position: None }) => {
-                plan.range = Some(Range::after(time));
+                plan.set_range(Range::after(time));
                 self.begin(id, plan);
             }
         }
@@ -156,7 +168,7 @@ impl Broker {
             let refused = Refused::new(Code::BadBookmark, reason.to_owned());
             return self.cx.refuse_command(id, plan.command, plan.number, &refused);
         }
-        let Some(end) = plan.range.as_ref().and_then(|range| range.end) else {
+        let Some(end) = plan.range().and_then(|range| range.end) else {
             return self.enter_subscription(id, plan, Some((after, None)));
         };
         // It may have been recorded since it was looked for, and then the pass is already beyond it. To look again takes microseconds.
@@ -189,112 +201,32 @@ impl Broker {
         plan: Plan,
         place: Option<(Position, Option<EndPosition>)>,
     ) {
-        let Plan { command, acks, number, selector, filter, options, replaced, is_bookmark, .. } = plan;
-        let (queues, max_backlog, select) = (plan.queues, plan.max_backlog, plan.select);
-        let records = plan.records;
-        let (is_bookmark_missing, note) = (plan.is_bookmark_missing, plan.note);
-        let (range, rate, log_end, conflation) =
-            (plan.range, plan.rate, plan.log_end, plan.conflation.map(Box::new));
-        let after = place.map(|(after, _)| after);
-        // Subscriptions that share a replay stay in it, unless one of them begins at another bookmark.
-        let companions = match replaced.filter(|_| after.is_none()) {
-            Some(replaced) => self.bookmarks.companions(&self.cx, replaced),
-            None => Vec::new(),
-        };
-        let kept_until = replaced.and_then(|id| self.cx.subscription(id).progress()?.until);
-        let until = place.map_or(kept_until, |(_, until)| until);
-        if let Some(replaced) = replaced {
-            self.bookmarks.clear_until(&mut self.cx, replaced);
-            self.cx.deliver_all_conflated(replaced);
-        }
-        let mut former = None;
-        let before = replaced.map(|subscription| {
-            if matches!(self.cx.subscription(subscription).served_by, ServedBy::Sow(_)) {
-                self.cx.leave_audience(subscription);
-                former = self.tables.part(&mut self.cx, subscription);
-                return ServedBy::Ordinary;
-            }
-            self.detach(subscription);
-            std::mem::replace(&mut self.cx.subscription(subscription).served_by, ServedBy::Ordinary)
-        });
-        // The client finds a lease by the queue that its subscription has until the answer.
-        self.queues.notify_lost_leases(&mut self.cx);
-        let queue_before = replaced.and_then(|replaced| self.queues.detach(replaced));
-        let is_queue = !queues.is_empty();
-        let queued = if queues.is_empty() {
-            queue_before.and_then(|before| self.queues.part(&mut self.cx, id, before))
-        } else {
-            let is_named = matches!(selector, TopicSelector::Pattern(_));
-            let wanted = Wanted { queues: &queues, is_named, filter: filter.as_ref(), max_backlog };
-            match self.queues.join(&mut self.cx, id, queue_before, &wanted) {
-                Ok(served_by) => Some(served_by),
-                Err(error) => {
-                    if let Some(replaced) = replaced {
-                        self.remove_subscription(replaced);
-                    }
-                    let refused = Refused::new(Code::LimitExceeded, error.to_string());
-                    return self.cx.refuse_command(id, command, number, &refused);
+        let mut former =
+            plan.replaced.map(|replaced| self.part(replaced, place.is_none())).unwrap_or_default();
+        let until = place.map_or(former.until, |(_, until)| until);
+        let queued = match self.join_queues(id, &plan, former.queued.take()) {
+            Ok(queued) => queued,
+            Err(refused) => {
+                if let Some(replaced) = plan.replaced {
+                    self.remove_subscription(replaced);
                 }
+                return self.cx.refuse_command(id, plan.command, plan.number, &refused);
             }
         };
-        let wants_completed = acks.has(Acks::COMPLETED);
-        let served_by = if is_bookmark {
-            let kept = match before {
-                Some(ServedBy::Bookmark(progress)) => Some(progress),
-                _ => None,
-            };
-            let was_paused = kept.as_ref().is_some_and(|p| p.is_paused);
-            let completion = wants_completed.then_some(PendingCompletion { command, goal: log_end });
-            let owed = kept.as_ref().and_then(|p| p.completed).filter(|_| after.is_none());
-            let awaits_records = records.is_some();
-            ServedBy::Bookmark(Box::new(Progress {
-                after: after.or(kept.as_ref().map(|p| p.after)).unwrap_or(log_end),
-                taken_after: match &range {
-                    Some(range) => range.taken_after(),
-                    None => kept.as_ref().and_then(|p| p.taken_after),
-                },
-                // With an interval it does not matter whether a message is persisted when it is taken.
-                live: options.has(SubscribeOptions::LIVE) && conflation.is_none(),
-                is_durable: options.has(SubscribeOptions::FULLY_DURABLE) && self.cx.log.replicated.any(),
-                wants_deletions: options.has(SubscribeOptions::DELETIONS),
-                wants_resume_positions: acks.has(Acks::PERSISTED),
-                // With records, the acknowledgement follows the last record.
-                completed: completion.filter(|_| !awaits_records).or(owed),
-                awaits_records,
-                stage: Source::Detached,
-                is_paused: was_paused || options.has(SubscribeOptions::PAUSED),
-                pace: rate.map(|rate| Box::new(Pace::new(rate))),
-                until: None,
-            }))
-        } else if is_queue {
-            ServedBy::Queue
-        } else if let Some(records) = &records {
-            let is_follower =
-                records.is_page() || (options.has(SubscribeOptions::OOF) && conflation.is_some());
-            let view = self.tables.view(
-                &mut self.cx,
-                records,
-                options,
-                select.as_ref(),
-                is_follower,
-                former.as_mut(),
-            );
-            ServedBy::Sow(Box::new(view))
-        } else {
-            ServedBy::Ordinary
-        };
+        let served_by = self.service_of(&plan, place.map(|(after, _)| after), &mut former);
+        let Plan { command, acks, number, selector, filter, select, family, .. } = plan;
         let subscription = Subscription {
             session: id,
             number,
             selector,
             filter,
             served_by,
-            conflation,
+            conflation: plan.conflation.map(Box::new),
             select,
-            family: if is_bookmark { Family::Subscribe } else { Family::of(options) },
+            family,
             has_ended: false,
         };
-        let subscription_id = match replaced {
+        let subscription_id = match plan.replaced {
             Some(replaced) => {
                 self.cx.release_patterns(replaced);
                 *self.cx.subscription(replaced) = subscription;
@@ -309,38 +241,102 @@ impl Broker {
         self.cx.count_patterns(subscription_id);
         self.bookmarks.set_until(&mut self.cx, subscription_id, until);
         let granted = queued.and_then(|queued| self.queues.attach(subscription_id, queued));
-        let detail = granted.filter(|_| is_queue).unwrap_or(u32::from(is_bookmark_missing));
-        self.cx.acknowledge_with(id, command, number, acks, detail, note.as_deref().unwrap_or_default());
+        let is_queue = !plan.queues.is_empty();
+        let detail = granted.filter(|_| is_queue).unwrap_or(u32::from(plan.is_bookmark_missing));
+        let note = plan.note.as_deref().unwrap_or_default();
+        self.cx.acknowledge_with(id, command, number, acks, detail, note);
         // The acknowledgement may have been one frame too many for a slow connection.
         if self.cx.session(id).phase != Phase::Open {
             return;
         }
-        let is_replayed = self.cx.subscription(subscription_id).progress().is_some();
-        if let (true, Some(records)) = (is_replayed, &records) {
-            let records = records.clone();
-            return self.tables.subscribe(&mut self.cx, subscription_id, records, command, acks, None);
-        }
-        match self.cx.subscription(subscription_id).progress() {
-            None => {
+        match (plan.log, plan.records) {
+            (Some(_), Some(records)) => {
+                self.tables.subscribe(&mut self.cx, subscription_id, records, command, acks, None);
+            }
+            (Some(_), None) => self.begin_replay(subscription_id, former.companions),
+            (None, records) => {
                 if self.cx.is_in_audience(subscription_id) {
                     self.cx.join(subscription_id, Stage::Published);
                 }
-                let is_queried = records.is_some() && options.has(SubscribeOptions::SOW);
+                let is_queried = records.is_some() && plan.changes.has_records;
                 if let Some(records) = records {
-                    self.tables.subscribe(&mut self.cx, subscription_id, records, command, acks, former);
+                    self.tables.subscribe(&mut self.cx, subscription_id, records, command, acks, former.view);
                 }
-                if wants_completed && !is_queried {
+                if acks.has(Acks::COMPLETED) && !is_queried {
                     self.cx.acknowledge_command(id, AckKind::Completed, command, number);
                 }
             }
-            Some(progress) => {
-                let is_paused = progress.is_paused;
-                self.bookmarks.send_first_resume_position(&mut self.cx, subscription_id);
-                if is_paused {
-                    return;
-                }
-                self.bookmarks.restart(&mut self.cx, subscription_id, companions);
+        }
+    }
+
+    /// Takes a subscription that is replaced out of where its messages come from. Gives what the new one continues with.
+    fn part(&mut self, replaced: SubscriptionId, keeps_place: bool) -> Former {
+        let mut former = Former::default();
+        // Subscriptions that share a replay stay in it, unless one of them begins at another bookmark.
+        if keeps_place {
+            former.companions = self.bookmarks.companions(&self.cx, replaced);
+        }
+        former.until = self.cx.subscription(replaced).progress().and_then(|progress| progress.until);
+        self.bookmarks.clear_until(&mut self.cx, replaced);
+        self.cx.deliver_all_conflated(replaced);
+        if matches!(self.cx.subscription(replaced).served_by, ServedBy::Sow(_)) {
+            self.cx.leave_audience(replaced);
+            former.view = self.tables.part(&mut self.cx, replaced);
+        } else {
+            self.detach(replaced);
+            let served_by = &mut self.cx.subscription(replaced).served_by;
+            if let ServedBy::Bookmark(progress) = std::mem::replace(served_by, ServedBy::Ordinary) {
+                former.progress = Some(progress);
             }
+        }
+        // The client finds a lease by the queue that its subscription has until the answer.
+        self.queues.notify_lost_leases(&mut self.cx);
+        former.queued = self.queues.detach(replaced);
+        former
+    }
+
+    /// Joins the queues of a plan. A subscription that had others keeps the messages that it holds.
+    fn join_queues(
+        &mut self,
+        id: SessionId,
+        plan: &Plan,
+        former: Option<QueueSubscription>,
+    ) -> Result<Option<QueueSubscription>, Refused> {
+        if plan.queues.is_empty() {
+            return Ok(former.and_then(|former| self.queues.part(&mut self.cx, id, former)));
+        }
+        let is_named = matches!(plan.selector, TopicSelector::Pattern(_));
+        let (queues, filter, max_backlog) = (&plan.queues, plan.filter.as_ref(), plan.max_backlog);
+        let wanted = Wanted { queues, is_named, filter, max_backlog };
+        let joined = self.queues.join(&mut self.cx, id, former, &wanted);
+        joined.map(Some).map_err(|error| Refused::new(Code::LimitExceeded, error.to_string()))
+    }
+
+    /// How the subscription of a plan is served, from the position `after` of the log.
+    fn service_of(&mut self, plan: &Plan, after: Option<Position>, former: &mut Former) -> ServedBy {
+        let is_conflated = plan.conflation.is_some();
+        if let Some(log) = &plan.log {
+            let is_durable = log.delivery.is_fully_durable && self.cx.log.replicated.any();
+            let progress = plan.progress(log, after, former.progress.take(), is_durable);
+            ServedBy::Bookmark(Box::new(progress))
+        } else if !plan.queues.is_empty() {
+            ServedBy::Queue
+        } else if let Some(records) = &plan.records {
+            let is_follower = records.is_page() || (plan.changes.has_oof && is_conflated);
+            let (select, former) = (plan.select.as_ref(), former.view.as_mut());
+            let view = self.tables.view(&mut self.cx, records, &plan.changes, select, is_follower, former);
+            ServedBy::Sow(Box::new(view))
+        } else {
+            ServedBy::Ordinary
+        }
+    }
+
+    /// A subscription that is served from the log begins to receive its messages, unless it is paused.
+    fn begin_replay(&mut self, id: SubscriptionId, companions: Vec<SubscriptionId>) {
+        let is_paused = self.cx.subscription(id).progress().is_some_and(|progress| progress.is_paused);
+        self.bookmarks.send_first_resume_position(&mut self.cx, id);
+        if !is_paused {
+            self.bookmarks.restart(&mut self.cx, id, companions);
         }
     }
 

@@ -1,4 +1,7 @@
-//! The options of a subscribe command, checked as far as no search is needed.
+//! A subscribe command, checked as far as no search is needed.
+//!
+//! [`Request`] has the rules about which options go together. This module has those that need the
+//! state of the server: the kind of the topic, the log, and the subscription that is replaced.
 
 use crate::context::Context;
 use std::time::Duration;
@@ -6,11 +9,12 @@ use std::time::Duration;
 use quire_journal::Position;
 
 use crate::queues::QueueService;
-use crate::replay::{Rate, RateError};
-use crate::reply::{Refused, unknown_subscription};
+use crate::replay::{Pace, Rate};
+use crate::reply::{Refused, bad_option, unknown_subscription};
 use crate::session::SessionId;
-use crate::subscription::{Conflation, Family, Range, SubscriptionId};
-use crate::tables::{AskedState, PENDING_CHANGES_MAX, RecordsPlan, Tables, Wanted};
+use crate::subscription::{Conflation, PendingCompletion, Progress, Range, Source, SubscriptionId};
+use crate::tables::{AskedState, Changes, PENDING_CHANGES_MAX, RecordsPlan, Tables};
+use quire_command::subscribe::{Delivery, Family, Former, FormerLog, Log, Request, Selected};
 use quire_command::{Acks, Code, Keys, Subscribe, SubscribeOptions};
 use quire_expression::filter::Filter;
 use quire_expression::select::Select;
@@ -24,20 +28,20 @@ pub(super) struct Plan {
     pub(super) number: u32,
     pub(super) selector: TopicSelector,
     pub(super) filter: Option<Filter>,
-    pub(super) options: SubscribeOptions,
+    pub(super) family: Family,
     /// The queues that serve it.
     pub(super) queues: Vec<QueueId>,
     pub(super) max_backlog: Option<u32>,
     /// The subscription that is replaced.
     pub(super) replaced: Option<SubscriptionId>,
-    pub(super) is_bookmark: bool,
-    /// Where to begin and to end; `None` for an ordinary one, and for a replaced one that keeps both.
-    pub(super) range: Option<Range>,
-    pub(super) rate: Option<Rate>,
+    /// How it is served from the log; `None`: it is not.
+    pub(super) log: Option<LogPlan>,
     pub(super) conflation: Option<Conflation>,
     pub(super) select: Option<Select>,
     /// The records of last-value topics that it has in view.
     pub(super) records: Option<RecordsPlan>,
+    /// The messages about their changes that it wants.
+    pub(super) changes: Changes,
     /// The state that these records are, when it is not that of the command.
     pub(super) asked: Option<AskedState>,
     /// The end of the log when the command arrived.
@@ -46,6 +50,14 @@ pub(super) struct Plan {
     pub(super) is_bookmark_missing: bool,
     /// A note that the client logs when the subscription begins.
     pub(super) note: Option<String>,
+}
+
+/// How a subscription is served from the log.
+pub(super) struct LogPlan {
+    /// Where to begin and to end; `None` for a replaced one that keeps both.
+    pub(super) range: Option<Range>,
+    pub(super) rate: Option<Rate>,
+    pub(super) delivery: Delivery,
 }
 
 impl Plan {
@@ -58,37 +70,15 @@ impl Plan {
         subscribe: &Subscribe<'_>,
     ) -> Result<Plan, Refused> {
         let number = subscribe.subscription;
-        let options = subscribe.options;
-        let session = cx.session(id);
-        let count = session.subscriptions.len();
-        let existing = session.subscriptions.get(&number).copied();
-        let replaced = match (existing, options.has(SubscribeOptions::REPLACE)) {
-            (Some(_), false) => {
-                let reason = format!("subscription {number} exists; replace changes it");
-                return Err(Refused::new(Code::SubscriptionInUse, reason));
-            }
-            (None, true) => return Err(unknown_subscription(number)),
-            (None, false) if count >= cx.transport_of(id).max_subscriptions_per_connection as usize => {
-                let reason = format!("max_subscriptions_per_connection ({count}) is reached");
-                return Err(Refused::new(Code::LimitExceeded, reason));
-            }
-            (None, _) if tables.has_query(id, number) => {
-                return Err(Refused::new(
-                    Code::SubscriptionInUse,
-                    format!("a query has the number {number}"),
-                ));
-            }
-            (existing, _) => existing,
+        let replaced = find_replaced(cx, tables, id, subscribe)?;
+        let request = match replaced {
+            Some(replaced) => check_replaced(cx, tables, replaced, subscribe)?,
+            None => Request::of(subscribe).map_err(bad_option)?,
         };
-        if let Some(replaced) = replaced {
-            check_replaced(cx, tables, replaced, subscribe)?;
-        }
         let selector = TopicSelector::new(subscribe.topic)
             .map_err(|error| Refused::new(Code::BadTopic, error.to_string()))?;
         let mut filter = subscribe.filter.map(|text| cx.parse_filter(id, text)).transpose()?;
-        let progress = replaced.and_then(|id| cx.subscriptions.all[id].progress());
-        let is_bookmark = subscribe.bookmark.is_some() || progress.is_some();
-        if let Some(keys) = subscribe.keys.filter(|_| is_bookmark) {
+        if let Some(keys) = request.log().and_then(|log| log.keys) {
             // The log has no records in view. So the keys are a part of the filter of its messages.
             filter = Some(cx.parse_filter(id, &filter_of_keys(keys, subscribe.filter))?);
         }
@@ -98,51 +88,27 @@ impl Plan {
         if let TopicSelector::Name(name) = &selector {
             check_message_type(cx, queues, name, filter.as_ref(), select.as_ref())?;
         }
-        let asked = plan_state(cx, tables, subscribe, &selector)?;
-        let range = subscribe
-            .bookmark
-            .map(str::parse::<Range>)
-            .transpose()
-            .map_err(|error| Refused::new(Code::BadBookmark, error.to_string()))?;
-        let rate = parse_rate(subscribe)?;
-        let interval = subscribe.conflation_ns.map(Duration::from_nanos);
+        let asked = plan_state(cx, tables, &request, &selector)?;
+        let log = request.log().map(LogPlan::new).transpose()?;
+        let interval = request.conflation();
         let encoder = cx.session(id).outbox.encoder();
         // Records have keys.
         let has_default = !cx.topics.tables_of(&selector).is_empty() || cx.topics.may_keep_values(&selector);
-        let conflation = Conflation::parse(interval, subscribe.conflation_key, has_default, encoder)
+        let conflation = interval
+            .map(|interval| Conflation::parse(interval, has_default, encoder))
+            .transpose()
             .map_err(|error| Refused::new(Code::BadOption, error.to_string()))?;
-        let progress = replaced.and_then(|id| cx.subscriptions.all[id].progress());
-        let is_paused = progress.is_some_and(|progress| progress.is_paused);
-        let has_end = match &range {
-            Some(range) => range.end.is_some(),
-            None => progress.is_some_and(|progress| progress.until.is_some()),
-        };
-        let (has_rate, is_conflated) = (rate.is_some(), conflation.is_some());
-        check_options(options, &Kind { is_bookmark, is_paused, has_end, has_rate, is_conflated })?;
-        check_result_options(subscribe, is_bookmark)?;
-        let selector = if is_bookmark { queues.replayed_for(selector) } else { selector };
-        if is_bookmark && !cx.topics.could_record(&selector) {
+        let selector = if log.is_some() { queues.replayed_for(selector) } else { selector };
+        if log.is_some() && !cx.topics.could_record(&selector) {
             let reason = format!("the transaction log does not record {:?}", selector.text());
             return Err(Refused::new(Code::NotJournaled, reason));
         }
-        let note = range.as_ref().and_then(|range| note_about(cx, queues, &selector, range));
-        let queues = if is_bookmark { Vec::new() } else { queues.matching(&selector) };
-        if !queues.is_empty() && conflation.is_some() {
-            let reason = "the messages of a queue cannot be conflated: none may be dropped".to_owned();
-            return Err(Refused::new(Code::BadOption, reason));
-        }
-        let records = plan_records(cx, tables, id, subscribe, &selector)?;
-        if options.has(SubscribeOptions::DELTA) && !queues.is_empty() {
-            let reason = format!(
-                "delta: {:?} names a queue, whose messages are always delivered whole; remove delta",
-                selector.text()
-            );
-            return Err(Refused::new(Code::BadOption, reason));
-        }
-        if records.is_some() && !queues.is_empty() {
-            let reason =
-                format!("sow: {:?} names a queue; a queue is queried or subscribed to", selector.text());
-            return Err(Refused::new(Code::BadOption, reason));
+        let range = log.as_ref().and_then(|log| log.range.as_ref());
+        let note = range.and_then(|range| note_about(cx, queues, &selector, range));
+        let queues = if log.is_some() { Vec::new() } else { queues.matching(&selector) };
+        let records = plan_records(cx, tables, id, &request, &selector)?;
+        if !queues.is_empty() {
+            check_queues(&request, &selector)?;
         }
         cx.topics.prepare(&selector).map_err(|_| {
             Refused::new(Code::LimitExceeded, "too many topics match too many patterns".to_owned())
@@ -153,21 +119,81 @@ impl Plan {
             number,
             selector,
             filter,
-            options,
+            family: if log.is_some() { Family::Subscribe } else { Family::of(subscribe.options) },
             queues,
             max_backlog: subscribe.max_backlog,
             replaced,
-            is_bookmark,
-            range,
-            rate,
+            log,
             conflation,
             select,
             records,
+            changes: Changes::of(&request),
             asked,
             // Messages that will never be persisted are not waited for.
             log_end: if cx.log.failure.is_some() { cx.log.visible() } else { cx.log.appended() },
             is_bookmark_missing: false,
             note,
+        })
+    }
+}
+
+impl Plan {
+    /// Where it begins and ends in the log. `None`: it is not served from the log, or keeps its place.
+    pub(super) fn range(&self) -> Option<&Range> {
+        self.log.as_ref()?.range.as_ref()
+    }
+
+    /// How far the subscription has come in the log when it begins. `former` is that of a replaced one, which keeps its place and its
+    /// pause without `after`.
+    pub(super) fn progress(
+        &self,
+        log: &LogPlan,
+        after: Option<Position>,
+        former: Option<Box<Progress>>,
+        is_durable: bool,
+    ) -> Progress {
+        let former = former.as_deref();
+        let goal = PendingCompletion { command: self.command, goal: self.log_end };
+        let completion = self.acks.has(Acks::COMPLETED).then_some(goal);
+        let owed = former.and_then(|former| former.completed).filter(|_| after.is_none());
+        let awaits_records = self.records.is_some();
+        Progress {
+            after: after.or(former.map(|former| former.after)).unwrap_or(self.log_end),
+            taken_after: match &log.range {
+                Some(range) => range.taken_after(),
+                None => former.and_then(|former| former.taken_after),
+            },
+            // With an interval it does not matter whether a message is persisted when it is taken.
+            live: log.delivery.is_live && self.conflation.is_none(),
+            is_durable,
+            wants_deletions: log.delivery.has_deletions,
+            wants_resume_positions: self.acks.has(Acks::PERSISTED),
+            // With records, the acknowledgement follows the last record.
+            completed: completion.filter(|_| !awaits_records).or(owed),
+            awaits_records,
+            stage: Source::Detached,
+            is_paused: former.is_some_and(|former| former.is_paused) || log.delivery.is_paused,
+            pace: log.rate.map(|rate| Box::new(Pace::new(rate))),
+            until: None,
+        }
+    }
+
+    /// It begins elsewhere in the log.
+    pub(super) fn set_range(&mut self, range: Range) {
+        if let Some(log) = &mut self.log {
+            log.range = Some(range);
+        }
+    }
+}
+
+impl LogPlan {
+    fn new(log: &Log<'_>) -> Result<Self, Refused> {
+        let range = log.bookmark.map(str::parse::<Range>).transpose();
+        let rate = log.pace.map(|pace| Rate::parse(pace.rate, pace.gap_max_ns.map(Duration::from_nanos)));
+        Ok(LogPlan {
+            range: range.map_err(|error| Refused::new(Code::BadBookmark, error.to_string()))?,
+            rate: rate.transpose().map_err(|error| Refused::new(Code::BadOption, error.to_string()))?,
+            delivery: log.delivery,
         })
     }
 }
@@ -230,38 +256,19 @@ fn check_message_type(
     Ok(())
 }
 
-fn parse_rate(subscribe: &Subscribe<'_>) -> Result<Option<Rate>, Refused> {
-    let gap_max = subscribe.rate_max_gap_ns.map(Duration::from_nanos);
-    let rate = match subscribe.rate {
-        None if gap_max.is_some() => Err(RateError::Gap),
-        rate => rate.map(|rate| Rate::parse(rate, gap_max)).transpose(),
-    };
-    rate.map_err(|error| Refused::new(Code::BadOption, error.to_string()))
-}
-
-/// The properties of a command that decide which options are allowed.
-struct Kind {
-    is_bookmark: bool,
-    is_paused: bool,
-    has_end: bool,
-    has_rate: bool,
-    is_conflated: bool,
-}
-
 /// The records in view of a subscription; `None` when it has none in view, or when no topic of it keeps last values.
 fn plan_records(
     cx: &mut Context,
     tables: &mut Tables,
     id: SessionId,
-    subscribe: &Subscribe<'_>,
+    request: &Request<'_>,
     selector: &TopicSelector,
 ) -> Result<Option<RecordsPlan>, Refused> {
-    let is_viewing = |option| subscribe.options.has(option);
-    if !is_viewing(SubscribeOptions::SOW) && !is_viewing(SubscribeOptions::DELTA) {
+    if matches!(request, Request::Stream(_) | Request::Log(_)) {
         return Ok(None);
     }
     let mut named = cx.topics.tables_of(selector);
-    let Subscribe { order_by, top_n, skip_n, keys, .. } = *subscribe;
+    let Selected { order_by, top_n, skip_n, keys } = request.selection().copied().unwrap_or_default();
     if skip_n.is_some() && matches!(selector, TopicSelector::Pattern(_)) {
         let reason =
             format!("skip_n: a page is of one topic, and {:?} is a pattern; name the topic", selector.text());
@@ -278,13 +285,13 @@ fn plan_records(
         let reason = format!("skip_n: {:?} keeps no last values, so it has no pages", selector.text());
         return Err(Refused::new(Code::NotLastValue, reason));
     }
-    let is_query = is_viewing(SubscribeOptions::SOW) && subscribe.bookmark.is_none();
+    let is_query = request.selection().is_some() && request.log().is_none();
     if named.is_empty() && !may_keep_values && !is_query {
         return Ok(None);
     }
     // Without last-value topics no message has a key.
     let keys = keys.filter(|_| may_keep_values || !named.is_empty());
-    let plan = tables.plan(cx, id, named, &Wanted { order_by, top_n, skip_n, keys })?;
+    let plan = tables.plan(cx, id, named, &Selected { order_by, top_n, skip_n, keys })?;
     if skip_n.is_some() { plan.into_page().map(Some) } else { Ok(Some(plan)) }
 }
 
@@ -292,12 +299,11 @@ fn plan_records(
 fn plan_state(
     cx: &mut Context,
     tables: &Tables,
-    subscribe: &Subscribe<'_>,
+    request: &Request<'_>,
     selector: &TopicSelector,
 ) -> Result<Option<AskedState>, Refused> {
-    let Some(bookmark) = subscribe.bookmark.filter(|_| subscribe.options.has(SubscribeOptions::SOW)) else {
-        return Ok(None);
-    };
+    let Request::Records(records) = request else { return Ok(None) };
+    let Some(bookmark) = records.log.and_then(|log| log.bookmark) else { return Ok(None) };
     let named = cx.topics.tables_of(selector);
     if named.is_empty() && !cx.topics.may_keep_values(selector) {
         return Ok(None);
@@ -319,123 +325,72 @@ fn plan_state(
     AskedState::parse(bookmark).map(Some)
 }
 
-/// Whether a subscription may be replaced by one that is made with this command.
-fn check_replaced(
-    cx: &Context,
+/// The subscription that a command replaces; `None` when it begins a new one.
+fn find_replaced(
+    cx: &mut Context,
     tables: &Tables,
-    replaced: SubscriptionId,
+    id: SessionId,
     subscribe: &Subscribe<'_>,
-) -> Result<(), Refused> {
-    let former = &cx.subscriptions.all[replaced];
-    let progress = former.progress();
-    if progress.is_some_and(|progress| progress.awaits_records) {
-        let reason = "replace: the records of the subscription are still being sent; replace it again when all have arrived";
-        return Err(Refused::new(Code::LimitExceeded, reason.to_owned()));
+) -> Result<Option<SubscriptionId>, Refused> {
+    let number = subscribe.subscription;
+    let session = cx.session(id);
+    let count = session.subscriptions.len();
+    let existing = session.subscriptions.get(&number).copied();
+    match (existing, subscribe.options.has(SubscribeOptions::REPLACE)) {
+        (Some(_), false) => {
+            let reason = format!("subscription {number} exists; replace changes it");
+            Err(Refused::new(Code::SubscriptionInUse, reason))
+        }
+        (None, true) => Err(unknown_subscription(number)),
+        (None, false) if count >= cx.transport_of(id).max_subscriptions_per_connection as usize => {
+            let reason = format!("max_subscriptions_per_connection ({count}) is reached");
+            Err(Refused::new(Code::LimitExceeded, reason))
+        }
+        (None, _) if tables.has_query(id, number) => {
+            let reason = format!("a query has the number {number}");
+            Err(Refused::new(Code::SubscriptionInUse, reason))
+        }
+        (existing, _) => Ok(existing),
     }
-    let is_sow = subscribe.options.has(SubscribeOptions::SOW);
-    if is_sow && (subscribe.bookmark.is_some() || progress.is_some()) {
-        let reason = "replace: a subscription with a bookmark cannot receive records again; leave out sow, or unsubscribe, and \
-                      subscribe again";
-        return Err(Refused::new(Code::BadOption, reason.to_owned()));
-    }
-    if tables.is_page(replaced) != (is_sow && subscribe.skip_n.is_some()) {
-        let reason = "replace: a page is replaced by a page, with skip_n, and no other subscription can become one; unsubscribe, \
-                      and subscribe again";
-        return Err(Refused::new(Code::BadOption, reason.to_owned()));
-    }
-    let (former, family) = (former.family, Family::of(subscribe.options));
-    if former != family {
-        let reason = format!(
-            "replace: the subscription was made with {}, and {} cannot replace it; use the same options sow and delta, or \
-             unsubscribe first",
-            former.name(),
-            family.name()
-        );
-        return Err(Refused::new(Code::BadOption, reason));
-    }
-    if tables.pending_change_count(replaced) >= PENDING_CHANGES_MAX {
-        let reason = format!(
-            "replace: {PENDING_CHANGES_MAX} changes of the subscription wait until their records are sent; take its messages first"
-        );
-        return Err(Refused::new(Code::LimitExceeded, reason));
-    }
-    Ok(())
 }
 
-/// Which options of the records of last-value topics go together.
-fn check_result_options(subscribe: &Subscribe<'_>, is_bookmark: bool) -> Result<(), Refused> {
-    let has = |option| subscribe.options.has(option);
-    let (is_sow, is_delta) = (has(SubscribeOptions::SOW), has(SubscribeOptions::DELTA));
-    let sow_only = [
-        ("order_by", subscribe.order_by.is_some()),
-        ("top_n", subscribe.top_n.is_some()),
-        ("skip_n", subscribe.skip_n.is_some()),
-        ("keys", subscribe.keys.is_some() && !is_bookmark),
-    ];
-    let is_of_log = subscribe.bookmark.is_some();
-    let not_with_delta = [
-        ("a bookmark", is_of_log),
-        ("conflation", subscribe.conflation_ns.is_some()),
-        ("skip_n", subscribe.skip_n.is_some()),
-    ];
-    let by_record = [("oof", has(SubscribeOptions::OOF)), ("skip_n", subscribe.skip_n.is_some())];
-    let reason = if has(SubscribeOptions::OOF) && !is_sow && !is_delta {
-        "oof requires sow or delta".to_owned()
-    } else if has(SubscribeOptions::NO_EMPTIES) && !is_delta {
-        "no_empties requires delta".to_owned()
-    } else if let Some((option, _)) = sow_only.iter().find(|(_, is_given)| *is_given && !is_sow) {
-        format!("{option} requires sow")
-    } else if let Some((option, _)) = not_with_delta.iter().find(|(_, is_given)| *is_given && is_delta) {
-        format!("delta does not go together with {option} in this version: remove one of the two")
-    } else if let Some((option, _)) = by_record.iter().find(|(_, is_given)| *is_given && is_of_log) {
-        format!(
-            "{option} does not go together with a bookmark: after the bookmark the messages come from the log, which does not \
-             tell when a record leaves"
-        )
-    } else if let Some((option, _)) = by_record.iter().find(|(_, is_given)| *is_given)
-        && subscribe.conflation_key.is_some()
-    {
-        format!(
-            "conflation_key does not go together with {option}: messages about different records would replace each other; \
-             remove conflation_key, and the key of the records counts"
-        )
+/// Whether queues can serve a request. Their messages are delivered whole, and all of them.
+fn check_queues(request: &Request<'_>, selector: &TopicSelector) -> Result<(), Refused> {
+    let topic = selector.text();
+    let reason = if request.conflation().is_some() {
+        "conflation: the messages of a queue cannot be conflated: none may be dropped".to_owned()
+    } else if matches!(request, Request::Deltas(_)) {
+        format!("delta: {topic:?} names a queue, whose messages are always delivered whole; remove delta")
+    } else if matches!(request, Request::Records(_)) {
+        format!("sow: {topic:?} names a queue; a queue is queried or subscribed to")
     } else {
         return Ok(());
     };
     Err(Refused::new(Code::BadOption, reason))
 }
 
-/// Which options go together.
-fn check_options(options: SubscribeOptions, kind: &Kind) -> Result<(), Refused> {
-    let has = |option| options.has(option);
-    let bookmark_only = [
-        SubscribeOptions::LIVE,
-        SubscribeOptions::FULLY_DURABLE,
-        SubscribeOptions::PAUSED,
-        SubscribeOptions::NOT_FOUND_FAILS,
-        SubscribeOptions::NOT_FOUND_NOW,
-        SubscribeOptions::DELETIONS,
-    ];
-    let reason = if !kind.is_bookmark && (bookmark_only.into_iter().any(has) || kind.has_rate) {
-        "rate, live, fully_durable, paused, deletions and bookmark_not_found are for bookmark subscriptions"
-    } else if has(SubscribeOptions::DELETIONS) && has(SubscribeOptions::LIVE) {
-        "deletions does not go together with live: a delete comes when it is persisted"
-    } else if has(SubscribeOptions::DELETIONS) && has(SubscribeOptions::SOW) {
-        "deletions does not go together with sow"
-    } else if has(SubscribeOptions::DELETIONS) && kind.is_conflated {
-        "deletions does not go together with conflation: a message that is held would come after the delete of its record"
-    } else if has(SubscribeOptions::LIVE) && has(SubscribeOptions::FULLY_DURABLE) {
-        "live does not go together with fully_durable"
-    } else if has(SubscribeOptions::LIVE) && (kind.is_paused || has(SubscribeOptions::PAUSED)) {
-        "live does not go together with paused"
-    } else if has(SubscribeOptions::LIVE) && kind.has_rate {
-        "live does not go together with rate"
-    } else if has(SubscribeOptions::LIVE) && kind.has_end {
-        "live does not go together with an end"
-    } else if has(SubscribeOptions::NOT_FOUND_FAILS) && has(SubscribeOptions::NOT_FOUND_NOW) {
-        "bookmark_not_found has one meaning at a time"
-    } else {
-        return Ok(());
-    };
-    Err(Refused::new(Code::BadOption, reason.to_owned()))
+/// The request of a command that replaces a subscription.
+fn check_replaced<'a>(
+    cx: &Context,
+    tables: &Tables,
+    replaced: SubscriptionId,
+    subscribe: &Subscribe<'a>,
+) -> Result<Request<'a>, Refused> {
+    let former = &cx.subscriptions.all[replaced];
+    let progress = former.progress();
+    if progress.is_some_and(|progress| progress.awaits_records) {
+        let reason = "replace: the records of the subscription are still being sent; replace it again when all have arrived";
+        return Err(Refused::new(Code::LimitExceeded, reason.to_owned()));
+    }
+    let log = progress
+        .map(|progress| FormerLog { is_paused: progress.is_paused, has_end: progress.until.is_some() });
+    let former = Former { family: former.family, is_page: tables.is_page(replaced), log };
+    let request = Request::replacing(subscribe, &former).map_err(bad_option)?;
+    if tables.pending_change_count(replaced) >= PENDING_CHANGES_MAX {
+        let reason = format!(
+            "replace: {PENDING_CHANGES_MAX} changes of the subscription wait until their records are sent; take its messages first"
+        );
+        return Err(Refused::new(Code::LimitExceeded, reason));
+    }
+    Ok(request)
 }

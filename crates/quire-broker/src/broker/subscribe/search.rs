@@ -12,7 +12,8 @@ use crate::log::{Moment, find_moment};
 use crate::replay::Located;
 use crate::reply::Refused;
 use crate::session::{SessionId, Stall};
-use quire_command::{Code, SubscribeOptions};
+use quire_command::Code;
+use quire_command::subscribe::NotFound;
 
 /// The subscribe commands whose starts are being looked for. Their sessions take no further command meanwhile, so that commands stay in
 /// order.
@@ -60,7 +61,7 @@ impl Searches {
     fn search(&mut self, cx: &mut Context, id: SessionId) {
         let Some(pending) = self.by_session.get_mut(&id) else { return };
         let reader = cx.log.reader.clone();
-        pending.number = match (pending.bookmark, &pending.plan.range) {
+        pending.number = match (pending.bookmark, pending.plan.range()) {
             (Some(bookmark), _) => Some(cx.begin_job(
                 move |_| find_moment(&reader, bookmark),
                 move |searches: &mut Searches, cx, number, found| {
@@ -97,8 +98,7 @@ impl Searches {
     ) -> Option<(Plan, Result<Bounds, Refused>)> {
         let pending = self.by_session.get_mut(&id).filter(|pending| pending.number == Some(number))?;
         let plan = &pending.plan;
-        let fails = plan.options.has(SubscribeOptions::NOT_FOUND_FAILS);
-        let now = plan.options.has(SubscribeOptions::NOT_FOUND_NOW);
+        let not_found = plan.log.as_ref().map(|log| log.delivery.not_found).unwrap_or_default();
         let bounds = match found {
             Some(Ok(Located { after: Some(after), until })) => Ok((after, until)),
             // A bookmark is known to subscribers before its message is persisted: it may only not be there yet.
@@ -107,13 +107,13 @@ impl Searches {
                 self.waiting.push(id);
                 return None;
             }
-            Some(Ok(_)) if fails => {
+            Some(Ok(_)) if not_found == NotFound::Fail => {
                 let reason = "none of the bookmarks is in the log: journal files were removed, or the server \
                               has another log (bookmark_not_found chooses another start)";
                 Err(Refused::new(Code::BookmarkNotFound, reason.to_owned()))
             }
             Some(Ok(Located { until, .. })) => {
-                let after = if now { plan.log_end } else { Position::default() };
+                let after = if not_found == NotFound::Now { plan.log_end } else { Position::default() };
                 pending.plan.is_bookmark_missing = true;
                 Ok((after, until))
             }
