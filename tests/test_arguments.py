@@ -122,7 +122,7 @@ def test_options_of_a_reconnect(options: dict[str, Any], key: str, reason: str) 
             "fully_durable",
             "it does not go together with `live`",
         ),
-        ({"rate_max_gap": "1s", "bookmark": "now"}, "rate_max_gap", "it requires a `rate`"),
+        ({"rate_max_gap": "1s", "bookmark": "now"}, "rate_max_gap", "it requires `rate`, a multiple"),
         ({"conflation_key": "/a"}, "conflation_key", "it requires `conflation`"),
         ({"conflation": "1s", "conflation_key": []}, "conflation_key", "the list is empty"),
         ({"conflation": "1s", "conflation_key": 5}, "conflation_key", "expected text, got `int`"),
@@ -166,6 +166,16 @@ CALLS: list[tuple[Callable[[Any], object], str, str]] = [
     (lambda c: c.subscribe("a", sub_id="mine").pause(), "subscriptions", "'mine' cannot be paused"),
     (lambda c: c.subscribe("a").batches("5"), "max_messages", "expected a whole number, got `str`"),
     (lambda c: c.subscribe("a").replace(live=True), "live", "it requires `bookmark`"),
+    (
+        lambda c: c.delta_subscribe("a").replace(max_backlog=5),
+        "max_backlog",
+        "it does not go together with `delta_subscribe`: it limits the messages of a queue",
+    ),
+    (
+        lambda c: c.delta_subscribe("a").replace(bookmark="epoch"),
+        "bookmark",
+        "it does not go together with `delta_subscribe` in this version: leave it out",
+    ),
 ]
 
 

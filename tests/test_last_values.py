@@ -581,7 +581,7 @@ def test_changes_of_records_are_conflated(client: quire.Client) -> None:
         client.sow_and_subscribe("orders", conflation="1s", conflation_key="/qty", oof=True)
     with pytest.raises(quire.ConfigError, match="conflation_key"):
         client.sow_and_subscribe("orders", conflation_key="/qty")
-    with pytest.raises(quire.ConfigError, match="conflation requires conflation_key"):
+    with pytest.raises(quire.ConfigError, match="conflation: it requires conflation_key"):
         client.subscribe("plain", conflation="1s")
     with client.subscribe("orders", conflation="1ms") as orders:
         publish(client, order(1, qty=5))
@@ -979,15 +979,6 @@ def test_mistakes_of_delta_subscriptions_are_errors(client: quire.Client) -> Non
         client.delta_subscribe("orders", no_empties=1)  # type: ignore[arg-type]
     with pytest.raises(quire.ConfigError, match="no_empties: expected True or False"):
         client.sow_and_delta_subscribe("orders", no_empties=1)  # type: ignore[arg-type]
-    given: dict[str, Any]
-    for given in ({"bookmark": quire.EPOCH}, {"rate": "1000"}, {"conflation": "1s"}, {"paused": True}):
-        (key,) = given
-        with pytest.raises(
-            quire.ConfigError, match=f"^{key}: .* use `subscribe`, which delivers whole messages"
-        ):
-            client.delta_subscribe("orders", **given)
-        with pytest.raises(quire.ConfigError, match=f"^{key}: .* use `sow_and_subscribe`, which"):
-            client.sow_and_delta_subscribe("orders", **given)
     for subscribe in (client.delta_subscribe, client.sow_and_delta_subscribe):
         with pytest.raises(quire.QuireError, match=r"delta: .JOBS. names a queue"):
             subscribe("JOBS")

@@ -613,6 +613,16 @@ class Pace:
     def wait(self, timestamp_ns: int, size: int) -> None:
         """Waits until a message of `size` bytes, recorded at `timestamp_ns`, may be sent."""
 
+def check_options(names: list[str], as_flags: bool, bookmark: str | None = None) -> None:
+    """Raises `ConfigError` for options of a subscription that do not go together.
+
+    With `as_flags` the error names them as options of the command line. A `bookmark` is an option, too, and
+    so is the end of its range.
+    """
+
+def check_subscription(spec: Spec) -> None:
+    """Raises `ConfigError` for arguments of a subscription that do not go together."""
+
 def scan_journal(reader: JournalReader, spec: str, after: int, limit: int) -> ArrowScan:
     """Reads the records after `after`, up to `limit`, that a spec asks for."""
 

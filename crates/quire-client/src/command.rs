@@ -405,10 +405,12 @@ impl Commands {
     /// Whether a replacement of the subscription that waits before this command gives it a
     /// bookmark. The server has carried it out when it receives this command.
     fn gives_bookmark_before(&self, id: CommandId, number: u32) -> bool {
-        self.waiting.range(..id).any(|(_, command)| match command {
-            Waiting::Replace { number: other, spec } => *other == number && spec.bookmark.is_some(),
-            _ => false,
-        })
+        self.waiting.range(..id).any(|(_, command)| command.gives_bookmark(number))
+    }
+
+    /// Whether a replacement of the subscription that waits gives it a bookmark.
+    pub fn gives_bookmark(&self, number: u32) -> bool {
+        self.waiting.values().any(|command| command.gives_bookmark(number))
     }
 
     /// A command was answered. Changes the subscriptions accordingly and reports the answer.
@@ -533,6 +535,14 @@ impl Commands {
 }
 
 impl Waiting {
+    /// Whether it is a replacement of the subscription that gives it a bookmark.
+    fn gives_bookmark(&self, number: u32) -> bool {
+        match self {
+            Waiting::Replace { number: other, spec } => *other == number && spec.bookmark.is_some(),
+            _ => false,
+        }
+    }
+
     /// The subscription that the user enters or replaces with the command.
     fn enters(&self) -> Option<u32> {
         match self {

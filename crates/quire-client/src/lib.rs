@@ -53,7 +53,7 @@ use numbered::Numbered;
 pub use progress::{Processed, Progress};
 use publish::PublishStore;
 pub use publish::{NewDelay, NewMessage, PublishError, PublishLog};
-use quire_command::{Code, Command, LoggedOn, SubscribeOptions};
+use quire_command::{Code, Command, LoggedOn};
 use quire_types::time::Instant;
 use quire_wire::{Encode, FRAME_OVERHEAD_MAX, WireError};
 use receipt::Receipts;
@@ -62,8 +62,8 @@ use reconnect::Backoff;
 pub use reconnect::{Reconnect, ServerChooser};
 pub use records::{DeleteSpec, QuerySpec};
 pub use resume_position::{LastBookmarks, ResumePosition};
-use subscription::Subscriptions;
 pub use subscription::{RecordsSpec, SubscriptionSpec};
+use subscription::{Replacement, Subscriptions, bad_option};
 
 /// The identity and the behavior of the client.
 #[derive(Clone, Debug)]
@@ -470,9 +470,10 @@ impl ClientCore {
     /// reconnect until it is unsubscribed.
     ///
     /// # Errors
-    /// When the client is closed.
+    /// [`Code::BadOption`] for options that do not go together, and when the client is closed.
     pub fn subscribe(&mut self, spec: SubscriptionSpec) -> Result<(u32, CommandId), Failure> {
         self.check_not_closed()?;
+        spec.check().map_err(|error| bad_option(&error))?;
         let number = self.subscriptions.add(spec);
         Ok((number, self.command(|commands| commands.subscribe(number))))
     }
@@ -480,10 +481,12 @@ impl ClientCore {
     /// Changes topic, filter or options of a subscription atomically; it keeps its place in the log unless `spec` names a bookmark.
     ///
     /// # Errors
-    /// [`Code::UnknownSubscription`], and when the client is closed.
+    /// [`Code::UnknownSubscription`], [`Code::BadOption`] for options that do not go together, and
+    /// when the client is closed.
     pub fn replace(&mut self, number: u32, spec: SubscriptionSpec) -> Result<CommandId, Failure> {
         self.check_not_closed()?;
-        self.subscriptions.check(number)?;
+        let after_bookmark = self.commands.gives_bookmark(number);
+        self.subscriptions.check_replacement(number, &Replacement { spec: &spec, after_bookmark })?;
         Ok(self.command(|commands| commands.replace(number, spec)))
     }
 
@@ -874,21 +877,6 @@ const INSTANCES_MAX: usize = 1024;
 impl SubscriptionSpec {
     /// An ordinary subscription to a topic.
     pub fn new(topic: impl Into<String>) -> Self {
-        SubscriptionSpec {
-            topic: topic.into(),
-            filter: None,
-            bookmark: None,
-            options: SubscribeOptions::default(),
-            max_backlog: None,
-            completed: false,
-            resume_position: None,
-            rate: None,
-            rate_max_gap: None,
-            conflation: None,
-            conflation_key: None,
-            select: None,
-            records: None,
-            renewal: Renewal::default(),
-        }
+        SubscriptionSpec { topic: topic.into(), ..SubscriptionSpec::default() }
     }
 }

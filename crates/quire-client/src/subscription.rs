@@ -11,13 +11,14 @@ use super::message::Cause;
 use super::resume_position::{last_of_each, text_of};
 use super::view::{Name, Shown, View};
 use super::{Event, Failure, Instance, LastBookmarks, Message, Renewal, ResumePosition};
+use quire_command::subscribe::{Family, Former, FormerLog, OptionError, OptionName, OptionSet, Request};
 use quire_command::{
     Acks, Code, KEY_SIZE_MAX, Keys, MessageKind, OofReason, Subscribe, SubscribeOptions, put_key,
 };
 use quire_wire::Encode;
 
 /// The options of a subscription.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubscriptionSpec {
     /// Exact, or a pattern.
     pub topic: String,
@@ -60,6 +61,45 @@ pub struct RecordsSpec {
     pub skip_n: Option<u32>,
     /// Only the records and messages with these keys.
     pub keys: Option<Vec<String>>,
+}
+
+impl SubscriptionSpec {
+    /// Checks whether the options go together.
+    ///
+    /// # Errors
+    /// The rule that is broken.
+    pub fn check(&self) -> Result<(), OptionError> {
+        let keys = self.keys();
+        Request::of(&self.subscribe(keys.as_deref())).map(|_| ())
+    }
+
+    /// The keys as a command has them.
+    fn keys(&self) -> Option<Vec<u8>> {
+        self.records.as_ref()?.keys.as_deref().map(keys_of)
+    }
+
+    /// The command that begins the subscription, without its numbers. `keys` is [`Self::keys`].
+    fn subscribe<'a>(&'a self, keys: Option<&'a [u8]>) -> Subscribe<'a> {
+        let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let records = self.records.as_ref();
+        Subscribe {
+            topic: &self.topic,
+            filter: self.filter.as_deref(),
+            bookmark: self.bookmark.as_deref(),
+            options: self.options,
+            max_backlog: self.max_backlog,
+            rate: self.rate.as_deref(),
+            rate_max_gap_ns: self.rate_max_gap.map(ns),
+            conflation_ns: self.conflation.map(ns),
+            conflation_key: self.conflation_key.as_deref(),
+            select: self.select.as_deref(),
+            order_by: records.and_then(|records| records.order_by.as_deref()),
+            top_n: records.and_then(|records| records.top_n),
+            skip_n: records.and_then(|records| records.skip_n),
+            keys: keys.and_then(Keys::from_bytes),
+            ..Subscribe::default()
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -184,12 +224,6 @@ impl Subscriptions {
         }
     }
 
-    /// # Errors
-    /// [`Code::UnknownSubscription`].
-    pub fn check(&self, number: u32) -> Result<(), Failure> {
-        if self.entries.contains_key(&number) { Ok(()) } else { Err(unknown(number)) }
-    }
-
     /// The server accepted the subscription.
     pub fn accepted(&mut self, number: u32) {
         if let Some(entry) = self.entries.get_mut(&number) {
@@ -226,6 +260,35 @@ impl Subscriptions {
         self.questions.clear();
         let queries = std::mem::take(&mut self.queries).into_keys();
         std::mem::take(&mut self.entries).into_keys().chain(queries).collect()
+    }
+
+    /// Checks whether a subscription can be replaced.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSubscription`], and [`Code::BadOption`] for options that do not go together.
+    pub fn check_replacement(&self, number: u32, replacement: &Replacement<'_>) -> Result<(), Failure> {
+        let Replacement { spec, after_bookmark } = *replacement;
+        let Entry { spec: former, .. } = self.entries.get(&number).ok_or_else(|| unknown(number))?;
+        let keys = spec.keys();
+        let mut subscribe = spec.subscribe(keys.as_deref());
+        let has_bookmark = former.bookmark.is_some() || after_bookmark;
+        let log = has_bookmark.then(|| FormerLog {
+            is_paused: former.options.has(SubscribeOptions::PAUSED),
+            // Of a replacement that waits, the server knows the end.
+            has_end: OptionSet::from(&former.subscribe(None)).has(OptionName::Until) && !after_bookmark,
+        });
+        let (mut family, mut is_page) = (
+            Family::of(former.options),
+            former.records.as_ref().is_some_and(|records| records.skip_n.is_some()),
+        );
+        if log.is_some() {
+            // The records of an earlier state are not asked for again.
+            (family, is_page) = (Family::Subscribe, false);
+            let options = SubscribeOptions(subscribe.options.0 & !SubscribeOptions::SOW.0);
+            subscribe = Subscribe { options, order_by: None, top_n: None, skip_n: None, ..subscribe };
+        }
+        let former = Former { family, is_page, log };
+        Request::replacing(&subscribe, &former).map(|_| ()).map_err(|error| bad_option(&error))
     }
 
     /// Changes the pause that the user wants. Returns the subscriptions for which a command is sent. A held one is not resumed.
@@ -537,7 +600,6 @@ impl Subscriptions {
             || replacement.is_some_and(|replacement| replacement.after_bookmark);
         let bookmark = spec.bookmark.as_deref().filter(|_| !replace);
         let resume = bookmark.and_then(|bookmark| resumed(&entry.resume_position, bookmark, &self.instance));
-        let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         // The records of an earlier state are not asked for again when the messages after it have begun to come, nor by a replacement.
         let is_of_log = replace && entry.spec.bookmark.is_some();
         let records = spec.records.as_ref().filter(|_| entry.view.is_some() && !is_of_log);
@@ -564,26 +626,18 @@ impl Subscriptions {
         let top_n = records.and_then(|records| records.top_n).filter(|_| !entry.accepted || skip_n.is_some());
         // After a bookmark they also apply to the messages of the log.
         let is_keyed = records.is_some() || has_bookmark || spec.bookmark.is_some();
-        let keys = spec.records.as_ref().filter(|_| is_keyed).and_then(|records| records.keys.as_deref());
-        let keys = keys.map(keys_of);
+        let keys = spec.keys().filter(|_| is_keyed);
+        let begun = spec.subscribe(keys.as_deref());
         let subscribe = Subscribe {
             command,
             acks,
             subscription: number,
-            topic: &spec.topic,
-            filter: spec.filter.as_deref(),
             bookmark: resume.as_deref().or(spec.bookmark.as_deref()),
             options,
-            max_backlog: spec.max_backlog,
-            rate: spec.rate.as_deref(),
-            rate_max_gap_ns: spec.rate_max_gap.map(ns),
-            conflation_ns: spec.conflation.map(ns),
-            conflation_key: spec.conflation_key.as_deref(),
-            select: spec.select.as_deref(),
-            order_by: records.and_then(|records| records.order_by.as_deref()),
+            order_by: begun.order_by.filter(|_| records.is_some()),
             top_n,
             skip_n,
-            keys: keys.as_deref().and_then(Keys::from_bytes),
+            ..begun
         };
         quire_command::Command::Subscribe(subscribe).encode(out);
     }
@@ -600,6 +654,11 @@ impl Subscriptions {
     fn entry(&mut self, number: u32) -> Result<&mut Entry, Failure> {
         self.entries.get_mut(&number).ok_or_else(|| unknown(number))
     }
+}
+
+/// The failure for options that do not go together.
+pub(super) fn bad_option(error: &OptionError) -> Failure {
+    Failure::new(Code::BadOption, error.to_string())
 }
 
 fn unknown(number: u32) -> Failure {

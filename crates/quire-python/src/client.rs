@@ -68,7 +68,7 @@ const ROWS_MAX: usize = 256;
 
 /// The options of a subscription: `quire.client._spec.Spec`, member by member.
 #[derive(FromPyObject)]
-struct SpecArgument {
+pub struct SpecArgument {
     topic: String,
     filter: Option<String>,
     bookmark: Option<String>,

@@ -17,6 +17,7 @@ mod json;
 mod logging;
 mod maintenance;
 mod message;
+mod options;
 mod pace;
 mod queue;
 mod receipt;
@@ -80,6 +81,8 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(arrow_rows::check_topic, module)?)?;
     module.add_function(wrap_pyfunction!(message::copy_message, module)?)?;
     module.add_function(wrap_pyfunction!(message::test_message, module)?)?;
+    module.add_function(wrap_pyfunction!(options::check_options, module)?)?;
+    module.add_function(wrap_pyfunction!(options::check_subscription, module)?)?;
     module.add_function(wrap_pyfunction!(fork::before_fork, module)?)?;
     module.add_function(wrap_pyfunction!(fork::after_fork_in_parent, module)?)?;
     module.add_function(wrap_pyfunction!(fork::after_fork_in_child, module)?)

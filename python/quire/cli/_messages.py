@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Any, Self
 
 import quire
+from quire import _quire
 from quire._bookmarks import moment_of, point_to_core, range_to_core
 from quire._process import start_thread
 from quire._topics import is_pattern
@@ -198,22 +199,27 @@ def subscribe(
     check_count(count)
     patience = None if timeout is None else _seconds(timeout, "--timeout")
     begin = None if bookmark is None else range_to_core(bookmark, "--bookmark", keeps_place=False)
-    if bookmark_not_found is not None and begin is None:
-        raise quire.ConfigError("it requires --bookmark", key="--bookmark-not-found")
-    for_records = {"--order-by": order_by, "--top-n": top_n, "--skip-n": skip_n, "--keys": keys}
-    lonely = [option for option, value in for_records.items() if value is not None]
-    if lonely and not sow:
-        raise quire.ConfigError("it requires --sow", key=lonely[0])
-    if skip_n is not None and top_n is None:
-        raise quire.ConfigError("it requires --top-n", key="--skip-n")
-    if conflation_key is not None and conflation is None:
-        raise quire.ConfigError("it requires --conflation", key="--conflation-key")
-    if oof and not (sow or delta):
-        raise quire.ConfigError("it requires --sow or --delta", key="--oof")
-    if oof and begin is not None:
-        raise quire.ConfigError("it does not go together with --bookmark", key="--oof")
-    if no_empties and not delta:
-        raise quire.ConfigError("it requires --delta", key="--no-empties")
+    options: dict[str, object] = {
+        "bookmark_not_found": bookmark_not_found,
+        "live": live,
+        "rate": rate,
+        "conflation": conflation,
+        "conflation_key": conflation_key,
+        "max_backlog": max_backlog,
+        "sow": sow,
+        "order_by": order_by,
+        "top_n": top_n,
+        "skip_n": skip_n,
+        "keys": keys,
+        "oof": oof,
+        "delta": delta,
+        "no_empties": no_empties,
+    }
+    given = [option for option, value in options.items() if value is not None and value is not False]
+    _quire.check_options(given, True, begin)
+    if keys is not None and not sow:
+        # Only a resumed subscription to records has keys and a bookmark alone.
+        raise quire.ConfigError("it requires --sow", key="--keys")
     if ack and begin is not None:
         raise quire.ConfigError(
             "it does not go together with --ack: it reads the log, not a queue", key="--bookmark"
@@ -221,47 +227,25 @@ def subscribe(
     if ack and max_backlog == 0:
         raise quire.ConfigError("with 0, a queue delivers no messages to --ack", key="--max-backlog")
     interval = None if conflation is None else seconds(conflation, "--conflation")
-    given: dict[str, object]
-    if sow or delta:
-        given = {
-            "--bookmark-not-found": bookmark_not_found,
-            "--max-backlog": max_backlog,
-            "--ack": ack,
-        }
-        if others := [option for option, value in given.items() if value]:
-            reason = f"it does not go together with {'--sow' if sow else '--delta'}"
-            raise quire.ConfigError(reason, key=others[0])
-    if delta:
-        given = {
-            "--bookmark": begin,
-            "--skip-n": skip_n,
-            "--conflation": conflation,
-            "--rate": rate,
-            "--live": live or None,
-        }
-        if others := [option for option, value in given.items() if value is not None]:
-            raise quire.ConfigError("it does not go together with --delta", key=others[0])
+    if ack and (sow or delta):
+        reason = f"it does not go together with {'--sow' if sow else '--delta'}"
+        raise quire.ConfigError(reason, key="--ack")
     browses = not ack and begin is None and not sow and not delta
     connect_timeout = CONNECT_TIMEOUT if patience is None else min(patience, CONNECT_TIMEOUT)
     with quire.Client(url, connect_timeout=connect_timeout) as client:
         if browses and _is_queue(client, topic):
             # A message that is delivered and handed back counts as delivered, and may expire by that.
-            given = {
-                "--live": live,
-                "--rate": rate,
+            of_deliveries = {
                 "--select": select,
                 "--max-backlog": max_backlog,
                 "--conflation": conflation,
             }
-            if refused := [option for option, value in given.items() if value]:
+            if refused := [option for option, value in of_deliveries.items() if value]:
                 raise quire.ConfigError(f"{topic} is a queue, and {refused[0]} requires --ack")
             note = f"quire: {topic} is a queue: this shows its messages and takes none; --ack takes them"
             print(note, file=sys.stderr)
             _show_all(client, topic, filter=filter, order_by=None, top_n=count, style=style)
             return 0
-        required = {"--live": live, "--rate": rate}
-        if begin is None and (lonely := [option for option, value in required.items() if value]):
-            raise quire.ConfigError("it requires --bookmark", key=lonely[0])
         try:
             if sow and delta:
                 subscription = client.sow_and_delta_subscribe(
@@ -379,8 +363,8 @@ def sow(
     select: str | None = None,
     is_queue: bool = False,
 ) -> int:
-    if skip_n is not None and top_n is None:
-        raise quire.ConfigError("it requires --top-n", key="--skip-n")
+    of_page = {"skip_n": skip_n, "top_n": top_n}
+    _quire.check_options(["sow", *(name for name, value in of_page.items() if value is not None)], True)
     if bookmark is not None:
         bookmark = point_to_core(bookmark, "--bookmark")
     place = parse_url(url)

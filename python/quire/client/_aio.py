@@ -468,7 +468,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
     @takes(DeltaSpec)
     async def delta_subscribe(self, spec: DeltaSpec) -> AsyncSubscription:
         """Subscribes to the fields that differ in each change of a record. See `Client.delta_subscribe`."""
-        return await self._enter(spec, auto_ack=self._options.auto_ack)
+        return await self._enter(spec.spec, auto_ack=self._options.auto_ack)
 
     @takes(DeltaRecordsSpec)
     async def sow_and_delta_subscribe(self, spec: DeltaRecordsSpec) -> AsyncSubscription:

@@ -668,14 +668,13 @@ class Client(ClientBase[Subscription]):
         - `oof`: deliver `"oof"` when a record leaves the view. See `sow_and_subscribe`
         - `no_empties`: deliver nothing for a publish in which no field differs. Without it, the message has the
           key fields only
-        - the other arguments of `subscribe` require a `bookmark` or a `conflation`. Both raise `ConfigError`
-          here. `subscribe` takes them, and delivers whole messages
+        - `completed`: as in `subscribe`
 
         The difference is that to the record of the topic, also when the subscription has not received this
         record. `sow_and_delta_subscribe` delivers the records first. On a topic that keeps no last values, and
         for `binary` messages, every message is whole. Raises the errors of `subscribe`.
         """
-        return self._enter_now(spec, auto_ack=self._options.auto_ack)
+        return self._enter_now(spec.spec, auto_ack=self._options.auto_ack)
 
     @takes(BlockingDeltaRecordsSpec)
     def sow_and_delta_subscribe(self, spec: BlockingDeltaRecordsSpec) -> Subscription:
@@ -689,8 +688,8 @@ class Client(ClientBase[Subscription]):
         delivered whole. A message whose `is_delta` is `False` replaces the record that the program has.
 
         - `no_empties`: as in `delta_subscribe`
-        - all other arguments: as in `sow_and_subscribe`. With `top_n`, changes of the other records are
-          delivered as differences, too
+        - all other arguments: as in `sow_and_subscribe`, which also has pages, bookmarks and conflation, and
+          delivers whole messages. With `top_n`, changes of the other records are delivered as differences, too
 
         Raises the errors of `subscribe`.
         """

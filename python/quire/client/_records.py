@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from quire import _quire
 from quire._arguments import check_function, check_timeout, check_type, count_to_core, timeout_to_core
 from quire._bookmarks import Point, point_to_core
 from quire._errors import ConfigError, NotLastValueError, UnknownQueueError
@@ -17,7 +18,6 @@ from quire.client._driver import Handler
 from quire.client._spec import Rate, Spec, fields_to_core
 
 if TYPE_CHECKING:
-    from quire import _quire
     from quire.client._base import ClientBase
 
 
@@ -104,11 +104,6 @@ class SpecWithRecords(Spec):
     delta: Differences | None = field(default=None, kw_only=True)
     batch_size: int | None = field(default=None, kw_only=True)
 
-    def check_together(self) -> None:
-        if self.delta is not None:
-            _check_delta(self, "sow_and_subscribe")
-        super().check_together()
-
     @property
     def ahead(self) -> int:
         return self.batch_size or super().ahead
@@ -132,24 +127,50 @@ class SpecWithRecords(Spec):
 
 
 @dataclass(frozen=True)
-class DeltaSpec(Spec):
-    """The arguments of `delta_subscribe`, which are documented there."""
+class SpecOfDeltas(Spec):
+    """The arguments of a subscription to differences that does not begin with a query."""
 
     oof: bool = field(default=False, kw_only=True)
-    no_empties: bool = field(default=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_type(self.oof, bool, "oof")
-        check_type(self.no_empties, bool, "no_empties")
-
-    def check_together(self) -> None:
-        _check_delta(self, "subscribe")
-        super().check_together()
+    delta: Differences = field(kw_only=True)
 
     @property
     def options(self) -> int:
-        return super().options | self.oof << 7 | Differences(self.no_empties).options
+        return super().options | self.oof << 7 | self.delta.options
+
+
+@dataclass(frozen=True)
+class DeltaSpec:
+    """The arguments of `delta_subscribe`, which are documented there."""
+
+    topic: str
+    _: KW_ONLY
+    filter: FilterArgument | None = None
+    select: str | Iterable[str] | None = None
+    oof: bool = False
+    no_empties: bool = False
+    completed: bool = False
+    on_message: Handler | None = None
+    sub_id: str | None = None
+    timeout: Duration | None = None
+
+    def __post_init__(self) -> None:
+        check_type(self.oof, bool, "oof")
+        check_type(self.no_empties, bool, "no_empties")
+
+    @property
+    def spec(self) -> SpecOfDeltas:
+        """The arguments of the subscription."""
+        return SpecOfDeltas(
+            self.topic,
+            filter=self.filter,
+            select=self.select,
+            completed=self.completed,
+            on_message=self.on_message,
+            sub_id=self.sub_id,
+            timeout=self.timeout,
+            oof=self.oof,
+            delta=Differences(self.no_empties),
+        )
 
 
 @dataclass(frozen=True)
@@ -160,27 +181,19 @@ class BlockingDeltaSpec(DeltaSpec):
 
 
 @dataclass(frozen=True)
-class RecordsSpec:
-    """The arguments of `sow_and_subscribe`, which are documented there."""
+class _RecordsSpec:
+    """The arguments that `sow_and_subscribe` and `sow_and_delta_subscribe` have in common."""
 
     topic: str
     _: KW_ONLY
     filter: FilterArgument | None = None
     order_by: str | None = None
     top_n: int | None = None
-    skip_n: int | None = None
     keys: str | Iterable[str] | None = None
-    bookmark: Point | None = None
     select: str | Iterable[str] | None = None
     batch_size: int | None = None
     oof: bool = False
-    live: bool = False
-    paused: bool = False
     completed: bool = False
-    rate: Rate | None = None
-    rate_max_gap: Duration | None = None
-    conflation: Duration | None = None
-    conflation_key: str | Iterable[str] | None = None
     on_message: Handler | None = None
     sub_id: str | None = None
     timeout: Duration | None = None
@@ -194,25 +207,9 @@ class RecordsSpec:
         _set(
             self,
             top_n=count_to_core(self.top_n, "top_n"),
-            skip_n=count_to_core(self.skip_n, "skip_n"),
             keys=keys_to_core(self.keys),
             batch_size=_batch_size(self.batch_size),
-            bookmark=None if self.bookmark is None else point_to_core(self.bookmark, "bookmark"),
         )
-        _check_skip(self.skip_n, self.top_n)
-        if self.bookmark is not None and (self.oof or self.skip_n is not None):
-            key = "oof" if self.oof else "skip_n"
-            raise ConfigError("it does not go together with `bookmark`", key=key)
-        for key in ("oof", "skip_n"):
-            given = getattr(self, key)
-            if self.conflation_key is not None and given is not None and given is not False:
-                reason = f"it does not go together with `{key}`: the key of each record is used"
-                raise ConfigError(reason, key="conflation_key")
-
-    @property
-    def differences(self) -> Differences | None:
-        """`None`: whole messages."""
-        return None
 
     @property
     def spec(self) -> SpecWithRecords:
@@ -222,20 +219,51 @@ class RecordsSpec:
             self.topic,
             filter=self.filter,
             select=self.select,
+            completed=self.completed,
+            on_message=self.on_message,
+            sub_id=self.sub_id,
+            timeout=self.timeout,
+            query=Records(self.order_by, self.top_n, None, keys, self.oof),
+            batch_size=self.batch_size,
+        )
+
+
+@dataclass(frozen=True)
+class RecordsSpec(_RecordsSpec):
+    """The arguments of `sow_and_subscribe`, which are documented there."""
+
+    _: KW_ONLY
+    skip_n: int | None = None
+    bookmark: Point | None = None
+    live: bool = False
+    paused: bool = False
+    rate: Rate | None = None
+    rate_max_gap: Duration | None = None
+    conflation: Duration | None = None
+    conflation_key: str | Iterable[str] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _set(
+            self,
+            skip_n=count_to_core(self.skip_n, "skip_n"),
+            bookmark=None if self.bookmark is None else point_to_core(self.bookmark, "bookmark"),
+        )
+
+    @property
+    def spec(self) -> SpecWithRecords:
+        """The arguments of the subscription."""
+        spec = super().spec
+        return replace(
+            spec,
+            query=replace(spec.query, skip_n=self.skip_n),
             bookmark=self.bookmark,
             live=self.live,
             paused=self.paused,
-            completed=self.completed,
             rate=self.rate,
             rate_max_gap=self.rate_max_gap,
             conflation=self.conflation,
             conflation_key=self.conflation_key,
-            on_message=self.on_message,
-            sub_id=self.sub_id,
-            timeout=self.timeout,
-            query=Records(self.order_by, self.top_n, self.skip_n, keys, self.oof),
-            delta=self.differences,
-            batch_size=self.batch_size,
         )
 
 
@@ -246,25 +274,13 @@ class BlockingRecordsSpec(RecordsSpec):
     on_message: Callable[[Message], None] | None = field(default=None, kw_only=True)
 
 
-def _check_delta(spec: Spec, instead: str) -> None:
-    """Raises `ConfigError` for what the server does not deliver as differences."""
-    for key in ("bookmark", "rate", "live", "fully_durable", "paused", "deletions", "conflation"):
-        given = getattr(spec, key)
-        if given is not None and given is not False:
-            reason = (
-                "a delta subscription does not take it in this version; leave it out, or use "
-                f"`{instead}`, which delivers whole messages"
-            )
-            raise ConfigError(reason, key=key)
-
-
 def _check_skip(skip_n: int | None, top_n: int | None) -> None:
-    if skip_n is not None and top_n is None:
-        raise ConfigError("it requires `top_n`", key="skip_n")
+    if skip_n is not None:
+        _quire.check_options(["sow", "skip_n", *(["top_n"] if top_n is not None else [])], False)
 
 
 @dataclass(frozen=True)
-class DeltaRecordsSpec(RecordsSpec):
+class DeltaRecordsSpec(_RecordsSpec):
     """The arguments of `sow_and_delta_subscribe`, which are documented there."""
 
     no_empties: bool = field(default=False, kw_only=True)
@@ -274,8 +290,9 @@ class DeltaRecordsSpec(RecordsSpec):
         check_type(self.no_empties, bool, "no_empties")
 
     @property
-    def differences(self) -> Differences:
-        return Differences(self.no_empties)
+    def spec(self) -> SpecWithRecords:
+        """The arguments of the subscription."""
+        return replace(super().spec, delta=Differences(self.no_empties))
 
 
 @dataclass(frozen=True)

@@ -109,22 +109,7 @@ class Spec:
 
     def check_together(self) -> None:
         """Raises `ConfigError` for arguments that do not go together."""
-        of_replays = ("rate", "live", "fully_durable", "paused", "deletions")
-        given = [key for key in of_replays if getattr(self, key)]
-        if self.bookmark_not_found != "epoch":
-            given.append("bookmark_not_found")
-        if self.bookmark is None and given:
-            raise ConfigError("it requires `bookmark`", key=given[0])
-        if self.deletions and self.conflation is not None:
-            reason = "it does not go together with `conflation`: a message that is held would come after the delete of its record"
-            raise ConfigError(reason, key="deletions")
-        for key in ("rate", "fully_durable", "paused", "deletions"):
-            if self.live and key in given:
-                raise ConfigError("it does not go together with `live`", key=key)
-        if self.rate_max_gap is not None and self.rate is None:
-            raise ConfigError('it requires a `rate` such as "2X"', key="rate_max_gap")
-        if self.conflation_key is not None and self.conflation is None:
-            raise ConfigError("it requires `conflation`", key="conflation_key")
+        _quire.check_subscription(self)
 
     @property
     def ahead(self) -> int:
@@ -189,20 +174,24 @@ class Change:
         changed = {
             field.name: said[field.name] for field in fields(self) if said[field.name] is not field.default
         }
-        if self.until is not None and self.bookmark is None:
-            raise ConfigError("it requires `bookmark`", key="until")
+        _check_until(self.bookmark, self.until)
         of_query: dict[str, Any] = {key: changed.pop(key) for key in _OF_QUERY if key in changed}
         return replace(spec.with_query(of_query), **changed)
 
 
 def _range_to_core(bookmark: Bookmark | None, until: Point | None) -> str | None:
+    _check_until(bookmark, until)
     if bookmark is None:
-        if until is not None:
-            raise ConfigError("it requires `bookmark`", key="until")
         return None
     if until is not None:
         return until_to_core(bookmark, until, "bookmark")
     return range_to_core(bookmark, "bookmark")
+
+
+def _check_until(bookmark: Bookmark | None, until: Point | None) -> None:
+    """The end of a range is a part of the bookmark on the wire, so that the spec does not have it."""
+    if until is not None and bookmark is None:
+        _quire.check_options(["until"], False)
 
 
 def _rate_to_core(rate: Rate | None) -> str | None:
