@@ -289,6 +289,16 @@ def test_the_broker_is_a_handful_of_parts() -> None:
     assert count <= 12
 
 
+def test_the_architecture_page_lists_the_parts_of_the_context() -> None:
+    fields = re.search(r"pub struct Context \{(.*?)\n\}", code_of(KERNEL / "context.rs"), re.DOTALL)
+    table = re.search(r"^\| part of `Context` \|.*?(?=^$)", PAGE, re.MULTILINE | re.DOTALL)
+    assert fields is not None
+    assert table is not None
+    parts = re.findall(r"^\| `(\w+)` \|", table[0], re.MULTILINE)
+    assert sorted(parts) == sorted(re.findall(r"^    pub (\w+):", fields[1], re.MULTILINE))
+    assert len(parts) <= 9
+
+
 def test_the_architecture_page_lists_the_phases_of_a_turn_in_order() -> None:
     code = code_of(BROKER / "broker/mod.rs")
     phases = re.search(r"let phases = \[(.*?)\];", code, re.DOTALL)

@@ -52,7 +52,7 @@ impl MaintenanceService {
         let config = &cx.config.transaction_log.maintenance;
         let (rules, interval) = (rules(config), Duration::from_nanos(config.interval_ns));
         if !rules.is_empty() {
-            cx.timers.set(Timer::Maintenance, cx.now.instant);
+            cx.clock.timers.set(Timer::Maintenance, cx.clock.now.instant);
         }
         let schedule = Schedule { rules, interval, has_begun: false };
         MaintenanceService { waiting: VecDeque::new(), running: None, schedule }
@@ -131,7 +131,7 @@ impl MaintenanceService {
 
     /// Sets the timer for the next round.
     fn rest(&self, cx: &mut Context) {
-        cx.timers.set(Timer::Maintenance, cx.now.instant + self.schedule.interval);
+        cx.clock.timers.set(Timer::Maintenance, cx.clock.now.instant + self.schedule.interval);
     }
 
     /// Hands out the task that waits first, unless a job is under way. Commands of connections that have ended are dropped.
@@ -151,7 +151,9 @@ impl MaintenanceService {
                 }
             };
             let which = match files {
-                Files::OlderThan(age_ns) => Which::older_than(Duration::from_nanos(age_ns), cx.now.wall),
+                Files::OlderThan(age_ns) => {
+                    Which::older_than(Duration::from_nanos(age_ns), cx.clock.now.wall)
+                }
                 Files::Beyond(size_max) => Which::Beyond { size_max },
             };
             cx.outputs.push_back(Output::Maintenance(MaintenanceJob {

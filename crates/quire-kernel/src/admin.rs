@@ -175,7 +175,7 @@ impl From<Maintain<'_>> for Maintenance {
 
 impl Context {
     pub fn requester(&self, id: SessionId, command: u32) -> Requester {
-        let session = &self.sessions.all[id];
+        let session = &self.clients.sessions.all[id];
         Requester::Client {
             connection: session.connection,
             client_name: session.client_name(),
@@ -187,7 +187,7 @@ impl Context {
     /// Whether a reply reaches the requester.
     pub fn hears(&self, by: &Requester) -> bool {
         let Some(connection) = by.connection() else { return true };
-        self.session_of(connection).is_some_and(|id| self.sessions.all[id].phase == Phase::Open)
+        self.session_of(connection).is_some_and(|id| self.clients.sessions.all[id].phase == Phase::Open)
     }
 
     /// Sends the reply to where the command came from. A reply to a connection that has ended is dropped.

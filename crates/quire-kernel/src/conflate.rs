@@ -15,29 +15,29 @@ use quire_expression::filter::MessageContext;
 impl Context {
     /// Holds a message of a conflated subscription.
     pub fn hold(&mut self, id: SubscriptionId, key: &[u8], frame: &[u8]) {
-        let now = self.now.instant;
+        let now = self.clock.now.instant;
         self.hold_with(id, |conflation| conflation.hold(now, key, frame));
     }
 
     fn hold_with(&mut self, id: SubscriptionId, hold: impl FnOnce(&mut Conflation)) {
-        let Some(conflation) = &mut self.subscriptions.all[id].conflation else { return };
+        let Some(conflation) = &mut self.clients.subscriptions.all[id].conflation else { return };
         let was_empty = conflation.is_empty();
         hold(conflation);
         let (next_end, is_full) = (conflation.next_end(), !conflation.has_room());
         if let Some(next_end) = next_end.filter(|_| was_empty) {
-            self.timers.set(Timer::Conflated(id), next_end);
+            self.clock.timers.set(Timer::Conflated(id), next_end);
         }
         if is_full {
             self.deliver_conflated_while(id, |cx| {
-                cx.subscriptions.all[id].conflation.as_ref().is_some_and(|held| !held.has_room())
+                cx.clients.subscriptions.all[id].conflation.as_ref().is_some_and(|held| !held.has_room())
             });
         }
     }
 
     /// Holds a record that the pass at the tail has reached. `data` is the part of it that the subscription wants.
     pub fn conflate_record(&mut self, id: SubscriptionId, record: &Record<'_>, data: &[u8]) {
-        let number = self.subscriptions.all[id].number;
-        let context = context_of(record, self.now.wall);
+        let number = self.clients.subscriptions.all[id].number;
+        let context = context_of(record, self.clock.now.wall);
         let message = Message { data, ..message_of(record, number) };
         self.conflate_message(id, record.topic, context.as_ref(), &message);
     }
@@ -50,9 +50,9 @@ impl Context {
         context: Option<&MessageContext<'_>>,
         message: &Message<'_>,
     ) {
-        let Some(conflation) = &self.subscriptions.all[id].conflation else { return };
+        let Some(conflation) = &self.clients.subscriptions.all[id].conflation else { return };
         let (mut key, mut frame) = (Vec::new(), Vec::new());
-        conflation.key.write(topic, context, &mut self.arena, &mut key);
+        conflation.key.write(topic, context, &mut self.messages.arena, &mut key);
         conflation.encoder.put_message(message, &mut frame);
         self.hold(id, &key, &frame);
     }
@@ -65,7 +65,7 @@ impl Context {
         message: &Message<'_>,
         change: ViewChange,
     ) {
-        let Some(subscription) = self.subscriptions.get(id) else { return };
+        let Some(subscription) = self.clients.subscriptions.get(id) else { return };
         let ServedBy::Sow(sow) = &subscription.served_by else { return };
         let is_told = change != ViewChange::Left || sow.wants_oof;
         let Some(conflation) = &subscription.conflation else {
@@ -75,34 +75,34 @@ impl Context {
             return;
         };
         let (session, mut key, mut frame) = (subscription.session, Vec::new(), Vec::new());
-        conflation.key.write(context.topic, Some(context), &mut self.arena, &mut key);
+        conflation.key.write(context.topic, Some(context), &mut self.messages.arena, &mut key);
         if is_told {
             let message = Message { subscription: subscription.number, ..*message };
             conflation.encoder.put_message(&message, &mut frame);
         }
-        let now = self.now.instant;
+        let now = self.clock.now.instant;
         self.hold_with(id, |conflation| conflation.hold_change(now, &key, change, frame));
         self.check_backlog(session);
     }
 
     /// An interval is over, or the connection takes more again: delivers what is due.
     pub fn deliver_due(&mut self, id: SubscriptionId) {
-        let now = self.now.instant;
+        let now = self.clock.now.instant;
         let is_paused = |cx: &Context| {
-            let progress = cx.subscriptions.get(id).and_then(|s| s.progress());
+            let progress = cx.clients.subscriptions.get(id).and_then(|s| s.progress());
             progress.is_some_and(|progress| progress.is_paused)
         };
-        if !self.subscriptions.all.contains_key(id) || is_paused(self) {
+        if !self.clients.subscriptions.all.contains_key(id) || is_paused(self) {
             return;
         }
-        let next_end = |cx: &Context| cx.subscriptions.all[id].conflation.as_ref()?.next_end();
-        let session_id = self.subscriptions.all[id].session;
+        let next_end = |cx: &Context| cx.clients.subscriptions.all[id].conflation.as_ref()?.next_end();
+        let session_id = self.clients.subscriptions.all[id].session;
         self.deliver_conflated_while(id, |cx| {
-            cx.sessions.all[session_id].has_room() && next_end(cx).is_some_and(|end| end <= now)
+            cx.clients.sessions.all[session_id].has_room() && next_end(cx).is_some_and(|end| end <= now)
         });
         match next_end(self) {
-            Some(end) if end > now => self.timers.set(Timer::Conflated(id), end),
-            Some(_) => self.sessions.all[session_id].overdue.push(id),
+            Some(end) if end > now => self.clock.timers.set(Timer::Conflated(id), end),
+            Some(_) => self.clients.sessions.all[session_id].overdue.push(id),
             None => (),
         }
     }
@@ -110,18 +110,18 @@ impl Context {
     /// Delivers everything that is held, in its order.
     pub fn deliver_all_conflated(&mut self, id: SubscriptionId) {
         self.deliver_conflated_while(id, |_| true);
-        self.timers.clear(Timer::Conflated(id));
+        self.clock.timers.clear(Timer::Conflated(id));
     }
 
     pub fn deliver_conflated_while(&mut self, id: SubscriptionId, goes_on: impl Fn(&Context) -> bool) {
         while goes_on(self) {
-            let subscription = &mut self.subscriptions.all[id];
+            let subscription = &mut self.clients.subscriptions.all[id];
             let Some(frame) = subscription.conflation.as_mut().and_then(|held| held.take()) else { return };
             if frame.is_empty() {
                 continue;
             }
             let session_id = subscription.session;
-            let session = &mut self.sessions.all[session_id];
+            let session = &mut self.clients.sessions.all[session_id];
             let is_replayed = subscription.progress().is_some();
             match subscription.held_back() {
                 // The records come first.
@@ -132,7 +132,7 @@ impl Context {
                 None if is_replayed => session.outbox.put_replayed(frame),
                 None => session.outbox.put_frames(&frame),
             }
-            self.counters.delivered += 1;
+            self.clients.counters.delivered += 1;
             self.touch(session_id);
         }
     }

@@ -30,30 +30,46 @@ use crate::topic::TopicTable;
 /// See the module's documentation.
 pub struct Context {
     pub config: BrokerConfig,
-    pub log: Log,
+    pub clock: Clock,
+    pub clients: Clients,
     pub topics: TopicTable,
-    pub sessions: Sessions,
-    pub subscriptions: Subscriptions,
-    pub buffers: Buffers,
-    pub kept_buffers: KeptBuffers,
+    pub log: Log,
     pub work: Work,
+    pub messages: Messages,
+    pub outputs: VecDeque<Output>,
+    pub shutdown: Shutdown,
+}
+
+/// The time, and how much of it the work of a turn may take.
+pub struct Clock {
+    pub now: Now,
+    /// The time of the first turn; `None` before it.
+    pub started: Option<Timestamp>,
     pub slices: Slices,
     /// Effort that filters may take for one message while everything else waits.
     pub turn_effort: u64,
     /// Bytes of a message, and of a record, that are read field by field while everything else waits.
     pub turn_size: usize,
     pub timers: Timers,
-    pub outputs: VecDeque<Output>,
     /// There is more to do than one turn should.
     pub wants_turn: bool,
-    pub shutdown: Shutdown,
+}
+
+/// The connections, their subscriptions, and the memory of their input and output.
+#[derive(Default)]
+pub struct Clients {
+    pub sessions: Sessions,
+    pub subscriptions: Subscriptions,
+    pub buffers: Buffers,
+    pub kept_buffers: KeptBuffers,
     pub counters: Counters,
-    /// Kept between uses: memory for the fields of conflation keys.
+}
+
+/// Reading the content of messages.
+pub struct Messages {
+    /// Kept between uses: memory for the fields that keys, filters and select lists read.
     pub arena: Arena,
     pub unreadable: UnreadableLog,
-    pub now: Now,
-    /// The time of the first turn; `None` before it.
-    pub started: Option<Timestamp>,
 }
 
 impl Context {
@@ -66,25 +82,22 @@ impl Context {
     ) -> Self {
         Context {
             config,
-            log: Log::new(journal),
+            clock: Clock {
+                now: Now { instant: Instant::default(), wall: Timestamp::default() },
+                started: None,
+                slices: Slices::default(),
+                turn_effort,
+                turn_size,
+                timers: Timers::default(),
+                wants_turn: false,
+            },
+            clients: Clients::default(),
             topics,
-            sessions: Sessions::default(),
-            subscriptions: Subscriptions::default(),
-            buffers: Buffers::default(),
-            kept_buffers: KeptBuffers::default(),
+            log: Log::new(journal),
             work: Work::default(),
-            slices: Slices::default(),
-            turn_effort,
-            turn_size,
-            timers: Timers::default(),
+            messages: Messages { arena: unreadable.arena(), unreadable },
             outputs: VecDeque::new(),
-            wants_turn: false,
             shutdown: Shutdown::No,
-            counters: Counters::default(),
-            arena: unreadable.arena(),
-            unreadable,
-            now: Now { instant: Instant::default(), wall: Timestamp::default() },
-            started: None,
         }
     }
 
@@ -114,7 +127,7 @@ impl Context {
 
     /// The time of the first turn, in nanoseconds: it tells one run of the instance from the next.
     pub fn started_ns(&self) -> u64 {
-        self.started.unwrap_or(self.now.wall).as_ns()
+        self.clock.started.unwrap_or(self.clock.now.wall).as_ns()
     }
 
     /// The part of a message that a subscription wants; `memory` holds it when that is not the whole.
@@ -126,9 +139,9 @@ impl Context {
         data: &'a [u8],
         memory: &'a mut Vec<u8>,
     ) -> &'a [u8] {
-        let select = self.subscriptions.get(id).and_then(|subscription| subscription.select.as_ref());
+        let select = self.clients.subscriptions.get(id).and_then(|subscription| subscription.select.as_ref());
         let Some(select) = select else { return data };
-        select.apply(message_type, data, &mut self.arena, memory)
+        select.apply(message_type, data, &mut self.messages.arena, memory)
     }
 
     /// Says that something happened. The driver writes it to the log of the server.

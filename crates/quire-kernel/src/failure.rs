@@ -55,7 +55,7 @@ impl Context {
         self.note(event);
         self.log.failure = Some(failure);
         self.log.is_failure_news = true;
-        self.wants_turn = true;
+        self.clock.wants_turn = true;
     }
 
     /// The answer to commands that the failure prevents.

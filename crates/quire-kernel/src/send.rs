@@ -95,8 +95,8 @@ impl Context {
     pub fn send(&mut self) -> Sent {
         let mut sent = Sent::default();
         let mut unsent = Vec::new();
-        for id in std::mem::take(&mut self.sessions.dirty) {
-            let Some(session) = self.sessions.all.get_mut(id) else { continue };
+        for id in std::mem::take(&mut self.clients.sessions.dirty) {
+            let Some(session) = self.clients.sessions.all.get_mut(id) else { continue };
             if !session.is_dirty {
                 continue;
             }
@@ -104,7 +104,7 @@ impl Context {
             let connection = session.connection;
             let is_closed = session.phase == Phase::Closed;
             if !session.outbox.is_empty() && (session.is_writable || is_closed) {
-                session.sent_at = self.now.instant;
+                session.sent_at = self.clock.now.instant;
                 let mut sent_size = 0;
                 while !session.outbox.is_empty()
                     && (sent_size < SEND_SIZE_MAX || is_closed)
@@ -116,7 +116,7 @@ impl Context {
                         Taken::Shared(bytes) => Output::SendShared { connection, bytes },
                     });
                 }
-                self.counters.sent_bytes += sent_size as u64;
+                self.clients.counters.sent_bytes += sent_size as u64;
                 if !is_closed && !session.outbox.is_empty() {
                     session.is_dirty = true;
                     unsent.push(id);
@@ -124,11 +124,12 @@ impl Context {
                 sent.to.push(id);
                 if session.is_writable {
                     let overdue = std::mem::take(&mut session.overdue);
-                    self.timers.recall(overdue, self.now.instant);
+                    self.clock.timers.recall(overdue, self.clock.now.instant);
                 }
             }
             let waiting_size = session.outbox.own_backlog_size() + session.deferred_size;
-            self.sessions.waiting_size = self.sessions.waiting_size - session.waiting_size + waiting_size;
+            self.clients.sessions.waiting_size =
+                self.clients.sessions.waiting_size - session.waiting_size + waiting_size;
             session.waiting_size = waiting_size;
             if is_closed {
                 self.outputs.push_back(Output::Close { connection });
@@ -139,10 +140,10 @@ impl Context {
                 session.stall == Some(Stall::Waiting) && session.kept.size() < PENDING_INPUT_MAX;
             let pause = (session.stall.is_some() && !waits_briefly)
                 || session.phase == Phase::Closing
-                || (self.sessions.is_pushing_back && session.has_published);
+                || (self.clients.sessions.is_pushing_back && session.has_published);
             if pause != session.is_reading_paused {
                 session.is_reading_paused = pause;
-                session.received_at = self.now.instant;
+                session.received_at = self.clock.now.instant;
                 self.outputs.push_back(if pause {
                     Output::PauseReading { connection }
                 } else {
@@ -151,22 +152,23 @@ impl Context {
             }
         }
         // They have had enough of this turn.
-        self.wants_turn |= !unsent.is_empty();
-        self.sessions.dirty.extend(unsent);
+        self.clock.wants_turn |= !unsent.is_empty();
+        self.clients.sessions.dirty.extend(unsent);
         sent
     }
 
     /// Whether a session that takes bytes has output.
     #[inline]
     pub fn has_output(&self) -> bool {
-        let mut sessions = self.sessions.dirty.iter().filter_map(|id| self.sessions.all.get(*id));
+        let mut sessions =
+            self.clients.sessions.dirty.iter().filter_map(|id| self.clients.sessions.all.get(*id));
         sessions.any(|session| session.is_writable && !session.outbox.is_empty())
     }
 
     /// Gives the session a used buffer for its output, when there is one.
     #[inline]
     pub fn give_buffer(&mut self, id: SessionId) {
-        self.buffers.give(&mut self.sessions.all[id].outbox);
+        self.clients.buffers.give(&mut self.clients.sessions.all[id].outbox);
     }
 
     /// The data of a message for the outboxes of its subscriptions to hold together; `None` when each gets a copy.
@@ -177,7 +179,7 @@ impl Context {
             return None;
         }
         Some(match stage {
-            Stage::Published => SharedData::new(data, &self.sessions.shared_size),
+            Stage::Published => SharedData::new(data, &self.clients.sessions.shared_size),
             // It does not count as backlog, so no sum counts it.
             Stage::Persisted => SharedData::new(data, &Arc::default()),
         })
@@ -186,7 +188,7 @@ impl Context {
     /// Makes the end of the turn look at the session.
     #[inline]
     pub fn touch(&mut self, id: SessionId) {
-        mark_dirty(&mut self.sessions.all[id], &mut self.sessions.dirty, id);
+        mark_dirty(&mut self.clients.sessions.all[id], &mut self.clients.sessions.dirty, id);
     }
 
     /// Queues a frame for the session. Bytes that a connection does not take count as its backlog.
@@ -214,7 +216,7 @@ impl Context {
         shared: Option<&Arc<SharedData>>,
     ) {
         // A connection that was ended while this message was served took its subscriptions along.
-        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
+        let Some(subscription) = self.clients.subscriptions.get_mut(id) else { return };
         let session_id = subscription.session;
         let message = Message { subscription: subscription.number, ..*message };
         let conflation = subscription.conflation.as_ref().filter(|_| !is_queue);
@@ -228,9 +230,9 @@ impl Context {
             self.conflate_message(id, context.topic, Some(context), &message);
             return self.check_backlog(session_id);
         }
-        let session = &mut self.sessions.all[session_id];
+        let session = &mut self.clients.sessions.all[session_id];
         if shared.is_none() {
-            self.buffers.give(&mut session.outbox);
+            self.clients.buffers.give(&mut session.outbox);
         }
         let size = match &mut subscription.served_by {
             // The name belongs to a queue, which serves the subscriptions without a bookmark.
@@ -271,11 +273,11 @@ impl Context {
             }
         };
         if shared.is_some() && session.is_writable {
-            self.slices.charge(message.data.len());
+            self.clock.slices.charge(message.data.len());
         }
-        self.counters.delivered += 1;
+        self.clients.counters.delivered += 1;
         let size_max = self.config.transports[session.transport.0 as usize].max_client_backlog;
-        mark_dirty(session, &mut self.sessions.dirty, session_id);
+        mark_dirty(session, &mut self.clients.sessions.dirty, session_id);
         if size as u64 > size_max {
             self.end_slow(session_id);
         }
@@ -299,7 +301,7 @@ impl Context {
     /// Ends the connection for which most waits. There is one: only a sum above its limit leads here.
     pub fn end_slowest(&mut self) {
         let waiting_size = |session: &Session| session.outbox.backlog_size() + session.deferred_size;
-        let slowest = self.sessions.all.iter().max_by_key(|(_, session)| waiting_size(session));
+        let slowest = self.clients.sessions.all.iter().max_by_key(|(_, session)| waiting_size(session));
         let Some((id, _)) = slowest else { return };
         let limit = self.config.limits.max_waiting;
         let reason =

@@ -96,13 +96,13 @@ impl Context {
     /// The transport of the session, with its limits.
     #[inline]
     pub fn transport_of(&self, id: SessionId) -> &TransportConfig {
-        &self.config.transports[self.sessions.all[id].transport.0 as usize]
+        &self.config.transports[self.clients.sessions.all[id].transport.0 as usize]
     }
 
     /// The session no longer waits for the reason `stall`. Its commands continue before the turn ends.
     pub fn resume_commands(&mut self, id: SessionId, stall: Stall) {
-        if self.sessions.all.get(id).is_some_and(|session| session.stall == Some(stall)) {
-            self.sessions.resumable.push((id, stall));
+        if self.clients.sessions.all.get(id).is_some_and(|session| session.stall == Some(stall)) {
+            self.clients.sessions.resumable.push((id, stall));
         }
     }
 
@@ -114,7 +114,7 @@ impl Context {
         let session = self.session(id);
         session.flushes.push_back(Flush { command, position, announced });
         let count = session.flushes.len();
-        self.sessions.flushing.insert(id);
+        self.clients.sessions.flushing.insert(id);
         if count >= ACK_BACKLOG_MAX {
             self.stall(id, Stall::AckBacklog);
         }
@@ -122,22 +122,22 @@ impl Context {
 
     #[inline]
     pub fn session(&mut self, id: SessionId) -> &mut Session {
-        &mut self.sessions.all[id]
+        &mut self.clients.sessions.all[id]
     }
 
     #[inline]
     pub fn session_of(&self, connection: ConnectionId) -> Option<SessionId> {
-        self.sessions.by_connection.get(&connection).copied()
+        self.clients.sessions.by_connection.get(&connection).copied()
     }
 
     /// Keeps bytes whose commands wait.
     pub fn keep(&mut self, id: SessionId, bytes: &[u8]) {
-        self.sessions.all[id].kept.push(bytes, &mut self.kept_buffers);
+        self.clients.sessions.all[id].kept.push(bytes, &mut self.clients.kept_buffers);
     }
 
     /// Counts what is kept of unfinished frames, and ends a session that lifts the sum of all above the limit.
     pub fn count_unfinished(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.all.get_mut(id) else { return };
+        let Some(session) = self.clients.sessions.all.get_mut(id) else { return };
         if session.phase == Phase::Closed {
             return;
         }
@@ -145,10 +145,11 @@ impl Context {
         let size =
             session.codec.unfinished_size() + session.kept.size() + batch_size + session.preparing_size;
         let grows = size > session.unfinished_size;
-        self.sessions.unfinished_size = self.sessions.unfinished_size - session.unfinished_size + size;
+        self.clients.sessions.unfinished_size =
+            self.clients.sessions.unfinished_size - session.unfinished_size + size;
         session.unfinished_size = size;
         let limit = self.config.limits.max_unfinished;
-        if grows && self.sessions.unfinished_size as u64 > limit {
+        if grows && self.clients.sessions.unfinished_size as u64 > limit {
             let reason = format!("max_unfinished: {limit} bytes of unfinished frames are kept already");
             self.end(id, Code::LimitExceeded, &reason);
         }
@@ -162,7 +163,7 @@ impl Context {
     /// The most bytes of data that the session may send in a message now; `None` = nothing but a logon.
     pub fn message_size_max(&self, id: SessionId) -> Option<usize> {
         let size = self.transport_of(id).max_message_size as usize;
-        (self.sessions.all[id].phase != Phase::AwaitingLogon).then_some(size)
+        (self.clients.sessions.all[id].phase != Phase::AwaitingLogon).then_some(size)
     }
 
     /// Ends a connection with an error.
@@ -182,7 +183,7 @@ impl Context {
             code,
             reason: reason.to_owned(),
         };
-        self.sessions.unfinished_size -= unfinished_size;
+        self.clients.sessions.unfinished_size -= unfinished_size;
         self.note(event);
         self.close_session(id);
     }
@@ -193,13 +194,13 @@ impl Context {
         let session = self.session(id);
         session.phase = Phase::Closed;
         session.outbox.close();
-        self.sessions.closed.push(id);
+        self.clients.sessions.closed.push(id);
         self.touch(id);
     }
 
     /// Sends a heartbeat unless something else was sent since the last one, or waits to be sent.
     pub fn beat(&mut self, id: SessionId) {
-        let now = self.now.instant;
+        let now = self.clock.now.instant;
         let session = self.session(id);
         let Some(interval) = session.heartbeat else { return };
         let due = session.sent_at + interval;
@@ -208,13 +209,13 @@ impl Context {
             self.put(id, &Reply::Heartbeat);
         }
         if self.session(id).phase != Phase::Closed {
-            self.timers.set(Timer::Heartbeat(id), next);
+            self.clock.timers.set(Timer::Heartbeat(id), next);
         }
     }
 
     /// Ends a connection from which nothing came for two intervals. While it is not read from, nothing can come.
     pub fn check_silence(&mut self, id: SessionId) {
-        let now = self.now.instant;
+        let now = self.clock.now.instant;
         let session = self.session(id);
         let Some(interval) = session.heartbeat else { return };
         if session.is_reading_paused {
@@ -224,7 +225,7 @@ impl Context {
         if deadline <= now {
             self.end(id, Code::HeartbeatTimeout, "nothing was heard for two heartbeat intervals");
         } else {
-            self.timers.set(Timer::Silence(id), deadline);
+            self.clock.timers.set(Timer::Silence(id), deadline);
         }
     }
 }

@@ -134,12 +134,12 @@ impl Slices {
 
 impl Context {
     pub fn begin_slice(&mut self) {
-        self.slices.begin();
+        self.clock.slices.begin();
     }
 
     /// Call after each command but a publish. Makes the connection wait for its next slice when this one is over.
     pub fn end_of_command(&mut self, id: SessionId) {
-        if self.slices.is_over(HEAVY) {
+        if self.clock.slices.is_over(HEAVY) {
             self.wait_for_slice(id);
         }
     }
@@ -147,7 +147,7 @@ impl Context {
     /// The same after a publish.
     #[inline]
     pub fn end_of_publish(&mut self, id: SessionId, size: usize) {
-        if self.slices.is_over(1 + size / WEIGHED_SIZE) {
+        if self.clock.slices.is_over(1 + size / WEIGHED_SIZE) {
             self.wait_for_slice(id);
         }
     }
@@ -156,7 +156,7 @@ impl Context {
         // A session that is stalled already gets a slice when that stall ends.
         if self.session(id).takes_commands() {
             self.stall(id, Stall::Waiting);
-            self.slices.waiting.push_back(id);
+            self.clock.slices.waiting.push_back(id);
         }
     }
 }

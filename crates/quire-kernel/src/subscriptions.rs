@@ -72,13 +72,13 @@ impl Subscriptions {
 impl Context {
     #[inline]
     pub fn subscription(&mut self, id: SubscriptionId) -> &mut Subscription {
-        &mut self.subscriptions.all[id]
+        &mut self.clients.subscriptions.all[id]
     }
 
     /// Ends one subscription for a reason of the server. The connection continues. The client is notified at once and gets no further
     /// message. The run loop removes the subscription after the phase. Code that works on the subscription keeps a valid key until then.
     pub fn end_subscription(&mut self, id: SubscriptionId, code: Code, reason: &str) {
-        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
+        let Some(subscription) = self.clients.subscriptions.get_mut(id) else { return };
         let (session, number) = (subscription.session, subscription.number);
         self.remove_subscription_later(id);
         let connection = self.session(session).connection;
@@ -90,10 +90,10 @@ impl Context {
 
     /// The subscription gets nothing more from now on; the run loop removes it between two pieces of work.
     pub fn remove_subscription_later(&mut self, id: SubscriptionId) {
-        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
+        let Some(subscription) = self.clients.subscriptions.get_mut(id) else { return };
         subscription.has_ended = true;
-        self.subscriptions.ended.push(id);
-        self.wants_turn = true;
+        self.clients.subscriptions.ended.push(id);
+        self.clock.wants_turn = true;
     }
 
     /// A filter takes so much effort that its subscription is ended.
@@ -107,9 +107,9 @@ impl Context {
     /// The subscriptions after the one with this number on this connection, in the order of both: one more than a page takes.
     pub fn subscriptions_after(&self, connection: u64, number: u32) -> Vec<SubscriptionId> {
         let key = |subscription: &Subscription| {
-            (self.sessions.all[subscription.session].connection.0, subscription.number)
+            (self.clients.sessions.all[subscription.session].connection.0, subscription.number)
         };
-        let all = self.subscriptions.all.iter().map(|(id, subscription)| (key(subscription), id));
+        let all = self.clients.subscriptions.all.iter().map(|(id, subscription)| (key(subscription), id));
         let mut found: Vec<_> = all.filter(|(key, _)| *key > (connection, number)).collect();
         if found.len() > PAGE_COUNT_MAX {
             found.select_nth_unstable_by_key(PAGE_COUNT_MAX, |(key, _)| *key);
@@ -121,8 +121,8 @@ impl Context {
 
     /// A subscription, apart from the figures of the service that serves it.
     pub fn describe(&self, id: SubscriptionId) -> SubscriptionStats {
-        let subscription = &self.subscriptions.all[id];
-        let session = &self.sessions.all[subscription.session];
+        let subscription = &self.clients.subscriptions.all[id];
+        let session = &self.clients.sessions.all[subscription.session];
         SubscriptionStats {
             connection: session.connection,
             client_name: session.client_name().unwrap_or_default(),
@@ -145,22 +145,23 @@ impl Context {
     }
 
     pub fn pattern_count_of(&self, id: SubscriptionId) -> usize {
-        let filter = self.subscriptions.all.get(id).and_then(|subscription| subscription.filter.as_ref());
+        let filter =
+            self.clients.subscriptions.all.get(id).and_then(|subscription| subscription.filter.as_ref());
         filter.map_or(0, Filter::pattern_count)
     }
 
     /// Counts the patterns of a subscription that begins; undone by [`Context::release_patterns`].
     pub fn count_patterns(&mut self, id: SubscriptionId) {
         let count = self.pattern_count_of(id);
-        self.subscriptions.pattern_count += count;
-        let session = self.subscriptions.all[id].session;
+        self.clients.subscriptions.pattern_count += count;
+        let session = self.clients.subscriptions.all[id].session;
         self.session(session).pattern_count += count;
     }
 
     pub fn release_patterns(&mut self, id: SubscriptionId) {
         let count = self.pattern_count_of(id);
-        self.subscriptions.pattern_count -= count;
-        if let Some(subscription) = self.subscriptions.all.get(id) {
+        self.clients.subscriptions.pattern_count -= count;
+        if let Some(subscription) = self.clients.subscriptions.all.get(id) {
             let session = subscription.session;
             self.session(session).pattern_count -= count;
         }
@@ -168,7 +169,7 @@ impl Context {
 
     /// Whether a subscription without a bookmark is served from the publish stream: the name of a queue alone is not a topic.
     pub fn is_in_audience(&self, id: SubscriptionId) -> bool {
-        let subscription = &self.subscriptions.all[id];
+        let subscription = &self.clients.subscriptions.all[id];
         let is_ordinary = matches!(subscription.served_by, ServedBy::Ordinary | ServedBy::Sow(_));
         (is_ordinary && !subscription.is_follower())
             || matches!(subscription.selector, TopicSelector::Pattern(_))
@@ -177,14 +178,14 @@ impl Context {
     /// Takes a subscription without a bookmark out of the audience of its topic.
     pub fn leave_audience(&mut self, id: SubscriptionId) {
         if self.is_in_audience(id) {
-            let Subscription { selector, .. } = &self.subscriptions.all[id];
+            let Subscription { selector, .. } = &self.clients.subscriptions.all[id];
             self.topics.remove(selector, Stage::Published, id);
         }
     }
 
     /// Adds a subscription to the audience of its topic.
     pub fn join(&mut self, id: SubscriptionId, stage: Stage) {
-        let Subscription { selector, filter, .. } = &self.subscriptions.all[id];
+        let Subscription { selector, filter, .. } = &self.clients.subscriptions.all[id];
         let (selector, filter) = (selector.clone(), filter.clone());
         self.topics.add(&selector, stage, id, filter);
     }
@@ -203,8 +204,8 @@ impl Context {
         let gone = replaced.map_or(0, |replaced| self.pattern_count_of(replaced));
         let in_one = self.transport_of(id).max_patterns_per_connection;
         let used = [
-            ("max_patterns_per_connection", self.sessions.all[id].pattern_count, in_one),
-            ("max_patterns", self.subscriptions.pattern_count, self.config.limits.max_patterns),
+            ("max_patterns_per_connection", self.clients.sessions.all[id].pattern_count, in_one),
+            ("max_patterns", self.clients.subscriptions.pattern_count, self.config.limits.max_patterns),
         ];
         for (name, used, limit) in used {
             if used - gone + count > limit as usize {

@@ -70,7 +70,7 @@ impl Tail {
             consumers.iter_mut().for_each(|consumer| consumer.on_news());
         }
         let mut size_left = SIZE_MAX;
-        let deadline = cx.slices.deadline(PASS);
+        let deadline = cx.clock.slices.deadline(PASS);
         while cx.log.served < persisted {
             if !consumers.iter().any(|consumer| consumer.is_following(cx)) {
                 cx.log.served = persisted;
@@ -78,7 +78,7 @@ impl Tail {
                 break;
             }
             if size_left == 0 {
-                cx.wants_turn = true;
+                cx.clock.wants_turn = true;
                 return;
             }
             // It stops where something has to be done, so that this comes between the right two messages.
@@ -145,7 +145,7 @@ impl Tail {
                 }
                 if weight >= WEIGHT_MAX {
                     weight = 0;
-                    if cx.slices.is_past(deadline) {
+                    if cx.clock.slices.is_past(deadline) {
                         consumers.iter_mut().for_each(|consumer| consumer.on_batch(&batch));
                         cursor.rest_at(cx.log.served);
                         *size_left = 0;
@@ -155,7 +155,7 @@ impl Tail {
             }
             consumers.iter_mut().for_each(|consumer| consumer.on_batch(&batch));
             *size_left = size_left.saturating_sub(batch.size());
-            if cx.slices.is_past(deadline) {
+            if cx.clock.slices.is_past(deadline) {
                 *size_left = 0;
             }
         }

@@ -37,15 +37,15 @@ impl UnreadableLog {
 impl Context {
     /// Logs the unreadable messages since the last line, unless that was a short time ago.
     pub fn log_unreadable(&mut self) {
-        let log = &mut self.unreadable;
+        let log = &mut self.messages.unreadable;
         let count = log.all.count();
-        if count == log.logged_count || log.next_at.is_some_and(|next| self.now.instant < next) {
+        if count == log.logged_count || log.next_at.is_some_and(|next| self.clock.now.instant < next) {
             return;
         }
         let Some(example) = log.all.take() else { return };
         let new_count = count - log.logged_count;
         log.logged_count = count;
-        log.next_at = Some(self.now.instant + LOG_INTERVAL);
+        log.next_at = Some(self.clock.now.instant + LOG_INTERVAL);
         self.note(Event::MessageUnreadable { example, count: new_count });
     }
 }

@@ -74,7 +74,7 @@ impl Context {
                 done(owner, cx, number, found.map(|found| *found));
             }
         }));
-        let unreadables = self.unreadable.reports().clone();
+        let unreadables = self.messages.unreadable.reports().clone();
         let job = Box::new(move |arena| Box::new(job(arena)) as Found);
         self.outputs.push_back(Output::Read(ReadRequest { number, job, unreadables }));
         number

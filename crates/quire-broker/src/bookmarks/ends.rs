@@ -103,7 +103,7 @@ impl Bookmarks {
         let mut any = false;
         while is_all_served
             && let Some(&(instant, id)) = self.awaited_ends.instants.first()
-            && instant < cx.now.wall
+            && instant < cx.clock.now.wall
         {
             self.awaited_ends.instants.pop_first();
             self.end_found(cx, id, cx.log.served);
@@ -134,15 +134,15 @@ impl Bookmarks {
     /// The wall clock may be set meanwhile: when the timer fires, the time is looked at again.
     fn set_end_timer(&mut self, cx: &mut Context) {
         let Some((instant, _)) = self.awaited_ends.instants.first() else {
-            return cx.timers.clear(Timer::End);
+            return cx.clock.timers.clear(Timer::End);
         };
         // What is decided but not persisted yet is found when it is; that needs no timer.
-        match instant.0.checked_sub(cx.now.wall.0) {
+        match instant.0.checked_sub(cx.clock.now.wall.0) {
             Some(wait_ns) => {
-                let at = cx.now.instant + Duration::from_nanos(wait_ns.saturating_add(1));
-                cx.timers.set(Timer::End, at);
+                let at = cx.clock.now.instant + Duration::from_nanos(wait_ns.saturating_add(1));
+                cx.clock.timers.set(Timer::End, at);
             }
-            None => cx.timers.clear(Timer::End),
+            None => cx.clock.timers.clear(Timer::End),
         }
     }
 

@@ -24,7 +24,7 @@ impl Bookmarks {
     /// How far the members of the replays of some subscriptions have come. Each replay is walked
     /// through once, because it may have any number of members.
     pub(crate) fn replay_positions(&self, cx: &Context, ids: &[SubscriptionId]) -> ReplayPositions {
-        let stages = ids.iter().filter_map(|id| cx.subscriptions.all.get(*id)?.progress());
+        let stages = ids.iter().filter_map(|id| cx.clients.subscriptions.all.get(*id)?.progress());
         let replays: BTreeSet<ReplayId> = stages
             .filter_map(|progress| match progress.stage {
                 Source::Replaying(replay) => Some(replay),
@@ -43,11 +43,11 @@ impl Bookmarks {
         positions: &ReplayPositions,
         stats: &mut SubscriptionStats,
     ) {
-        let Some(progress) = cx.subscriptions.all[id].progress() else { return };
+        let Some(progress) = cx.clients.subscriptions.all[id].progress() else { return };
         let position = position_of(cx, progress, positions.get(&id).copied());
         let lag = lag_of(cx, position);
         let taken = (lag > 0).then(|| cx.log.reader.time_before(position.next())).flatten();
-        let age_ns = taken.map_or(0, |taken| cx.now.wall.as_ns().saturating_sub(taken.as_ns()));
+        let age_ns = taken.map_or(0, |taken| cx.clock.now.wall.as_ns().saturating_sub(taken.as_ns()));
         stats.position = Some(position.get());
         stats.lag = Some(lag);
         stats.lag_s = Some(Duration::from_nanos(age_ns).as_secs_f64());
@@ -56,14 +56,14 @@ impl Bookmarks {
     /// The largest lag of the subscriptions that are not paused.
     pub(crate) fn lag_max(&self, cx: &Context) -> u64 {
         let running = |id: SubscriptionId| {
-            let progress = cx.subscriptions.all.get(id)?.progress()?;
+            let progress = cx.clients.subscriptions.all.get(id)?.progress()?;
             (!progress.is_paused).then_some(progress)
         };
         let replaying = self.replays.values().flat_map(positions_in);
         let replaying = replaying.filter_map(|(id, position)| {
             running(id).map(|progress| position_of(cx, progress, Some(position)))
         });
-        let others = cx.subscriptions.all.keys().filter_map(running);
+        let others = cx.clients.subscriptions.all.keys().filter_map(running);
         let others = others.filter(|progress| !matches!(progress.stage, Source::Replaying(_)));
         let others = others.map(|progress| position_of(cx, progress, None));
         replaying.chain(others).map(|position| lag_of(cx, position)).max().unwrap_or_default()
@@ -78,7 +78,7 @@ impl Bookmarks {
         };
         let mut by_name: BTreeMap<&str, usize> = BTreeMap::new();
         let mut by_pattern: BTreeMap<&str, (&TopicPattern, usize)> = BTreeMap::new();
-        for subscription in cx.subscriptions.all.values().filter(reads) {
+        for subscription in cx.clients.subscriptions.all.values().filter(reads) {
             match &subscription.selector {
                 TopicSelector::Name(name) => *by_name.entry(name).or_default() += 1,
                 TopicSelector::Pattern(pattern) => {

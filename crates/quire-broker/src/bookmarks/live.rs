@@ -53,14 +53,14 @@ impl Bookmarks {
         self.reach(cx, id, after);
         let has_goals =
             |subscription: &Subscription| Some(subscription.progress()?.awaited_positions().next().is_some());
-        if cx.subscriptions.get(id).and_then(has_goals) == Some(true) {
+        if cx.clients.subscriptions.get(id).and_then(has_goals) == Some(true) {
             self.awaiting.insert(id);
         }
     }
 
     /// The nearest position above `served` at which a subscription ends or gets its `completed`.
     pub(super) fn next_awaited_above(&self, cx: &Context, served: Position) -> Option<Position> {
-        let progress = |id: &SubscriptionId| cx.subscriptions.get(*id)?.progress();
+        let progress = |id: &SubscriptionId| cx.clients.subscriptions.get(*id)?.progress();
         self.awaiting
             .iter()
             .filter_map(progress)
@@ -73,7 +73,7 @@ impl Bookmarks {
     pub(crate) fn advance_followers(&mut self, cx: &mut Context) {
         let served = cx.log.served;
         for id in self.awaiting.iter().copied().collect::<Vec<_>>() {
-            let stage = cx.subscriptions.get(id).and_then(|s| Some(&s.progress()?.stage));
+            let stage = cx.clients.subscriptions.get(id).and_then(|s| Some(&s.progress()?.stage));
             match stage {
                 Some(Source::Tailing | Source::SwitchingToLive(_)) => self.reach(cx, id, served),
                 // It reaches its goals elsewhere, and returns here if it has not passed them then.
@@ -93,10 +93,10 @@ impl Bookmarks {
         if record.kind != RecordKind::Publish || !cx.topics.has_audience(topic, Stage::Persisted) {
             return 0;
         }
-        let Some(context) = context_of(record, cx.now.wall) else { return 0 };
+        let Some(context) = context_of(record, cx.clock.now.wall) else { return 0 };
         let mut matched = std::mem::take(&mut self.matched);
         let push = |id, decision| matched.push((id, decision));
-        let turn_effort = cx.turn_effort;
+        let turn_effort = cx.clock.turn_effort;
         let effort = cx.topics.for_each_decision(topic, Stage::Persisted, &context, turn_effort, push);
         let shared = cx.share(record.data, matched.len(), Stage::Persisted);
         let mut memory = std::mem::take(&mut self.selected);
@@ -119,7 +119,7 @@ impl Bookmarks {
     /// that this costs little.
     fn serve_delete(&mut self, cx: &mut Context, record: &Record<'_>) {
         let is_wanted = |id: &SubscriptionId| {
-            let Some(subscription) = cx.subscriptions.get(*id) else { return false };
+            let Some(subscription) = cx.clients.subscriptions.get(*id) else { return false };
             let is_after = subscription.progress().is_some_and(|progress| record.position > progress.after);
             is_after && subscription.selector.matches(record.topic)
         };
@@ -131,7 +131,9 @@ impl Bookmarks {
 
     /// The filter of a subscription takes more effort for the record than the pass has: a replay, run elsewhere, evaluates it.
     fn evaluate_in_replay(&mut self, cx: &mut Context, id: SubscriptionId, record: &Record<'_>) {
-        let Some(progress) = cx.subscriptions.get(id).and_then(Subscription::progress) else { return };
+        let Some(progress) = cx.clients.subscriptions.get(id).and_then(Subscription::progress) else {
+            return;
+        };
         let is_served_otherwise = matches!(&progress.stage, Source::SwitchingToLive(switching) if record.position > switching.switch_at);
         if record.position > progress.after && !is_served_otherwise {
             self.fall_back(cx, id, Position::new(record.position.get() - 1));
@@ -147,8 +149,8 @@ impl Bookmarks {
         data: &[u8],
         shared: Option<&Arc<SharedData>>,
     ) {
-        let now = cx.now.instant;
-        let Some(subscription) = cx.subscriptions.get_mut(id) else { return };
+        let now = cx.clock.now.instant;
+        let Some(subscription) = cx.clients.subscriptions.get_mut(id) else { return };
         let Subscription { session: session_id, number, ref mut served_by, ref conflation, .. } =
             *subscription;
         let ServedBy::Bookmark(progress) = served_by else { return };
@@ -165,7 +167,7 @@ impl Bookmarks {
         });
         // What is conflated is held for a connection that takes nothing, as long as there is room.
         let has_room = conflation.as_ref().is_some_and(|conflation| conflation.has_room());
-        if !can_go || !(has_room || cx.sessions.all[session_id].has_room()) {
+        if !can_go || !(has_room || cx.clients.sessions.all[session_id].has_room()) {
             return self.fall_back(cx, id, Position::new(record.position.get() - 1));
         }
         if let Some(pace) = &mut progress.pace {
@@ -176,11 +178,11 @@ impl Bookmarks {
         }
         match shared {
             None => cx.give_buffer(session_id),
-            Some(_) => cx.slices.charge(data.len()),
+            Some(_) => cx.clock.slices.charge(data.len()),
         }
         let message = Message { data, ..message_of(record, number) };
-        cx.sessions.all[session_id].outbox.put_replayed_message(&message, shared);
-        cx.counters.delivered += 1;
+        cx.clients.sessions.all[session_id].outbox.put_replayed_message(&message, shared);
+        cx.clients.counters.delivered += 1;
         cx.touch(session_id);
     }
 
@@ -202,7 +204,7 @@ impl Bookmarks {
             let follows = matches!(progress.stage, Source::Tailing | Source::SwitchingToLive(_));
             (follows && progress.after < limit).then_some(id)
         };
-        let followers: Vec<_> = cx.subscriptions.all.iter().filter_map(is_following).collect();
+        let followers: Vec<_> = cx.clients.subscriptions.all.iter().filter_map(is_following).collect();
         for id in followers {
             let after = cx.subscription(id).progress().map_or(served, |progress| progress.after.max(served));
             self.fall_back(cx, id, after);
@@ -212,7 +214,7 @@ impl Bookmarks {
     /// A `live` subscription goes over to the publish stream once the pass has served all that was appended before it joined.
     fn switch_to_live(&mut self, cx: &mut Context, id: SubscriptionId) {
         let served = cx.log.served;
-        let subscription = &mut cx.subscriptions.all[id];
+        let subscription = &mut cx.clients.subscriptions.all[id];
         let session_id = subscription.session;
         let selector = subscription.selector.clone();
         let Some(progress) = subscription.progress_mut() else { return };

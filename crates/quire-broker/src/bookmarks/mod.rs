@@ -141,7 +141,7 @@ impl LogConsumer for Bookmarks {
     }
 
     fn needed_from(&self, cx: &Context) -> Option<Position> {
-        let subscriptions = cx.subscriptions.all.values().filter_map(|subscription| {
+        let subscriptions = cx.clients.subscriptions.all.values().filter_map(|subscription| {
             let progress = subscription.progress()?;
             match progress.stage {
                 // The next record is in memory, or at the end of the log.

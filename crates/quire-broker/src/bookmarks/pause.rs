@@ -23,7 +23,7 @@ impl Bookmarks {
         let (subscriptions, refused) = pausable(cx, id, numbers);
         for subscription in subscriptions {
             self.detach_bookmark(cx, subscription);
-            cx.timers.clear(Timer::Conflated(subscription));
+            cx.clock.timers.clear(Timer::Conflated(subscription));
             if let Some(progress) = cx.subscription(subscription).progress_mut() {
                 progress.is_paused = true;
             }
@@ -72,7 +72,7 @@ impl Bookmarks {
 
     /// The subscriptions of the replay that serves one: this one and others, in their order. Empty when it is served alone.
     pub(crate) fn companions(&self, cx: &Context, id: SubscriptionId) -> Vec<SubscriptionId> {
-        let progress = cx.subscriptions.get(id).and_then(Subscription::progress);
+        let progress = cx.clients.subscriptions.get(id).and_then(Subscription::progress);
         match progress.map(|progress| &progress.stage) {
             Some(Source::Replaying(replay)) if self.replays[*replay].subscriptions.len() > 1 => {
                 self.replays[*replay].subscriptions.clone()
@@ -103,7 +103,7 @@ impl Bookmarks {
     }
 
     fn replay_of(&self, cx: &Context, id: SubscriptionId) -> Option<&Replay> {
-        match cx.subscriptions.get(id)?.progress()?.stage {
+        match cx.clients.subscriptions.get(id)?.progress()?.stage {
             Source::Replaying(replay) => self.replays.get(replay),
             _ => None,
         }
@@ -112,7 +112,7 @@ impl Bookmarks {
 
 /// How fast a subscription that no replay serves may go.
 fn rate(cx: &Context, id: SubscriptionId) -> Option<Rate> {
-    let progress = cx.subscriptions.get(id)?.progress()?;
+    let progress = cx.clients.subscriptions.get(id)?.progress()?;
     progress.pace.as_ref().map(|pace| pace.rate)
 }
 

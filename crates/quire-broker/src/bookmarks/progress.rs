@@ -120,17 +120,17 @@ impl Bookmarks {
     /// The pass over newly persisted records is done for this turn.
     pub(crate) fn send_resume_positions(&mut self, cx: &mut Context) {
         self.resume_positions.reach(cx.log.served);
-        if self.resume_positions.due().is_none_or(|at| at > cx.now.instant) {
+        if self.resume_positions.due().is_none_or(|at| at > cx.clock.now.instant) {
             return;
         }
         let Some(reached) = self.resume_positions.reached else { return };
         self.resume_positions.told = Some(reached);
-        self.resume_positions.next_at = cx.now.instant + INTERVAL;
+        self.resume_positions.next_at = cx.clock.now.instant + INTERVAL;
         for id in self.resume_positions.sessions.iter().copied().collect::<Vec<_>>() {
-            let session = &cx.sessions.all[id];
+            let session = &cx.clients.sessions.all[id];
             let wanting = session.subscriptions.iter().filter_map(|(number, subscription)| {
-                let progress = cx.subscriptions.all[*subscription].progress()?;
-                let subscription = &cx.subscriptions.all[*subscription];
+                let progress = cx.clients.subscriptions.all[*subscription].progress()?;
+                let subscription = &cx.clients.subscriptions.all[*subscription];
                 let holds = subscription.conflation.as_ref().is_some_and(|held| !held.is_empty());
                 let is_at_tail = match progress.stage {
                     Source::Tailing => true,

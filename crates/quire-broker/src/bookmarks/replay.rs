@@ -96,7 +96,7 @@ impl Bookmarks {
         for subscription in &subscriptions {
             self.reach(cx, *subscription, place(cx, *subscription));
         }
-        subscriptions.retain(|subscription| cx.subscriptions.get(*subscription).is_some());
+        subscriptions.retain(|subscription| cx.clients.subscriptions.get(*subscription).is_some());
         match subscriptions[..] {
             [] => (),
             [subscription] if place(cx, subscription) >= cx.log.served && !is_durable(cx, subscription) => {
@@ -116,7 +116,7 @@ impl Bookmarks {
         let members = members(cx, &subscriptions);
         let place = ReplayPosition { after: lowest_place(cx, &subscriptions), served: 0 };
         let paces = subscriptions.iter().filter_map(|id| {
-            cx.subscriptions.all[*id].progress_mut().and_then(|progress| progress.pace.take())
+            cx.clients.subscriptions.all[*id].progress_mut().and_then(|progress| progress.pace.take())
         });
         let pace = paces.reduce(Pace::later);
         let is_durable = subscriptions.iter().any(|id| is_durable(cx, *id));
@@ -134,7 +134,7 @@ impl Bookmarks {
             costly: None,
             is_heavy: false,
             chunk_size_max: if pace.is_some() { PACED_CHUNK_SIZE_MIN } else { CHUNK_SIZE_MAX },
-            throttled_until: cx.now.instant,
+            throttled_until: cx.clock.now.instant,
             is_durable,
             pace,
         };
@@ -154,7 +154,7 @@ impl Bookmarks {
         self.awaiting.remove(&id);
         self.switching.remove(&id);
         self.wanting_deletions.remove(&id);
-        let Subscription { selector, served_by, .. } = &mut cx.subscriptions.all[id];
+        let Subscription { selector, served_by, .. } = &mut cx.clients.subscriptions.all[id];
         let ServedBy::Bookmark(progress) = served_by else { return };
         match std::mem::replace(&mut progress.stage, Source::Detached) {
             Source::Detached => (),
@@ -217,7 +217,7 @@ impl Bookmarks {
         cx.session(replay.session).replays.retain(|other| *other != id);
         self.caught_up_groups.retain(|other| *other != id);
         self.yielding.remove(&id);
-        cx.timers.clear(Timer::Replay(id));
+        cx.clock.timers.clear(Timer::Replay(id));
         if replay.is_queued {
             self.read_slots.waiting.retain(|other| *other != id);
         }
@@ -254,8 +254,8 @@ impl Bookmarks {
         self.runnable.extend(std::mem::take(&mut self.runnable_next_turn));
         if !self.yielding.is_empty() && !cx.log.has_lone_publish() {
             for id in std::mem::take(&mut self.yielding) {
-                cx.timers.clear(Timer::Replay(id));
-                let throttled_until = cx.now.instant + THROTTLE_TIME;
+                cx.clock.timers.clear(Timer::Replay(id));
+                let throttled_until = cx.clock.now.instant + THROTTLE_TIME;
                 let replay = self.replay(id);
                 replay.chunk_size_max = CHUNK_SIZE_THROTTLED;
                 replay.throttled_until = throttled_until;
@@ -264,13 +264,13 @@ impl Bookmarks {
         }
         self.wake_durable(cx);
         let mut inline_reads_left = INLINE_READS_MAX;
-        let deadline = cx.slices.deadline(PASS);
+        let deadline = cx.clock.slices.deadline(PASS);
         loop {
             while let Some(id) = self.runnable.pop_front() {
                 self.serve_replay(cx, id, &mut inline_reads_left);
-                if cx.slices.is_past(deadline) {
+                if cx.clock.slices.is_past(deadline) {
                     let has_more = self.read_slots.has_room() && !self.read_slots.waiting.is_empty();
-                    cx.wants_turn |= has_more || !self.runnable.is_empty();
+                    cx.clock.wants_turn |= has_more || !self.runnable.is_empty();
                     return;
                 }
             }
@@ -304,13 +304,13 @@ impl Bookmarks {
     /// Takes a replay as far as it can go for now.
     fn serve_replay(&mut self, cx: &mut Context, id: ReplayId, inline_reads_left: &mut usize) {
         // One that gave its chunk back while it waits reads again when its time has come.
-        if cx.timers.is_set(Timer::Replay(id)) || self.yields_to_publish(cx, id) {
+        if cx.clock.timers.is_set(Timer::Replay(id)) || self.yields_to_publish(cx, id) {
             return;
         }
         loop {
             let Some(replay) = self.replays.get_mut(id) else { return };
             let session_id = replay.session;
-            if !cx.sessions.all[session_id].has_room() {
+            if !cx.clients.sessions.all[session_id].has_room() {
                 if let Some(pace) = &mut replay.pace {
                     pace.rest();
                 }
@@ -326,7 +326,7 @@ impl Bookmarks {
                 self.read_slots.remove(replay, &chunk);
                 // A chunk that is handed on completely when it arrives may be larger the next time, which costs less. A rate needs no chunk
                 // that is larger than the rate itself requires.
-                let may_grow = cx.now.instant >= replay.throttled_until
+                let may_grow = cx.clock.now.instant >= replay.throttled_until
                     && (replay.pace.is_none() || chunk.size >= replay.chunk_size_max);
                 if is_new && may_grow {
                     replay.chunk_size_max = CHUNK_SIZE_MAX.min(replay.chunk_size_max * 2);
@@ -368,7 +368,7 @@ impl Bookmarks {
                     return;
                 }
                 *inline_reads_left -= 1;
-                let found = self.next_read(cx, id, true).run(cx.unreadable.arena());
+                let found = self.next_read(cx, id, true).run(cx.messages.unreadable.arena());
                 self.add_chunk(cx, id, found);
             } else if self.read_slots.has_room() {
                 let reading = self.next_read(cx, id, false);
@@ -399,7 +399,7 @@ impl Bookmarks {
         let begins = !self.yielding.remove(&id);
         if begins {
             self.yielding.insert(id);
-            cx.timers.set(Timer::Replay(id), cx.now.instant + YIELD_MAX);
+            cx.clock.timers.set(Timer::Replay(id), cx.clock.now.instant + YIELD_MAX);
         }
         begins
     }
@@ -409,7 +409,7 @@ impl Bookmarks {
     fn hand_over(&mut self, cx: &mut Context, id: ReplayId, chunk: &mut Chunk) -> bool {
         let session_id = self.replays[id].session;
         if chunk.items.is_empty() {
-            cx.counters.delivered += chunk.message_count;
+            cx.clients.counters.delivered += chunk.message_count;
             if !chunk.frames.is_empty() {
                 let frames = std::mem::take(&mut chunk.frames);
                 cx.session(session_id).outbox.put_replayed(frames);
@@ -432,7 +432,7 @@ impl Bookmarks {
                 cx.hold(subscription, &chunk.keys[key_start..item.key_end], frame);
             } else {
                 frames.extend_from_slice(frame);
-                cx.counters.delivered += 1;
+                cx.clients.counters.delivered += 1;
             }
             self.replay(id).place = item.place;
             chunk.taken_count += 1;
@@ -446,12 +446,12 @@ impl Bookmarks {
 
     /// Whether a message may go now; if not, its replay is looked at again when it may.
     fn may_go(&mut self, cx: &mut Context, id: ReplayId, item: &Item) -> bool {
-        let now = cx.now.instant;
+        let now = cx.clock.now.instant;
         let Some(pace) = &mut self.replays[id].pace else { return true };
         let opens_at = pace.opens_at(now, item.timestamp);
         if opens_at > now {
             let wakes_at = pace.wakes_at(opens_at);
-            cx.timers.set(Timer::Replay(id), wakes_at);
+            cx.clock.timers.set(Timer::Replay(id), wakes_at);
             return false;
         }
         pace.went(now, item.data_size, item.timestamp);
@@ -465,14 +465,14 @@ impl Bookmarks {
 
     fn serve_next_turn(&mut self, cx: &mut Context, id: ReplayId) {
         self.runnable_next_turn.push(id);
-        cx.wants_turn = true;
+        cx.clock.wants_turn = true;
     }
 
     /// The next read of a replay. It ends where something has to be done, so that this comes between the right two messages.
     fn next_read(&mut self, cx: &Context, id: ReplayId, is_inline: bool) -> Reading {
         let replay = &self.replays[id];
         let place = replay.read_position;
-        let progress = |id: &SubscriptionId| cx.subscriptions.all[*id].progress();
+        let progress = |id: &SubscriptionId| cx.clients.subscriptions.all[*id].progress();
         let awaited_positions = replay
             .subscriptions
             .iter()
@@ -481,8 +481,8 @@ impl Bookmarks {
         let limit = awaited_positions
             .filter(|goal| *goal > place.after)
             .fold(cx.log.replay_end(replay.is_durable), Position::min);
-        let now = cx.now.wall;
-        let (reader, turn_effort) = (&cx.log.reader, cx.turn_effort);
+        let now = cx.clock.now.wall;
+        let (reader, turn_effort) = (&cx.log.reader, cx.clock.turn_effort);
         let replay = &mut self.replays[id];
         let cursor = replay.cursor.take().unwrap_or_else(|| reader.cursor(place.after));
         let members = replay.members.clone();
@@ -522,7 +522,7 @@ impl Bookmarks {
                 let other = &self.replays[*other];
                 other.pace.is_some() && other.ready.is_some()
             };
-            let longest = cx.timers.waiting_replays().find(has_chunk);
+            let longest = cx.clock.timers.waiting_replays().find(has_chunk);
             longest.into_iter().for_each(|longest| self.rewind(longest));
         }
         let session = self.replays[id].session;
@@ -543,7 +543,7 @@ impl Bookmarks {
 
     /// A subscription has reached `reached`: sends its `completed` acknowledgement if that is owed, and ends it if it ends there.
     pub(crate) fn reach(&mut self, cx: &mut Context, id: SubscriptionId, reached: Position) {
-        let Some(subscription) = cx.subscriptions.get_mut(id) else { return };
+        let Some(subscription) = cx.clients.subscriptions.get_mut(id) else { return };
         let (session, number) = (subscription.session, subscription.number);
         let Some(progress) = subscription.progress_mut() else { return };
         let is_over = matches!(progress.until, Some(EndPosition::At(end)) if end <= reached);
@@ -554,7 +554,7 @@ impl Bookmarks {
         if let Some(completion) = completion {
             cx.acknowledge_command(session, AckKind::Completed, completion.command, number);
         }
-        if is_over && cx.subscriptions.get(id).is_some() {
+        if is_over && cx.clients.subscriptions.get(id).is_some() {
             self.end_range(cx, id);
         }
     }
@@ -562,7 +562,7 @@ impl Bookmarks {
     /// The journal takes no more writes. Nothing above the persisted position will arrive, so no subscription waits for it.
     pub(crate) fn clamp_awaited(&mut self, cx: &mut Context) {
         let persisted = cx.log.visible();
-        for (_, subscription) in &mut cx.subscriptions.all {
+        for (_, subscription) in &mut cx.clients.subscriptions.all {
             let Some(progress) = subscription.progress_mut() else { continue };
             if let Some(completion) = &mut progress.completed {
                 completion.goal = completion.goal.min(persisted);
@@ -571,7 +571,7 @@ impl Bookmarks {
                 *end = persisted.min(*end);
             }
         }
-        cx.wants_turn = true;
+        cx.clock.wants_turn = true;
     }
 
     /// A replay has arrived at the live tail: its subscriptions follow that from now on.
@@ -604,7 +604,7 @@ impl Bookmarks {
 
 /// The place after which a bookmark subscription that no replay serves wants messages.
 fn place(cx: &Context, id: SubscriptionId) -> Position {
-    let progress = cx.subscriptions.get(id).and_then(Subscription::progress);
+    let progress = cx.clients.subscriptions.get(id).and_then(Subscription::progress);
     progress.map_or(cx.log.served, |progress| progress.after)
 }
 
@@ -614,15 +614,15 @@ fn lowest_place(cx: &Context, subscriptions: &[SubscriptionId]) -> Position {
 }
 
 fn is_durable(cx: &Context, id: SubscriptionId) -> bool {
-    let progress = cx.subscriptions.get(id).and_then(Subscription::progress);
+    let progress = cx.clients.subscriptions.get(id).and_then(Subscription::progress);
     progress.is_some_and(|progress| progress.is_durable)
 }
 
 fn members(cx: &Context, subscriptions: &[SubscriptionId]) -> Members {
     let member = |id: &SubscriptionId| {
-        let subscription = &cx.subscriptions.all[*id];
+        let subscription = &cx.clients.subscriptions.all[*id];
         let Subscription { number, selector, filter, conflation, select, .. } = subscription;
-        let encoder = cx.sessions.all[subscription.session].outbox.encoder();
+        let encoder = cx.clients.sessions.all[subscription.session].outbox.encoder();
         let progress = subscription.progress();
         let taken_after = progress.and_then(|progress| progress.taken_after);
         let conflation = conflation.as_ref();

@@ -36,7 +36,7 @@ impl Broker {
 
     /// Notes that something came from the peer. Returns whether its commands are still taken.
     fn hears(&mut self, id: SessionId) -> bool {
-        let now = self.cx.now.instant;
+        let now = self.cx.clock.now.instant;
         let is_stopping = self.cx.shutdown != Shutdown::No;
         let session = self.cx.session(id);
         session.received_at = now;
@@ -82,20 +82,21 @@ impl Broker {
     /// Looks for the records of the messages that come next, as far as they are on the topic of the message before them.
     fn look_ahead<'a>(&mut self, id: SessionId, publishes: impl Iterator<Item = Publish<'a>>) {
         let generation = self.cx.topics.generation();
-        let known = self.cx.sessions.all[id].topic.as_ref().filter(|known| known.generation == generation);
+        let known =
+            self.cx.clients.sessions.all[id].topic.as_ref().filter(|known| known.generation == generation);
         let Some(known) = known else { return };
         let Some(table) = self.cx.topics.topic(known.id).table else { return };
         let is_same = |publish: &Publish<'_>| publish.topic == known.name.as_bytes();
         self.tables.look_ahead(
             table,
-            self.cx.turn_size,
+            self.cx.clock.turn_size,
             publishes.take_while(is_same).map(|publish| publish.data),
         );
     }
 
     /// One command. The sender and the kind of the command decide here which part carries it out.
     fn take_command(&mut self, id: SessionId, command: &Command<'_>) {
-        let session = &self.cx.sessions.all[id];
+        let session = &self.cx.clients.sessions.all[id];
         let admitted = match &session.identity {
             Some(identity) => self.cx.admit(&identity.principal, command),
             // Before it is logged on, a connection may send only a logon: see below.
@@ -259,7 +260,7 @@ impl Broker {
         self.cx.touch(id);
         if self.cx.session(id).batch.is_some() {
             self.cx.begin_slice();
-            self.cx.wants_turn = true;
+            self.cx.clock.wants_turn = true;
             if !self.continue_batch(id) {
                 return self.cx.count_unfinished(id);
             }
@@ -269,7 +270,7 @@ impl Broker {
             let taken_size = self.take_commands(id, kept.bytes());
             kept.remove(taken_size);
             // The requests of the commands may come too late for this turn.
-            self.cx.wants_turn = true;
+            self.cx.clock.wants_turn = true;
         }
         let session = self.cx.session(id);
         match session.stall {
@@ -280,7 +281,7 @@ impl Broker {
                 session.kept = kept;
                 self.cx.touch(id);
             }
-            None => self.cx.kept_buffers.recycle(kept),
+            None => self.cx.clients.kept_buffers.recycle(kept),
         }
         self.cx.count_unfinished(id);
     }
@@ -335,31 +336,40 @@ impl Broker {
     /// Continues with connections that wait for their next slice, round robin, as long as the turn has time for them. Publishers also wait
     /// while too much waits for the disk.
     pub(super) fn continue_waiting(&mut self) {
-        let deadline = self.cx.slices.deadline(CONTINUATION);
+        let deadline = self.cx.clock.slices.deadline(CONTINUATION);
         let mut held = Vec::new();
-        while let Some(id) = self.cx.slices.next_waiting() {
+        while let Some(id) = self.cx.clock.slices.next_waiting() {
             // The rest of a batch may become far more bytes in the journal than it has.
-            let is_pushing_back = self.cx.sessions.is_pushing_back;
-            if is_pushing_back && self.cx.sessions.all.get(id).is_some_and(|session| session.has_published) {
+            let is_pushing_back = self.cx.clients.sessions.is_pushing_back;
+            if is_pushing_back
+                && self.cx.clients.sessions.all.get(id).is_some_and(|session| session.has_published)
+            {
                 held.push(id);
                 continue;
             }
-            if self.cx.sessions.all.get(id).is_some_and(|session| session.stall == Some(Stall::Waiting)) {
+            if self
+                .cx
+                .clients
+                .sessions
+                .all
+                .get(id)
+                .is_some_and(|session| session.stall == Some(Stall::Waiting))
+            {
                 self.resume_session(id);
                 self.remove_ended();
             }
-            if self.cx.slices.is_past(deadline) {
+            if self.cx.clock.slices.is_past(deadline) {
                 break;
             }
         }
-        self.cx.wants_turn |= self.cx.slices.any_waits();
-        self.cx.slices.hold(held);
+        self.cx.clock.wants_turn |= self.cx.clock.slices.any_waits();
+        self.cx.clock.slices.hold(held);
     }
 
     /// Continues with sessions that waited for their answers.
     pub(crate) fn resume_sessions(&mut self) {
-        for (id, stall) in std::mem::take(&mut self.cx.sessions.resumable) {
-            let Some(session) = self.cx.sessions.all.get(id) else { continue };
+        for (id, stall) in std::mem::take(&mut self.cx.clients.sessions.resumable) {
+            let Some(session) = self.cx.clients.sessions.all.get(id) else { continue };
             let owes_too_much = stall == Stall::AckBacklog && session.flushes.len() >= ACK_BACKLOG_MAX;
             if session.stall == Some(stall) && !owes_too_much {
                 self.resume_session(id);

@@ -132,7 +132,7 @@ impl Broker {
             maintenance: MaintenanceService::new(&mut cx),
             searches: Searches::default(),
             ordinary: Ordinary::new(&cx),
-            tables: Tables::new(tables, &cx.log.journal, &cx.unreadable)
+            tables: Tables::new(tables, &cx.log.journal, &cx.messages.unreadable)
                 .map_err(|error| ConfigError::new("sow_topics", error.to_string()))?,
             links: Links::new(links, &cx),
             large: LargeMessages::default(),
@@ -146,13 +146,13 @@ impl Broker {
 
     /// Takes one input. Any number may follow each other; then [`Broker::finish_turn`] must be called.
     pub fn handle(&mut self, now: Now, input: Input<'_>) {
-        self.cx.now = now;
+        self.cx.clock.now = now;
         match input {
             Input::Connected { connection, peer, transport, access } => {
                 self.connect(connection, peer, transport, access);
             }
             Input::Received { connection, bytes } => {
-                self.cx.counters.received_bytes += bytes.len() as u64;
+                self.cx.clients.counters.received_bytes += bytes.len() as u64;
                 match self.cx.session_of(connection) {
                     Some(session) => self.receive(session, bytes),
                     None => self.links.receive(&mut self.cx, connection, bytes),
@@ -189,9 +189,9 @@ impl Broker {
     /// Ends a turn: hands the journal the appended records, serves the persisted ones, acknowledges, feeds replays, and queues outputs.
     /// Then poll.
     pub fn finish_turn(&mut self, now: Now) {
-        self.cx.now = now;
-        self.cx.started.get_or_insert(now.wall);
-        self.cx.wants_turn = false;
+        self.cx.clock.now = now;
+        self.cx.clock.started.get_or_insert(now.wall);
+        self.cx.clock.wants_turn = false;
         if let Some(behind) = self.cx.log.look_at_clock(now) {
             self.cx.note(Event::ClockBehind { behind });
         }
@@ -233,20 +233,20 @@ impl Broker {
 
     /// Gives back the buffer of an [`Output::Send`]; saves allocations, is never required.
     pub fn recycle(&mut self, buffer: Vec<u8>) {
-        self.cx.buffers.recycle(buffer);
+        self.cx.clients.buffers.recycle(buffer);
     }
 
     /// When the next turn is wanted at the latest, as of the end of the last one: an instant that may already have come.
     pub fn next_timeout(&self) -> Option<Instant> {
-        if self.cx.wants_turn {
-            return Some(self.cx.now.instant);
+        if self.cx.clock.wants_turn {
+            return Some(self.cx.clock.now.instant);
         }
-        self.cx.timers.next()
+        self.cx.clock.timers.next()
     }
 
     /// Whether a shutdown is finished: nothing is left but to poll the last outputs and to close the journal.
     pub fn is_drained(&self) -> bool {
-        self.cx.shutdown == Shutdown::Done && self.cx.sessions.all.is_empty()
+        self.cx.shutdown == Shutdown::Done && self.cx.clients.sessions.all.is_empty()
     }
 
     /// Closes the journal cleanly. Waits for the disk.
@@ -268,17 +268,17 @@ impl Broker {
     /// Lends the broker a clock that moves within a turn, so that one connection's work cannot make a turn long. Without one, a turn does all
     /// that it is asked for.
     pub fn set_stopwatch(&mut self, stopwatch: Stopwatch) {
-        self.cx.slices.set_stopwatch(stopwatch);
+        self.cx.clock.slices.set_stopwatch(stopwatch);
     }
 
     /// Sets another effort than [`TURN_EFFORT_MAX`]: with a small one, a simulation sends most messages the long way round.
     pub fn set_turn_effort(&mut self, effort: u64) {
-        self.cx.turn_effort = effort;
+        self.cx.clock.turn_effort = effort;
     }
 
     /// Sets another size than 128 KiB for the messages that another thread examines, as [`Broker::set_turn_effort`].
     pub fn set_turn_size(&mut self, size: usize) {
-        self.cx.turn_size = size;
+        self.cx.clock.turn_size = size;
     }
 
     /// The journal: for readers, and to set the wake-up.
@@ -318,18 +318,18 @@ impl Broker {
         ServerStats {
             name: self.cx.config.name.clone(),
             version: env!("CARGO_PKG_VERSION"),
-            started: self.cx.started.unwrap_or(self.cx.now.wall),
-            now: self.cx.now.wall,
+            started: self.cx.clock.started.unwrap_or(self.cx.clock.now.wall),
+            now: self.cx.clock.now.wall,
             journal_file_count,
             journal_size,
             topic_count: self.cx.log.journal.topic_count(),
             queue_count: self.queues.count(),
-            connection_count: self.cx.sessions.all.len(),
-            subscription_count: self.cx.subscriptions.all.len(),
+            connection_count: self.cx.clients.sessions.all.len(),
+            subscription_count: self.cx.clients.subscriptions.all.len(),
             replay_lag: self.bookmarks.lag_max(&self.cx),
-            published_count: self.cx.counters.published,
-            delivered_count: self.cx.counters.delivered,
-            unreadable_count: self.cx.unreadable.reports().count(),
+            published_count: self.cx.clients.counters.published,
+            delivered_count: self.cx.clients.counters.delivered,
+            unreadable_count: self.cx.messages.unreadable.reports().count(),
             persisted: self.cx.log.journal.persisted().get(),
             unpersisted_bytes: self.cx.log.unpersisted_size(),
             journal_failed: self.cx.log.failure.is_some(),
@@ -338,7 +338,7 @@ impl Broker {
 
     /// The connections with a number above `after`.
     pub(crate) fn connections_after(&self, after: u64) -> Page<ConnectionStats> {
-        let sessions = self.cx.sessions.all.values();
+        let sessions = self.cx.clients.sessions.all.values();
         let mut sessions: Vec<&Session> = sessions.filter(|session| session.connection.0 > after).collect();
         sessions.sort_unstable_by_key(|session| session.connection);
         Page::of(sessions.into_iter().map(|session| self.connection_stats(session)))
@@ -362,18 +362,18 @@ impl Broker {
     /// A snapshot.
     pub fn stats(&self) -> Stats {
         Stats {
-            connection_count: self.cx.sessions.all.len(),
+            connection_count: self.cx.clients.sessions.all.len(),
             publisher_count: self.publishers.count(),
-            subscription_count: self.cx.subscriptions.all.len(),
+            subscription_count: self.cx.clients.subscriptions.all.len(),
             replay_count: self.bookmarks.replay_count(),
             replay_lag: self.bookmarks.lag_max(&self.cx),
-            published_count: self.cx.counters.published,
-            duplicate_count: self.cx.counters.duplicates,
-            refused_count: self.cx.counters.refused,
-            delivered_count: self.cx.counters.delivered,
-            unreadable_count: self.cx.unreadable.reports().count(),
-            received_bytes: self.cx.counters.received_bytes,
-            sent_bytes: self.cx.counters.sent_bytes,
+            published_count: self.cx.clients.counters.published,
+            duplicate_count: self.cx.clients.counters.duplicates,
+            refused_count: self.cx.clients.counters.refused,
+            delivered_count: self.cx.clients.counters.delivered,
+            unreadable_count: self.cx.messages.unreadable.reports().count(),
+            received_bytes: self.cx.clients.counters.received_bytes,
+            sent_bytes: self.cx.clients.counters.sent_bytes,
             unpersisted_bytes: self.cx.log.unpersisted_size(),
             appended: self.cx.log.appended().get(),
             persisted: self.cx.log.journal.persisted().get(),
@@ -381,6 +381,7 @@ impl Broker {
             queues: self.queue_stats(),
             connections: self
                 .cx
+                .clients
                 .sessions
                 .all
                 .values()
@@ -422,7 +423,7 @@ impl Broker {
     /// Sends the records that queries and subscriptions ask for.
     fn serve_tables(&mut self) {
         self.tables.serve(&mut self.cx);
-        while let Some(id) = self.cx.subscriptions.next_following() {
+        while let Some(id) = self.cx.clients.subscriptions.next_following() {
             self.follow_log(id);
         }
         if self.tables.any() {
@@ -495,13 +496,16 @@ impl Broker {
     fn push_back(&mut self) {
         let unpersisted = self.cx.log.unpersisted_size() as u64;
         let limit = self.cx.config.limits.max_unpersisted;
-        let above =
-            if self.cx.sessions.is_pushing_back { unpersisted > limit / 2 } else { unpersisted > limit };
+        let above = if self.cx.clients.sessions.is_pushing_back {
+            unpersisted > limit / 2
+        } else {
+            unpersisted > limit
+        };
         let above = above && self.cx.log.failure.is_none();
-        if above != self.cx.sessions.is_pushing_back {
-            self.cx.sessions.is_pushing_back = above;
-            self.cx.wants_turn |= !above && self.cx.slices.any_waits();
-            let publishing = self.cx.sessions.all.iter().filter(|(_, session)| session.has_published);
+        if above != self.cx.clients.sessions.is_pushing_back {
+            self.cx.clients.sessions.is_pushing_back = above;
+            self.cx.clock.wants_turn |= !above && self.cx.clock.slices.any_waits();
+            let publishing = self.cx.clients.sessions.all.iter().filter(|(_, session)| session.has_published);
             let publishing: Vec<_> = publishing.map(|(id, _)| id).collect();
             publishing.into_iter().for_each(|session| self.cx.touch(session));
         }
@@ -510,7 +514,7 @@ impl Broker {
     /// Queues the pending output of every touched session, and keeps the buffered output within its limit.
     fn send(&mut self) {
         self.send_touched();
-        while self.cx.sessions.all_waiting_size() as u64 > self.cx.config.limits.max_waiting {
+        while self.cx.clients.sessions.all_waiting_size() as u64 > self.cx.config.limits.max_waiting {
             self.cx.end_slowest();
             self.send_touched();
         }
@@ -521,12 +525,12 @@ impl Broker {
         self.remove_ended();
         let Sent { to, closed } = self.cx.send();
         for id in to {
-            let Some(session) = self.cx.sessions.all.get(id) else { continue };
+            let Some(session) = self.cx.clients.sessions.all.get(id) else { continue };
             if !session.replays.is_empty() {
-                self.cx.wants_turn |= session.is_writable;
+                self.cx.clock.wants_turn |= session.is_writable;
                 self.bookmarks.wake(&session.replays);
             }
-            self.cx.wants_turn |= self.queues.may_resume(id) || self.tables.may_resume(id);
+            self.cx.clock.wants_turn |= self.queues.may_resume(id) || self.tables.may_resume(id);
         }
         closed.into_iter().for_each(|id| self.forget_session(id));
     }
@@ -535,7 +539,7 @@ impl Broker {
     fn begin_shutdown(&mut self) {
         if self.cx.shutdown == Shutdown::No {
             self.cx.shutdown = Shutdown::Flushing;
-            self.queues.stop(self.cx.now);
+            self.queues.stop(self.cx.clock.now);
             self.cx.note(Event::ShuttingDown);
         }
     }
@@ -546,7 +550,7 @@ impl Broker {
         }
         let is_flushed = self.cx.log.is_settled() || self.cx.log.failure.is_some();
         if self.cx.shutdown == Shutdown::Flushing && is_flushed {
-            let sessions: Vec<_> = self.cx.sessions.all.keys().collect();
+            let sessions: Vec<_> = self.cx.clients.sessions.all.keys().collect();
             for session in sessions {
                 self.publishers.acknowledge_now(&mut self.cx, session);
                 self.cx.end(session, Code::ShuttingDown, "the server is stopping");
@@ -565,10 +569,10 @@ impl Broker {
         transport: TransportId,
         access: Access,
     ) {
-        let now = self.cx.now.instant;
+        let now = self.cx.clock.now.instant;
         let is_known = (transport.0 as usize) < self.cx.config.transports.len();
         let transport = if is_known { transport } else { TransportId::default() };
-        let id = self.cx.sessions.add(Session::new(connection, peer, transport, access, now));
+        let id = self.cx.clients.sessions.add(Session::new(connection, peer, transport, access, now));
         if !is_known {
             self.cx.end(id, Code::Internal, "the server has no such transport");
         } else if self.cx.shutdown != Shutdown::No {
@@ -577,17 +581,19 @@ impl Broker {
             let reason = "only the user that the server runs as, and root, may use this socket";
             self.cx.end(id, Code::NotEntitled, reason);
         } else if access == Access::Client
-            && self.cx.sessions.count_of(transport) > self.cx.transport_of(id).max_connections as usize
+            && self.cx.clients.sessions.count_of(transport)
+                > self.cx.transport_of(id).max_connections as usize
         {
             let reason = "max_connections is reached. On the machine of the server, local:DIRECTORY reaches it as administrator";
             self.cx.end(id, Code::LimitExceeded, reason);
-        } else if access == Access::Administrator && self.cx.sessions.administrator_count > ADMINISTRATORS_MAX
+        } else if access == Access::Administrator
+            && self.cx.clients.sessions.administrator_count > ADMINISTRATORS_MAX
         {
             let reason = format!("more than {ADMINISTRATORS_MAX} connections of administrators");
             self.cx.end(id, Code::LimitExceeded, &reason);
         } else {
             let deadline = now + self.cx.transport_of(id).logon_timeout();
-            self.cx.timers.set(Timer::Logon(id), deadline);
+            self.cx.clock.timers.set(Timer::Logon(id), deadline);
         }
     }
 
@@ -599,8 +605,8 @@ impl Broker {
         self.cx.touch(id);
         if is_writable {
             self.bookmarks.wake(&replays);
-            self.cx.wants_turn |= self.queues.may_resume(id) || self.tables.may_resume(id);
-            self.cx.timers.recall(overdue, self.cx.now.instant);
+            self.cx.clock.wants_turn |= self.queues.may_resume(id) || self.tables.may_resume(id);
+            self.cx.clock.timers.recall(overdue, self.cx.clock.now.instant);
         } else {
             self.queues.pause_session(&mut self.cx, id);
             self.bookmarks.give_back_reads(&mut self.cx, id);
@@ -624,17 +630,17 @@ impl Broker {
     /// one.
     #[inline]
     pub(super) fn remove_ended(&mut self) {
-        if self.cx.subscriptions.has_ended() || !self.cx.sessions.closed.is_empty() {
+        if self.cx.clients.subscriptions.has_ended() || !self.cx.clients.sessions.closed.is_empty() {
             self.remove_all_ended();
         }
     }
 
     fn remove_all_ended(&mut self) {
-        while let Some(id) = self.cx.subscriptions.next_ended() {
+        while let Some(id) = self.cx.clients.subscriptions.next_ended() {
             self.remove_subscription(id);
         }
-        while let Some(id) = self.cx.sessions.closed.pop() {
-            if self.cx.sessions.all.contains_key(id) {
+        while let Some(id) = self.cx.clients.sessions.closed.pop() {
+            if self.cx.clients.sessions.all.contains_key(id) {
                 self.drop_subscriptions(id);
                 self.release(id);
             }
@@ -651,14 +657,14 @@ impl Broker {
     }
 
     pub(super) fn forget_session(&mut self, id: SessionId) {
-        self.cx.timers.clear_session(id);
-        self.cx.sessions.remove(id);
+        self.cx.clock.timers.clear_session(id);
+        self.cx.clients.sessions.remove(id);
         self.bookmarks.forget_session(id);
     }
 
     pub(super) fn fire_timers(&mut self) {
-        let now = self.cx.now.instant;
-        while let Some(timer) = self.cx.timers.take(now) {
+        let now = self.cx.clock.now.instant;
+        while let Some(timer) = self.cx.clock.timers.take(now) {
             match timer {
                 Timer::Logon(id) => self.cx.end(id, Code::LogonRequired, "no logon within logon_timeout"),
                 Timer::Heartbeat(id) => self.cx.beat(id),
@@ -678,9 +684,9 @@ impl Broker {
 
     /// The services that look at the time in each turn say when they want the next one.
     fn set_timers(&mut self) {
-        self.cx.timers.set_or_clear(Timer::Progress, self.bookmarks.due());
-        self.cx.timers.set_or_clear(Timer::Queues, self.queues.next_timeout());
-        self.cx.timers.set_or_clear(Timer::Links, self.links.next_timeout());
-        self.cx.timers.set_or_clear(Timer::Tables, self.tables.next_timeout(self.cx.now));
+        self.cx.clock.timers.set_or_clear(Timer::Progress, self.bookmarks.due());
+        self.cx.clock.timers.set_or_clear(Timer::Queues, self.queues.next_timeout());
+        self.cx.clock.timers.set_or_clear(Timer::Links, self.links.next_timeout());
+        self.cx.clock.timers.set_or_clear(Timer::Tables, self.tables.next_timeout(self.cx.clock.now));
     }
 }

@@ -83,12 +83,12 @@ pub(super) enum Ingested {
 impl Broker {
     /// One message of a publish frame. Nothing here allocates, unless it is the first on its topic.
     pub(super) fn publish(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>) {
-        let session = &self.cx.sessions.all[id];
+        let session = &self.cx.clients.sessions.all[id];
         if session.phase != Phase::Open {
             return;
         }
         let size_max = self.cx.config.transports[session.transport.0 as usize].max_message_size;
-        self.cx.counters.published += 1;
+        self.cx.clients.counters.published += 1;
         if publish.data.len() > size_max as usize {
             return end_too_large(&mut self.cx, id, publish.data.len());
         }
@@ -123,7 +123,7 @@ impl Broker {
         let count_max = self.cx.config.limits.max_pattern_topics as usize;
         self.tables.admit_topic(&mut self.cx, known.id, count_max).map_err(Refusal::NoTable)?;
         let topic = known.id;
-        self.cx.sessions.all[id].topic =
+        self.cx.clients.sessions.all[id].topic =
             Some(KnownTopic { generation: self.cx.topics.generation(), ..known });
         Ok(topic)
     }
@@ -168,7 +168,7 @@ impl Broker {
             return Ok(match checked.map_err(Refusal::BadMessage)? {
                 Outcome::Later(preparation) => Some(Examined { json, preparation: Some(preparation) }),
                 Outcome::Ready(()) => {
-                    self.cx.counters.duplicates += 1;
+                    self.cx.clients.counters.duplicates += 1;
                     None
                 }
             });
@@ -190,7 +190,8 @@ impl Broker {
     /// Takes the messages that were examined. The connections of those that are done continue.
     pub(super) fn take_examined(&mut self) {
         while let Some(Done { session: id, sequence, found }) = self.large.next_done() {
-            let is_open = self.cx.sessions.all.get(id).is_some_and(|session| session.phase == Phase::Open);
+            let is_open =
+                self.cx.clients.sessions.all.get(id).is_some_and(|session| session.phase == Phase::Open);
             // The client was not acknowledged, and sends the message again.
             if !is_open || self.cx.shutdown != Shutdown::No {
                 continue;
@@ -239,7 +240,7 @@ impl Broker {
     #[inline(always)]
     fn take_in_new(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>, topic: TopicId) {
         match self.is_duplicate(key, publish.sequence) {
-            true => self.cx.counters.duplicates += 1,
+            true => self.cx.clients.counters.duplicates += 1,
             false => self.take_in(id, key, publish, topic, None),
         }
     }
@@ -270,7 +271,7 @@ impl Broker {
         }
         // The client has the reason already, and sends the message again.
         if self.cx.log.failure.is_some() && self.cx.session(id).knows_of_failure {
-            self.cx.counters.refused += 1;
+            self.cx.clients.counters.refused += 1;
             return;
         }
         let submission =
@@ -309,7 +310,7 @@ impl Broker {
             // It may have come from another instance just now, or be in the log since before the disk had no room. The destinations have
             // it when they have everything up to now.
             Ingested::Duplicate { highest } => {
-                self.cx.counters.duplicates += 1;
+                self.cx.clients.counters.duplicates += 1;
                 let all = self.cx.log.replicated.all();
                 if let Some(publisher) = self.publishers.get_mut(key) {
                     publisher.record(highest, appended);
@@ -347,11 +348,11 @@ impl Broker {
             Ingested::Recorded(_) => (),
             Ingested::Unrecorded => publisher.pass(sequence),
             Ingested::Duplicate { highest } => {
-                self.cx.counters.duplicates += 1;
+                self.cx.clients.counters.duplicates += 1;
                 publisher.pass(highest);
             }
             Ingested::Refused => {
-                self.cx.counters.refused += 1;
+                self.cx.clients.counters.refused += 1;
                 self.publishers.send_failure(&mut self.cx, id);
             }
             Ingested::Unacceptable(error) => {
@@ -383,7 +384,7 @@ impl Broker {
                 {
                     return Some((Keyed::of(table), key, data));
                 }
-                let (arriving, now) = (Arriving { size_max: usize::MAX, ..arriving }, self.cx.now.wall);
+                let (arriving, now) = (Arriving { size_max: usize::MAX, ..arriving }, self.cx.clock.now.wall);
                 let key = self.tables.key_of(&mut self.cx, table, &arriving, now).ok()?;
                 Some((Keyed::of(table), key, None))
             });
@@ -414,7 +415,7 @@ impl Broker {
                 Ingested::Unrecorded | Ingested::Duplicate { .. } | Ingested::Refused => return,
             }
         }
-        self.cx.wants_turn = true;
+        self.cx.clock.wants_turn = true;
     }
 
     /// Records the messages of other instances, within the time of a turn.
@@ -422,7 +423,7 @@ impl Broker {
         if !self.links.any() {
             return;
         }
-        let deadline = self.cx.slices.deadline(PASS);
+        let deadline = self.cx.clock.slices.deadline(PASS);
         let mut scratch = Scratch::default();
         while let Some(mut arrived) = self.links.next_arrived(&mut self.cx) {
             let mut taken = arrived.take_result();
@@ -434,7 +435,7 @@ impl Broker {
                     done = Some(end);
                     self.take_record(&arrived, &record, &mut scratch, &mut taken)
                 });
-                is_over = weight.is_multiple_of(WEIGHT_MAX) && self.cx.slices.is_past(deadline);
+                is_over = weight.is_multiple_of(WEIGHT_MAX) && self.cx.clock.slices.is_past(deadline);
                 if result.is_err() || is_over {
                     break;
                 }
@@ -443,8 +444,8 @@ impl Broker {
                 Some(done) => self.links.suspend(arrived, done, taken),
                 None => self.links.taken(&mut self.cx, arrived, taken, result),
             }
-            if is_over || self.cx.slices.is_past(deadline) {
-                self.cx.wants_turn = true;
+            if is_over || self.cx.clock.slices.is_past(deadline) {
+                self.cx.clock.wants_turn = true;
                 return;
             }
         }
@@ -481,7 +482,7 @@ impl Broker {
             path,
             headers: publish.headers,
             not_before: record.attributes.not_before(),
-            received: self.cx.log.is_ahead_of(self.cx.now.wall).then_some(self.cx.now.wall),
+            received: self.cx.log.is_ahead_of(self.cx.clock.now.wall).then_some(self.cx.clock.now.wall),
         };
         let attributes = scratch.attributes.encode(&new).map_err(|error| error.to_string())?;
         taken.record_count += 1;
@@ -575,7 +576,7 @@ impl Broker {
         let Submission { origin, publisher, topic, publish, attributes } = submission;
         let Publish { correlation_id, headers, expiration_s, delay, data, .. } = *publish;
         let key = if keyed.is_some() { publish.key } else { &[] };
-        let timestamp = self.cx.log.stamp(self.cx.now.wall);
+        let timestamp = self.cx.log.stamp(self.cx.clock.now.wall);
         let sequence = match publish.sequence {
             0 => self.cx.log.next_sequence(publisher),
             sequence => sequence,
@@ -586,11 +587,11 @@ impl Broker {
         let is_heard = self.cx.topics.has_audience(topic, Stage::Published);
         let context = || context_of(publish, message_type, &known.name, Some(bookmark), timestamp);
         let mut ingested = Ingested::Unrecorded;
-        if known.recording.records(&mut self.cx.arena, context) {
+        if known.recording.records(&mut self.cx.messages.arena, context) {
             if origin == Origin::Client && self.cx.log.failure.is_some() {
                 return Ingested::Refused;
             }
-            let now = self.cx.now.wall;
+            let now = self.cx.clock.now.wall;
             let is_plain = headers.is_empty() && delay.is_none() && key.is_empty() && timestamp == now;
             let attributes = match (attributes, is_plain) {
                 (Some(attributes), _) => attributes,
@@ -637,7 +638,7 @@ impl Broker {
                 position,
                 bookmark: mark,
                 timestamp,
-                received: self.cx.now.wall,
+                received: self.cx.clock.now.wall,
                 expiration_s,
                 correlation_id,
                 headers,
@@ -751,7 +752,7 @@ pub(super) fn check_json(data: &[u8]) -> Result<(), serde_json::Error> {
 /// The number of the topic, from the session's memory when it is the same as last time.
 #[inline]
 fn known_topic(cx: &Context, id: SessionId, topic: &[u8]) -> Option<TopicId> {
-    let known = cx.sessions.all[id].topic.as_ref()?;
+    let known = cx.clients.sessions.all[id].topic.as_ref()?;
     let is_same = known.name.as_bytes() == topic && known.generation == cx.topics.generation();
     is_same.then_some(known.id)
 }
@@ -778,7 +779,7 @@ fn check_publish(cx: &Context, topic: TopicId, publish: &Publish<'_>) -> Result<
     if !publish.delay.is_none() && topic.queues.is_empty() {
         return Err(Refusal::NoQueue(topic.name.clone()));
     }
-    if publish.delay.is_too_long(cx.now.wall) {
+    if publish.delay.is_too_long(cx.clock.now.wall) {
         return Err(Refusal::DelayTooLong);
     }
     if topic.table.is_none() && !publish.key.is_empty() {
@@ -796,7 +797,7 @@ fn validate(cx: &Context, topic: TopicId, data: &[u8], json: &mut Json) -> Resul
         return Ok(true);
     }
     match json {
-        Json::Unknown | Json::Asked if data.len() > cx.turn_size => {
+        Json::Unknown | Json::Asked if data.len() > cx.clock.turn_size => {
             *json = Json::Asked;
             Ok(false)
         }
@@ -847,7 +848,7 @@ fn check_sizes(cx: &Context, record: &SentRecord<'_>, publish: &Publish<'_>) -> 
             ));
         }
     }
-    if publish.delay.is_too_long(cx.now.wall) {
+    if publish.delay.is_too_long(cx.clock.now.wall) {
         return Err("its delay is longer than a delay may be".to_owned());
     }
     for Instance { name, group } in record.attributes.path().instances() {

@@ -40,7 +40,7 @@ impl Removals<'_> {
         }
         let Some(publisher) = self.publishers.get_mut(key) else { return };
         if publisher.is_duplicate(sequence) {
-            self.cx.counters.duplicates += 1;
+            self.cx.clients.counters.duplicates += 1;
             return self.answer_delete(id, &DeleteDone { command, acks, count: 0 });
         }
         let tables = match TopicSelector::new(topic) {
@@ -98,12 +98,12 @@ impl Removals<'_> {
 
     /// Removes the records of deletes, and those whose lifetime is over.
     pub(super) fn run(&mut self) {
-        let deadline = self.cx.slices.deadline(PASS);
+        let deadline = self.cx.clock.slices.deadline(PASS);
         for removed in 1.. {
             let Some(left) = self.tables.next_expired(self.cx) else { break };
             self.ordinary.serve_left(self.cx, left.subscriptions, &left.context(), &left.message());
-            if removed % WEIGHT_MAX == 0 && self.cx.slices.is_past(deadline) {
-                self.cx.wants_turn = true;
+            if removed % WEIGHT_MAX == 0 && self.cx.clock.slices.is_past(deadline) {
+                self.cx.clock.wants_turn = true;
                 break;
             }
         }
@@ -112,8 +112,8 @@ impl Removals<'_> {
         }
         while let Some(portion) = self.tables.next_portion(self.cx) {
             self.remove_portion(&portion);
-            if self.cx.slices.is_past(deadline) {
-                self.cx.wants_turn = true;
+            if self.cx.clock.slices.is_past(deadline) {
+                self.cx.clock.wants_turn = true;
                 break;
             }
         }
@@ -174,7 +174,7 @@ impl Removals<'_> {
             message_type: portion.message_type.code(),
             publisher: if sequence == 0 { publisher.derived } else { publisher.id },
             sequence,
-            timestamp: self.cx.log.stamp(self.cx.now.wall),
+            timestamp: self.cx.log.stamp(self.cx.clock.now.wall),
             topic: &portion.topic,
             correlation_id: b"",
             expiration_s: None,
@@ -232,7 +232,7 @@ impl Removals<'_> {
             message_type: record.message_type,
             publisher: record.bookmark.publisher,
             sequence: record.bookmark.sequence,
-            timestamp: self.cx.log.stamp(self.cx.now.wall),
+            timestamp: self.cx.log.stamp(self.cx.clock.now.wall),
             topic: record.topic,
             correlation_id: record.correlation_id,
             expiration_s: None,

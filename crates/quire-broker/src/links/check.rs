@@ -70,7 +70,7 @@ impl Checking {
             let mistakes = self.check_topic(cx, &offer, own_links);
             self.mistakes.extend(mistakes);
             self.next += 1;
-            if self.next.is_multiple_of(PORTION_LEN) && cx.slices.is_past(deadline) {
+            if self.next.is_multiple_of(PORTION_LEN) && cx.clock.slices.is_past(deadline) {
                 return None;
             }
         }

@@ -50,7 +50,7 @@ impl Connection {
     pub(super) fn count(&mut self, cx: &mut Context) -> Result<(), String> {
         let size = self.answers.len() + self.incoming.waiting_size();
         let grows = size > self.counted_size;
-        let all = &mut cx.sessions.unfinished_size;
+        let all = &mut cx.clients.sessions.unfinished_size;
         *all = *all - self.counted_size + size;
         self.counted_size = size;
         let limit = cx.config.limits.max_unfinished;
@@ -62,7 +62,7 @@ impl Connection {
 
     /// The connection is gone: its bytes count no longer.
     pub(super) fn forget(&mut self, cx: &mut Context) {
-        cx.sessions.unfinished_size -= std::mem::take(&mut self.counted_size);
+        cx.clients.sessions.unfinished_size -= std::mem::take(&mut self.counted_size);
     }
 
     /// Takes the frames for the link to the other instance.

@@ -107,7 +107,7 @@ impl Incoming {
     /// Works on what came, up to the next frame of records. `None` when there is no such frame.
     pub(super) fn next_arrived(&mut self, cx: &mut Context) -> Option<Arrived> {
         loop {
-            let (now, size_max) = (cx.now.instant, cx.config.message_size_max());
+            let (now, size_max) = (cx.clock.now.instant, cx.config.message_size_max());
             let arrived = self.destination.poll_arrived(now, cx.log.appended(), size_max);
             // Frames may wait after the `hello` of a source that is refused.
             let may_find_more = self.carry_out(cx);
@@ -127,11 +127,11 @@ impl Incoming {
                     any_key: !checking.is_checked(KEY),
                 });
                 self.checking = Some(checking);
-                cx.wants_turn = true;
+                cx.clock.wants_turn = true;
                 true
             }
             Err(reason) => {
-                self.destination.end(cx.now.instant, &reason);
+                self.destination.end(cx.clock.now.instant, &reason);
                 false
             }
         }
@@ -143,13 +143,13 @@ impl Incoming {
         match checking.run(cx, &self.own_links, deadline) {
             None => {
                 self.checking = Some(checking);
-                cx.wants_turn = true;
+                cx.clock.wants_turn = true;
             }
-            Some(Err(reason)) => self.destination.end(cx.now.instant, &reason),
+            Some(Err(reason)) => self.destination.end(cx.clock.now.instant, &reason),
             Some(Ok(())) => {
                 let persisted = cx.log.journal.persisted();
                 let answer = answer(cx, self.destination.source());
-                self.destination.handle_checked(cx.now.instant, persisted, answer);
+                self.destination.handle_checked(cx.clock.now.instant, persisted, answer);
             }
         }
         self.carry_out(cx);
@@ -159,7 +159,7 @@ impl Incoming {
     pub(super) fn found(&mut self, cx: &mut Context, number: u64, found: Option<Position>) {
         let first = cx.log.reader.first();
         let answer = answer(cx, self.destination.source());
-        self.destination.handle_found(cx.now.instant, number, found, first, answer);
+        self.destination.handle_found(cx.clock.now.instant, number, found, first, answer);
         self.carry_out(cx);
     }
 
@@ -171,7 +171,7 @@ impl Incoming {
 
     /// A record of a frame cannot be recorded: the link ends.
     pub(super) fn not_taken(&mut self, cx: &mut Context, arrived: Arrived, reason: &str) {
-        self.destination.handle_not_taken(cx.now.instant, arrived, reason);
+        self.destination.handle_not_taken(cx.clock.now.instant, arrived, reason);
         self.carry_out(cx);
     }
 
@@ -185,9 +185,11 @@ impl Incoming {
     pub(super) fn advance(&mut self, cx: &mut Context, deadline: Option<Instant>) {
         self.check(cx, deadline);
         let log = &cx.log;
-        self.destination.advance(cx.now.instant, log.journal.persisted(), |position, hops, destinations| {
-            log.is_safe_after(position, hops, destinations)
-        });
+        self.destination.advance(
+            cx.clock.now.instant,
+            log.journal.persisted(),
+            |position, hops, destinations| log.is_safe_after(position, hops, destinations),
+        );
         self.carry_out(cx);
     }
 
@@ -203,13 +205,13 @@ impl Incoming {
 
     /// Ends the link, and says why at both ends.
     pub(super) fn end(&mut self, cx: &mut Context, reason: &str) {
-        self.destination.end(cx.now.instant, reason);
+        self.destination.end(cx.clock.now.instant, reason);
         self.carry_out(cx);
     }
 
     /// The connection cannot be used any more.
     pub(super) fn break_off(&mut self, cx: &mut Context, reason: &str) {
-        self.destination.break_off(cx.now.instant, reason);
+        self.destination.break_off(cx.clock.now.instant, reason);
         self.carry_out(cx);
     }
 
@@ -246,7 +248,7 @@ impl Incoming {
                         Event::LinkConflict { source, bookmark, is_other }
                     }
                 }),
-                DestinationOutput::Turn => cx.wants_turn = true,
+                DestinationOutput::Turn => cx.clock.wants_turn = true,
             }
         }
         if self.is_idle() {

@@ -89,7 +89,7 @@ impl Links {
             outgoing,
             connections: Vec::new(),
             places,
-            arena: cx.unreadable.arena(),
+            arena: cx.messages.unreadable.arena(),
             last: None,
             started: None,
             start_due: None,
@@ -109,7 +109,7 @@ impl Links {
         match opened {
             Ok(connection) if link.is_opening() => {
                 let own_links = self.definitions.clone();
-                let incoming = Incoming::idle(connection, link.address(), own_links, cx.now.instant);
+                let incoming = Incoming::idle(connection, link.address(), own_links, cx.clock.now.instant);
                 self.connections.push(Connection::new(connection, incoming));
                 link.begin(cx, connection, None);
             }
@@ -128,13 +128,13 @@ impl Links {
             return cx.outputs.push_back(Output::Close { connection });
         }
         let own_links = self.definitions.clone();
-        let incoming = Incoming::accepted(connection, peer, own_links, cx.now.instant);
+        let incoming = Incoming::accepted(connection, peer, own_links, cx.clock.now.instant);
         self.connections.push(Connection::new(connection, incoming));
     }
 
     /// Takes the bytes of a connection between instances.
     pub(crate) fn receive(&mut self, cx: &mut Context, id: ConnectionId, bytes: &[u8]) {
-        let now = cx.now.instant;
+        let now = cx.clock.now.instant;
         let Some(connection) = self.connections.iter_mut().find(|connection| connection.id == id) else {
             return;
         };
@@ -262,7 +262,7 @@ impl Links {
     ) -> Destinations {
         let known = cx.topics.topic(topic);
         let (name, message_type) = (&*known.name, known.recording.message_type);
-        self.destinations_of(name, message_type, position, path, cx.now.instant, context)
+        self.destinations_of(name, message_type, position, path, cx.clock.now.instant, context)
     }
 
     fn destinations_of<'a>(
@@ -323,9 +323,9 @@ impl Links {
         if !self.any() {
             return;
         }
-        let now = cx.now.instant;
+        let now = cx.clock.now.instant;
         let started = *self.started.get_or_insert(now);
-        let deadline = cx.slices.deadline(PASS);
+        let deadline = cx.clock.slices.deadline(PASS);
         for connection in &mut self.connections {
             connection.incoming.advance(cx, deadline);
             // It is less than before, or was counted when it came.
@@ -347,7 +347,7 @@ impl Links {
         for Connection { id, incoming, .. } in &mut self.connections {
             let Some(source) = incoming.take_new().cloned() else { continue };
             for link in self.outgoing.iter_mut().filter(|link| link.leads_to(&source.name, &source.group)) {
-                link.try_now(cx.now.instant);
+                link.try_now(cx.clock.now.instant);
                 // Both have made a connection at the same time: one of the two links moves.
                 let is_to_source = *link.definition.settings.name == *source.name;
                 let has_another = link.connection().is_some_and(|connection| connection != *id);
@@ -397,7 +397,7 @@ impl Links {
     }
 
     fn save_places(&mut self, cx: &mut Context) {
-        if !self.outgoing.is_empty() && self.places.is_due(cx.now.instant) {
+        if !self.outgoing.is_empty() && self.places.is_due(cx.clock.now.instant) {
             self.outgoing.iter_mut().for_each(|link| link.look_at_retained(cx));
             let saved = self.saved(cx);
             self.places.save(cx, saved);
@@ -429,8 +429,8 @@ impl Links {
         }
         let is_starting = self.outgoing.iter().any(|link| link.start() != Start::Over);
         let due = started + START_MAX;
-        self.start_due = (is_starting && cx.now.instant < due).then_some(due);
-        let is_late = cx.now.instant >= due;
+        self.start_due = (is_starting && cx.clock.now.instant < due).then_some(due);
+        let is_late = cx.clock.now.instant >= due;
         let is_held = self.outgoing.iter().any(|link| match link.start() {
             _ if link.definition.settings.sync_type == SyncType::Async => false,
             Start::Unknown => !is_late,
@@ -441,7 +441,7 @@ impl Links {
             }
             Start::Over => false,
         });
-        cx.wants_turn |= cx.log.replicated.holds_logons && !is_held;
+        cx.clock.wants_turn |= cx.log.replicated.holds_logons && !is_held;
         cx.log.replicated.holds_logons = is_held;
     }
 

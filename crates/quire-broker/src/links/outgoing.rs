@@ -109,7 +109,7 @@ impl Outgoing {
             // A cursor would keep the files.
             self.cursor = None;
         }
-        self.source.handle_removed_files(cx.now.instant, &log_state(cx));
+        self.source.handle_removed_files(cx.clock.now.instant, &log_state(cx));
         self.carry_out(cx);
     }
 
@@ -117,7 +117,7 @@ impl Outgoing {
     /// messages that are not acknowledged. `shared` is a connection that the destination has made,
     /// with its address.
     pub(super) fn advance(&mut self, cx: &mut Context, shared: Option<(ConnectionId, String)>) {
-        let now = cx.now.instant;
+        let now = cx.clock.now.instant;
         let shared = shared.map(|(connection, address)| (Connection(connection.0), address));
         let begun = self.source.begin_turn(now, &log_state(cx), shared);
         self.carry_out(cx);
@@ -142,7 +142,7 @@ impl Outgoing {
 
     /// The driver could not connect.
     pub(super) fn not_opened(&mut self, cx: &mut Context, reason: &str) {
-        self.source.handle_not_opened(cx.now.instant, reason);
+        self.source.handle_not_opened(cx.clock.now.instant, reason);
         self.carry_out(cx);
     }
 
@@ -157,7 +157,7 @@ impl Outgoing {
             topics: offers.iter().map(Offer::as_frame).collect(),
             excluded: self.definition.excluded().collect(),
         };
-        self.source.begin(cx.now.instant, Connection(connection.0), shared, introduction);
+        self.source.begin(cx.clock.now.instant, Connection(connection.0), shared, introduction);
         self.carry_out(cx);
     }
 
@@ -173,7 +173,7 @@ impl Outgoing {
 
     /// Takes a frame of the destination. Gives its introduction when the frame is this.
     pub(super) fn take(&mut self, cx: &mut Context, frame: &Frame<'_>) -> Option<Greeted> {
-        let now = cx.now.instant;
+        let now = cx.clock.now.instant;
         let mut greeted = None;
         match frame {
             Frame::Welcome(welcome) if self.source.is_greeting() => {
@@ -200,7 +200,7 @@ impl Outgoing {
 
     fn read(&mut self, cx: &mut Context) {
         let before = self.source.scanned();
-        let read = self.source.poll_read(cx.now.instant, &log_state(cx), self.cursor.is_some());
+        let read = self.source.poll_read(cx.clock.now.instant, &log_state(cx), self.cursor.is_some());
         self.carry_out(cx);
         if self.source.scanned() != before {
             self.move_cursor();
@@ -219,11 +219,11 @@ impl Outgoing {
             peer: peer.name,
             peer_group: peer.group,
             greeted: self.source.greeted(),
-            now: cx.now.wall,
+            now: cx.clock.now.wall,
         };
         let has_filter = self.definition.route.topics.iter().any(|topic| topic.filter.is_some());
         if is_short && !has_filter {
-            return self.add_found(cx, number, Some(reading.run(cx.unreadable.arena())));
+            return self.add_found(cx, number, Some(reading.run(cx.messages.unreadable.arena())));
         }
         let destination = self.number;
         cx.begin_job(
@@ -246,7 +246,7 @@ impl Outgoing {
     pub(super) fn read_done(&mut self, cx: &mut Context, number: u64, found: Option<LinkFound>) {
         if self.source.reading() == Some(number) {
             self.add_found(cx, number, found);
-            cx.wants_turn = true;
+            cx.clock.wants_turn = true;
         }
     }
 
@@ -259,7 +259,7 @@ impl Outgoing {
             (self.cursor, self.read_through) = (cursor, scanned);
             ReadFound { frames, sent, scanned, mark, error }
         });
-        self.source.handle_read(cx.now.instant, &log_state(cx), number, found);
+        self.source.handle_read(cx.clock.now.instant, &log_state(cx), number, found);
         self.carry_out(cx);
     }
 
@@ -282,25 +282,25 @@ impl Outgoing {
 
     /// Sends nothing from now on.
     pub(super) fn pause(&mut self, cx: &mut Context) {
-        self.source.handle_pause(cx.now.instant);
+        self.source.handle_pause(cx.clock.now.instant);
         self.carry_out(cx);
     }
 
     /// Connects again after a pause. A destination with a gap gets the records that are in the log.
     pub(super) fn resume_by_command(&mut self, cx: &mut Context) {
-        self.source.handle_resume(cx.now.instant, &log_state(cx));
+        self.source.handle_resume(cx.clock.now.instant, &log_state(cx));
         self.carry_out(cx);
     }
 
     /// The connection is gone.
     pub(super) fn disconnected(&mut self, cx: &mut Context) {
-        self.source.handle_disconnected(cx.now.instant);
+        self.source.handle_disconnected(cx.clock.now.instant);
         self.carry_out(cx);
     }
 
     /// The link ends here. The connection may carry on the link from the destination.
     pub(super) fn lose(&mut self, cx: &mut Context, reason: &str) {
-        self.source.lose(cx.now.instant, reason);
+        self.source.lose(cx.clock.now.instant, reason);
         self.carry_out(cx);
     }
 
@@ -318,7 +318,7 @@ impl Outgoing {
                     cx.log.replicated.wait_for(self.number, is_waited_for);
                 }
                 SourceOutput::Note(event) => self.note(cx, event),
-                SourceOutput::Turn => cx.wants_turn = true,
+                SourceOutput::Turn => cx.clock.wants_turn = true,
             }
         }
         if !self.source.is_live() {
@@ -371,7 +371,7 @@ impl Outgoing {
             acknowledged: source.acknowledged().get(),
             scanned: source.scanned().get(),
             unacknowledged_bytes: source.unacknowledged_size() as u64,
-            seconds_behind: source.age(cx.now.instant).as_secs_f64(),
+            seconds_behind: source.age(cx.clock.now.instant).as_secs_f64(),
             sent_count: counts.records,
             sent_bytes: counts.bytes,
             connect_count: counts.connects,

@@ -69,7 +69,7 @@ impl Places {
 
     /// Has the file written when the destinations have moved.
     pub(super) fn save(&mut self, cx: &mut Context, saved: Saved) {
-        self.look_due = Some(cx.now.instant + INTERVAL);
+        self.look_due = Some(cx.clock.now.instant + INTERVAL);
         if saved != self.saved {
             let file = PlacesFile { files: self.files.clone(), saved: saved.clone() };
             let written = |links: &mut Links, _: &mut Context, _, found| {

@@ -93,7 +93,7 @@ impl Ordinary {
         decision: Decision,
         kept: &mut SharedMessage,
     ) {
-        let Some(subscription) = cx.subscriptions.get(id) else { return };
+        let Some(subscription) = cx.clients.subscriptions.get(id) else { return };
         let filter = match decision {
             Decision::Open => subscription.filter.clone(),
             Decision::Wanted => None,
@@ -109,7 +109,7 @@ impl Ordinary {
             waiting.is_in_line = true;
             self.deferred.line.push_back(id);
         }
-        let session_state = &mut cx.sessions.all[session];
+        let session_state = &mut cx.clients.sessions.all[session];
         session_state.deferred_size += charge;
         let size = session_state.deferred_size + session_state.outbox.backlog_size();
         cx.touch(session);
@@ -131,7 +131,9 @@ impl Ordinary {
     pub(crate) fn forget_deferred(&mut self, cx: &mut Context, id: SubscriptionId) {
         if self.deferred.has(id) {
             let size = self.deferred.forget(id);
-            if let Some(session) = cx.subscriptions.all.get(id).map(|subscription| subscription.session) {
+            if let Some(session) =
+                cx.clients.subscriptions.all.get(id).map(|subscription| subscription.session)
+            {
                 cx.session(session).deferred_size -= size;
             }
         }
@@ -157,7 +159,7 @@ impl Ordinary {
                 size += question.charge;
                 questions.push(question);
             }
-            if let Some(subscription) = cx.subscriptions.all.get(id) {
+            if let Some(subscription) = cx.clients.subscriptions.all.get(id) {
                 subscriptions.push((id, subscription.session, size - size_before));
             }
         }
@@ -176,7 +178,7 @@ impl Ordinary {
         let Some(subscriptions) = self.deferred.under_way.take() else { return };
         let is_known = answers.is_some();
         for (_, session, size) in &subscriptions {
-            if let Some(session_state) = cx.sessions.all.get_mut(*session) {
+            if let Some(session_state) = cx.clients.sessions.all.get_mut(*session) {
                 session_state.deferred_size -= size;
                 cx.touch(*session);
             }
@@ -190,7 +192,7 @@ impl Ordinary {
             }
         }
         for (id, ..) in subscriptions {
-            if !is_known && cx.subscriptions.all.contains_key(id) {
+            if !is_known && cx.clients.subscriptions.all.contains_key(id) {
                 cx.end_subscription(id, Code::Internal, "the evaluation of the filter failed");
             }
             let Some(waiting) = self.deferred.by_subscription.get_mut(&id) else { continue };
@@ -205,7 +207,7 @@ impl Ordinary {
 
     fn deliver_decided(&mut self, cx: &mut Context, id: SubscriptionId, message: &OwnedMessage, data: &[u8]) {
         // It may have become a bookmark subscription meanwhile, which gets its messages from the log.
-        if cx.subscriptions.get(id).is_none_or(|subscription| subscription.progress().is_some()) {
+        if cx.clients.subscriptions.get(id).is_none_or(|subscription| subscription.progress().is_some()) {
             return;
         }
         let frame = Message {

@@ -93,7 +93,7 @@ impl Ordinary {
     ) -> bool {
         let Change { replaced, shared } = change;
         let Some(no_empties) = delta_of(cx, id).map(|delta| delta.no_empties) else { return false };
-        let Some(ServedBy::Sow(sow)) = cx.subscriptions.get(id).map(|found| &found.served_by) else {
+        let Some(ServedBy::Sow(sow)) = cx.clients.subscriptions.get(id).map(|found| &found.served_by) else {
             return false;
         };
         if !sow.wants_key(message.key) || !sow.had(replaced.position, replaced.expires) {
@@ -108,7 +108,7 @@ impl Ordinary {
             Some((with_key, select)) => {
                 let (mut old, mut new, mut whole) = (Vec::new(), Vec::new(), Vec::new());
                 let mut part = |select: &Select, data, memory| {
-                    select.apply(Some(message_type), data, &mut cx.arena, memory).to_vec()
+                    select.apply(Some(message_type), data, &mut cx.messages.arena, memory).to_vec()
                 };
                 let old = part(&with_key, &replaced.message.data, &mut old);
                 let new = part(&with_key, message.data, &mut new);
@@ -134,11 +134,11 @@ impl Ordinary {
 
 /// Whether a message matches the filter of a subscription. A subscription whose filter takes too much effort is ended.
 fn decides(cx: &mut Context, arena: &mut Arena, id: SubscriptionId, context: &MessageContext<'_>) -> bool {
-    let Some(subscription) = cx.subscriptions.get(id) else { return false };
+    let Some(subscription) = cx.clients.subscriptions.get(id) else { return false };
     let Some(filter) = &subscription.filter else { return true };
     arena.allow(FILTER_EFFORT_MAX);
     let decided = filter.decide(context, arena);
-    cx.slices.weigh((FILTER_EFFORT_MAX - arena.effort_left()) as usize / WEIGHED_EFFORT);
+    cx.clock.slices.weigh((FILTER_EFFORT_MAX - arena.effort_left()) as usize / WEIGHED_EFFORT);
     if decided.is_none() {
         cx.end_costly(id, context.data.len());
     }
@@ -147,7 +147,7 @@ fn decides(cx: &mut Context, arena: &mut Arena, id: SubscriptionId, context: &Me
 
 /// The options of a delta subscription.
 fn delta_of(cx: &Context, id: SubscriptionId) -> Option<&Delta> {
-    match &cx.subscriptions.get(id)?.served_by {
+    match &cx.clients.subscriptions.get(id)?.served_by {
         ServedBy::Sow(sow) => sow.delta.as_ref(),
         _ => None,
     }
@@ -156,5 +156,5 @@ fn delta_of(cx: &Context, id: SubscriptionId) -> Option<&Delta> {
 /// The select list of a delta subscription with the key fields, and as the client gave it.
 fn selects_of(cx: &Context, id: SubscriptionId, replaced: &Replaced) -> Option<(Select, Select)> {
     let with_key = delta_of(cx, id)?.select(replaced.table)?.clone();
-    Some((with_key, cx.subscriptions.get(id)?.select.clone()?))
+    Some((with_key, cx.clients.subscriptions.get(id)?.select.clone()?))
 }

@@ -35,7 +35,7 @@ impl Ordinary {
             behind: Vec::new(),
             matched: Vec::new(),
             selected: Vec::new(),
-            arena: cx.unreadable.arena(),
+            arena: cx.messages.unreadable.arena(),
         }
     }
 
@@ -56,8 +56,9 @@ impl Ordinary {
     ) {
         let mut matched = std::mem::take(&mut self.matched);
         let push = |id, decision| matched.push((id, decision));
-        let effort = cx.topics.for_each_decision(topic, Stage::Published, context, cx.turn_effort, push);
-        cx.slices.weigh(SERVED + matched.len() + effort as usize / WEIGHED_EFFORT);
+        let effort =
+            cx.topics.for_each_decision(topic, Stage::Published, context, cx.clock.turn_effort, push);
+        cx.clock.slices.weigh(SERVED + matched.len() + effort as usize / WEIGHED_EFFORT);
         let mut owned = None;
         let shared = cx.share(message.data, matched.len(), Stage::Published);
         let mut memory = std::mem::take(&mut self.selected);
@@ -101,7 +102,7 @@ impl Ordinary {
         context: &MessageContext<'_>,
         message: &Message<'_>,
     ) {
-        cx.slices.weigh(subscriptions.len());
+        cx.clock.slices.weigh(subscriptions.len());
         let mut owned = None;
         let mut memory = Vec::new();
         for &subscription in subscriptions {
@@ -118,7 +119,7 @@ impl Ordinary {
     /// A `live` subscription that cannot take a message continues from the log, if the message is there. Returns whether the subscription
     /// does not have to wait for a decision.
     fn falls_back(&mut self, cx: &Context, id: SubscriptionId, is_recorded: bool) -> bool {
-        let Some(subscription) = cx.subscriptions.get(id) else { return true };
+        let Some(subscription) = cx.clients.subscriptions.get(id) else { return true };
         let Some(progress) = subscription.progress() else { return false };
         if is_recorded {
             // It is the last record. One that is not in step yet is served up to the tail.

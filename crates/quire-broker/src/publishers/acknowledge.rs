@@ -22,7 +22,7 @@ impl Publishers {
                 self.acknowledge_absent(key, &cx.log);
                 continue;
             };
-            if cx.sessions.all[id].phase == Phase::LoggingOn {
+            if cx.clients.sessions.all[id].phase == Phase::LoggingOn {
                 if publisher.is_persisted(persisted) && may_enter {
                     self.enter(cx, id);
                     cx.resume_commands(id, Stall::LoggingOn);
@@ -32,7 +32,7 @@ impl Publishers {
             self.acknowledge_session(cx, id, key);
             self.tidy(key, &cx.log);
         }
-        let waiting: Vec<_> = std::mem::take(&mut cx.sessions.flushing).into_iter().collect();
+        let waiting: Vec<_> = std::mem::take(&mut cx.clients.sessions.flushing).into_iter().collect();
         for id in waiting {
             self.answer_flushes(cx, id);
         }
@@ -42,9 +42,9 @@ impl Publishers {
         let mut answers = Vec::new();
         let Some(publisher) = self.get_mut(key) else { return };
         publisher.settle(|position, to| cx.log.is_safe(position, to), |settled| answers.push(settled));
-        match publisher.next_ack(cx.now.instant) {
+        match publisher.next_ack(cx.clock.now.instant) {
             Some(NextAck::Due(sequence)) => answers.push(Settled::Persisted(sequence)),
-            Some(NextAck::At(at)) => cx.timers.set(Timer::Acknowledge(id), at),
+            Some(NextAck::At(at)) => cx.clock.timers.set(Timer::Acknowledge(id), at),
             None => (),
         }
         let may_owe_more = publisher.refusal_count() < ACK_BACKLOG_MAX;
@@ -68,7 +68,9 @@ impl Publishers {
         if cx.session(id).phase == Phase::LoggingOn {
             return;
         }
-        if let Some(sequence) = self.get_mut(key).and_then(|publisher| publisher.take_due(cx.now.instant)) {
+        if let Some(sequence) =
+            self.get_mut(key).and_then(|publisher| publisher.take_due(cx.clock.now.instant))
+        {
             cx.put(id, &Reply::Persisted { sequence });
         }
     }
@@ -90,7 +92,7 @@ impl Publishers {
     fn answer_flushes(&mut self, cx: &mut Context, id: SessionId) {
         let persisted = cx.log.journal.persisted();
         loop {
-            let Some(session) = cx.sessions.all.get_mut(id) else { return };
+            let Some(session) = cx.clients.sessions.all.get_mut(id) else { return };
             if session.phase == Phase::Closed {
                 return;
             }
@@ -108,7 +110,7 @@ impl Publishers {
                     .and_then(|key| self.get(key))
                     .is_none_or(|publisher| publisher.has_settled(flush.position));
             if !is_persisted && cx.log.failure.is_none() {
-                cx.sessions.flushing.insert(id);
+                cx.clients.sessions.flushing.insert(id);
                 break;
             }
             session.flushes.pop_front();
@@ -184,7 +186,7 @@ impl Publishers {
     fn journal_resumed(&mut self, cx: &mut Context) {
         let Some(failure) = cx.log.failure.take() else { return };
         cx.note(Event::JournalResumed);
-        let notified = cx.sessions.all.iter().filter(|(_, session)| session.knows_of_failure);
+        let notified = cx.clients.sessions.all.iter().filter(|(_, session)| session.knows_of_failure);
         let notified: Vec<_> = notified.map(|(id, _)| id).collect();
         for id in notified {
             self.acknowledge_now(cx, id);

@@ -31,20 +31,20 @@ impl Publishers {
             cx.end(holder, Code::NameInUse, "name in use: a newer connection took over the client name");
         }
         self.hold(key, id, Duration::from_millis(logon.ack_interval_ms.into()));
-        let now = cx.now.instant;
-        let session = &mut cx.sessions.all[id];
+        let now = cx.clock.now.instant;
+        let session = &mut cx.clients.sessions.all[id];
         session.identity = Some(Identity {
             principal: Principal { client_name: logon.client_name.into(), user: logon.user.map(Into::into) },
             publisher: key,
             incarnation: (logon.incarnation, logon.connection_number),
         });
         session.phase = Phase::LoggingOn;
-        cx.timers.clear_session(id);
+        cx.clock.timers.clear_session(id);
         if logon.heartbeat_ms > 0 {
             let interval = Duration::from_millis(logon.heartbeat_ms.into());
             cx.session(id).heartbeat = Some(interval);
-            cx.timers.set(Timer::Heartbeat(id), now + interval);
-            cx.timers.set(Timer::Silence(id), now + 2 * interval);
+            cx.clock.timers.set(Timer::Heartbeat(id), now + interval);
+            cx.clock.timers.set(Timer::Silence(id), now + 2 * interval);
         }
         self.queue_acks();
         // Messages for which the journal has no room are not waited for.
@@ -60,7 +60,7 @@ impl Publishers {
 
     /// Lets a session in, once all that its publisher has sent before is persisted.
     pub(crate) fn enter(&mut self, cx: &mut Context, id: SessionId) {
-        let Some(identity) = &cx.sessions.all[id].identity else { return };
+        let Some(identity) = &cx.clients.sessions.all[id].identity else { return };
         let key = identity.publisher;
         let client_name = identity.principal.client_name.to_string();
         let instance = cx.config.name.clone();
@@ -71,7 +71,7 @@ impl Publishers {
         let highest_sequence = publisher.highest();
         let message_size_max = cx.transport_of(id).max_message_size;
         let logged_on = LoggedOn {
-            version: cx.sessions.all[id].outbox.encoder().version(),
+            version: cx.clients.sessions.all[id].outbox.encoder().version(),
             publisher: publisher_id,
             last_sequence,
             highest_sequence,

@@ -221,7 +221,7 @@ impl Publishers {
     /// Returns the publisher of a publish frame, which every such frame needs first. `None` when the session takes no more publishes.
     #[inline(always)]
     pub(crate) fn begin_publish(&mut self, cx: &mut Context, id: SessionId) -> Option<PublisherKey> {
-        let session = &mut cx.sessions.all[id];
+        let session = &mut cx.clients.sessions.all[id];
         let publisher = session.identity.as_ref()?.publisher;
         if !session.has_published {
             session.has_published = true;
@@ -238,7 +238,7 @@ impl Publishers {
         let Some(publisher) = self.get_mut(key) else { return };
         let from = publisher.highest();
         if publisher.note_jump() {
-            let session = &cx.sessions.all[id];
+            let session = &cx.clients.sessions.all[id];
             let (connection, client_name) = (session.connection, session.client_name().unwrap_or_default());
             cx.note(Event::SequenceJumped { connection, client_name, from, to });
         }
@@ -252,7 +252,7 @@ impl Publishers {
         sequence: u64,
         refusal: Refusal,
     ) {
-        cx.counters.refused += 1;
+        cx.clients.counters.refused += 1;
         let jump_logged = cx.config.limits.sequence_jump_logged;
         let Some(publisher) = self.get_mut(key) else { return };
         if publisher.jumps_to(sequence, jump_logged) {

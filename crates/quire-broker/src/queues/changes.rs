@@ -16,7 +16,7 @@ impl QueueService {
         // Before the bookmarks are forgotten by which the holders know their messages.
         self.notify_lost_leases(cx);
         let mut is_any = false;
-        let ahead_ns = self.wall_ahead_ns(cx.now);
+        let ahead_ns = self.wall_ahead_ns(cx.clock.now);
         while let Some(change) = self.engine.poll_change() {
             is_any = true;
             let index = change.queue.get() as usize;
@@ -97,7 +97,7 @@ pub(super) fn append(
     kind: RecordKind,
     data: &[u8],
 ) -> Result<(), JournalError> {
-    let timestamp = cx.log.stamp(cx.now.wall);
+    let timestamp = cx.log.stamp(cx.clock.now.wall);
     let record = NewRecord {
         kind,
         message_type: 0,

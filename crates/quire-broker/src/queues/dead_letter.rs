@@ -218,7 +218,7 @@ impl QueueService {
         let Some(expired) = self.dead_letters.pop() else { return };
         self.dead_letters.count_appended(&mut cx.log);
         self.dead_letters.counts[expired.queue.get() as usize] += 1;
-        if !self.notices.admits(cx.now.instant, expired.queue, Kind::DeadLetter) {
+        if !self.notices.admits(cx.clock.now.instant, expired.queue, Kind::DeadLetter) {
             return;
         }
         let event = Event::DeadLetter {

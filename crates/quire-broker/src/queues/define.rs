@@ -234,7 +234,7 @@ impl QueueService {
             cx.stall(session, Stall::Defining);
         }
         self.defining.waiting.push_back((by, command));
-        cx.wants_turn = true;
+        cx.clock.wants_turn = true;
     }
 
     /// Continues the command that is being carried out, and then the next ones.
@@ -418,7 +418,7 @@ impl QueueService {
             None => Some(Refused::new(Code::Internal, "the definition could not be written".to_owned())),
         };
         self.defining.is_uncertain = failure.is_some();
-        cx.wants_turn = true;
+        cx.clock.wants_turn = true;
         if std::mem::take(&mut self.defining.is_repairing) {
             // The command that waited for the repair fails in the same way. The next one tries again.
             if let Some(refused) = failure
@@ -545,7 +545,7 @@ fn check_unused(cx: &Context, name: &str) -> Result<(), Refused> {
         );
         return Err(Refused::new(Code::BadOption, reason));
     }
-    let count = cx.subscriptions.all.values().filter(|subscription| {
+    let count = cx.clients.subscriptions.all.values().filter(|subscription| {
         let is_ordinary = matches!(subscription.served_by, ServedBy::Ordinary) && !subscription.has_ended;
         is_ordinary && matches!(&subscription.selector, TopicSelector::Name(topic) if **topic == *name)
     });

@@ -59,7 +59,7 @@ impl QueueService {
         self.continue_queries(cx);
         self.refill(cx);
         self.fill(cx);
-        let now = self.time(cx.now);
+        let now = self.time(cx.clock.now);
         // A client that lost a message is notified before it gets the message again.
         self.engine.advance(now);
         self.notify_lost_leases(cx);
@@ -67,7 +67,7 @@ impl QueueService {
         self.flush_waiting(cx, now, &mut missing);
         if self.stopped_at.is_none() {
             self.deliver_some(cx, now, &mut missing);
-            cx.wants_turn |= self.engine.poll_timeout().is_some_and(|due| due <= now);
+            cx.clock.wants_turn |= self.engine.poll_timeout().is_some_and(|due| due <= now);
         }
         self.end_costly_filters(cx);
         self.fetch_missing(cx, missing);
@@ -77,15 +77,15 @@ impl QueueService {
 
     /// As many deliveries as there is time for in this turn.
     fn deliver_some(&mut self, cx: &mut Context, now: Time, missing: &mut Vec<Position>) {
-        let deadline = cx.slices.deadline(PASS);
+        let deadline = cx.clock.slices.deadline(PASS);
         for left in (1..=DELIVERIES_PER_TURN_MAX).rev() {
-            if left.is_multiple_of(DELIVERIES_PER_LOOK) && cx.slices.is_past(deadline) {
+            if left.is_multiple_of(DELIVERIES_PER_LOOK) && cx.clock.slices.is_past(deadline) {
                 break;
             }
             let Some(delivery) = self.poll_delivery(cx, now, missing) else { return };
             self.deliver(cx, delivery, now, missing);
         }
-        cx.wants_turn = true;
+        cx.clock.wants_turn = true;
     }
 
     fn poll_delivery(
@@ -94,7 +94,7 @@ impl QueueService {
         now: Time,
         missing: &mut Vec<Position>,
     ) -> Option<Delivery> {
-        let wall = cx.now.wall;
+        let wall = cx.clock.now.wall;
         let mut answers = self.answers(wall);
         let (engine, answers) = (&mut answers.0, &mut answers.1);
         let delivery = engine.poll_delivery(now, answers);
@@ -154,7 +154,7 @@ impl QueueService {
 
     /// A subscription with few deliveries that wait gets leases again, unless its session is paused.
     fn resume_subscription(&mut self, cx: &mut Context, id: SubscriptionId) {
-        let Some(session) = cx.subscriptions.get(id).map(|subscription| subscription.session) else {
+        let Some(session) = cx.clients.subscriptions.get(id).map(|subscription| subscription.session) else {
             return;
         };
         let is_paused = self.paused.contains(&session);
@@ -167,7 +167,7 @@ impl QueueService {
 
     fn attempt(&mut self, cx: &mut Context, id: SubscriptionId, pending: &Pending, now: Time) -> Attempt {
         let Pending { delivery, persisted } = *pending;
-        let Some(subscription) = cx.subscriptions.get(id) else { return Attempt::Void };
+        let Some(subscription) = cx.clients.subscriptions.get(id) else { return Attempt::Void };
         let (session_id, number) = (subscription.session, subscription.number);
         let Some(queued) = self.served.get(id) else { return Attempt::Void };
         let (is_named, select) = (queued.is_named, subscription.select.clone());
@@ -179,7 +179,7 @@ impl QueueService {
         if persisted.is_none_or(|persisted| persisted > cx.log.journal.persisted()) {
             return Attempt::Waits;
         }
-        if !cx.sessions.all[session_id].has_room() {
+        if !cx.clients.sessions.all[session_id].has_room() {
             self.pause_session(cx, session_id);
             return Attempt::Waits;
         }
@@ -204,11 +204,11 @@ impl QueueService {
             position: delivery.position.get(),
             queue: is_named.then_some(definition.name.as_bytes()),
         };
-        let outbox = &mut cx.sessions.all[session_id].outbox;
+        let outbox = &mut cx.clients.sessions.all[session_id].outbox;
         let data = match &select {
             Some(select) if !delivery.barrier => {
                 let message_type = MessageType::from_code(record.message_type);
-                select.apply(message_type, record.data, &mut cx.arena, selected)
+                select.apply(message_type, record.data, &mut cx.messages.arena, selected)
             }
             _ => record.data,
         };
@@ -219,9 +219,9 @@ impl QueueService {
             let bookmark = record.bookmark();
             outstanding[index].insert(bookmark, delivery.position);
         }
-        cx.counters.delivered += 1;
+        cx.clients.counters.delivered += 1;
         cx.touch(session_id);
-        if !cx.sessions.all[session_id].has_room() {
+        if !cx.clients.sessions.all[session_id].has_room() {
             self.pause_session(cx, session_id);
         }
         if let Some(after) = ahead {
@@ -239,7 +239,7 @@ impl QueueService {
 
     fn resume_sessions(&mut self, cx: &mut Context) {
         for id in std::mem::take(&mut self.to_resume) {
-            let has_room = cx.sessions.all.get(id).is_some_and(|session| session.has_room());
+            let has_room = cx.clients.sessions.all.get(id).is_some_and(|session| session.has_room());
             if has_room && self.paused.remove(&id) {
                 self.set_paused(cx, id, false);
             }
@@ -247,7 +247,7 @@ impl QueueService {
     }
 
     fn set_paused(&mut self, cx: &mut Context, id: SessionId, paused: bool) {
-        let subscriptions: Vec<_> = cx.sessions.all[id].subscriptions.values().copied().collect();
+        let subscriptions: Vec<_> = cx.clients.sessions.all[id].subscriptions.values().copied().collect();
         for subscription in subscriptions {
             if let Some(queued) = self.served(cx, subscription) {
                 let engine_id = queued.id;

@@ -20,12 +20,12 @@ impl LogConsumer for QueueService {
         if record.kind != RecordKind::Publish || queues.is_empty() {
             return Consumed::default();
         }
-        let now = self.moving_time(cx.now);
-        let received = received_at(record, now, cx.now.wall);
+        let now = self.moving_time(cx.clock.now);
+        let received = received_at(record, now, cx.clock.now.wall);
         for queue in queues {
             let QueueService { engine, all, arena, fills, .. } = self;
             let definition = &all[queue.get() as usize];
-            if let Some(entry) = definition.entry_of(record, received, cx.now.wall, arena)
+            if let Some(entry) = definition.entry_of(record, received, cx.clock.now.wall, arena)
                 && (fills.is_empty() || !fills.holds(*queue, record.position, entry))
             {
                 engine.enqueue(*queue, record.position, entry);

@@ -160,8 +160,8 @@ impl QueueService {
                 count: count.min(REFILL_COUNT_MAX),
                 limit: cx.log.served,
                 definition: self.definition(queue).clone(),
-                now: self.moving_time(cx.now),
-                wall: cx.now.wall,
+                now: self.moving_time(cx.clock.now),
+                wall: cx.clock.now.wall,
             };
             self.refilling.insert(queue, Refilling::UnderWay);
             cx.begin_job(

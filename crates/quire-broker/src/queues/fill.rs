@@ -164,8 +164,8 @@ impl QueueService {
             after,
             limit,
             definition: self.definition(queue).clone(),
-            now: self.moving_time(cx.now),
-            wall: cx.now.wall,
+            now: self.moving_time(cx.clock.now),
+            wall: cx.clock.now.wall,
         };
         if let Some(fill) = self.fills.0.get_mut(&queue) {
             fill.state = State::UnderWay { limit, newer: Some(Vec::new()) };
@@ -180,7 +180,7 @@ impl QueueService {
     fn filled(&mut self, cx: &mut Context, queue: QueueId, found: Option<Result<Portion, JournalError>>) {
         let QueueService { engine, fills, .. } = self;
         let Some(fill) = fills.0.get_mut(&queue) else { return };
-        cx.wants_turn = true;
+        cx.clock.wants_turn = true;
         let State::UnderWay { limit, newer } = std::mem::replace(&mut fill.state, State::Blocked) else {
             fills.0.remove(&queue);
             return;

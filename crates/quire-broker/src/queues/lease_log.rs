@@ -56,14 +56,14 @@ impl QueueService {
             if cx.has_failed() {
                 continue;
             }
-            cx.log.stamped = cx.log.stamped.max(cx.now.wall);
+            cx.log.stamped = cx.log.stamped.max(cx.clock.now.wall);
             let log = &mut self.lease_log;
             let writer = &mut log.writers[event.queue.get() as usize];
             if writer.is_empty() {
                 log.to_log.push(event.queue);
-                log.due.get_or_insert(cx.now.instant + WAIT_MAX);
+                log.due.get_or_insert(cx.clock.now.instant + WAIT_MAX);
             }
-            let (sessions, by_connection) = (&cx.sessions.all, &cx.sessions.by_connection);
+            let (sessions, by_connection) = (&cx.clients.sessions.all, &cx.clients.sessions.by_connection);
             let name = || {
                 let session = by_connection.get(&ConnectionId(event.connection.get()));
                 let identity = session.and_then(|id| sessions[*id].identity.as_ref());
@@ -79,7 +79,7 @@ impl QueueService {
     /// Appends the noted events, if another record is about to be written, or their time has come, or `must` is set.
     pub(crate) fn log_leases(&mut self, cx: &mut Context, must: bool) {
         let log = &mut self.lease_log;
-        let is_due = log.due.is_some_and(|due| due <= cx.now.instant);
+        let is_due = log.due.is_some_and(|due| due <= cx.clock.now.instant);
         if must || is_due || cx.log.journal.appended() > log.submitted {
             log.due = None;
             for queue in std::mem::take(&mut log.to_log) {

@@ -169,7 +169,7 @@ impl QueueService {
     ) -> Counting {
         let end = cx.log.journal.persisted();
         let mut counting =
-            Counting { queues: Vec::new(), left_out: Queues::new(), arena: cx.unreadable.arena() };
+            Counting { queues: Vec::new(), left_out: Queues::new(), arena: cx.messages.unreadable.arena() };
         for point in stored.map(|stored| stored.points).unwrap_or_default() {
             let queue = self.find(&point.queue);
             // A queue that was created at run time has one selection, and is not there any more when it was dropped.

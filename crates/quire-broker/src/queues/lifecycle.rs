@@ -83,7 +83,7 @@ impl QueueService {
         // A subscription of which the run loop does not know yet that it ends.
         let Some(message_count) = self.engine.remove_queue(queue) else {
             self.end_subscriptions_of(cx, queue);
-            cx.wants_turn = true;
+            cx.clock.wants_turn = true;
             return None;
         };
         // Subscriptions that moved to other queues keep deliveries that they have not sent.

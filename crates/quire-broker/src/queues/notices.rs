@@ -69,7 +69,7 @@ impl QueueService {
         position: Position,
         (reasons, deliveries, cancels): (Reasons, u32, u32),
     ) {
-        if reasons.is_limit() && self.notices.admits(cx.now.instant, queue, Kind::Expired) {
+        if reasons.is_limit() && self.notices.admits(cx.clock.now.instant, queue, Kind::Expired) {
             let (queue, message) = (self.definition(queue).name.to_string(), self.name_of(position));
             let event = Event::MessageExpired { queue, message, reasons, deliveries, cancels };
             cx.note(event);
@@ -84,7 +84,7 @@ impl QueueService {
         position: Position,
         cancels: u32,
     ) {
-        if cancels >= CANCELS_MANY && self.notices.admits(cx.now.instant, queue, Kind::Cancelled) {
+        if cancels >= CANCELS_MANY && self.notices.admits(cx.clock.now.instant, queue, Kind::Cancelled) {
             let (queue, message) = (self.definition(queue).name.to_string(), self.name_of(position));
             cx.note(Event::MessageCancelled { queue, message, cancels });
         }
@@ -100,7 +100,7 @@ impl QueueService {
 
     /// Logs how many messages had no line in the last minute, for each queue and kind whose minute is over.
     pub(super) fn log_notices(&mut self, cx: &mut Context) {
-        let now = cx.now.instant;
+        let now = cx.clock.now.instant;
         if self.notices.due().is_none_or(|due| due > now) {
             return;
         }

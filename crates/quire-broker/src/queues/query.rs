@@ -120,7 +120,7 @@ impl QueueService {
         let is_plain = filter.is_none() && order.is_none();
         let limit = if is_plain { left } else { usize::MAX }.min(QUERY_MESSAGES_MAX + 1);
         let mut waiting = Vec::new();
-        let now = self.time(cx.now);
+        let now = self.time(cx.clock.now);
         if limit > 0 {
             self.engine.browse(queue, now, |message| {
                 waiting.push(message);
@@ -140,7 +140,7 @@ impl QueueService {
             done: 0,
             filter,
             left,
-            now: cx.now.wall,
+            now: cx.clock.now.wall,
         };
         Ok(QueryJob { command: query.command, acks: query.acks, page, order, total, number: None })
     }
@@ -148,7 +148,7 @@ impl QueueService {
     /// Continues with the queries whose connections take more.
     pub(super) fn continue_queries(&mut self, cx: &mut Context) {
         let ready = |(id, job): (&SessionId, &QueryJob)| {
-            let has_room = cx.sessions.all.get(*id).is_some_and(|session| session.has_room());
+            let has_room = cx.clients.sessions.all.get(*id).is_some_and(|session| session.has_room());
             (job.number.is_none() && has_room).then_some(*id)
         };
         for id in self.querying.iter().filter_map(ready).collect::<Vec<_>>() {
@@ -193,7 +193,7 @@ impl QueueService {
         if job.page.filter.is_some() {
             job.total += found.matched_count;
         }
-        cx.counters.delivered += found.message_count as u64;
+        cx.clients.counters.delivered += found.message_count as u64;
         cx.session(id).outbox.put_replayed(found.frames);
         cx.touch(id);
         if let Some(error) = found.error {

@@ -119,7 +119,7 @@ impl QueueService {
         let job = SettleJob { queue, verdict, reason, command, acks, count: 0, number: None, sweep };
         self.settling.insert(id, job);
         cx.stall(id, Stall::Settling);
-        cx.wants_turn = true;
+        cx.clock.wants_turn = true;
     }
 
     /// Takes every settle by filter one step on.
@@ -146,10 +146,10 @@ impl QueueService {
                     if let Some(job) = self.settling.get_mut(&id) {
                         job.count += count;
                     }
-                    cx.wants_turn = true;
+                    cx.clock.wants_turn = true;
                 }
                 Some(filter) => {
-                    let (reader, now) = (cx.log.reader.clone(), cx.now.wall);
+                    let (reader, now) = (cx.log.reader.clone(), cx.clock.now.wall);
                     let number = cx.begin_job(
                         move |arena| matching(reader, positions, &filter, now, arena),
                         move |queues: &mut QueueService, cx, number, found| {
@@ -195,7 +195,7 @@ impl QueueService {
         reason: Option<&Arc<str>>,
         positions: &[Position],
     ) -> u64 {
-        let now = self.time(cx.now);
+        let now = self.time(cx.clock.now);
         let connection = ConnectionId::new(cx.session(id).connection.0);
         let count = match reason {
             None => self.engine.settle(queue, connection, verdict, positions, now),
@@ -297,7 +297,7 @@ impl QueueService {
         if command != 0 {
             cx.acknowledge_received(id, command, 0, acks);
         }
-        let now = self.time(cx.now);
+        let now = self.time(cx.clock.now);
         let period_ns = match period_ms {
             0 => self.definition(queue).config.lease_period.map(|period| period.as_nanos() as u64),
             period_ms => Some(period_ms.saturating_mul(1_000_000)),

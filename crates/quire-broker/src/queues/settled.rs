@@ -151,13 +151,13 @@ impl QueueService {
 impl QueueService {
     /// Something may have been settled: it is saved in a while.
     pub(super) fn save_later(&mut self, cx: &mut Context) {
-        let at = cx.now.instant + SAVE_INTERVAL;
+        let at = cx.clock.now.instant + SAVE_INTERVAL;
         self.saving.save_due.get_or_insert(at);
     }
 
     /// Saves the settled positions of the queues, when it is time and the log has the records that they depend on.
     pub(super) fn save_points(&mut self, cx: &mut Context) {
-        let (now, served) = (cx.now.instant, cx.log.served);
+        let (now, served) = (cx.clock.now.instant, cx.log.served);
         let saving = &mut self.saving;
         // Changes since the failure are not in the log, and the tail may have left out records. The next start reads them again.
         if cx.has_failed() {

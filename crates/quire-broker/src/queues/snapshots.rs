@@ -152,8 +152,8 @@ impl QueueService {
 impl QueueService {
     /// Continues the snapshot under way, or begins the next one when it is due.
     pub(super) fn write_snapshots(&mut self, cx: &mut Context) {
-        let (now, served, persisted) = (cx.now.instant, cx.log.served, cx.log.journal.persisted());
-        let ahead_ns = self.wall_ahead_ns(cx.now);
+        let (now, served, persisted) = (cx.clock.now.instant, cx.log.served, cx.log.journal.persisted());
+        let ahead_ns = self.wall_ahead_ns(cx.clock.now);
         let QueueService { snapshots, engine, dead_letters, fills, .. } = self;
         // The count of left-out messages at the start may have used it, also without such queues.
         if let Some(error) = snapshots.memory.take_failure() {
@@ -185,13 +185,13 @@ impl QueueService {
         let Some(draft) = &mut snapshots.draft else { return };
         if draft.rests_on.is_none() {
             if !engine.write_snapshot(draft.queue, &mut draft.snapshot, PORTION_COUNT_MAX, ahead_ns) {
-                cx.wants_turn = true;
+                cx.clock.wants_turn = true;
                 return;
             }
             // An expired message is not in the log before its dead letter is. So the snapshot is made later.
             if dead_letters.first(draft.queue).is_some() {
                 snapshots.draft = None;
-                cx.wants_turn |= !snapshots.line.is_empty();
+                cx.clock.wants_turn |= !snapshots.line.is_empty();
                 return;
             }
             draft.rests_on = Some(cx.log.journal.appended());
@@ -224,7 +224,7 @@ impl QueueService {
 
     fn snapshot_saved(&mut self, cx: &mut Context, _number: u64, result: Option<Result<(), JournalError>>) {
         self.snapshots.is_under_way = false;
-        cx.wants_turn |= self.snapshots.draft.is_some() || !self.snapshots.line.is_empty();
+        cx.clock.wants_turn |= self.snapshots.draft.is_some() || !self.snapshots.line.is_empty();
         // The old file costs recovery time, nothing else.
         if let Some(Err(error)) = result {
             cx.note(Event::QueuePointsNotSaved { reason: error.to_string() });
@@ -233,7 +233,7 @@ impl QueueService {
 
     /// At the end: everything is in the log, so the files can say all of it. Waits for the disk.
     pub(crate) fn write_snapshots_at_end(&mut self, cx: &mut Context) -> Result<(), JournalError> {
-        let ahead_ns = self.wall_ahead_ns(cx.now);
+        let ahead_ns = self.wall_ahead_ns(cx.clock.now);
         let QueueService { snapshots, engine, dead_letters, fills, all, .. } = self;
         for queue in &snapshots.queues {
             if dead_letters.first(*queue).is_some() || fills.read_to(*queue).is_some() {

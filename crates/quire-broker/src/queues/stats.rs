@@ -20,7 +20,7 @@ impl QueueService {
 
     /// Adds the outstanding messages of a subscription.
     pub(crate) fn describe(&self, cx: &Context, id: SubscriptionId, stats: &mut SubscriptionStats) {
-        if let ServedBy::Queue = cx.subscriptions.all[id].served_by
+        if let ServedBy::Queue = cx.clients.subscriptions.all[id].served_by
             && let Some(queued) = self.served.get(id)
             && let Some((backlog, outstanding)) = self.engine.backlog(queued.id)
         {
@@ -29,7 +29,7 @@ impl QueueService {
     }
 
     fn stats_by_id(&self, cx: &Context, queue: QueueId) -> QueueStats {
-        let now = self.time_or_start(cx.now);
+        let now = self.time_or_start(cx.clock.now);
         let topics = &self.definition(queue).selector;
         let mut dead_letter_topics = self.live().filter_map(|(_, other)| other.dead_letter_topic.as_deref());
         let mut engine = self.engine.stats(queue, now).unwrap_or_default();

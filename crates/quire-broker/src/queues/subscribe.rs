@@ -175,13 +175,13 @@ impl QueueService {
 
     /// The part of a subscription that queues serve, or have served while it still holds messages of them.
     pub(super) fn served(&mut self, cx: &Context, id: SubscriptionId) -> Option<&mut QueueSubscription> {
-        cx.subscriptions.get(id)?;
+        cx.clients.subscriptions.get(id)?;
         self.served.get_mut(id).map(Box::as_mut)
     }
 
     /// Releases the messages of a subscription that is about to end, except those that its consumer has begun.
     pub(crate) fn release(&mut self, cx: &mut Context, id: SubscriptionId, begun: BegunMessages<'_>) {
-        let now = self.time(cx.now);
+        let now = self.time(cx.clock.now);
         let Some(engine_id) = self.served(cx, id).map(|queued| queued.id) else { return };
         let begun: BTreeSet<_> = begun.iter().collect();
         let QueueService { engine, outstanding, all, .. } = self;
@@ -205,7 +205,7 @@ impl QueueService {
 
     /// The messages that a subscription holds return to the queues.
     fn leave(&mut self, cx: &mut Context, queued: QueueSubscription) {
-        let now = self.time(cx.now);
+        let now = self.time(cx.clock.now);
         self.engine.unsubscribe(queued.id, now);
         self.subscriptions.remove(&queued.id);
         queued.filters.iter().for_each(|filter| self.filters.release(*filter));
@@ -236,7 +236,7 @@ impl QueueService {
             let Some(&id) = self.subscriptions.get(&lost.subscription) else { continue };
             let bookmark = self.outstanding[lost.queue.get() as usize].bookmark(lost.position);
             // Without a bookmark it was never sent.
-            let (Some(subscription), Some(bookmark)) = (cx.subscriptions.get(id), bookmark) else {
+            let (Some(subscription), Some(bookmark)) = (cx.clients.subscriptions.get(id), bookmark) else {
                 continue;
             };
             let reason = match lost.cause {

@@ -106,7 +106,12 @@ impl Tables {
     fn follow(&mut self, cx: &mut Context, table: TableId, name: &str) {
         let mut joining: Vec<SubscriptionId> = Vec::new();
         for (id, following) in &mut self.subscriptions {
-            if cx.subscriptions.get(*id).is_some_and(|subscription| subscription.selector.matches(name)) {
+            if cx
+                .clients
+                .subscriptions
+                .get(*id)
+                .is_some_and(|subscription| subscription.selector.matches(name))
+            {
                 following.tables.push(table);
                 joining.push(*id);
             }
@@ -114,7 +119,7 @@ impl Tables {
         joining.sort_unstable();
         let state = self.state(table);
         for id in joining {
-            let subscription = &mut cx.subscriptions.all[id];
+            let subscription = &mut cx.clients.subscriptions.all[id];
             let ServedBy::Sow(sow) = &mut subscription.served_by else { continue };
             if let Some(delta) = &mut sow.delta {
                 state.delta_count += 1;

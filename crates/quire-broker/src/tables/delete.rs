@@ -94,7 +94,7 @@ impl Tables {
         let SowDelete { command, acks, sequence, .. } = *delete;
         self.deleting.insert(id, Delete { command, acks, sequence, filter, parts, found_count: 0, count: 0 });
         cx.stall(id, Stall::Deleting);
-        cx.wants_turn = true;
+        cx.clock.wants_turn = true;
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl Tables {
             );
             return Err(Refused::new(Code::BadOption, reason));
         }
-        let key = self.key_of(cx, table, &Arriving::of_data(data), cx.now.wall);
+        let key = self.key_of(cx, table, &Arriving::of_data(data), cx.clock.now.wall);
         let key = key.map_err(|reason| Refused::new(Code::BadMessage, format!("data: {reason}")))?;
         let key = Box::<[u8]>::from(&key[..]);
         Ok(Some(match named {
@@ -141,7 +141,7 @@ impl Tables {
             top_n: None,
             copies_size_max,
         };
-        let scan = self.state(id).table.open(query, cx.now.wall);
+        let scan = self.state(id).table.open(query, cx.clock.now.wall);
         Part { table: id, scan: Some(scan), found: VecDeque::new() }
     }
 
@@ -162,14 +162,14 @@ impl Tables {
 
     /// Looks for the records of the deletes, as long as the turn has time for it.
     fn find(&mut self, cx: &mut Context) {
-        let deadline = cx.slices.deadline(PASS);
+        let deadline = cx.clock.slices.deadline(PASS);
         let Tables { all, deleting, .. } = self;
         let (mut failed, mut read) = (Vec::new(), Vec::new());
         'deletes: for (id, delete) in deleting {
             while let Some(part) = delete.parts.get_mut(delete.found_count) {
                 while let Some(scan) = part.scan {
-                    if cx.slices.is_past(deadline) {
-                        cx.wants_turn = true;
+                    if cx.clock.slices.is_past(deadline) {
+                        cx.clock.wants_turn = true;
                         break 'deletes;
                     }
                     let table = &mut all[part.table.0 as usize].table;
@@ -244,9 +244,10 @@ impl Tables {
             && let Some((key, position)) = part.found.pop_front()
         {
             let Some(row) = state.table.get(&key) else { continue };
-            let is_over = row.expires.is_some_and(|expires| expires <= cx.now.wall);
+            let is_over = row.expires.is_some_and(|expires| expires <= cx.clock.now.wall);
             let mut still_matches = || {
-                let context = context_of_row(&definition.name, definition.message_type, &row, cx.now.wall);
+                let context =
+                    context_of_row(&definition.name, definition.message_type, &row, cx.clock.now.wall);
                 delete.filter.as_ref().is_none_or(|filter| filter.matches_with(&context, arena))
             };
             if !is_over && (row.position == position || still_matches()) {

@@ -41,7 +41,7 @@ impl Followers {
 impl State {
     /// A subscription gets its changes from the table. A page begins with a look at the records.
     pub(super) fn follow(&mut self, cx: &Context, id: SubscriptionId, plan: &RecordsPlan) -> Option<PageId> {
-        let filter = cx.subscriptions.all[id].filter.as_ref();
+        let filter = cx.clients.subscriptions.all[id].filter.as_ref();
         let Some(query) = plan.page_query(filter, cx.config.limits.max_query_copies) else {
             self.followers.add_conflated(id);
             return None;
@@ -74,7 +74,7 @@ impl Tables {
             return;
         }
         let Followers { pages, conflated } = &state.followers;
-        cx.slices.weigh(pages.len() + conflated.len());
+        cx.clock.slices.weigh(pages.len() + conflated.len());
         for moved in state.table.moves() {
             let Some((_, subscription)) = pages.iter().find(|(page, _)| *page == moved.page) else {
                 continue;
@@ -119,7 +119,7 @@ impl Tables {
         let (before, after) = (previous.as_ref().map(context), change.new.map(context));
         arena.allow(VIEW_EFFORT_MAX);
         for follower in &followers.conflated {
-            let Some(subscription) = cx.subscriptions.get(*follower) else { continue };
+            let Some(subscription) = cx.clients.subscriptions.get(*follower) else { continue };
             let ServedBy::Sow(sow) = &subscription.served_by else { continue };
             if !sow.wants_key(key) {
                 continue;

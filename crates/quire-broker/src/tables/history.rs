@@ -63,7 +63,7 @@ impl State {
     /// # Errors
     /// The history does not reach back to it.
     pub(super) fn as_of(&self, cx: &mut Context, instant: Moment) -> Result<Option<AsOf>, Refused> {
-        let now = cx.log.stamp(cx.now.wall);
+        let now = cx.log.stamp(cx.clock.now.wall);
         // Messages of a transient topic need not be in the log. Then their positions are not comparable.
         let position = instant.position.filter(|_| self.definition.durability == TableDurability::Persistent);
         let found = self.table.as_of(instant.time, position, now);

@@ -172,7 +172,7 @@ impl Tables {
         }
         let Some(key) = preparation.key.clone() else { return Ok(Outcome::Later(preparation)) };
         note_missing(cx, definition, &key, has_logged_missing);
-        let now = cx.now.wall;
+        let now = cx.clock.now.wall;
         let is_alive = |row: &Row<'_>| row.expires.is_none_or(|expires| expires > now);
         let reads_previous = arriving.is_delta || definition.reads_previous();
         let row = table.get(&key).filter(|row| reads_previous && is_alive(row));
@@ -193,7 +193,7 @@ impl Tables {
         preparation.reader = reader;
         preparation.record =
             Some(Record { version, data: row.map(|row| row.data.into()).unwrap_or_default() });
-        cx.slices.weigh_bytes(preparation.size());
+        cx.clock.slices.weigh_bytes(preparation.size());
         preparation.attempts += 1;
         if preparation.attempts > ATTEMPTS_MAX {
             preparation.run(arriving, &mut self.arena);
@@ -232,7 +232,7 @@ fn current(
     cx: &Context,
 ) -> Result<Box<Preparation>, String> {
     let known = preparation.filter(|preparation| Arc::ptr_eq(&preparation.definition, definition));
-    let mut preparation = known.unwrap_or_else(|| Preparation::new(definition, cx.now.wall));
+    let mut preparation = known.unwrap_or_else(|| Preparation::new(definition, cx.clock.now.wall));
     match preparation.refused.take() {
         Some(reason) => Err(reason),
         None => Ok(preparation),

@@ -240,7 +240,7 @@ impl Tables {
     /// This instant, as the beginning of a subscription.
     fn begun(&self, cx: &Context) -> Begun {
         Begun {
-            time: cx.now.wall,
+            time: cx.clock.now.wall,
             recorded: cx.log.appended(),
             unrecorded: Position::new(UNRECORDED_BEGIN + self.unrecorded_count),
         }
@@ -303,19 +303,19 @@ impl Tables {
 
     /// Removes a record, and gives the message for its subscriptions; `None` when there is no such record.
     pub(crate) fn remove(&mut self, cx: &mut Context, id: TableId, key: &[u8]) -> Option<Left<'_>> {
-        let at = Moment { position: cx.log.appended(), timestamp: cx.log.stamp(cx.now.wall) };
+        let at = Moment { position: cx.log.appended(), timestamp: cx.log.stamp(cx.clock.now.wall) };
         if !self.state(id).table.remove(key, at) {
             return None;
         }
-        self.left(cx, id, OofReason::Deleted, cx.now.wall)
+        self.left(cx, id, OofReason::Deleted, cx.clock.now.wall)
     }
 
     /// Removes a record whose lifetime is over, and gives the message for its subscriptions; `None` when there is none.
     pub(crate) fn next_expired(&mut self, cx: &mut Context) -> Option<Left<'_>> {
-        let now = cx.now.wall;
+        let now = cx.clock.now.wall;
         let due = self.expiring.first().filter(|(at, _)| *at <= now).map(|(_, id)| *id);
         let Some(id) = due.filter(|id| self.state(*id).table.pop_expired(now)) else {
-            self.expired_at = Some(cx.now.instant);
+            self.expired_at = Some(cx.clock.now.instant);
             return None;
         };
         let ended = self.state(id).table.previous().and_then(|row| row.expires).unwrap_or(now);

@@ -204,7 +204,7 @@ impl Tables {
             Ok(scan) => {
                 cx.acknowledge_processed(id, command, number, acks);
                 self.scanning.push(scan);
-                cx.wants_turn = true;
+                cx.clock.wants_turn = true;
             }
             Err(refused) => cx.refuse_command(id, command, number, &refused),
         }
@@ -254,7 +254,7 @@ impl Tables {
         let mut parts = VecDeque::new();
         for (table, as_of) in plan.tables.iter().zip(states) {
             let query = plan.query(filter, as_of, cx.config.limits.max_query_copies);
-            parts.push_back((*table, self.state(*table).table.open(query, cx.now.wall)));
+            parts.push_back((*table, self.state(*table).table.open(query, cx.clock.now.wall)));
         }
         let Asker { command, acks, number, select } = asker;
         let encoder = cx.session(id).outbox.encoder();
@@ -314,7 +314,7 @@ impl Tables {
         acks: Acks,
         former: Option<FormerView>,
     ) {
-        let subscription = &cx.subscriptions.all[subscription_id];
+        let subscription = &cx.clients.subscriptions.all[subscription_id];
         let (id, number, filter) = (subscription.session, subscription.number, subscription.filter.clone());
         let select = subscription.select.clone();
         let (mut page, mut is_delta, mut wants_oof, mut held_size) = (None, false, false, Some(0));
@@ -363,7 +363,7 @@ impl Tables {
             }
             Err(refused) => cx.end_subscription(subscription_id, refused.code, &refused.reason),
         }
-        cx.wants_turn = true;
+        cx.clock.wants_turn = true;
     }
 
     /// Checks the selectors of a delete that has no `data`.

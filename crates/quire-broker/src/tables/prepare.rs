@@ -61,10 +61,10 @@ impl Tables {
         arriving: &Arriving<'_>,
         preparation: Option<Box<Preparation>>,
     ) -> Result<Outcome<Prepared>, String> {
-        if arriving.data.len() > cx.turn_size || preparation.is_some() {
+        if arriving.data.len() > cx.clock.turn_size || preparation.is_some() {
             return self.prepare_large(cx, id, arriving, preparation);
         }
-        let now = cx.now.wall;
+        let now = cx.clock.now.wall;
         let found = self.ahead.take(&self.all[id.0 as usize].definition, id, arriving.data);
         let (mut message, table, has_logged) = self.begin(id, arriving, now);
         message.preprocess()?;
@@ -83,7 +83,7 @@ impl Tables {
             true => table.get(&key).filter(|row| row.expires.is_none_or(|expires| expires > now)),
             false => None,
         };
-        if previous.is_some_and(|row| row.data.len() > cx.turn_size) {
+        if previous.is_some_and(|row| row.data.len() > cx.clock.turn_size) {
             let (effort, preprocessed) = (message.arena.effort_left(), message.changed);
             let definition = self.all[id.0 as usize].definition.clone();
             let preparation = Preparation::with_key(definition, now, effort, preprocessed, key);
@@ -96,8 +96,8 @@ impl Tables {
             message.merge(previous.data)?;
         }
         // The command of a few bytes may have read and written more: this counts in the slice of its connection.
-        cx.slices.weigh_bytes(previous.map_or(0, |row| row.data.len()));
-        cx.slices.weigh_bytes(message.changed.as_ref().map_or(0, Vec::len));
+        cx.clock.slices.weigh_bytes(previous.map_or(0, |row| row.data.len()));
+        cx.clock.slices.weigh_bytes(message.changed.as_ref().map_or(0, Vec::len));
         let is_changed_later = arriving.is_delta || message.enrichment().is_some();
         let spelling = key.spelling().filter(|_| !is_changed_later);
         Ok(Outcome::Ready(Prepared { key, spelling, place, entries: None, data: message.changed }))
@@ -115,10 +115,10 @@ impl Tables {
         arriving: &Arriving<'_>,
         preparation: Option<Box<Preparation>>,
     ) -> Result<Outcome<()>, String> {
-        if arriving.data.len() > cx.turn_size || preparation.is_some() {
+        if arriving.data.len() > cx.clock.turn_size || preparation.is_some() {
             return self.check_large_again(cx, id, preparation);
         }
-        let (mut message, _, has_logged) = self.begin(id, arriving, cx.now.wall);
+        let (mut message, _, has_logged) = self.begin(id, arriving, cx.clock.now.wall);
         message.preprocess()?;
         let key = message.key()?;
         note_missing(cx, message.definition, &key, has_logged);

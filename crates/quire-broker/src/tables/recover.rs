@@ -88,7 +88,7 @@ impl Tables {
             let mut cursor = cx.log.reader.cursor(Position::new(first.get() - 1)).sparingly();
             let batch = cursor.next(cx.log.journal.persisted(), &AllTopics)?;
             let begin = batch.and_then(|batch| Some(batch.records().next()?.timestamp));
-            state.table.set_history_begin(begin.unwrap_or(cx.now.wall));
+            state.table.set_history_begin(begin.unwrap_or(cx.clock.now.wall));
         }
         Ok(())
     }

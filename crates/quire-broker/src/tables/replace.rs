@@ -213,7 +213,7 @@ impl Tables {
         if wants_oof {
             // As of its begin, so that it includes those whose lifetime has ended since then. When the clock was set back, later records
             // may end before that.
-            let begun = begun.min(cx.now.wall);
+            let begun = begun.min(cx.clock.now.wall);
             for table in former.tables.iter().rev() {
                 let query = quire_table::Query {
                     filter: former.filter.clone(),
@@ -226,7 +226,7 @@ impl Tables {
             }
         }
         let entering_max = top_n.unwrap_or(u64::MAX);
-        let difference = ViewDifference { former, new, at: cx.now.wall, leaving_count, entering_max };
+        let difference = ViewDifference { former, new, at: cx.clock.now.wall, leaving_count, entering_max };
         scan.change = Some(Difference::OfViews(Box::new(difference)));
     }
 }

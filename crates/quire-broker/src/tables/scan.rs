@@ -232,7 +232,7 @@ impl Tables {
     pub(super) fn note_building(&mut self, cx: &mut Context, id: TableId) {
         if self.state(id).table.is_building_index() && !self.building.contains(&id) {
             self.building.push_back(id);
-            cx.wants_turn = true;
+            cx.clock.wants_turn = true;
         }
     }
 
@@ -241,29 +241,29 @@ impl Tables {
         if self.building.is_empty() {
             return;
         }
-        let deadline = cx.slices.deadline(BUILDING);
+        let deadline = cx.clock.slices.deadline(BUILDING);
         while let Some(id) = self.building.pop_front() {
             // A topic that is gone builds nothing.
             if self.state(id).table.build_index(BUILT_COUNT) {
                 self.building.push_back(id);
             }
-            if deadline.is_none() || cx.slices.is_past(deadline) {
+            if deadline.is_none() || cx.clock.slices.is_past(deadline) {
                 break;
             }
         }
-        cx.wants_turn |= !self.building.is_empty();
+        cx.clock.wants_turn |= !self.building.is_empty();
     }
 
     fn serve_scans(&mut self, cx: &mut Context) {
         if self.scanning.0.is_empty() {
             return;
         }
-        let deadline = cx.slices.deadline(SCANNING);
+        let deadline = cx.clock.slices.deadline(SCANNING);
         let mut waiting_count = 0;
         while waiting_count < self.scanning.0.len()
             && let Some(mut scan) = self.scanning.0.pop_front()
         {
-            if !cx.sessions.all.get(scan.session).is_some_and(|session| session.has_room()) {
+            if !cx.clients.sessions.all.get(scan.session).is_some_and(|session| session.has_room()) {
                 self.scanning.0.push_back(scan);
                 waiting_count += 1;
                 continue;
@@ -280,8 +280,8 @@ impl Tables {
                     self.close_scans(vec![scan]);
                 }
             }
-            if cx.slices.is_past(deadline) {
-                cx.wants_turn |= !self.scanning.0.is_empty();
+            if cx.clock.slices.is_past(deadline) {
+                cx.clock.wants_turn |= !self.scanning.0.is_empty();
                 return;
             }
         }
@@ -328,7 +328,7 @@ impl Tables {
             frames.len() < CHUNK_SIZE_MAX
         });
         if count > 0 {
-            cx.counters.delivered += count;
+            cx.clients.counters.delivered += count;
             cx.session(scan.session).outbox.put_replayed(frames);
             cx.touch(scan.session);
         }
@@ -375,7 +375,7 @@ impl Tables {
     fn step_page(&mut self, cx: &mut Context, scan: &mut Scan) -> Step {
         let Some((id, page)) = scan.page else { return Step::More };
         let State { definition, table, .. } = &mut self.all[id.0 as usize];
-        match table.poll_page(page, EFFORT, cx.now.wall) {
+        match table.poll_page(page, EFFORT, cx.clock.now.wall) {
             Polled::More => Step::More,
             Polled::Done { matched } => {
                 let copies_size_max =
@@ -416,7 +416,7 @@ fn finish(cx: &mut Context, scan: &Scan) {
         // A page stays in effect while the page that replaces it looks at the records.
         let next = scan.next.as_ref().filter(|next| next.page.is_none());
         release_held(cx, subscription, next.map(|next| next.lead_size));
-        cx.subscriptions.follow_log(subscription);
+        cx.clients.subscriptions.follow_log(subscription);
     }
 }
 
@@ -434,7 +434,7 @@ fn release_held(cx: &mut Context, id: SubscriptionId, size: Option<usize>) {
     if let Some(size) = size {
         hold_back(cx, id, held.split_off(size));
     }
-    let Some(subscription) = cx.subscriptions.get(id) else { return };
+    let Some(subscription) = cx.clients.subscriptions.get(id) else { return };
     let session = subscription.session;
     cx.session(session).outbox.put_frames(&held);
     cx.touch(session);
@@ -447,7 +447,7 @@ fn drop_held(cx: &mut Context, id: SubscriptionId) {
 }
 
 fn hold_back(cx: &mut Context, id: SubscriptionId, held: Vec<u8>) {
-    let Some(subscription) = cx.subscriptions.all.get_mut(id) else { return };
+    let Some(subscription) = cx.clients.subscriptions.all.get_mut(id) else { return };
     let (session, size) = (subscription.session, held.len());
     let ServedBy::Sow(sow) = &mut subscription.served_by else { return };
     sow.held = Some(held);
@@ -455,7 +455,7 @@ fn hold_back(cx: &mut Context, id: SubscriptionId, held: Vec<u8>) {
 }
 
 fn take_held(cx: &mut Context, id: SubscriptionId) -> Option<Vec<u8>> {
-    let subscription = cx.subscriptions.all.get_mut(id)?;
+    let subscription = cx.clients.subscriptions.all.get_mut(id)?;
     let ServedBy::Sow(sow) = &mut subscription.served_by else { return None };
     let held = sow.held.take()?;
     let session = subscription.session;

@@ -219,8 +219,8 @@ impl Tables {
             self.snapshots.look_due = None;
             return;
         }
-        let due = *self.snapshots.look_due.get_or_insert(cx.now.instant + LOOK_INTERVAL);
-        if due > cx.now.instant {
+        let due = *self.snapshots.look_due.get_or_insert(cx.clock.now.instant + LOOK_INTERVAL);
+        if due > cx.clock.now.instant {
             return;
         }
         self.snapshots.looked_to = appended;
@@ -241,7 +241,7 @@ impl Tables {
 
     /// The next portions; `None` when the snapshot was given up.
     fn continue_snapshot(&mut self, cx: &mut Context, unit: Unit, mut writing: Box<Writing>) -> Option<Step> {
-        let deadline = cx.slices.deadline(PASS);
+        let deadline = cx.clock.slices.deadline(PASS);
         let copies_size_max = usize::try_from(cx.config.limits.max_query_copies).unwrap_or(usize::MAX);
         loop {
             let (id, mut writer, mut section) = match writing.current.take() {
@@ -270,8 +270,8 @@ impl Tables {
                     return None;
                 }
             }
-            if cx.slices.is_past(deadline) {
-                cx.wants_turn = true;
+            if cx.clock.slices.is_past(deadline) {
+                cx.clock.wants_turn = true;
                 return Some(Step::Writing(writing));
             }
         }

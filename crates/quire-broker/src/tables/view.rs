@@ -66,11 +66,11 @@ impl Change<'_> {
             return;
         }
         let context = |row, now| context_of_row(&topic.name, topic.message_type, row, now);
-        let before = context(old, cx.now.wall);
+        let before = context(old, cx.clock.now.wall);
         let after = new.as_ref().map(|row| context(row, row.timestamp));
         arena.allow(VIEW_EFFORT_MAX);
         for watcher in *watchers {
-            let Some(subscription) = cx.subscriptions.get(*watcher) else { continue };
+            let Some(subscription) = cx.clients.subscriptions.get(*watcher) else { continue };
             let ServedBy::Sow(sow) = &subscription.served_by else { continue };
             if !sow.wants_key(old.key) || !sow.had(old.position, old.expires) {
                 continue;
@@ -90,7 +90,7 @@ impl Change<'_> {
                 None => cx.end_costly(*watcher, old.data.len()),
             }
         }
-        cx.slices.weigh(watchers.len());
+        cx.clock.slices.weigh(watchers.len());
     }
 }
 

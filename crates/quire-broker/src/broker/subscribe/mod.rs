@@ -233,7 +233,7 @@ impl Broker {
                 replaced
             }
             None => {
-                let new = self.cx.subscriptions.all.insert(subscription);
+                let new = self.cx.clients.subscriptions.all.insert(subscription);
                 self.cx.session(id).subscriptions.insert(number, new);
                 new
             }
@@ -342,7 +342,7 @@ impl Broker {
 
     /// Takes a subscription out of where its messages come from; its place in the log is then exact.
     pub(crate) fn detach(&mut self, id: SubscriptionId) {
-        match self.cx.subscriptions.all[id].served_by {
+        match self.cx.clients.subscriptions.all[id].served_by {
             ServedBy::Ordinary | ServedBy::Queue => self.cx.leave_audience(id),
             ServedBy::Sow(_) => {
                 self.cx.leave_audience(id);
@@ -359,10 +359,10 @@ impl Broker {
         self.detach(id);
         self.ordinary.forget_deferred(&mut self.cx, id);
         self.cx.release_patterns(id);
-        self.cx.timers.clear(Timer::Conflated(id));
+        self.cx.clock.timers.clear(Timer::Conflated(id));
         self.bookmarks.clear_until(&mut self.cx, id);
         self.queues.end(&mut self.cx, id);
-        let Some(subscription) = self.cx.subscriptions.all.remove(id) else { return };
+        let Some(subscription) = self.cx.clients.subscriptions.all.remove(id) else { return };
         self.cx.session(subscription.session).subscriptions.remove(&subscription.number);
     }
 
@@ -374,10 +374,10 @@ impl Broker {
             self.detach(subscription);
             self.ordinary.forget_deferred(&mut self.cx, subscription);
             self.cx.release_patterns(subscription);
-            self.cx.timers.clear(Timer::Conflated(subscription));
+            self.cx.clock.timers.clear(Timer::Conflated(subscription));
             self.bookmarks.clear_until(&mut self.cx, subscription);
             self.queues.end(&mut self.cx, subscription);
-            self.cx.subscriptions.all.remove(subscription);
+            self.cx.clients.subscriptions.all.remove(subscription);
         }
         self.queues.forget_session(id);
         self.tables.forget_session(id);

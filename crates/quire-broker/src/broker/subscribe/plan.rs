@@ -376,7 +376,7 @@ fn check_replaced<'a>(
     replaced: SubscriptionId,
     subscribe: &Subscribe<'a>,
 ) -> Result<Request<'a>, Refused> {
-    let former = &cx.subscriptions.all[replaced];
+    let former = &cx.clients.subscriptions.all[replaced];
     let progress = former.progress();
     if progress.is_some_and(|progress| progress.awaits_records) {
         let reason = "replace: the records of the subscription are still being sent; replace it again when all have arrived";
