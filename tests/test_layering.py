@@ -299,6 +299,14 @@ def test_the_architecture_page_lists_the_parts_of_the_context() -> None:
     assert len(parts) <= 9
 
 
+def test_the_kernel_knows_little_of_a_subscription() -> None:
+    """A service keeps the state of its subscriptions: see "Modules of the broker" on the page."""
+    code = code_of(KERNEL / "subscription/mod.rs")
+    fields = re.search(r"pub struct Subscription \{(.*?)\n\}", code, re.DOTALL)
+    assert fields is not None
+    assert len(re.findall(r"^    pub \w+:", fields[1], re.MULTILINE)) <= 6
+
+
 def test_the_architecture_page_lists_the_phases_of_a_turn_in_order() -> None:
     code = code_of(BROKER / "broker/mod.rs")
     phases = re.search(r"let phases = \[(.*?)\];", code, re.DOTALL)

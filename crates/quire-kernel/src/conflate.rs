@@ -20,7 +20,7 @@ impl Context {
     }
 
     fn hold_with(&mut self, id: SubscriptionId, hold: impl FnOnce(&mut Conflation)) {
-        let Some(conflation) = &mut self.clients.subscriptions.all[id].conflation else { return };
+        let Some(conflation) = &mut self.clients.subscriptions.all[id].delivery.conflation else { return };
         let was_empty = conflation.is_empty();
         hold(conflation);
         let (next_end, is_full) = (conflation.next_end(), !conflation.has_room());
@@ -29,7 +29,11 @@ impl Context {
         }
         if is_full {
             self.deliver_conflated_while(id, |cx| {
-                cx.clients.subscriptions.all[id].conflation.as_ref().is_some_and(|held| !held.has_room())
+                cx.clients.subscriptions.all[id]
+                    .delivery
+                    .conflation
+                    .as_ref()
+                    .is_some_and(|held| !held.has_room())
             });
         }
     }
@@ -50,7 +54,7 @@ impl Context {
         context: Option<&MessageContext<'_>>,
         message: &Message<'_>,
     ) {
-        let Some(conflation) = &self.clients.subscriptions.all[id].conflation else { return };
+        let Some(conflation) = &self.clients.subscriptions.all[id].delivery.conflation else { return };
         let (mut key, mut frame) = (Vec::new(), Vec::new());
         conflation.key.write(topic, context, &mut self.messages.arena, &mut key);
         conflation.encoder.put_message(message, &mut frame);
@@ -66,9 +70,8 @@ impl Context {
         change: ViewChange,
     ) {
         let Some(subscription) = self.clients.subscriptions.get(id) else { return };
-        let ServedBy::Sow(sow) = &subscription.served_by else { return };
-        let is_told = change != ViewChange::Left || sow.wants_oof;
-        let Some(conflation) = &subscription.conflation else {
+        let is_told = change != ViewChange::Left || subscription.wanted.wants_oof();
+        let Some(conflation) = &subscription.delivery.conflation else {
             if is_told {
                 self.deliver_published(id, context, message, false, None);
             }
@@ -89,13 +92,13 @@ impl Context {
     pub fn deliver_due(&mut self, id: SubscriptionId) {
         let now = self.clock.now.instant;
         let is_paused = |cx: &Context| {
-            let progress = cx.clients.subscriptions.get(id).and_then(|s| s.progress());
-            progress.is_some_and(|progress| progress.is_paused)
+            cx.clients.subscriptions.get(id).is_some_and(|subscription| subscription.delivery.is_paused)
         };
         if !self.clients.subscriptions.all.contains_key(id) || is_paused(self) {
             return;
         }
-        let next_end = |cx: &Context| cx.clients.subscriptions.all[id].conflation.as_ref()?.next_end();
+        let next_end =
+            |cx: &Context| cx.clients.subscriptions.all[id].delivery.conflation.as_ref()?.next_end();
         let session_id = self.clients.subscriptions.all[id].session;
         self.deliver_conflated_while(id, |cx| {
             cx.clients.sessions.all[session_id].has_room() && next_end(cx).is_some_and(|end| end <= now)
@@ -116,14 +119,16 @@ impl Context {
     pub fn deliver_conflated_while(&mut self, id: SubscriptionId, goes_on: impl Fn(&Context) -> bool) {
         while goes_on(self) {
             let subscription = &mut self.clients.subscriptions.all[id];
-            let Some(frame) = subscription.conflation.as_mut().and_then(|held| held.take()) else { return };
+            let Some(frame) = subscription.delivery.conflation.as_mut().and_then(|held| held.take()) else {
+                return;
+            };
             if frame.is_empty() {
                 continue;
             }
             let session_id = subscription.session;
             let session = &mut self.clients.sessions.all[session_id];
-            let is_replayed = subscription.progress().is_some();
-            match subscription.held_back() {
+            let is_replayed = subscription.served_by == ServedBy::Bookmark;
+            match subscription.delivery.gate.held().filter(|_| !is_replayed) {
                 // The records come first.
                 Some(held) => {
                     held.extend_from_slice(&frame);

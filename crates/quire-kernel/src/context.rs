@@ -139,7 +139,8 @@ impl Context {
         data: &'a [u8],
         memory: &'a mut Vec<u8>,
     ) -> &'a [u8] {
-        let select = self.clients.subscriptions.get(id).and_then(|subscription| subscription.select.as_ref());
+        let select =
+            self.clients.subscriptions.get(id).and_then(|subscription| subscription.wanted.select.as_ref());
         let Some(select) = select else { return data };
         select.apply(message_type, data, &mut self.messages.arena, memory)
     }

@@ -6,7 +6,7 @@ use super::context::Context;
 use super::io::Output;
 use super::slice::PENDING_INPUT_MAX;
 use crate::session::{Outbox, Phase, Session, SessionId, SharedData, Stall, Taken};
-use crate::subscription::{ServedBy, Source, SubscriptionId};
+use crate::subscription::{ServedBy, SubscriptionId};
 use crate::topic::Stage;
 use quire_command::{Code, Message, Reply};
 use quire_expression::filter::MessageContext;
@@ -219,12 +219,12 @@ impl Context {
         let Some(subscription) = self.clients.subscriptions.get_mut(id) else { return };
         let session_id = subscription.session;
         let message = Message { subscription: subscription.number, ..*message };
-        let conflation = subscription.conflation.as_ref().filter(|_| !is_queue);
+        let conflation = subscription.delivery.conflation.as_ref().filter(|_| !is_queue);
         if conflation.is_some_and(|conflation| conflation.key.applies_to(message.key)) {
-            if subscription.is_follower() && !message.key.is_empty() {
+            if subscription.served_by == ServedBy::Table && !message.key.is_empty() {
                 return;
             }
-            if !subscription.wants_key(message.key) {
+            if !subscription.wanted.wants_key(message.key) {
                 return;
             }
             self.conflate_message(id, context.topic, Some(context), &message);
@@ -234,42 +234,37 @@ impl Context {
         if shared.is_none() {
             self.clients.buffers.give(&mut session.outbox);
         }
-        let size = match &mut subscription.served_by {
+        let is_foreign = match subscription.served_by {
             // The name belongs to a queue, which serves the subscriptions without a bookmark.
-            ServedBy::Ordinary | ServedBy::Queue if is_queue => return,
-            ServedBy::Ordinary | ServedBy::Queue => {
+            ServedBy::Ordinary | ServedBy::Queue => is_queue,
+            ServedBy::Sow | ServedBy::Table => subscription.leaves_out(message.key),
+            // A bookmark subscription gets what is recorded, and nothing else.
+            ServedBy::Bookmark => {
+                let taken_after = subscription.wanted.taken_after();
+                message.bookmark.is_none()
+                    || taken_after.is_some_and(|instant| message.timestamp_ns <= instant.as_ns())
+            }
+        };
+        if is_foreign {
+            return;
+        }
+        let size = match subscription.delivery.gate.held() {
+            None => {
                 session.outbox.put_message(&message, shared);
                 session.outbox.backlog_size()
             }
-            ServedBy::Sow(sow) if sow.leaves_out(message.key) => return,
-            ServedBy::Sow(sow) => match &mut sow.held {
-                Some(held) => {
-                    let size_before = held.len();
-                    session.outbox.encoder().put_message(&message, held);
-                    session.deferred_size += held.len() - size_before;
-                    session.deferred_size + session.outbox.backlog_size()
-                }
-                None => {
-                    session.outbox.put_message(&message, shared);
-                    session.outbox.backlog_size()
-                }
-            },
-            // A bookmark subscription gets what is recorded, and nothing else.
-            ServedBy::Bookmark(_) if message.bookmark.is_none() => return,
-            ServedBy::Bookmark(progress) => {
-                if progress.taken_after.is_some_and(|instant| message.timestamp_ns <= instant.as_ns()) {
-                    return;
-                }
-                match &mut progress.stage {
-                    Source::SwitchingToLive(switching) => {
-                        session.outbox.encoder().put_message(&message, &mut switching.buffered);
-                        switching.buffered.len() + session.outbox.backlog_size()
-                    }
+            Some(held) => {
+                let size_before = held.len();
+                session.outbox.encoder().put_message(&message, held);
+                // The frames that wait for a `live` subscription to be in step count for it alone.
+                let deferred_size = match subscription.served_by {
+                    ServedBy::Bookmark => held.len(),
                     _ => {
-                        session.outbox.put_message(&message, shared);
-                        session.outbox.backlog_size()
+                        session.deferred_size += held.len() - size_before;
+                        session.deferred_size
                     }
-                }
+                };
+                deferred_size + session.outbox.backlog_size()
             }
         };
         if shared.is_some() && session.is_writable {

@@ -7,7 +7,7 @@ use crate::io::Event;
 use crate::reply::Refused;
 use crate::session::SessionId;
 use crate::stats::{PAGE_COUNT_MAX, SubscriptionStats};
-use crate::subscription::{ServedBy, Subscription, SubscriptionId};
+use crate::subscription::{Interest, ServedBy, Subscription, SubscriptionId};
 use crate::topic::Stage;
 use quire_command::{Code, Reply};
 use quire_expression::filter::{Filter, FilterOptions};
@@ -29,20 +29,18 @@ impl Subscriptions {
     /// The subscription with this key; `None` once it was removed or ended.
     #[inline]
     pub fn get(&self, id: SubscriptionId) -> Option<&Subscription> {
-        self.all.get(id).filter(|subscription| !subscription.has_ended)
+        self.all.get(id).filter(|subscription| !subscription.delivery.has_ended)
     }
 
     /// As [`Subscriptions::get`].
     #[inline]
     pub fn get_mut(&mut self, id: SubscriptionId) -> Option<&mut Subscription> {
-        self.all.get_mut(id).filter(|subscription| !subscription.has_ended)
+        self.all.get_mut(id).filter(|subscription| !subscription.delivery.has_ended)
     }
 
-    /// The subscription has its records. When it has a bookmark, the messages after the bookmark follow.
+    /// The subscription has its records. When it is served from the log, the messages after the records may follow.
     pub fn follow_log(&mut self, id: SubscriptionId) {
-        let progress = self.get_mut(id).and_then(|subscription| subscription.progress_mut());
-        if let Some(progress) = progress.filter(|progress| progress.awaits_records) {
-            progress.awaits_records = false;
+        if self.get(id).is_some_and(|subscription| subscription.served_by == ServedBy::Bookmark) {
             self.following.push(id);
         }
     }
@@ -91,7 +89,7 @@ impl Context {
     /// The subscription gets nothing more from now on; the run loop removes it between two pieces of work.
     pub fn remove_subscription_later(&mut self, id: SubscriptionId) {
         let Some(subscription) = self.clients.subscriptions.get_mut(id) else { return };
-        subscription.has_ended = true;
+        subscription.delivery.has_ended = true;
         self.clients.subscriptions.ended.push(id);
         self.clock.wants_turn = true;
     }
@@ -127,26 +125,30 @@ impl Context {
             connection: session.connection,
             client_name: session.client_name().unwrap_or_default(),
             subscription: subscription.number,
-            topic: subscription.selector.text().to_owned(),
-            filter: subscription.filter.as_ref().map(|filter| filter.text().to_owned()),
+            topic: subscription.wanted.selector.text().to_owned(),
+            filter: subscription.wanted.filter.as_ref().map(|filter| filter.text().to_owned()),
             kind: match subscription.served_by {
                 ServedBy::Ordinary => "live",
-                ServedBy::Bookmark(_) => "replay",
+                ServedBy::Bookmark => "replay",
                 ServedBy::Queue => "queue",
-                ServedBy::Sow(_) => "last_value",
+                ServedBy::Sow | ServedBy::Table => "last_value",
             },
             position: None,
             lag: None,
             lag_s: None,
             backlog: None,
             max_backlog: None,
-            is_paused: subscription.progress().is_some_and(|progress| progress.is_paused),
+            is_paused: subscription.delivery.is_paused,
         }
     }
 
     pub fn pattern_count_of(&self, id: SubscriptionId) -> usize {
-        let filter =
-            self.clients.subscriptions.all.get(id).and_then(|subscription| subscription.filter.as_ref());
+        let filter = self
+            .clients
+            .subscriptions
+            .all
+            .get(id)
+            .and_then(|subscription| subscription.wanted.filter.as_ref());
         filter.map_or(0, Filter::pattern_count)
     }
 
@@ -170,24 +172,22 @@ impl Context {
     /// Whether a subscription without a bookmark is served from the publish stream: the name of a queue alone is not a topic.
     pub fn is_in_audience(&self, id: SubscriptionId) -> bool {
         let subscription = &self.clients.subscriptions.all[id];
-        let is_ordinary = matches!(subscription.served_by, ServedBy::Ordinary | ServedBy::Sow(_));
-        (is_ordinary && !subscription.is_follower())
-            || matches!(subscription.selector, TopicSelector::Pattern(_))
+        matches!(subscription.served_by, ServedBy::Ordinary | ServedBy::Sow)
+            || matches!(subscription.wanted.selector, TopicSelector::Pattern(_))
     }
 
     /// Takes a subscription without a bookmark out of the audience of its topic.
     pub fn leave_audience(&mut self, id: SubscriptionId) {
         if self.is_in_audience(id) {
-            let Subscription { selector, .. } = &self.clients.subscriptions.all[id];
-            self.topics.remove(selector, Stage::Published, id);
+            let Subscription { wanted, .. } = &self.clients.subscriptions.all[id];
+            self.topics.remove(&wanted.selector, Stage::Published, id);
         }
     }
 
     /// Adds a subscription to the audience of its topic.
     pub fn join(&mut self, id: SubscriptionId, stage: Stage) {
-        let Subscription { selector, filter, .. } = &self.clients.subscriptions.all[id];
-        let (selector, filter) = (selector.clone(), filter.clone());
-        self.topics.add(&selector, stage, id, filter);
+        let Interest { selector, filter, .. } = &self.clients.subscriptions.all[id].wanted;
+        self.topics.add(selector, stage, id, filter.clone());
     }
 
     /// Whether the filter keeps within the limits on patterns, when the subscription `replaced` is gone.

@@ -11,10 +11,10 @@ use hashbrown::HashMap;
 use quire_journal::{Bookmark, Position, Record, Timestamp};
 use rustc_hash::FxBuildHasher;
 
-use super::Bookmarks;
+use super::{Bookmarks, EndPosition, Source};
 use crate::Timer;
 use crate::context::Context;
-use crate::subscription::{End, EndPosition, Source, SubscriptionId};
+use crate::subscription::{End, SubscriptionId};
 use quire_command::{Code, Reply};
 
 /// The ends that are not in the log yet.
@@ -57,19 +57,19 @@ impl AwaitedEnds {
 impl Bookmarks {
     /// From now on the subscription ends there.
     pub(crate) fn set_until(&mut self, cx: &mut Context, id: SubscriptionId, until: Option<EndPosition>) {
-        self.clear_until(cx, id);
+        self.clear_until(id);
         if let Some(EndPosition::Awaited(end)) = &until {
             self.awaited_ends.add(id, end);
             self.set_end_timer(cx);
         }
-        if let Some(progress) = cx.subscription(id).progress_mut() {
+        if let Some(progress) = self.subscriptions.get_mut(id) {
             progress.until = until;
         }
     }
 
     /// The subscription no longer has an end to look for.
-    pub(crate) fn clear_until(&mut self, cx: &mut Context, id: SubscriptionId) {
-        let until = cx.subscription(id).progress_mut().and_then(|progress| progress.until.take());
+    pub(crate) fn clear_until(&mut self, id: SubscriptionId) {
+        let until = self.subscriptions.get_mut(id).and_then(|progress| progress.until.take());
         if let Some(EndPosition::Awaited(end)) = until {
             self.awaited_ends.remove(id, &end);
         }
@@ -86,7 +86,7 @@ impl Bookmarks {
             found.push((id, before));
         }
         for id in self.awaited_ends.bookmarks.remove(&record.bookmark()).unwrap_or_default() {
-            let until = cx.subscription(id).progress().and_then(|progress| progress.until);
+            let until = self.progress(id).and_then(|progress| progress.until.as_ref());
             if let Some(EndPosition::Awaited(end)) = until {
                 found.push((id, end.with(record.position)));
             }
@@ -116,7 +116,7 @@ impl Bookmarks {
     }
 
     fn end_found(&mut self, cx: &mut Context, id: SubscriptionId, until: Position) {
-        let Some(progress) = cx.subscription(id).progress_mut() else { return };
+        let Some(progress) = self.subscriptions.get_mut(id) else { return };
         progress.until = Some(EndPosition::At(until));
         match progress.stage {
             // A replay that waits at the tail may be at the end already.

@@ -6,11 +6,11 @@ use std::time::Duration;
 use quire_expression::topic::{TopicPattern, TopicSelector};
 use quire_journal::Position;
 
-use super::Bookmarks;
+use super::{Bookmarks, Progress, Source};
 use crate::context::Context;
 use crate::replay::{Replay, ReplayId};
 use crate::stats::{Page, SubscriptionStats, TopicStats};
-use crate::subscription::{Progress, Source, Subscription, SubscriptionId};
+use crate::subscription::SubscriptionId;
 use crate::topic::PatternIndex;
 
 /// How far members of replays have come.
@@ -23,8 +23,8 @@ const MATCHES_MAX: usize = 1 << 17;
 impl Bookmarks {
     /// How far the members of the replays of some subscriptions have come. Each replay is walked
     /// through once, because it may have any number of members.
-    pub(crate) fn replay_positions(&self, cx: &Context, ids: &[SubscriptionId]) -> ReplayPositions {
-        let stages = ids.iter().filter_map(|id| cx.clients.subscriptions.all.get(*id)?.progress());
+    pub(crate) fn replay_positions(&self, ids: &[SubscriptionId]) -> ReplayPositions {
+        let stages = ids.iter().filter_map(|id| self.progress(*id));
         let replays: BTreeSet<ReplayId> = stages
             .filter_map(|progress| match progress.stage {
                 Source::Replaying(replay) => Some(replay),
@@ -43,7 +43,7 @@ impl Bookmarks {
         positions: &ReplayPositions,
         stats: &mut SubscriptionStats,
     ) {
-        let Some(progress) = cx.clients.subscriptions.all[id].progress() else { return };
+        let Some(progress) = self.progress(id) else { return };
         let position = position_of(cx, progress, positions.get(&id).copied());
         let lag = lag_of(cx, position);
         let taken = (lag > 0).then(|| cx.log.reader.time_before(position.next())).flatten();
@@ -56,8 +56,8 @@ impl Bookmarks {
     /// The largest lag of the subscriptions that are not paused.
     pub(crate) fn lag_max(&self, cx: &Context) -> u64 {
         let running = |id: SubscriptionId| {
-            let progress = cx.clients.subscriptions.all.get(id)?.progress()?;
-            (!progress.is_paused).then_some(progress)
+            let is_paused = cx.clients.subscriptions.all.get(id)?.delivery.is_paused;
+            self.progress(id).filter(|_| !is_paused)
         };
         let replaying = self.replays.values().flat_map(positions_in);
         let replaying = replaying.filter_map(|(id, position)| {
@@ -72,14 +72,14 @@ impl Bookmarks {
     /// Counts the subscriptions that are not in the audience of their topics: those that read the
     /// log, and those that are paused. The page gets shorter when their patterns are many.
     pub(crate) fn count_subscriptions(&self, cx: &Context, page: &mut Page<TopicStats>) {
-        let reads = |subscription: &&Subscription| {
-            let stage = subscription.progress().map(|progress| &progress.stage);
+        let reads = |id: SubscriptionId| {
+            let stage = self.progress(id).map(|progress| &progress.stage);
             matches!(stage, Some(Source::Detached | Source::Replaying(_)))
         };
         let mut by_name: BTreeMap<&str, usize> = BTreeMap::new();
         let mut by_pattern: BTreeMap<&str, (&TopicPattern, usize)> = BTreeMap::new();
-        for subscription in cx.clients.subscriptions.all.values().filter(reads) {
-            match &subscription.selector {
+        for (_, subscription) in cx.clients.subscriptions.all.iter().filter(|(id, _)| reads(*id)) {
+            match &subscription.wanted.selector {
                 TopicSelector::Name(name) => *by_name.entry(name).or_default() += 1,
                 TopicSelector::Pattern(pattern) => {
                     by_pattern.entry(pattern.text()).or_insert((pattern, 0)).1 += 1;
@@ -117,7 +117,7 @@ fn position_of(cx: &Context, progress: &Progress, replayed: Option<Position>) ->
     let after = match progress.stage {
         Source::Detached => progress.after,
         Source::Replaying(_) => replayed.unwrap_or(progress.after),
-        Source::Tailing | Source::SwitchingToLive(_) => cx.log.served,
+        Source::Tailing | Source::SwitchingToLive { .. } => cx.log.served,
         Source::Live => cx.log.appended(),
     };
     after.max(progress.after)

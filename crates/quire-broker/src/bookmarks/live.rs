@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use quire_journal::{Position, Record, RecordKind};
 
-use super::Bookmarks;
+use super::{Bookmarks, Progress, Source};
 use crate::context::Context;
 use crate::scan::{context_of, message_of};
 use crate::session::SharedData;
 use crate::slice::WEIGHED_EFFORT;
-use crate::subscription::{Progress, ServedBy, Source, Subscription, SubscriptionId, SwitchingToLive};
+use crate::subscription::{Gate, Subscription, SubscriptionId};
 use crate::topic::{Stage, TopicId};
 use quire_command::Message;
 use quire_expression::filter::Decision;
@@ -25,7 +25,7 @@ impl Bookmarks {
     /// A subscription has arrived at the tail, or begins there or beyond it.
     pub(crate) fn follow_tail(&mut self, cx: &mut Context, id: SubscriptionId) {
         let appended = cx.log.appended();
-        let Some(progress) = cx.subscription(id).progress_mut() else { return };
+        let Some(progress) = self.subscriptions.get_mut(id) else { return };
         let after = progress.after;
         if progress.wants_deletions {
             self.wanting_deletions.insert(id);
@@ -34,33 +34,29 @@ impl Bookmarks {
             false => {
                 progress.stage = Source::Tailing;
                 cx.join(id, Stage::Persisted);
-                self.want_resume_position(cx, id);
+                self.want_resume_position(id);
             }
             true if after >= appended => {
                 progress.stage = Source::Live;
                 cx.join(id, Stage::Published);
             }
             true => {
-                progress.stage = Source::SwitchingToLive(Box::new(SwitchingToLive {
-                    switch_at: appended,
-                    buffered: Vec::new(),
-                }));
+                progress.stage = Source::SwitchingToLive { switch_at: appended };
+                cx.subscription(id).delivery.gate = Gate::closed(Vec::new());
                 cx.join(id, Stage::Persisted);
                 cx.join(id, Stage::Published);
                 self.switching.insert(id);
             }
         }
         self.reach(cx, id, after);
-        let has_goals =
-            |subscription: &Subscription| Some(subscription.progress()?.awaited_positions().next().is_some());
-        if cx.clients.subscriptions.get(id).and_then(has_goals) == Some(true) {
+        if self.running(cx, id).is_some_and(|progress| progress.awaited_positions().next().is_some()) {
             self.awaiting.insert(id);
         }
     }
 
     /// The nearest position above `served` at which a subscription ends or gets its `completed`.
     pub(super) fn next_awaited_above(&self, cx: &Context, served: Position) -> Option<Position> {
-        let progress = |id: &SubscriptionId| cx.clients.subscriptions.get(*id)?.progress();
+        let progress = |id: &SubscriptionId| self.running(cx, *id);
         self.awaiting
             .iter()
             .filter_map(progress)
@@ -73,9 +69,9 @@ impl Bookmarks {
     pub(crate) fn advance_followers(&mut self, cx: &mut Context) {
         let served = cx.log.served;
         for id in self.awaiting.iter().copied().collect::<Vec<_>>() {
-            let stage = cx.clients.subscriptions.get(id).and_then(|s| Some(&s.progress()?.stage));
+            let stage = self.running(cx, id).map(|progress| &progress.stage);
             match stage {
-                Some(Source::Tailing | Source::SwitchingToLive(_)) => self.reach(cx, id, served),
+                Some(Source::Tailing | Source::SwitchingToLive { .. }) => self.reach(cx, id, served),
                 // It reaches its goals elsewhere, and returns here if it has not passed them then.
                 _ => drop(self.awaiting.remove(&id)),
             }
@@ -120,8 +116,8 @@ impl Bookmarks {
     fn serve_delete(&mut self, cx: &mut Context, record: &Record<'_>) {
         let is_wanted = |id: &SubscriptionId| {
             let Some(subscription) = cx.clients.subscriptions.get(*id) else { return false };
-            let is_after = subscription.progress().is_some_and(|progress| record.position > progress.after);
-            is_after && subscription.selector.matches(record.topic)
+            let is_after = self.progress(*id).is_some_and(|progress| record.position > progress.after);
+            is_after && subscription.wanted.selector.matches(record.topic)
         };
         let wanting: Vec<_> = self.wanting_deletions.iter().copied().filter(is_wanted).collect();
         for id in wanting {
@@ -131,10 +127,9 @@ impl Bookmarks {
 
     /// The filter of a subscription takes more effort for the record than the pass has: a replay, run elsewhere, evaluates it.
     fn evaluate_in_replay(&mut self, cx: &mut Context, id: SubscriptionId, record: &Record<'_>) {
-        let Some(progress) = cx.clients.subscriptions.get(id).and_then(Subscription::progress) else {
-            return;
-        };
-        let is_served_otherwise = matches!(&progress.stage, Source::SwitchingToLive(switching) if record.position > switching.switch_at);
+        let Some(progress) = self.running(cx, id) else { return };
+        let is_served_otherwise =
+            matches!(progress.stage, Source::SwitchingToLive { switch_at } if record.position > switch_at);
         if record.position > progress.after && !is_served_otherwise {
             self.fall_back(cx, id, Position::new(record.position.get() - 1));
         }
@@ -151,12 +146,13 @@ impl Bookmarks {
     ) {
         let now = cx.clock.now.instant;
         let Some(subscription) = cx.clients.subscriptions.get_mut(id) else { return };
-        let Subscription { session: session_id, number, ref mut served_by, ref conflation, .. } =
-            *subscription;
-        let ServedBy::Bookmark(progress) = served_by else { return };
+        let Subscription { session: session_id, number, .. } = *subscription;
+        let (taken_after, conflation) =
+            (subscription.wanted.taken_after(), &subscription.delivery.conflation);
+        let Some(progress) = self.subscriptions.get_mut(id) else { return };
         let is_wanted = record.position > progress.after
-            && progress.taken_after.is_none_or(|instant| record.timestamp > instant)
-            && !matches!(&progress.stage, Source::SwitchingToLive(switching) if record.position > switching.switch_at);
+            && taken_after.is_none_or(|instant| record.timestamp > instant)
+            && !matches!(progress.stage, Source::SwitchingToLive { switch_at } if record.position > switch_at);
         if !is_wanted {
             return;
         }
@@ -186,11 +182,22 @@ impl Bookmarks {
         cx.touch(session_id);
     }
 
+    /// A `live` subscription cannot take the message that was just appended. It continues from the log.
+    pub(crate) fn fall_back_from_publish(&mut self, cx: &mut Context, id: SubscriptionId) {
+        let Some(progress) = self.running(cx, id) else { return };
+        // One that is not in step yet is served up to the tail.
+        let after = match progress.stage {
+            Source::Live => Position::new(cx.log.appended().get() - 1),
+            _ => progress.after.max(cx.log.served),
+        };
+        self.fall_back(cx, id, after);
+    }
+
     /// A subscription cannot follow. It continues from the log, at the pace of its connection.
     pub(crate) fn fall_back(&mut self, cx: &mut Context, id: SubscriptionId, after: Position) {
         self.detach_bookmark(cx, id);
         let session = cx.subscription(id).session;
-        if let Some(progress) = cx.subscription(id).progress_mut() {
+        if let Some(progress) = self.subscriptions.get_mut(id) {
             progress.after = after;
         }
         // The tail moves past this record before anything is read, so the replay begins after it.
@@ -199,14 +206,14 @@ impl Bookmarks {
 
     pub(super) fn fall_back_all(&mut self, cx: &mut Context, limit: Position) {
         let served = cx.log.served;
-        let is_following = |(id, subscription): (SubscriptionId, &Subscription)| {
-            let progress = subscription.progress()?;
-            let follows = matches!(progress.stage, Source::Tailing | Source::SwitchingToLive(_));
+        let is_following = |id: SubscriptionId| {
+            let progress = self.progress(id)?;
+            let follows = matches!(progress.stage, Source::Tailing | Source::SwitchingToLive { .. });
             (follows && progress.after < limit).then_some(id)
         };
-        let followers: Vec<_> = cx.clients.subscriptions.all.iter().filter_map(is_following).collect();
+        let followers: Vec<_> = cx.clients.subscriptions.all.keys().filter_map(is_following).collect();
         for id in followers {
-            let after = cx.subscription(id).progress().map_or(served, |progress| progress.after.max(served));
+            let after = self.progress(id).map_or(served, |progress| progress.after.max(served));
             self.fall_back(cx, id, after);
         }
     }
@@ -216,13 +223,13 @@ impl Bookmarks {
         let served = cx.log.served;
         let subscription = &mut cx.clients.subscriptions.all[id];
         let session_id = subscription.session;
-        let selector = subscription.selector.clone();
-        let Some(progress) = subscription.progress_mut() else { return };
-        let Source::SwitchingToLive(switching) = &mut progress.stage else { return };
-        if served < switching.switch_at {
+        let selector = subscription.wanted.selector.clone();
+        let Some(progress) = self.subscriptions.get_mut(id) else { return };
+        let Source::SwitchingToLive { switch_at } = progress.stage else { return };
+        if served < switch_at {
             return;
         }
-        let buffered = std::mem::take(&mut switching.buffered);
+        let buffered = subscription.delivery.gate.open().unwrap_or_default();
         progress.stage = Source::Live;
         self.switching.remove(&id);
         cx.topics.remove(&selector, Stage::Persisted, id);

@@ -2,7 +2,7 @@
 //!
 //! A subscription that has not caught up reads the log separately, at the pace of its connection (`replay.rs`). A subscription that has
 //! caught up follows the tail of the log with all others (`live.rs`). With `live` it follows the publishes themselves. It changes between
-//! them without a gap or a duplicate: its state ([`Progress`](crate::subscription::Progress)) contains the place up to which it was served.
+//! them without a gap or a duplicate: its state ([`Progress`]) contains the place up to which it was served.
 
 mod ends;
 mod figures;
@@ -10,26 +10,30 @@ mod live;
 mod pause;
 mod progress;
 mod replay;
+mod resume_positions;
 
 use std::collections::{BTreeSet, VecDeque};
 
 use quire_expression::filter::Decision;
 use quire_journal::{Bookmark, Journal, JournalError, Position, Record};
 use quire_types::time::Instant;
-use slotmap::SlotMap;
+use slotmap::{SecondaryMap, SlotMap};
 
 use super::context::Context;
 use super::tail::{Consumed, LogConsumer};
 use crate::replay::{Replay, ReplayId};
 use crate::session::SessionId;
-use crate::subscription::{Source, SubscriptionId};
+use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 use ends::AwaitedEnds;
-use progress::ResumePositions;
+pub(crate) use progress::{EndPosition, PendingCompletion, Progress, Source};
 use replay::ReadSlots;
+use resume_positions::ResumePositions;
 
 /// See the module's documentation.
 pub(crate) struct Bookmarks {
+    /// How far each subscription has come. Boxed: other subscriptions leave gaps.
+    subscriptions: SecondaryMap<SubscriptionId, Box<Progress>>,
     resume_positions: ResumePositions,
     replays: SlotMap<ReplayId, Replay>,
     /// Replays to look at before the turn ends.
@@ -59,6 +63,7 @@ pub(crate) struct Bookmarks {
 impl Bookmarks {
     pub(crate) fn new(journal: &Journal) -> Self {
         Bookmarks {
+            subscriptions: SecondaryMap::new(),
             resume_positions: ResumePositions::new(journal),
             replays: SlotMap::with_key(),
             runnable: VecDeque::new(),
@@ -74,6 +79,32 @@ impl Bookmarks {
             matched: Vec::new(),
             selected: Vec::new(),
         }
+    }
+
+    /// A subscription begins, or is replaced.
+    pub(crate) fn enter(&mut self, id: SubscriptionId, progress: Progress) {
+        self.subscriptions.insert(id, Box::new(progress));
+    }
+
+    /// How far a subscription has come; `None` for one that another service serves.
+    pub(crate) fn progress(&self, id: SubscriptionId) -> Option<&Progress> {
+        self.subscriptions.get(id).map(|progress| &**progress)
+    }
+
+    /// The subscription is gone, or another service serves it from now on.
+    pub(crate) fn forget(&mut self, id: SubscriptionId) -> Option<Box<Progress>> {
+        self.subscriptions.remove(id)
+    }
+
+    /// As [`Bookmarks::progress`]; `None` also for a subscription that has ended.
+    fn running(&self, cx: &Context, id: SubscriptionId) -> Option<&Progress> {
+        cx.clients.subscriptions.get(id)?;
+        self.progress(id)
+    }
+
+    /// A subscription has the records that it asked for. Returns whether the messages after them follow.
+    pub(crate) fn has_records(&mut self, id: SubscriptionId) -> bool {
+        self.subscriptions.get_mut(id).is_some_and(|progress| std::mem::take(&mut progress.awaits_records))
     }
 
     /// Subscriptions, or groups of them, that have not caught up.
@@ -140,15 +171,12 @@ impl LogConsumer for Bookmarks {
         self.find_passed_ends(cx);
     }
 
-    fn needed_from(&self, cx: &Context) -> Option<Position> {
-        let subscriptions = cx.clients.subscriptions.all.values().filter_map(|subscription| {
-            let progress = subscription.progress()?;
-            match progress.stage {
-                // The next record is in memory, or at the end of the log.
-                Source::Tailing | Source::Live => None,
-                Source::Detached | Source::Replaying(_) | Source::SwitchingToLive(_) => {
-                    Some(progress.after.next())
-                }
+    fn needed_from(&self, _: &Context) -> Option<Position> {
+        let subscriptions = self.subscriptions.values().filter_map(|progress| match progress.stage {
+            // The next record is in memory, or at the end of the log.
+            Source::Tailing | Source::Live => None,
+            Source::Detached | Source::Replaying(_) | Source::SwitchingToLive { .. } => {
+                Some(progress.after.next())
             }
         });
         subscriptions.min()

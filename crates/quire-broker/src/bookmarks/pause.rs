@@ -1,15 +1,47 @@
 //! Pause and resume of bookmark subscriptions.
 
-use super::Bookmarks;
+use super::{Bookmarks, Source};
 use crate::Timer;
 use crate::context::Context;
 use crate::replay::{Rate, Replay};
 use crate::reply::{Refused, unknown_subscription};
 use crate::session::SessionId;
-use crate::subscription::{Source, Subscription, SubscriptionId};
+use crate::subscription::SubscriptionId;
 use quire_command::{Acks, Code, SubscriptionNumbers};
 
 impl Bookmarks {
+    /// How fast a subscription that no replay serves may go.
+    fn rate(&self, cx: &Context, id: SubscriptionId) -> Option<Rate> {
+        let progress = self.running(cx, id)?;
+        progress.pace.as_ref().map(|pace| pace.rate)
+    }
+
+    /// The subscriptions that may be paused, and the first reason why one may not.
+    fn pausable(
+        &self,
+        cx: &mut Context,
+        id: SessionId,
+        numbers: SubscriptionNumbers<'_>,
+    ) -> (Vec<SubscriptionId>, Option<Refused>) {
+        let mut pausable = Vec::new();
+        let mut refused = None;
+        for number in numbers.iter() {
+            let Some(subscription) = cx.session(id).subscriptions.get(&number).copied() else {
+                refused = refused.or(Some(unknown_subscription(number)));
+                continue;
+            };
+            match self.progress(subscription) {
+                Some(progress) if !progress.live => pausable.push(subscription),
+                _ => {
+                    let reason =
+                        format!("subscription {number} cannot be paused: it is live, or has no bookmark");
+                    refused = refused.or(Some(Refused::new(Code::BadOption, reason)));
+                }
+            }
+        }
+        (pausable, refused)
+    }
+
     /// No further message is queued for these subscriptions. Messages that are queued are still sent.
     pub(crate) fn pause(
         &mut self,
@@ -20,13 +52,11 @@ impl Bookmarks {
         numbers: SubscriptionNumbers<'_>,
     ) {
         cx.acknowledge_received(id, command, 0, acks);
-        let (subscriptions, refused) = pausable(cx, id, numbers);
+        let (subscriptions, refused) = self.pausable(cx, id, numbers);
         for subscription in subscriptions {
             self.detach_bookmark(cx, subscription);
             cx.clock.timers.clear(Timer::Conflated(subscription));
-            if let Some(progress) = cx.subscription(subscription).progress_mut() {
-                progress.is_paused = true;
-            }
+            cx.subscription(subscription).delivery.is_paused = true;
         }
         answer(cx, id, command, acks, refused);
     }
@@ -43,13 +73,10 @@ impl Bookmarks {
     ) {
         cx.acknowledge_received(id, command, 0, acks);
         let mut resumed: Vec<SubscriptionId> = Vec::new();
-        let (subscriptions, refused) = pausable(cx, id, numbers);
+        let (subscriptions, refused) = self.pausable(cx, id, numbers);
         for subscription in subscriptions {
-            if let Some(progress) = cx.subscription(subscription).progress_mut()
-                && progress.is_paused
-            {
-                progress.is_paused = false;
-                if !progress.awaits_records {
+            if std::mem::take(&mut cx.subscription(subscription).delivery.is_paused) {
+                if self.progress(subscription).is_some_and(|progress| !progress.awaits_records) {
                     resumed.push(subscription);
                 }
                 cx.deliver_due(subscription);
@@ -59,7 +86,7 @@ impl Bookmarks {
         // Those with one rate, in the order in which the command names them.
         let mut groups: Vec<(Option<Rate>, Vec<SubscriptionId>)> = Vec::new();
         for subscription in resumed {
-            let rate = rate(cx, subscription);
+            let rate = self.rate(cx, subscription);
             match groups.iter_mut().find(|group| group.0 == rate) {
                 Some((_, group)) => group.push(subscription),
                 None => groups.push((rate, vec![subscription])),
@@ -72,8 +99,7 @@ impl Bookmarks {
 
     /// The subscriptions of the replay that serves one: this one and others, in their order. Empty when it is served alone.
     pub(crate) fn companions(&self, cx: &Context, id: SubscriptionId) -> Vec<SubscriptionId> {
-        let progress = cx.clients.subscriptions.get(id).and_then(Subscription::progress);
-        match progress.map(|progress| &progress.stage) {
+        match self.running(cx, id).map(|progress| &progress.stage) {
             Some(Source::Replaying(replay)) if self.replays[*replay].subscriptions.len() > 1 => {
                 self.replays[*replay].subscriptions.clone()
             }
@@ -89,7 +115,7 @@ impl Bookmarks {
         mut companions: Vec<SubscriptionId>,
     ) {
         let session = cx.subscription(id).session;
-        let rate = rate(cx, id);
+        let rate = self.rate(cx, id);
         companions.retain(|other| {
             *other == id || matches!(self.replay_of(cx, *other), Some(replay) if replay.rate() == rate)
         });
@@ -103,42 +129,11 @@ impl Bookmarks {
     }
 
     fn replay_of(&self, cx: &Context, id: SubscriptionId) -> Option<&Replay> {
-        match cx.clients.subscriptions.get(id)?.progress()?.stage {
+        match self.running(cx, id)?.stage {
             Source::Replaying(replay) => self.replays.get(replay),
             _ => None,
         }
     }
-}
-
-/// How fast a subscription that no replay serves may go.
-fn rate(cx: &Context, id: SubscriptionId) -> Option<Rate> {
-    let progress = cx.clients.subscriptions.get(id)?.progress()?;
-    progress.pace.as_ref().map(|pace| pace.rate)
-}
-
-/// The subscriptions that may be paused, and the first reason why one may not.
-fn pausable(
-    cx: &mut Context,
-    id: SessionId,
-    numbers: SubscriptionNumbers<'_>,
-) -> (Vec<SubscriptionId>, Option<Refused>) {
-    let mut pausable = Vec::new();
-    let mut refused = None;
-    for number in numbers.iter() {
-        let Some(subscription) = cx.session(id).subscriptions.get(&number).copied() else {
-            refused = refused.or(Some(unknown_subscription(number)));
-            continue;
-        };
-        match cx.subscription(subscription).progress() {
-            Some(progress) if !progress.live => pausable.push(subscription),
-            _ => {
-                let reason =
-                    format!("subscription {number} cannot be paused: it is live, or has no bookmark");
-                refused = refused.or(Some(Refused::new(Code::BadOption, reason)));
-            }
-        }
-    }
-    (pausable, refused)
 }
 
 fn answer(cx: &mut Context, id: SessionId, command: u32, acks: Acks, refused: Option<Refused>) {

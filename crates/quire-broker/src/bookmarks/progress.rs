@@ -1,197 +1,76 @@
-//! Telling bookmark subscriptions how far the log has been looked at for them.
-//!
-//! Some subscriptions have no message after which to resume: they match little, or they began at the end of the log and have received
-//! nothing. So the broker sends the bookmark of the last message up to the tail to those that asked for it, whether or not they match that
-//! message. To resume there is exact, because everything up to the tail was sent to them before.
+//! How far a bookmark subscription has come.
 
-use crate::context::Context;
-use std::collections::{BTreeSet, VecDeque};
-use std::time::Duration;
+use quire_journal::Position;
 
-use quire_journal::{Bookmark, Journal, Position, PublisherId, RecordKind};
+use crate::replay::{Pace, ReplayId};
+use crate::subscription::End;
 
-use super::Bookmarks;
-use crate::session::Phase;
-use crate::session::SessionId;
-use crate::subscription::{Source, SubscriptionId};
-use quire_command::{Reply, SubscriptionNumbers};
-use quire_types::time::Instant;
-
-/// Shortest time between two resume positions. It limits the part of the log that is read again after a lost connection. The cost of one
-/// frame per connection and second is small compared with that.
-const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Batches whose last message is remembered until the tail has passed it. Above this number, the newest two count as one, and the resume
-/// positions are coarser.
-const AHEAD_MAX: usize = 4096;
-
-/// The beginning of the log on the wire.
-const BEGINNING: Bookmark = Bookmark { publisher: PublisherId(0), sequence: 0 };
-
-/// The messages of a batch.
-#[derive(Clone, Copy, Debug)]
-struct Messages {
-    first: Position,
-    last: Position,
-    /// Of the last one.
-    bookmark: Bookmark,
-}
-
+/// How far a bookmark subscription has come.
 #[derive(Debug)]
-pub(super) struct ResumePositions {
-    /// The messages of each batch, from the first batch whose last message is above the tail.
-    ahead: VecDeque<Messages>,
-    /// The messages of the open batch.
-    open: Option<Messages>,
-    /// The last message up to the tail; `None` = not known, because the last record of the log is not a message.
-    reached: Option<Bookmark>,
-    /// The tail.
-    served: Position,
-    /// The last position that was sent to all subscriptions that have caught up.
-    told: Option<Bookmark>,
-    next_at: Instant,
-    /// Sessions with a subscription that asked.
-    sessions: BTreeSet<SessionId>,
+pub(crate) struct Progress {
+    /// Records up to here are not wanted, or were delivered. Exact while it is detached. A replay keeps its own place, and the live tail
+    /// does not advance it for records that do not match.
+    pub(crate) after: Position,
+    /// Serve before persisting once the replay has caught up.
+    pub(crate) live: bool,
+    /// Serve after the sync destinations have persisted, too. Such a subscription never follows the live tail.
+    pub(crate) is_durable: bool,
+    /// It gets the deletes of the log, too. Not with `live`.
+    pub(crate) wants_deletions: bool,
+    /// It asked for resume positions.
+    pub(crate) wants_resume_positions: bool,
+    /// The acknowledgement that is owed when `after` reaches a position.
+    pub(crate) completed: Option<PendingCompletion>,
+    pub(crate) stage: Source,
+    /// It gets the state of its last-value topic at the bookmark first.
+    pub(crate) awaits_records: bool,
+    /// How fast it may go, while no replay does that for it.
+    pub(crate) pace: Option<Box<Pace>>,
+    /// Where it ends.
+    pub(crate) until: Option<EndPosition>,
 }
 
-impl ResumePositions {
-    /// At the end of `journal`.
-    pub(crate) fn new(journal: &Journal) -> Self {
-        ResumePositions {
-            ahead: VecDeque::new(),
-            open: None,
-            reached: last_message(journal),
-            served: journal.persisted(),
-            told: None,
-            next_at: Instant::default(),
-            sessions: BTreeSet::new(),
-        }
-    }
-
-    /// A message was appended, or a delete, which a subscription with `deletions` receives, too.
-    pub(crate) fn appended(&mut self, position: Position, bookmark: Bookmark) {
-        let first = self.open.map_or(position, |open| open.first);
-        self.open = Some(Messages { first, last: position, bookmark });
-    }
-
-    /// The open batch goes to the journal.
-    pub(crate) fn submitted(&mut self) {
-        let Some(mut messages) = self.open.take() else { return };
-        if self.ahead.len() >= AHEAD_MAX
-            && let Some(before) = self.ahead.pop_back()
-        {
-            messages.first = before.first;
-        }
-        self.ahead.push_back(messages);
-    }
-
-    /// The tail has moved.
-    fn reach(&mut self, served: Position) {
-        while let Some(messages) = self.ahead.pop_front_if(|messages| messages.last <= served) {
-            self.reached = Some(messages.bookmark);
-        }
-        self.served = served;
-    }
-
-    /// Whether no message is between `reached` and this position. Otherwise a subscription that has everything up to the position would
-    /// receive these messages again when it resumed after `reached`.
-    fn is_exact(&self, position: Position) -> bool {
-        let next = self.ahead.front().or(self.open.as_ref());
-        next.is_none_or(|messages| messages.first > position)
-    }
-
-    /// When the next resume positions are due. While the tail is inside a batch, they wait until it is at the end.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        let has_news = self.reached.is_some() && self.reached != self.told && !self.sessions.is_empty();
-        (has_news && self.is_exact(self.served)).then_some(self.next_at)
-    }
-
-    /// The next resume position is sent even if the log does not grow.
-    pub(super) fn want(&mut self) {
-        self.told = None;
-    }
-
-    pub(crate) fn forget(&mut self, session: SessionId) {
-        self.sessions.remove(&session);
-    }
+/// The end of a bookmark subscription.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum EndPosition {
+    /// The last position that is wanted.
+    At(Position),
+    /// Not in the log yet: the pass over what is persisted looks for it.
+    Awaited(Box<End>),
 }
 
-impl Bookmarks {
-    /// The pass over newly persisted records is done for this turn.
-    pub(crate) fn send_resume_positions(&mut self, cx: &mut Context) {
-        self.resume_positions.reach(cx.log.served);
-        if self.resume_positions.due().is_none_or(|at| at > cx.clock.now.instant) {
-            return;
-        }
-        let Some(reached) = self.resume_positions.reached else { return };
-        self.resume_positions.told = Some(reached);
-        self.resume_positions.next_at = cx.clock.now.instant + INTERVAL;
-        for id in self.resume_positions.sessions.iter().copied().collect::<Vec<_>>() {
-            let session = &cx.clients.sessions.all[id];
-            let wanting = session.subscriptions.iter().filter_map(|(number, subscription)| {
-                let progress = cx.clients.subscriptions.all[*subscription].progress()?;
-                let subscription = &cx.clients.subscriptions.all[*subscription];
-                let holds = subscription.conflation.as_ref().is_some_and(|held| !held.is_empty());
-                let is_at_tail = match progress.stage {
-                    Source::Tailing => true,
-                    // Subscriptions that share a replay wait in it at the tail.
-                    Source::Replaying(replay) => self.replays[replay].place.after >= cx.log.served,
-                    _ => false,
-                };
-                let is_served = is_at_tail && !holds;
-                progress.wants_resume_positions.then_some((*number, is_served))
-            });
-            let wanting: Vec<(u32, bool)> = wanting.collect();
-            if wanting.is_empty() {
-                self.resume_positions.forget(id);
-            }
-            let following = wanting.iter().filter(|(_, is_following)| *is_following && session.is_writable);
-            let numbers: Vec<u8> = following.flat_map(|(number, _)| number.to_le_bytes()).collect();
-            send_resume_position(cx, id, reached, &numbers);
-        }
-    }
+/// A `completed` acknowledgement not yet sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PendingCompletion {
+    /// The command to acknowledge.
+    pub(crate) command: u32,
+    /// The end of the log when the command was received.
+    pub(crate) goal: Position,
+}
 
-    /// A bookmark subscription begins. Sends its resume position when that is the end of the log.
-    pub(crate) fn send_first_resume_position(&mut self, cx: &mut Context, id: SubscriptionId) {
-        let served = cx.log.served;
-        let subscription = cx.subscription(id);
-        let (session, number) = (subscription.session, subscription.number);
-        let Some(progress) = subscription.progress().filter(|progress| progress.wants_resume_positions)
-        else {
-            return;
+/// Where the messages of a bookmark subscription come from at present.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// From nowhere: it is paused, or between two of the others.
+    Detached,
+    /// From a separate replay, or from one that it shares.
+    Replaying(ReplayId),
+    /// From the tail over newly persisted records.
+    Tailing,
+    /// `live`, not yet in step. What is published from here on is held back until the tail has passed `switch_at`, the last record that
+    /// comes from the log.
+    SwitchingToLive { switch_at: Position },
+    /// `live` and in step: from the publish stream.
+    Live,
+}
+
+impl Progress {
+    /// The next positions at which something has to be done: a `completed` is owed, or the subscription ends.
+    pub(crate) fn awaited_positions(&self) -> impl Iterator<Item = Position> {
+        let end = match &self.until {
+            Some(EndPosition::At(position)) => Some(*position),
+            _ => None,
         };
-        let is_at_end = progress.after >= served && self.resume_positions.is_exact(progress.after);
-        self.resume_positions.sessions.insert(session);
-        if is_at_end && let Some(reached) = self.resume_positions.reached {
-            send_resume_position(cx, session, reached, &number.to_le_bytes());
-        }
+        self.completed.map(|completion| completion.goal).into_iter().chain(end)
     }
-
-    /// A subscription has caught up. The next resume position is sent even if the log does not grow.
-    pub(crate) fn want_resume_position(&mut self, cx: &mut Context, id: SubscriptionId) {
-        if cx.subscription(id).progress().is_some_and(|progress| progress.wants_resume_positions) {
-            self.resume_positions.want();
-        }
-    }
-}
-
-fn send_resume_position(cx: &mut Context, id: SessionId, place: Bookmark, numbers: &[u8]) {
-    if let Some(subscriptions) = SubscriptionNumbers::from_bytes(numbers)
-        && cx.session(id).phase == Phase::Open
-    {
-        let Bookmark { publisher, sequence } = place;
-        cx.put(id, &Reply::ResumePosition { publisher: publisher.get(), sequence, subscriptions });
-    }
-}
-
-/// The last message that the journal holds, when it ends with one.
-fn last_message(journal: &Journal) -> Option<Bookmark> {
-    let last = journal.persisted();
-    let Some(before) = last.get().checked_sub(1) else { return Some(BEGINNING) };
-    let mut cursor = journal.reader().cursor(Position::new(before)).sparingly();
-    // A read error is ignored here, because a resume position is optional. The next reader of the place reports the error.
-    let batch = cursor.next(last, &quire_journal::AllTopics).ok().flatten()?;
-    let record = batch.records().find(|record| record.position == last)?;
-    matches!(record.kind, RecordKind::Publish | RecordKind::Delete)
-        .then_some(Bookmark { publisher: record.publisher, sequence: record.sequence })
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use quire_journal::{JournalError, Position};
 
-use super::Bookmarks;
+use super::{Bookmarks, EndPosition, Source};
 use crate::Timer;
 use crate::failure::code_of;
 use crate::log::YIELD_MAX;
@@ -26,7 +26,7 @@ use crate::replay::{
 };
 use crate::session::SessionId;
 use crate::slice::PASS;
-use crate::subscription::{EndPosition, Member, Members, ServedBy, Source, Subscription, SubscriptionId};
+use crate::subscription::{Interest, Member, Members, Subscription, SubscriptionId};
 use crate::topic::Stage;
 use quire_command::{AckKind, Code};
 
@@ -94,12 +94,14 @@ impl Bookmarks {
     ) {
         // A range may be empty, or have ended before the subscription was paused.
         for subscription in &subscriptions {
-            self.reach(cx, *subscription, place(cx, *subscription));
+            self.reach(cx, *subscription, self.place(cx, *subscription));
         }
         subscriptions.retain(|subscription| cx.clients.subscriptions.get(*subscription).is_some());
         match subscriptions[..] {
             [] => (),
-            [subscription] if place(cx, subscription) >= cx.log.served && !is_durable(cx, subscription) => {
+            [subscription]
+                if self.place(cx, subscription) >= cx.log.served && !self.is_durable(cx, subscription) =>
+            {
                 self.follow_tail(cx, subscription);
             }
             _ => self.begin_replay(cx, session, subscriptions),
@@ -113,13 +115,13 @@ impl Bookmarks {
         session: SessionId,
         subscriptions: Vec<SubscriptionId>,
     ) {
-        let members = members(cx, &subscriptions);
-        let place = ReplayPosition { after: lowest_place(cx, &subscriptions), served: 0 };
-        let paces = subscriptions.iter().filter_map(|id| {
-            cx.clients.subscriptions.all[*id].progress_mut().and_then(|progress| progress.pace.take())
-        });
+        let members = self.members(cx, &subscriptions);
+        let place = ReplayPosition { after: self.lowest_place(cx, &subscriptions), served: 0 };
+        let paces = subscriptions
+            .iter()
+            .filter_map(|id| self.subscriptions.get_mut(*id).and_then(|progress| progress.pace.take()));
         let pace = paces.reduce(Pace::later);
-        let is_durable = subscriptions.iter().any(|id| is_durable(cx, *id));
+        let is_durable = subscriptions.iter().any(|id| self.is_durable(cx, *id));
         let replay = Replay {
             session,
             subscriptions: subscriptions.clone(),
@@ -140,7 +142,7 @@ impl Bookmarks {
         };
         let id = self.replays.insert(replay);
         for subscription in subscriptions {
-            if let Some(progress) = cx.subscription(subscription).progress_mut() {
+            if let Some(progress) = self.subscriptions.get_mut(subscription) {
                 progress.stage = Source::Replaying(id);
             }
         }
@@ -154,15 +156,18 @@ impl Bookmarks {
         self.awaiting.remove(&id);
         self.switching.remove(&id);
         self.wanting_deletions.remove(&id);
-        let Subscription { selector, served_by, .. } = &mut cx.clients.subscriptions.all[id];
-        let ServedBy::Bookmark(progress) = served_by else { return };
+        let Subscription { wanted: Interest { selector, .. }, delivery, .. } =
+            &mut cx.clients.subscriptions.all[id];
+        let Some(progress) = self.subscriptions.get_mut(id) else { return };
         match std::mem::replace(&mut progress.stage, Source::Detached) {
             Source::Detached => (),
             Source::Tailing => {
                 cx.topics.remove(selector, Stage::Persisted, id);
                 progress.after = progress.after.max(served);
             }
-            Source::SwitchingToLive(_) => {
+            Source::SwitchingToLive { .. } => {
+                // The log has what was held back.
+                delivery.gate.open();
                 cx.topics.remove(selector, Stage::Persisted, id);
                 cx.topics.remove(selector, Stage::Published, id);
                 progress.after = progress.after.max(served);
@@ -189,7 +194,8 @@ impl Bookmarks {
         }
         let rest = replay.subscriptions.clone();
         // The one that leaves may have been the only one that wanted the next messages.
-        let lowest = lowest_place(cx, &rest);
+        let lowest = self.lowest_place(cx, &rest);
+        let replay = self.replay(id);
         if lowest > replay.place.after {
             replay.place = ReplayPosition { after: lowest, served: 0 };
         }
@@ -198,7 +204,7 @@ impl Bookmarks {
         if let Some(pace) = &mut pace {
             pace.rest();
         }
-        if let Some(progress) = cx.subscription(subscription).progress_mut() {
+        if let Some(progress) = self.subscriptions.get_mut(subscription) {
             // The replay may not have reached the place where the subscription joined it.
             progress.after = progress.after.max(after);
             progress.pace = pace;
@@ -206,7 +212,7 @@ impl Bookmarks {
         if rest.is_empty() {
             self.remove_replay(cx, id);
         } else {
-            self.replay(id).members = members(cx, &rest);
+            self.replay(id).members = self.members(cx, &rest);
             self.runnable.push_back(id);
         }
     }
@@ -472,7 +478,7 @@ impl Bookmarks {
     fn next_read(&mut self, cx: &Context, id: ReplayId, is_inline: bool) -> Reading {
         let replay = &self.replays[id];
         let place = replay.read_position;
-        let progress = |id: &SubscriptionId| cx.clients.subscriptions.all[*id].progress();
+        let progress = |id: &SubscriptionId| self.progress(*id);
         let awaited_positions = replay
             .subscriptions
             .iter()
@@ -545,7 +551,7 @@ impl Bookmarks {
     pub(crate) fn reach(&mut self, cx: &mut Context, id: SubscriptionId, reached: Position) {
         let Some(subscription) = cx.clients.subscriptions.get_mut(id) else { return };
         let (session, number) = (subscription.session, subscription.number);
-        let Some(progress) = subscription.progress_mut() else { return };
+        let Some(progress) = self.subscriptions.get_mut(id) else { return };
         let is_over = matches!(progress.until, Some(EndPosition::At(end)) if end <= reached);
         let completion = progress.completed.take_if(|completion| completion.goal <= reached || is_over);
         if is_over || completion.is_some() {
@@ -562,8 +568,7 @@ impl Bookmarks {
     /// The journal takes no more writes. Nothing above the persisted position will arrive, so no subscription waits for it.
     pub(crate) fn clamp_awaited(&mut self, cx: &mut Context) {
         let persisted = cx.log.visible();
-        for (_, subscription) in &mut cx.clients.subscriptions.all {
-            let Some(progress) = subscription.progress_mut() else { continue };
+        for progress in self.subscriptions.values_mut() {
             if let Some(completion) = &mut progress.completed {
                 completion.goal = completion.goal.min(persisted);
             }
@@ -581,7 +586,7 @@ impl Bookmarks {
         let mut pace = self.replay(id).pace.take();
         self.remove_replay(cx, id);
         for subscription in subscriptions {
-            if let Some(progress) = cx.subscription(subscription).progress_mut() {
+            if let Some(progress) = self.subscriptions.get_mut(subscription) {
                 progress.pace = pace.take();
                 progress.after = progress.after.max(after);
                 progress.stage = Source::Detached;
@@ -600,43 +605,40 @@ impl Bookmarks {
             cx.end_subscription(subscription, code, reason);
         }
     }
-}
 
-/// The place after which a bookmark subscription that no replay serves wants messages.
-fn place(cx: &Context, id: SubscriptionId) -> Position {
-    let progress = cx.clients.subscriptions.get(id).and_then(Subscription::progress);
-    progress.map_or(cx.log.served, |progress| progress.after)
-}
+    /// The place after which a bookmark subscription that no replay serves wants messages.
+    fn place(&self, cx: &Context, id: SubscriptionId) -> Position {
+        self.running(cx, id).map_or(cx.log.served, |progress| progress.after)
+    }
 
-/// The lowest place of several subscriptions; of those in a replay, the places where they joined it.
-fn lowest_place(cx: &Context, subscriptions: &[SubscriptionId]) -> Position {
-    subscriptions.iter().map(|id| place(cx, *id)).min().unwrap_or_default()
-}
+    /// The lowest place of several subscriptions; of those in a replay, the places where they joined it.
+    fn lowest_place(&self, cx: &Context, subscriptions: &[SubscriptionId]) -> Position {
+        subscriptions.iter().map(|id| self.place(cx, *id)).min().unwrap_or_default()
+    }
 
-fn is_durable(cx: &Context, id: SubscriptionId) -> bool {
-    let progress = cx.clients.subscriptions.get(id).and_then(Subscription::progress);
-    progress.is_some_and(|progress| progress.is_durable)
-}
+    fn is_durable(&self, cx: &Context, id: SubscriptionId) -> bool {
+        self.running(cx, id).is_some_and(|progress| progress.is_durable)
+    }
 
-fn members(cx: &Context, subscriptions: &[SubscriptionId]) -> Members {
-    let member = |id: &SubscriptionId| {
-        let subscription = &cx.clients.subscriptions.all[*id];
-        let Subscription { number, selector, filter, conflation, select, .. } = subscription;
-        let encoder = cx.clients.sessions.all[subscription.session].outbox.encoder();
-        let progress = subscription.progress();
-        let taken_after = progress.and_then(|progress| progress.taken_after);
-        let conflation = conflation.as_ref();
-        Member {
-            number: *number,
-            encoder,
-            selector: selector.clone(),
-            filter: filter.clone(),
-            after: progress.map_or(Position::default(), |progress| progress.after),
-            taken_after,
-            wants_deletions: progress.is_some_and(|progress| progress.wants_deletions),
-            conflation_key: conflation.map(|conflation| conflation.key.clone()),
-            select: select.clone(),
-        }
-    };
-    subscriptions.iter().map(member).collect()
+    fn members(&self, cx: &Context, subscriptions: &[SubscriptionId]) -> Members {
+        let member = |id: &SubscriptionId| {
+            let subscription = &cx.clients.subscriptions.all[*id];
+            let Interest { selector, filter, select, .. } = &subscription.wanted;
+            let encoder = cx.clients.sessions.all[subscription.session].outbox.encoder();
+            let progress = self.progress(*id);
+            let conflation = subscription.delivery.conflation.as_ref();
+            Member {
+                number: subscription.number,
+                encoder,
+                selector: selector.clone(),
+                filter: filter.clone(),
+                after: progress.map_or(Position::default(), |progress| progress.after),
+                taken_after: subscription.wanted.taken_after(),
+                wants_deletions: progress.is_some_and(|progress| progress.wants_deletions),
+                conflation_key: conflation.map(|conflation| conflation.key.clone()),
+                select: select.clone(),
+            }
+        };
+        subscriptions.iter().map(member).collect()
+    }
 }

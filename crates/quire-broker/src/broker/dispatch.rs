@@ -227,7 +227,7 @@ impl Broker {
             }
             AdminCommand::Subscriptions(connection, number) => {
                 let ids = self.cx.subscriptions_after(connection, number);
-                let positions = self.bookmarks.replay_positions(&self.cx, &ids);
+                let positions = self.bookmarks.replay_positions(&ids);
                 let describe = |id| {
                     let mut stats = self.cx.describe(id);
                     self.bookmarks.describe(&self.cx, id, &positions, &mut stats);

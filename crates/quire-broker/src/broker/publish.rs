@@ -25,6 +25,7 @@ use crate::context::{Context, Shutdown};
 use crate::failure::code_of;
 use crate::links::{Arrived, LinkRules, SentRecord, Taken};
 use crate::log::Log;
+use crate::ordinary::Replacement;
 use crate::queues::DeadLetter;
 use crate::queues::QUEUE_PUBLISHER;
 use crate::replicated::Destinations;
@@ -679,9 +680,10 @@ impl Broker {
             kind: MessageKind::Publish,
             data: publish.data,
         };
-        self.ordinary.serve_published(&mut self.cx, topic, &context, &message, is_queue, replaced);
-        while let Some((id, after)) = self.ordinary.next_behind() {
-            self.bookmarks.fall_back(&mut self.cx, id, after);
+        let replacement = Replacement { views: self.tables.views(), replaced };
+        self.ordinary.serve_published(&mut self.cx, topic, &context, &message, is_queue, replacement);
+        while let Some(id) = self.ordinary.next_behind() {
+            self.bookmarks.fall_back_from_publish(&mut self.cx, id);
         }
         if !key.is_empty() && !self.tables.leaving().is_empty() {
             let message = Message { bookmark: None, kind: MessageKind::Oof(OofReason::Match), ..message };

@@ -15,7 +15,7 @@ use super::Ordinary;
 use crate::context::Context;
 use crate::replay::{Answer, OwnedMessage, Question, Verdict, decide_all};
 use crate::session::SessionId;
-use crate::subscription::SubscriptionId;
+use crate::subscription::{ServedBy, SubscriptionId};
 use quire_command::{Code, Message};
 use quire_expression::filter::{Decision, MessageContext};
 
@@ -95,10 +95,10 @@ impl Ordinary {
     ) {
         let Some(subscription) = cx.clients.subscriptions.get(id) else { return };
         let filter = match decision {
-            Decision::Open => subscription.filter.clone(),
+            Decision::Open => subscription.wanted.filter.clone(),
             Decision::Wanted => None,
         };
-        let (session, select) = (subscription.session, subscription.select.clone());
+        let (session, select) = (subscription.session, subscription.wanted.select.clone());
         // The subscriptions of a session share the message.
         let is_first = kept.last_session.replace(session) != Some(session);
         let charge = KEPT_OVERHEAD + if is_first { kept.message.size() } else { 0 };
@@ -207,7 +207,12 @@ impl Ordinary {
 
     fn deliver_decided(&mut self, cx: &mut Context, id: SubscriptionId, message: &OwnedMessage, data: &[u8]) {
         // It may have become a bookmark subscription meanwhile, which gets its messages from the log.
-        if cx.clients.subscriptions.get(id).is_none_or(|subscription| subscription.progress().is_some()) {
+        if cx
+            .clients
+            .subscriptions
+            .get(id)
+            .is_none_or(|subscription| matches!(subscription.served_by, ServedBy::Bookmark))
+        {
             return;
         }
         let frame = Message {

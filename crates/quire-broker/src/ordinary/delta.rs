@@ -13,11 +13,18 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::Ordinary;
 use crate::context::Context;
 use crate::slice::WEIGHED_EFFORT;
-use crate::subscription::{Delta, Replaced, ServedBy, SubscriptionId};
+use crate::subscription::{Delta, Replaced, SowView, SowViews, SubscriptionId};
 
 /// Effort that the filter of a delta subscription may take for one message: a few milliseconds, as for `oof`. A subscription whose filter is
 /// not decided within it is ended, because its messages cannot wait for a reader thread while the record changes again.
 const FILTER_EFFORT_MAX: u64 = 4_000_000;
+
+/// The record that a message replaces, and the views of the subscriptions that may have it.
+pub(crate) struct Replacement<'a> {
+    pub(crate) views: &'a SowViews,
+    /// Known when a delta subscription follows the topic.
+    pub(crate) replaced: Option<Replaced>,
+}
 
 /// The change of a record that is being served.
 pub(super) struct Change {
@@ -74,10 +81,11 @@ impl Ordinary {
     pub(super) fn decide_delta(
         &mut self,
         cx: &mut Context,
+        views: &SowViews,
         id: SubscriptionId,
         context: &MessageContext<'_>,
     ) -> Option<bool> {
-        delta_of(cx, id)?;
+        views.get(id)?.delta.as_ref()?;
         Some(decides(cx, &mut self.arena, id, context))
     }
 
@@ -86,17 +94,16 @@ impl Ordinary {
     pub(super) fn serve_change(
         &mut self,
         cx: &mut Context,
+        view: &SowView,
         id: SubscriptionId,
         context: &MessageContext<'_>,
         message: &Message<'_>,
         change: &mut Change,
     ) -> bool {
         let Change { replaced, shared } = change;
-        let Some(no_empties) = delta_of(cx, id).map(|delta| delta.no_empties) else { return false };
-        let Some(ServedBy::Sow(sow)) = cx.clients.subscriptions.get(id).map(|found| &found.served_by) else {
-            return false;
-        };
-        if !sow.wants_key(message.key) || !sow.had(replaced.position, replaced.expires) {
+        let Some(subscription) = cx.clients.subscriptions.get(id) else { return false };
+        let Some(delta) = &view.delta else { return false };
+        if !subscription.wanted.wants_key(message.key) || !view.had(replaced.position, replaced.expires) {
             return false;
         }
         if !decides(cx, &mut self.arena, id, &replaced.context(context.now)) {
@@ -104,7 +111,7 @@ impl Ordinary {
         }
         let message_type = context.message_type;
         let own;
-        let difference = match selects_of(cx, id, replaced) {
+        let difference = match selects_of(cx, delta, id, replaced) {
             Some((with_key, select)) => {
                 let (mut old, mut new, mut whole) = (Vec::new(), Vec::new(), Vec::new());
                 let mut part = |select: &Select, data, memory| {
@@ -120,7 +127,7 @@ impl Ordinary {
                 Difference::of(message_type, &replaced.message.data, message.data, replaced, message.data)
             }),
         };
-        match difference.part(no_empties) {
+        match difference.part(delta.no_empties) {
             Part::Nothing => true,
             Part::Whole => false,
             Part::Difference(data, hash) => {
@@ -135,7 +142,7 @@ impl Ordinary {
 /// Whether a message matches the filter of a subscription. A subscription whose filter takes too much effort is ended.
 fn decides(cx: &mut Context, arena: &mut Arena, id: SubscriptionId, context: &MessageContext<'_>) -> bool {
     let Some(subscription) = cx.clients.subscriptions.get(id) else { return false };
-    let Some(filter) = &subscription.filter else { return true };
+    let Some(filter) = &subscription.wanted.filter else { return true };
     arena.allow(FILTER_EFFORT_MAX);
     let decided = filter.decide(context, arena);
     cx.clock.slices.weigh((FILTER_EFFORT_MAX - arena.effort_left()) as usize / WEIGHED_EFFORT);
@@ -145,16 +152,13 @@ fn decides(cx: &mut Context, arena: &mut Arena, id: SubscriptionId, context: &Me
     decided.unwrap_or_default()
 }
 
-/// The options of a delta subscription.
-fn delta_of(cx: &Context, id: SubscriptionId) -> Option<&Delta> {
-    match &cx.clients.subscriptions.get(id)?.served_by {
-        ServedBy::Sow(sow) => sow.delta.as_ref(),
-        _ => None,
-    }
-}
-
 /// The select list of a delta subscription with the key fields, and as the client gave it.
-fn selects_of(cx: &Context, id: SubscriptionId, replaced: &Replaced) -> Option<(Select, Select)> {
-    let with_key = delta_of(cx, id)?.select(replaced.table)?.clone();
-    Some((with_key, cx.clients.subscriptions.get(id)?.select.clone()?))
+fn selects_of(
+    cx: &Context,
+    delta: &Delta,
+    id: SubscriptionId,
+    replaced: &Replaced,
+) -> Option<(Select, Select)> {
+    let with_key = delta.select(replaced.table)?.clone();
+    Some((with_key, cx.clients.subscriptions.get(id)?.wanted.select.clone()?))
 }

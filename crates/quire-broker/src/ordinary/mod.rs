@@ -6,20 +6,20 @@ mod delta;
 use quire_command::Message;
 use quire_expression::filter::{Decision, MessageContext};
 use quire_expression::message_type::Arena;
-use quire_journal::Position;
 
 use super::context::Context;
 use super::slice::{SERVED, WEIGHED_EFFORT};
-use crate::subscription::{Replaced, Source, SubscriptionId};
+use crate::subscription::{ServedBy, SubscriptionId};
 use crate::topic::{Stage, TopicId};
 use deferred::{Deferred, SharedMessage};
 use delta::Change;
+pub(crate) use delta::Replacement;
 
 /// See the module's documentation.
 pub(crate) struct Ordinary {
     deferred: Deferred,
-    /// `live` subscriptions that could not take a message, and the positions after which they continue from the log.
-    behind: Vec<(SubscriptionId, Position)>,
+    /// `live` subscriptions that could not take the message, which the log has.
+    behind: Vec<SubscriptionId>,
     /// The subscriptions that get the current message. A buffer that is used again.
     matched: Vec<(SubscriptionId, Decision)>,
     /// Kept between uses: the part of a message that a subscription wants.
@@ -40,7 +40,7 @@ impl Ordinary {
     }
 
     /// A `live` subscription that continues from the log, and the position after which it does.
-    pub(crate) fn next_behind(&mut self) -> Option<(SubscriptionId, Position)> {
+    pub(crate) fn next_behind(&mut self) -> Option<SubscriptionId> {
         (!self.behind.is_empty()).then(|| self.behind.remove(0))
     }
 
@@ -52,7 +52,7 @@ impl Ordinary {
         context: &MessageContext<'_>,
         message: &Message<'_>,
         is_queue: bool,
-        replaced: Option<Replaced>,
+        Replacement { views, replaced }: Replacement<'_>,
     ) {
         let mut matched = std::mem::take(&mut self.matched);
         let push = |id, decision| matched.push((id, decision));
@@ -65,7 +65,7 @@ impl Ordinary {
         let mut change = replaced.map(Change::of);
         for &(subscription, decision) in &matched {
             let decided = match decision {
-                Decision::Open => self.decide_delta(cx, subscription, context),
+                Decision::Open => self.decide_delta(cx, views, subscription, context),
                 Decision::Wanted => None,
             };
             if decided == Some(false) {
@@ -78,8 +78,8 @@ impl Ordinary {
                 }
                 continue;
             }
-            if let Some(change) = &mut change
-                && self.serve_change(cx, subscription, context, message, change)
+            if let (Some(change), Some(view)) = (&mut change, views.get(subscription))
+                && self.serve_change(cx, view, subscription, context, message, change)
             {
                 continue;
             }
@@ -120,14 +120,11 @@ impl Ordinary {
     /// does not have to wait for a decision.
     fn falls_back(&mut self, cx: &Context, id: SubscriptionId, is_recorded: bool) -> bool {
         let Some(subscription) = cx.clients.subscriptions.get(id) else { return true };
-        let Some(progress) = subscription.progress() else { return false };
+        if !matches!(subscription.served_by, ServedBy::Bookmark) {
+            return false;
+        }
         if is_recorded {
-            // It is the last record. One that is not in step yet is served up to the tail.
-            let after = match progress.stage {
-                Source::Live => Position::new(cx.log.appended().get() - 1),
-                _ => progress.after.max(cx.log.served),
-            };
-            self.behind.push((id, after));
+            self.behind.push(id);
         }
         true
     }

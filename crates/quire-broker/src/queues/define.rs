@@ -546,8 +546,9 @@ fn check_unused(cx: &Context, name: &str) -> Result<(), Refused> {
         return Err(Refused::new(Code::BadOption, reason));
     }
     let count = cx.clients.subscriptions.all.values().filter(|subscription| {
-        let is_ordinary = matches!(subscription.served_by, ServedBy::Ordinary) && !subscription.has_ended;
-        is_ordinary && matches!(&subscription.selector, TopicSelector::Name(topic) if **topic == *name)
+        let is_ordinary =
+            matches!(subscription.served_by, ServedBy::Ordinary) && !subscription.delivery.has_ended;
+        is_ordinary && matches!(&subscription.wanted.selector, TopicSelector::Name(topic) if **topic == *name)
     });
     match count.count() {
         0 => Ok(()),

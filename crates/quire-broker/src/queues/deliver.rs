@@ -170,7 +170,7 @@ impl QueueService {
         let Some(subscription) = cx.clients.subscriptions.get(id) else { return Attempt::Void };
         let (session_id, number) = (subscription.session, subscription.number);
         let Some(queued) = self.served.get(id) else { return Attempt::Void };
-        let (is_named, select) = (queued.is_named, subscription.select.clone());
+        let (is_named, select) = (queued.is_named, subscription.wanted.select.clone());
         let still_holds = delivery.barrier
             || self.engine.holder(delivery.queue, delivery.position) == Some(delivery.subscription);
         if !still_holds {

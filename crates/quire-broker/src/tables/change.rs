@@ -41,7 +41,7 @@ impl Tables {
     /// A table has made this change.
     pub(super) fn changed(&mut self, cx: &mut Context, id: TableId, made: RowChange<'_>) {
         self.note_expiry(id);
-        let Tables { all, arena, leaving, has_empty, .. } = self;
+        let Tables { all, arena, leaving, has_empty, views, .. } = self;
         let state = &all[id.0 as usize];
         *has_empty |= made.new.is_none() && state.table.is_empty();
         let change = Change {
@@ -50,7 +50,7 @@ impl Tables {
             new: made.new,
             watchers: &state.watchers,
         };
-        change.find_leaving(cx, arena, leaving);
+        change.find_leaving(cx, views, arena, leaving);
         self.serve_followers(cx, id, made);
     }
 }

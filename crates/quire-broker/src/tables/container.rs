@@ -110,26 +110,26 @@ impl Tables {
                 .clients
                 .subscriptions
                 .get(*id)
-                .is_some_and(|subscription| subscription.selector.matches(name))
+                .is_some_and(|subscription| subscription.wanted.selector.matches(name))
             {
                 following.tables.push(table);
                 joining.push(*id);
             }
         }
         joining.sort_unstable();
-        let state = self.state(table);
         for id in joining {
-            let subscription = &mut cx.clients.subscriptions.all[id];
-            let ServedBy::Sow(sow) = &mut subscription.served_by else { continue };
-            if let Some(delta) = &mut sow.delta {
+            let subscription = &cx.clients.subscriptions.all[id];
+            let state = &mut self.all[table.0 as usize];
+            let Some(view) = self.views.get_mut(id) else { continue };
+            if let Some(delta) = &mut view.delta {
                 state.delta_count += 1;
-                if let Some(select) = &subscription.select {
+                if let Some(select) = &subscription.wanted.select {
                     delta.set_select(table, select.with_fields(&state.definition.key_fields));
                 }
             }
-            if sow.is_follower {
+            if subscription.served_by == ServedBy::Table {
                 state.followers.add_conflated(id);
-            } else if sow.wants_oof {
+            } else if subscription.wanted.wants_oof() {
                 state.watchers.push(id);
             }
         }

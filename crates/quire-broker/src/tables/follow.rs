@@ -13,7 +13,7 @@ use super::{RowChange, State, Tables};
 use crate::config::tables::TableDefinition;
 use crate::context::Context;
 use crate::reply::Refused;
-use crate::subscription::{ServedBy, SubscriptionId, ViewChange};
+use crate::subscription::{SubscriptionId, ViewChange};
 use crate::topic::TableId;
 
 /// The subscriptions of one topic that get their changes from the table.
@@ -41,7 +41,7 @@ impl Followers {
 impl State {
     /// A subscription gets its changes from the table. A page begins with a look at the records.
     pub(super) fn follow(&mut self, cx: &Context, id: SubscriptionId, plan: &RecordsPlan) -> Option<PageId> {
-        let filter = cx.clients.subscriptions.all[id].filter.as_ref();
+        let filter = cx.clients.subscriptions.all[id].wanted.filter.as_ref();
         let Some(query) = plan.page_query(filter, cx.config.limits.max_query_copies) else {
             self.followers.add_conflated(id);
             return None;
@@ -110,7 +110,7 @@ impl Tables {
     }
 
     fn serve_conflated(&mut self, cx: &mut Context, id: TableId, change: RowChange<'_>) {
-        let Tables { all, arena, .. } = self;
+        let Tables { all, arena, views, .. } = self;
         let State { definition, table, followers, .. } = &all[id.0 as usize];
         let previous = table.previous();
         let current = change.new.and_then(|new| table.get(new.key));
@@ -120,16 +120,16 @@ impl Tables {
         arena.allow(VIEW_EFFORT_MAX);
         for follower in &followers.conflated {
             let Some(subscription) = cx.clients.subscriptions.get(*follower) else { continue };
-            let ServedBy::Sow(sow) = &subscription.served_by else { continue };
-            if !sow.wants_key(key) {
+            let Some(view) = views.get(*follower) else { continue };
+            if !subscription.wanted.wants_key(key) {
                 continue;
             }
-            let filter = subscription.filter.as_ref();
+            let filter = subscription.wanted.filter.as_ref();
             let mut decide = |context: &MessageContext<'_>| {
                 filter.map_or(Some(true), |filter| filter.decide(context, arena))
             };
             let had = match (&before, &previous) {
-                (Some(before), Some(row)) if sow.had(row.position, row.expires) => decide(before),
+                (Some(before), Some(row)) if view.had(row.position, row.expires) => decide(before),
                 _ => Some(false),
             };
             let has = after.as_ref().map_or(Some(false), &mut decide);

@@ -58,7 +58,7 @@ use crate::io::Event;
 use crate::paged::PagedMemory;
 use crate::session::SessionId;
 use crate::stats::{Page, TableFigures, TopicStats};
-use crate::subscription::{Begun, Replaced, SubscriptionId, UNRECORDED_BEGIN};
+use crate::subscription::{Begun, Replaced, SowViews, SubscriptionId, UNRECORDED_BEGIN};
 use crate::tail::{Consumed, LogConsumer};
 use crate::topic::{ContainerId, ContainerRoute, TableId, TableRoutes, TopicId};
 use ahead::Ahead;
@@ -107,6 +107,7 @@ pub(crate) struct Tables {
     refused: Vec<RefusedDelete>,
     /// Each subscription that has records in view.
     subscriptions: HashMap<SubscriptionId, Following, FxBuildHasher>,
+    views: SowViews,
     /// The subscriptions whose view the last record left.
     leaving: Vec<SubscriptionId>,
     /// When expired records were looked for last.
@@ -211,6 +212,7 @@ impl Tables {
             finding: BTreeMap::new(),
             refused: Vec::new(),
             subscriptions: HashMap::default(),
+            views: SowViews::default(),
             leaving: Vec::new(),
             expired_at: None,
             unrecorded_count: 0,

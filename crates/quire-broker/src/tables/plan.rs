@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::log::Moment;
 use crate::reply::{Refused, bad_option, bad_order};
 use crate::session::SessionId;
-use crate::subscription::{Delta, ServedBy, SowSubscription, SubscriptionId};
+use crate::subscription::{Delta, Gate, KeySet, ServedBy, SowView, SubscriptionId};
 use crate::topic::TableId;
 
 /// The most records of a page: they are collected in one piece of work, of less than a millisecond.
@@ -77,6 +77,11 @@ impl RecordsPlan {
     /// Whether the subscription keeps a part of the result up to date.
     pub(crate) fn is_page(&self) -> bool {
         self.is_page
+    }
+
+    /// The keys of records that are wanted; `None` = all.
+    pub(crate) fn wanted_keys(&self) -> Option<KeySet> {
+        self.keys.as_ref().map(|keys| keys.iter().cloned().collect())
     }
 
     /// The rows of a page. `None` without a page.
@@ -282,9 +287,8 @@ impl Tables {
         plan: &RecordsPlan,
         changes: &Changes,
         select: Option<&Select>,
-        is_follower: bool,
         former: Option<&mut FormerView>,
-    ) -> SowSubscription {
+    ) -> (SowView, Gate) {
         let select_of = |table: &TableId| {
             let fields = &self.all[table.0 as usize].definition.key_fields;
             Some((*table, select?.with_fields(fields)))
@@ -293,14 +297,12 @@ impl Tables {
         let turns_page = former.as_ref().is_some_and(|former| former.page.is_some());
         let held = former.and_then(|former| former.held.as_mut().map(std::mem::take));
         let holds = changes.has_records && !turns_page;
-        SowSubscription {
-            keys: plan.keys.as_ref().map(|keys| keys.iter().cloned().collect()),
-            wants_oof: changes.has_oof,
-            is_follower,
+        let gate = held.or_else(|| holds.then(Vec::new)).map(Gate::closed).unwrap_or_default();
+        let view = SowView {
             delta: changes.delta.map(|no_empties| Delta::new(no_empties, selects())),
-            held: held.or_else(|| holds.then(Vec::new)),
             begun: self.begun(cx),
-        }
+        };
+        (view, gate)
     }
 
     /// A subscription begins, or is replaced. With `sow` it gets its records first, or the difference to the former view. The instant of the
@@ -315,17 +317,18 @@ impl Tables {
         former: Option<FormerView>,
     ) {
         let subscription = &cx.clients.subscriptions.all[subscription_id];
-        let (id, number, filter) = (subscription.session, subscription.number, subscription.filter.clone());
-        let select = subscription.select.clone();
+        let (id, number, filter) =
+            (subscription.session, subscription.number, subscription.wanted.filter.clone());
+        let select = subscription.wanted.select.clone();
         let (mut page, mut is_delta, mut wants_oof, mut held_size) = (None, false, false, Some(0));
         // One with a bookmark gets the messages after its records from the log.
-        if let ServedBy::Sow(sow) = &subscription.served_by {
-            (is_delta, wants_oof) = (sow.delta.is_some(), sow.wants_oof);
-            held_size = sow.held.as_ref().map(Vec::len);
+        if let Some(view) = self.views.get(subscription_id) {
+            (is_delta, wants_oof) = (view.delta.is_some(), subscription.wanted.wants_oof());
+            held_size = subscription.delivery.gate.held_size();
             for table in &plan.tables {
                 let state = &mut self.all[table.0 as usize];
                 state.delta_count += usize::from(is_delta);
-                if sow.is_follower {
+                if subscription.served_by == ServedBy::Table {
                     page = state.follow(cx, subscription_id, &plan).map(|page| (*table, page));
                 } else if wants_oof {
                     state.watchers.push(subscription_id);

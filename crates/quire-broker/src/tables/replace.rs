@@ -184,13 +184,13 @@ impl Tables {
         if page.is_none() {
             self.unwatch(id, &tables, is_delta);
         }
+        let begun = self.views.remove(id)?.begun.time;
         let subscription = cx.subscription(id);
-        let ServedBy::Sow(sow) = std::mem::replace(&mut subscription.served_by, ServedBy::Ordinary) else {
-            return None;
-        };
-        let (filter, select) = (subscription.filter.clone(), subscription.select.clone());
-        let view = View { tables, keys: sow.keys, filter, select };
-        Some(FormerView { view, begun: sow.begun.time, held: sow.held, page })
+        subscription.served_by = ServedBy::Ordinary;
+        let (filter, select) = (subscription.wanted.filter.clone(), subscription.wanted.select.clone());
+        let keys = subscription.wanted.bounds.take().and_then(|bounds| bounds.keys);
+        let view = View { tables, keys, filter, select };
+        Some(FormerView { view, begun, held: subscription.delivery.gate.open(), page })
     }
 
     /// Makes the scan of a new view the scan of its difference to the former one.

@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::replay::CHUNK_SIZE_MAX;
 use crate::reply::Refused;
 use crate::session::SessionId;
-use crate::subscription::{ServedBy, SubscriptionId};
+use crate::subscription::{Gate, ServedBy, SubscriptionId};
 use crate::topic::TableId;
 
 /// Records that one query looks at before the next query gets its turn.
@@ -185,6 +185,7 @@ impl Tables {
 
     /// The subscription is gone, or gets nothing more.
     pub(crate) fn leave(&mut self, cx: &mut Context, id: SubscriptionId) {
+        self.views.remove(id);
         let Some(Following { tables, is_delta, .. }) = self.subscriptions.remove(&id) else { return };
         self.unwatch(id, &tables, is_delta);
         let taken = self.scanning.take(|scan| scan.subscription == Some(id));
@@ -449,15 +450,16 @@ fn drop_held(cx: &mut Context, id: SubscriptionId) {
 fn hold_back(cx: &mut Context, id: SubscriptionId, held: Vec<u8>) {
     let Some(subscription) = cx.clients.subscriptions.all.get_mut(id) else { return };
     let (session, size) = (subscription.session, held.len());
-    let ServedBy::Sow(sow) = &mut subscription.served_by else { return };
-    sow.held = Some(held);
+    subscription.delivery.gate = Gate::closed(held);
     cx.session(session).deferred_size += size;
 }
 
 fn take_held(cx: &mut Context, id: SubscriptionId) -> Option<Vec<u8>> {
     let subscription = cx.clients.subscriptions.all.get_mut(id)?;
-    let ServedBy::Sow(sow) = &mut subscription.served_by else { return None };
-    let held = sow.held.take()?;
+    if !matches!(subscription.served_by, ServedBy::Sow | ServedBy::Table) {
+        return None;
+    }
+    let held = subscription.delivery.gate.open()?;
     let session = subscription.session;
     cx.session(session).deferred_size -= held.len();
     cx.touch(session);

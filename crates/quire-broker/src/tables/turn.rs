@@ -15,7 +15,7 @@ use super::replace::{RowMessage, changes_part};
 use super::scan::{Difference, Scan};
 use super::{TableDefinition, Tables};
 use crate::context::Context;
-use crate::subscription::{ServedBy, SubscriptionId};
+use crate::subscription::{Gate, ServedBy, SubscriptionId};
 use crate::topic::TableId;
 
 /// The difference between two pages.
@@ -75,9 +75,14 @@ impl Tables {
         let Some(Difference::OfPages(difference)) = &mut scan.change else { return };
         // What is held for conflation is of the former page.
         cx.deliver_all_conflated(subscription);
-        let ServedBy::Sow(sow) = &mut cx.subscription(subscription).served_by else { return };
-        let wants_oof = sow.wants_oof;
-        sow.held.get_or_insert_default();
+        let subscription = cx.subscription(subscription);
+        if subscription.served_by != ServedBy::Table {
+            return;
+        }
+        let wants_oof = subscription.wanted.wants_oof();
+        if subscription.delivery.gate.is_open() {
+            subscription.delivery.gate = Gate::closed(Vec::new());
+        }
         let copies_size_max = usize::try_from(cx.config.limits.max_query_copies).unwrap_or(usize::MAX);
         let (former_table, former) = difference.former;
         let (beyond_former, beyond_new) = if former_table == table {

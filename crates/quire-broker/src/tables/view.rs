@@ -12,7 +12,7 @@ use super::change::Change;
 use super::{State, Tables};
 use crate::context::Context;
 use crate::replay::OwnedMessage;
-use crate::subscription::{Replaced, ServedBy, SubscriptionId};
+use crate::subscription::{Replaced, SowView, SowViews, SubscriptionId};
 use crate::topic::TableId;
 
 /// Effort that the filters of the subscriptions of one topic may take for one record. A subscription whose filter is not decided within it
@@ -57,6 +57,7 @@ impl Change<'_> {
     pub(super) fn find_leaving(
         &self,
         cx: &mut Context,
+        views: &SowViews,
         arena: &mut Arena,
         leaving: &mut Vec<SubscriptionId>,
     ) {
@@ -71,11 +72,11 @@ impl Change<'_> {
         arena.allow(VIEW_EFFORT_MAX);
         for watcher in *watchers {
             let Some(subscription) = cx.clients.subscriptions.get(*watcher) else { continue };
-            let ServedBy::Sow(sow) = &subscription.served_by else { continue };
-            if !sow.wants_key(old.key) || !sow.had(old.position, old.expires) {
+            let Some(view) = views.get(*watcher) else { continue };
+            if !subscription.wanted.wants_key(old.key) || !view.had(old.position, old.expires) {
                 continue;
             }
-            let decided = match (&subscription.filter, &after) {
+            let decided = match (&subscription.wanted.filter, &after) {
                 // Every message stays in view.
                 (None, Some(_)) => Some(false),
                 (None, None) => Some(true),
@@ -95,6 +96,16 @@ impl Change<'_> {
 }
 
 impl Tables {
+    /// The subscriptions that have records in view, and get messages from the publish stream or from a table.
+    pub(crate) fn views(&self) -> &SowViews {
+        &self.views
+    }
+
+    /// A subscription begins, or is replaced.
+    pub(crate) fn enter(&mut self, id: SubscriptionId, view: SowView) {
+        self.views.insert(id, Box::new(view));
+    }
+
     /// The subscriptions whose view the last record left.
     pub(crate) fn leaving(&self) -> &[SubscriptionId] {
         &self.leaving

@@ -16,12 +16,12 @@ use quire_expression::select::Select;
 use quire_journal::{Position, Timestamp};
 
 use crate::codec::Encoder;
-use crate::replay::{Pace, ReplayId};
 use crate::session::SessionId;
 use hashbrown::HashSet;
 use quire_expression::filter::Filter;
 use quire_expression::topic::TopicSelector;
 use rustc_hash::FxBuildHasher;
+use slotmap::SecondaryMap;
 
 /// One subscription of one connection. An idle one is this, its place in the audience of its topic, and an entry in its session.
 #[derive(Debug)]
@@ -29,51 +29,145 @@ pub struct Subscription {
     pub session: SessionId,
     /// The client's number for it.
     pub number: u32,
-    pub selector: TopicSelector,
-    pub filter: Option<Filter>,
-    /// How it is served.
-    pub served_by: ServedBy,
-    /// What is held to be replaced by what is newer.
-    pub conflation: Option<Box<Conflation>>,
-    /// The part of each message that is wanted; `None` = the whole.
-    pub select: Option<Select>,
     /// With which it was made.
     pub family: Family,
+    pub wanted: Interest,
+    /// The service that it belongs to.
+    pub served_by: ServedBy,
+    pub delivery: Delivery,
+}
+
+/// The wishes of the client.
+#[derive(Debug)]
+pub struct Interest {
+    pub selector: TopicSelector,
+    pub filter: Option<Filter>,
+    /// The part of each message that is wanted; `None` = the whole.
+    pub select: Option<Select>,
+    /// Few subscriptions have any.
+    pub bounds: Option<Box<Bounds>>,
+}
+
+/// Bounds that a filter cannot express.
+#[derive(Debug, Default)]
+pub struct Bounds {
+    /// The keys of records that are wanted; `None` = all.
+    pub keys: Option<KeySet>,
+    /// Only messages taken after this instant are wanted.
+    pub taken_after: Option<Timestamp>,
+    /// It gets a message for each record that leaves its view.
+    pub wants_oof: bool,
+}
+
+impl Bounds {
+    /// In a box; `None` when nothing is bounded.
+    pub fn boxed(self) -> Option<Box<Self>> {
+        let is_bounded = self.keys.is_some() || self.taken_after.is_some() || self.wants_oof;
+        is_bounded.then(|| Box::new(self))
+    }
+}
+
+impl Interest {
+    pub fn wants_oof(&self) -> bool {
+        self.bounds.as_ref().is_some_and(|bounds| bounds.wants_oof)
+    }
+
+    /// Only messages taken after this instant are wanted.
+    #[inline]
+    pub fn taken_after(&self) -> Option<Timestamp> {
+        self.bounds.as_ref().and_then(|bounds| bounds.taken_after)
+    }
+
+    /// Whether messages with this key are wanted.
+    #[inline]
+    pub fn wants_key(&self, key: &[u8]) -> bool {
+        let keys = self.bounds.as_ref().and_then(|bounds| bounds.keys.as_ref());
+        keys.is_none_or(|keys| keys.contains(key))
+    }
+}
+
+/// The way of its messages to the connection.
+#[derive(Debug, Default)]
+pub struct Delivery {
+    /// Messages that are held to be replaced by newer ones.
+    pub conflation: Option<Box<Conflation>>,
+    pub gate: Gate,
+    /// The client paused it.
+    pub is_paused: bool,
     /// The server has ended it. It gets no further message and is about to be removed.
     pub has_ended: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServedBy {
     /// From the publish stream.
     Ordinary,
     /// From the log.
-    Bookmark(Box<Progress>),
+    Bookmark,
     /// From queues, and for a pattern from the publish stream.
     Queue,
     /// From the publish stream, in view of the records of last-value topics. It may get these records first.
-    Sow(Box<SowSubscription>),
+    Sow,
+    /// From last-value topics: a page, and a conflated one that gets a message for each record that leaves its view.
+    Table,
+}
+
+/// Whether messages of a subscription go to its connection. It is closed while its service sends
+/// something first. The frames that it holds then follow. Those of a subscription in view of records
+/// count in `deferred_size` of the session.
+#[derive(Debug, Default)]
+pub struct Gate {
+    held: Option<Box<Held>>,
+}
+
+/// Apart from the subscription, because few gates are closed.
+#[derive(Debug)]
+struct Held {
+    frames: Vec<u8>,
+}
+
+impl Gate {
+    /// A closed gate that holds these frames.
+    pub fn closed(frames: Vec<u8>) -> Self {
+        Gate { held: Some(Box::new(Held { frames })) }
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.held.is_none()
+    }
+
+    /// The bytes of the frames that it holds; `None` while it is open.
+    pub fn held_size(&self) -> Option<usize> {
+        self.held.as_ref().map(|held| held.frames.len())
+    }
+
+    /// The frames that it holds; `None` while it is open.
+    #[inline]
+    pub fn held(&mut self) -> Option<&mut Vec<u8>> {
+        self.held.as_mut().map(|held| &mut held.frames)
+    }
+
+    /// Opens it. Gives the frames that it held; `None` when it was open.
+    pub fn open(&mut self) -> Option<Vec<u8>> {
+        self.held.take().map(|held| held.frames)
+    }
 }
 
 /// Keys of records.
 pub type KeySet = HashSet<Box<[u8]>, FxBuildHasher>;
 
-/// A subscription that has records of last-value topics in view.
+/// The view of a subscription that has records of last-value topics in view.
 #[derive(Debug)]
-pub struct SowSubscription {
-    /// The keys that are wanted; `None` = all.
-    pub keys: Option<KeySet>,
-    /// It gets a message for each record that leaves its view.
-    pub wants_oof: bool,
-    /// It gets changes of records from the tables, and not from the publish stream: a page, and a conflated one with `oof`.
-    pub is_follower: bool,
+pub struct SowView {
     /// It gets only the fields that a change of a record changes.
     pub delta: Option<Delta>,
-    /// The frames that are held back until the records have been sent; `None` from then on. They count in `deferred_size` of the session.
-    pub held: Option<Vec<u8>>,
     /// The time of its records: those whose lifetime had ended are not among them.
     pub begun: Begun,
 }
+
+/// The views of subscriptions. The service of last-value topics owns them, and lends them to the one
+/// that serves the publish stream.
+pub type SowViews = SecondaryMap<SubscriptionId, Box<SowView>>;
 
 /// The instant at which a subscription with records begins.
 #[derive(Clone, Copy, Debug)]
@@ -97,141 +191,19 @@ impl Begun {
     }
 }
 
-impl SowSubscription {
+impl SowView {
     /// Whether it had the record at this position, which has this end of its lifetime.
     pub fn had(&self, position: Position, expires: Option<Timestamp>) -> bool {
         expires.is_none_or(|expires| expires > self.begun.time) || self.begun.is_before(position)
     }
-
-    /// Whether a message about a record, or without a key, does not belong to it. The table compares the keys for a page. While the page
-    /// is turned, the messages are those of the former page, which can have other keys.
-    pub fn leaves_out(&self, key: &[u8]) -> bool {
-        let is_chosen = self.is_follower && !key.is_empty();
-        !is_chosen && !self.wants_key(key)
-    }
-
-    /// Whether it wants messages with this key.
-    pub fn wants_key(&self, key: &[u8]) -> bool {
-        self.keys.as_ref().is_none_or(|keys| keys.contains(key))
-    }
-}
-
-/// How far a bookmark subscription has come.
-#[derive(Debug)]
-pub struct Progress {
-    /// Records up to here are not wanted, or were delivered. Exact while it is detached. A replay keeps its own place, and the live tail
-    /// does not advance it for records that do not match.
-    pub after: Position,
-    /// Only messages taken after this instant are wanted.
-    pub taken_after: Option<Timestamp>,
-    /// Serve before persisting once the replay has caught up.
-    pub live: bool,
-    /// Serve after the sync destinations have persisted, too. Such a subscription never follows the live tail.
-    pub is_durable: bool,
-    /// It gets the deletes of the log, too. Not with `live`.
-    pub wants_deletions: bool,
-    /// It asked for resume positions.
-    pub wants_resume_positions: bool,
-    /// The acknowledgement that is owed when `after` reaches a position.
-    pub completed: Option<PendingCompletion>,
-    pub stage: Source,
-    /// The client paused it.
-    pub is_paused: bool,
-    /// It gets the state of its last-value topic at the bookmark first.
-    pub awaits_records: bool,
-    /// How fast it may go, while no replay does that for it.
-    pub pace: Option<Box<Pace>>,
-    /// Where it ends.
-    pub until: Option<EndPosition>,
-}
-
-/// The end of a bookmark subscription.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndPosition {
-    /// The last position that is wanted.
-    At(Position),
-    /// Not in the log yet: the pass over what is persisted looks for it.
-    Awaited(End),
-}
-
-/// A `completed` acknowledgement not yet sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PendingCompletion {
-    /// The command to acknowledge.
-    pub command: u32,
-    /// The end of the log when the command was received.
-    pub goal: Position,
-}
-
-/// Where the messages of a bookmark subscription come from at present.
-#[derive(Debug)]
-pub enum Source {
-    /// From nowhere: it is paused, or between two of the others.
-    Detached,
-    /// From a separate replay, or from one that it shares.
-    Replaying(ReplayId),
-    /// From the tail over newly persisted records.
-    Tailing,
-    /// `live`, not yet in step. Boxed: few subscriptions are ever here, and all pay for the largest variant.
-    SwitchingToLive(Box<SwitchingToLive>),
-    /// `live` and in step: from the publish stream.
-    Live,
-}
-
-/// What is published from here on is held back until the tail has passed `join`.
-#[derive(Debug)]
-pub struct SwitchingToLive {
-    /// The last record that comes from the log.
-    pub switch_at: Position,
-    /// The frames held back.
-    pub buffered: Vec<u8>,
-}
-
-impl Progress {
-    /// The next positions at which something has to be done: a `completed` is owed, or the subscription ends.
-    pub fn awaited_positions(&self) -> impl Iterator<Item = Position> {
-        let end = match self.until {
-            Some(EndPosition::At(position)) => Some(position),
-            _ => None,
-        };
-        self.completed.map(|completion| completion.goal).into_iter().chain(end)
-    }
 }
 
 impl Subscription {
-    /// Whether it gets the changes of records from the tables.
-    pub fn is_follower(&self) -> bool {
-        matches!(&self.served_by, ServedBy::Sow(sow) if sow.is_follower)
-    }
-
-    /// The frames that are held back until its records have been sent.
-    pub fn held_back(&mut self) -> Option<&mut Vec<u8>> {
-        match &mut self.served_by {
-            ServedBy::Sow(sow) => sow.held.as_mut(),
-            _ => None,
-        }
-    }
-
-    /// Whether it wants messages with this key.
-    pub fn wants_key(&self, key: &[u8]) -> bool {
-        match &self.served_by {
-            ServedBy::Sow(sow) => sow.wants_key(key),
-            _ => true,
-        }
-    }
-
-    pub fn progress(&self) -> Option<&Progress> {
-        match &self.served_by {
-            ServedBy::Ordinary | ServedBy::Queue | ServedBy::Sow(_) => None,
-            ServedBy::Bookmark(progress) => Some(progress),
-        }
-    }
-
-    pub fn progress_mut(&mut self) -> Option<&mut Progress> {
-        match &mut self.served_by {
-            ServedBy::Ordinary | ServedBy::Queue | ServedBy::Sow(_) => None,
-            ServedBy::Bookmark(progress) => Some(progress),
-        }
+    /// Whether a message about a record, or without a key, does not belong to it. The table compares the keys for a page. While the page
+    /// is turned, the messages are those of the former page, which can have other keys.
+    pub fn leaves_out(&self, key: &[u8]) -> bool {
+        let is_chosen = self.served_by == ServedBy::Table && !key.is_empty();
+        !is_chosen && !self.wanted.wants_key(key)
     }
 }
 

@@ -5,13 +5,16 @@ mod search;
 
 use crate::queues::{QueueSubscription, Wanted};
 
-use quire_journal::Position;
+use quire_journal::{Position, Timestamp};
 
+use crate::bookmarks::{EndPosition, Progress};
 use crate::failure::code_of;
 use crate::log::Moment;
 use crate::reply::{Refused, unknown_subscription};
 use crate::session::{Phase, SessionId, Stall};
-use crate::subscription::{EndPosition, Progress, Range, ServedBy, Subscription, SubscriptionId};
+use crate::subscription::{
+    Bounds, Delivery, Gate, Interest, Range, ServedBy, SowView, Subscription, SubscriptionId,
+};
 use crate::tables::{AskedState, FormerView};
 use crate::topic::Stage;
 use crate::{Broker, Timer};
@@ -27,6 +30,9 @@ use search::Start;
 struct Former {
     /// How far it has come in the log.
     progress: Option<Box<Progress>>,
+    /// Only messages taken after this instant were wanted.
+    taken_after: Option<Timestamp>,
+    is_paused: bool,
     /// The end of its range.
     until: Option<EndPosition>,
     /// Those with which it shares its replay, when it stays in it.
@@ -37,10 +43,35 @@ struct Former {
     queued: Option<QueueSubscription>,
 }
 
+/// How a subscription is served.
+struct Service {
+    served_by: ServedBy,
+    bounds: Bounds,
+    gate: Gate,
+    is_paused: bool,
+    /// For a bookmark subscription.
+    progress: Option<Progress>,
+    /// For one with records in view.
+    view: Option<SowView>,
+}
+
+impl Service {
+    fn of(served_by: ServedBy) -> Self {
+        Service {
+            served_by,
+            bounds: Bounds::default(),
+            gate: Gate::default(),
+            is_paused: false,
+            progress: None,
+            view: None,
+        }
+    }
+}
+
 impl Broker {
     pub(crate) fn subscribe(&mut self, id: SessionId, subscribe: &Subscribe<'_>) {
         self.cx.acknowledge_received(id, subscribe.command, subscribe.subscription, subscribe.acks);
-        let plan = Plan::new(&mut self.cx, &self.queues, &mut self.tables, id, subscribe);
+        let plan = Plan::new(&mut self.cx, &self.bookmarks, &self.queues, &mut self.tables, id, subscribe);
         match plan.and_then(|plan| self.check_decided(plan)) {
             Ok(plan) => self.begin(id, plan),
             Err(refused) => self.cx.refuse_command(id, subscribe.command, subscribe.subscription, &refused),
@@ -149,9 +180,10 @@ impl Broker {
     /// A subscription has the state at its bookmark. The messages after it follow.
     pub(crate) fn follow_log(&mut self, id: SubscriptionId) {
         let subscription = self.cx.subscription(id);
-        let session = subscription.session;
-        let Some(progress) = subscription.progress() else { return };
-        let is_paused = progress.is_paused;
+        let (session, is_paused) = (subscription.session, subscription.delivery.is_paused);
+        if !self.bookmarks.has_records(id) {
+            return;
+        }
         self.bookmarks.send_first_resume_position(&mut self.cx, id);
         if !is_paused {
             self.bookmarks.start_replay(&mut self.cx, session, vec![id]);
@@ -175,7 +207,7 @@ impl Broker {
         let until = match found
             .map_or_else(|| end.locate(&self.cx.log.reader, plan.log_end), |until| Ok(Some(until)))
         {
-            Ok(until) => until.map_or(EndPosition::Awaited(end), EndPosition::At),
+            Ok(until) => until.map_or(EndPosition::Awaited(Box::new(end)), EndPosition::At),
             Err(error) => {
                 let refused = Refused::new(code_of(&error), error.to_string());
                 return self.cx.refuse_command(id, plan.command, plan.number, &refused);
@@ -189,7 +221,7 @@ impl Broker {
                 return self.cx.refuse_command(id, plan.command, plan.number, &refused);
             }
             EndPosition::At(last) => EndPosition::At(last.max(after)),
-            EndPosition::Awaited(_) => until,
+            EndPosition::Awaited(end) => EndPosition::Awaited(end),
         };
         self.enter_subscription(id, plan, Some((after, Some(until))));
     }
@@ -203,7 +235,8 @@ impl Broker {
     ) {
         let mut former =
             plan.replaced.map(|replaced| self.part(replaced, place.is_none())).unwrap_or_default();
-        let until = place.map_or(former.until, |(_, until)| until);
+        let after = place.as_ref().map(|(after, _)| *after);
+        let until = place.map_or(former.until.take(), |(_, until)| until);
         let queued = match self.join_queues(id, &plan, former.queued.take()) {
             Ok(queued) => queued,
             Err(refused) => {
@@ -213,18 +246,21 @@ impl Broker {
                 return self.cx.refuse_command(id, plan.command, plan.number, &refused);
             }
         };
-        let served_by = self.service_of(&plan, place.map(|(after, _)| after), &mut former);
+        let Service { served_by, bounds, gate, is_paused, progress, view } =
+            self.service_of(&plan, after, &mut former);
         let Plan { command, acks, number, selector, filter, select, family, .. } = plan;
         let subscription = Subscription {
             session: id,
             number,
-            selector,
-            filter,
-            served_by,
-            conflation: plan.conflation.map(Box::new),
-            select,
             family,
-            has_ended: false,
+            wanted: Interest { selector, filter, select, bounds: bounds.boxed() },
+            served_by,
+            delivery: Delivery {
+                conflation: plan.conflation.map(Box::new),
+                gate,
+                is_paused,
+                has_ended: false,
+            },
         };
         let subscription_id = match plan.replaced {
             Some(replaced) => {
@@ -238,6 +274,12 @@ impl Broker {
                 new
             }
         };
+        if let Some(progress) = progress {
+            self.bookmarks.enter(subscription_id, progress);
+        }
+        if let Some(view) = view {
+            self.tables.enter(subscription_id, view);
+        }
         self.cx.count_patterns(subscription_id);
         self.bookmarks.set_until(&mut self.cx, subscription_id, until);
         let granted = queued.and_then(|queued| self.queues.attach(subscription_id, queued));
@@ -276,18 +318,19 @@ impl Broker {
         if keeps_place {
             former.companions = self.bookmarks.companions(&self.cx, replaced);
         }
-        former.until = self.cx.subscription(replaced).progress().and_then(|progress| progress.until);
-        self.bookmarks.clear_until(&mut self.cx, replaced);
+        former.until = self.bookmarks.progress(replaced).and_then(|progress| progress.until.clone());
+        self.bookmarks.clear_until(replaced);
         self.cx.deliver_all_conflated(replaced);
-        if matches!(self.cx.subscription(replaced).served_by, ServedBy::Sow(_)) {
+        if matches!(self.cx.subscription(replaced).served_by, ServedBy::Sow | ServedBy::Table) {
             self.cx.leave_audience(replaced);
             former.view = self.tables.part(&mut self.cx, replaced);
         } else {
             self.detach(replaced);
-            let served_by = &mut self.cx.subscription(replaced).served_by;
-            if let ServedBy::Bookmark(progress) = std::mem::replace(served_by, ServedBy::Ordinary) {
-                former.progress = Some(progress);
-            }
+            let subscription = self.cx.subscription(replaced);
+            subscription.served_by = ServedBy::Ordinary;
+            former.is_paused = subscription.delivery.is_paused;
+            former.taken_after = subscription.wanted.taken_after();
+            former.progress = self.bookmarks.forget(replaced);
         }
         // The client finds a lease by the queue that its subscription has until the answer.
         self.queues.notify_lost_leases(&mut self.cx);
@@ -313,27 +356,37 @@ impl Broker {
     }
 
     /// How the subscription of a plan is served, from the position `after` of the log.
-    fn service_of(&mut self, plan: &Plan, after: Option<Position>, former: &mut Former) -> ServedBy {
+    fn service_of(&mut self, plan: &Plan, after: Option<Position>, former: &mut Former) -> Service {
         let is_conflated = plan.conflation.is_some();
         if let Some(log) = &plan.log {
             let is_durable = log.delivery.is_fully_durable && self.cx.log.replicated.any();
-            let progress = plan.progress(log, after, former.progress.take(), is_durable);
-            ServedBy::Bookmark(Box::new(progress))
+            let mut service = Service::of(ServedBy::Bookmark);
+            service.bounds.taken_after = match &log.range {
+                Some(range) => range.taken_after(),
+                None => former.taken_after,
+            };
+            service.is_paused = former.is_paused || log.delivery.is_paused;
+            service.progress = Some(plan.progress(log, after, former.progress.take(), is_durable));
+            service
         } else if !plan.queues.is_empty() {
-            ServedBy::Queue
+            Service::of(ServedBy::Queue)
         } else if let Some(records) = &plan.records {
             let is_follower = records.is_page() || (plan.changes.has_oof && is_conflated);
             let (select, former) = (plan.select.as_ref(), former.view.as_mut());
-            let view = self.tables.view(&mut self.cx, records, &plan.changes, select, is_follower, former);
-            ServedBy::Sow(Box::new(view))
+            let (view, gate) = self.tables.view(&mut self.cx, records, &plan.changes, select, former);
+            let mut service = Service::of(if is_follower { ServedBy::Table } else { ServedBy::Sow });
+            service.bounds.keys = records.wanted_keys();
+            service.bounds.wants_oof = plan.changes.has_oof;
+            (service.view, service.gate) = (Some(view), gate);
+            service
         } else {
-            ServedBy::Ordinary
+            Service::of(ServedBy::Ordinary)
         }
     }
 
     /// A subscription that is served from the log begins to receive its messages, unless it is paused.
     fn begin_replay(&mut self, id: SubscriptionId, companions: Vec<SubscriptionId>) {
-        let is_paused = self.cx.subscription(id).progress().is_some_and(|progress| progress.is_paused);
+        let is_paused = self.cx.subscription(id).delivery.is_paused;
         self.bookmarks.send_first_resume_position(&mut self.cx, id);
         if !is_paused {
             self.bookmarks.restart(&mut self.cx, id, companions);
@@ -344,11 +397,11 @@ impl Broker {
     pub(crate) fn detach(&mut self, id: SubscriptionId) {
         match self.cx.clients.subscriptions.all[id].served_by {
             ServedBy::Ordinary | ServedBy::Queue => self.cx.leave_audience(id),
-            ServedBy::Sow(_) => {
+            ServedBy::Sow | ServedBy::Table => {
                 self.cx.leave_audience(id);
                 self.tables.leave(&mut self.cx, id);
             }
-            ServedBy::Bookmark(_) => {
+            ServedBy::Bookmark => {
                 self.bookmarks.detach_bookmark(&mut self.cx, id);
                 self.tables.leave(&mut self.cx, id);
             }
@@ -360,8 +413,9 @@ impl Broker {
         self.ordinary.forget_deferred(&mut self.cx, id);
         self.cx.release_patterns(id);
         self.cx.clock.timers.clear(Timer::Conflated(id));
-        self.bookmarks.clear_until(&mut self.cx, id);
+        self.bookmarks.clear_until(id);
         self.queues.end(&mut self.cx, id);
+        self.bookmarks.forget(id);
         let Some(subscription) = self.cx.clients.subscriptions.all.remove(id) else { return };
         self.cx.session(subscription.session).subscriptions.remove(&subscription.number);
     }
@@ -375,8 +429,9 @@ impl Broker {
             self.ordinary.forget_deferred(&mut self.cx, subscription);
             self.cx.release_patterns(subscription);
             self.cx.clock.timers.clear(Timer::Conflated(subscription));
-            self.bookmarks.clear_until(&mut self.cx, subscription);
+            self.bookmarks.clear_until(subscription);
             self.queues.end(&mut self.cx, subscription);
+            self.bookmarks.forget(subscription);
             self.cx.clients.subscriptions.all.remove(subscription);
         }
         self.queues.forget_session(id);

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use quire_journal::Position;
 
+use crate::bookmarks::{Bookmarks, PendingCompletion, Progress, Source};
 use crate::queues::QueueService;
 use crate::replay::{Pace, Rate};
 use crate::reply::{Refused, bad_option, unknown_subscription};
 use crate::session::SessionId;
-use crate::subscription::{Conflation, PendingCompletion, Progress, Range, Source, SubscriptionId};
+use crate::subscription::{Conflation, Range, SubscriptionId};
 use crate::tables::{AskedState, Changes, PENDING_CHANGES_MAX, RecordsPlan, Tables};
 use quire_command::subscribe::{Delivery, Family, Former, FormerLog, Log, Request, Selected};
 use quire_command::{Acks, Code, Keys, Subscribe, SubscribeOptions};
@@ -64,6 +65,7 @@ impl Plan {
     /// Checks everything that can be checked without searching.
     pub(super) fn new(
         cx: &mut Context,
+        bookmarks: &Bookmarks,
         queues: &QueueService,
         tables: &mut Tables,
         id: SessionId,
@@ -72,7 +74,7 @@ impl Plan {
         let number = subscribe.subscription;
         let replaced = find_replaced(cx, tables, id, subscribe)?;
         let request = match replaced {
-            Some(replaced) => check_replaced(cx, tables, replaced, subscribe)?,
+            Some(replaced) => check_replaced(cx, bookmarks, tables, replaced, subscribe)?,
             None => Request::of(subscribe).map_err(bad_option)?,
         };
         let selector = TopicSelector::new(subscribe.topic)
@@ -143,8 +145,8 @@ impl Plan {
         self.log.as_ref()?.range.as_ref()
     }
 
-    /// How far the subscription has come in the log when it begins. `former` is that of a replaced one, which keeps its place and its
-    /// pause without `after`.
+    /// How far the subscription has come in the log when it begins. `former` is that of a replaced one, which keeps its place
+    /// without `after`.
     pub(super) fn progress(
         &self,
         log: &LogPlan,
@@ -159,10 +161,6 @@ impl Plan {
         let awaits_records = self.records.is_some();
         Progress {
             after: after.or(former.map(|former| former.after)).unwrap_or(self.log_end),
-            taken_after: match &log.range {
-                Some(range) => range.taken_after(),
-                None => former.and_then(|former| former.taken_after),
-            },
             // With an interval it does not matter whether a message is persisted when it is taken.
             live: log.delivery.is_live && self.conflation.is_none(),
             is_durable,
@@ -172,7 +170,6 @@ impl Plan {
             completed: completion.filter(|_| !awaits_records).or(owed),
             awaits_records,
             stage: Source::Detached,
-            is_paused: former.is_some_and(|former| former.is_paused) || log.delivery.is_paused,
             pace: log.rate.map(|rate| Box::new(Pace::new(rate))),
             until: None,
         }
@@ -372,18 +369,19 @@ fn check_queues(request: &Request<'_>, selector: &TopicSelector) -> Result<(), R
 /// The request of a command that replaces a subscription.
 fn check_replaced<'a>(
     cx: &Context,
+    bookmarks: &Bookmarks,
     tables: &Tables,
     replaced: SubscriptionId,
     subscribe: &Subscribe<'a>,
 ) -> Result<Request<'a>, Refused> {
     let former = &cx.clients.subscriptions.all[replaced];
-    let progress = former.progress();
+    let progress = bookmarks.progress(replaced);
     if progress.is_some_and(|progress| progress.awaits_records) {
         let reason = "replace: the records of the subscription are still being sent; replace it again when all have arrived";
         return Err(Refused::new(Code::LimitExceeded, reason.to_owned()));
     }
-    let log = progress
-        .map(|progress| FormerLog { is_paused: progress.is_paused, has_end: progress.until.is_some() });
+    let is_paused = former.delivery.is_paused;
+    let log = progress.map(|progress| FormerLog { is_paused, has_end: progress.until.is_some() });
     let former = Former { family: former.family, is_page: tables.is_page(replaced), log };
     let request = Request::replacing(subscribe, &former).map_err(bad_option)?;
     if tables.pending_change_count(replaced) >= PENDING_CHANGES_MAX {
