@@ -70,7 +70,7 @@ impl Bench {
             data: data.as_bytes(),
         };
         let spelling = Some(key.spelling().expect("the key was made from fields"));
-        let options = PutOptions { place, spelling, keeps_previous: false };
+        let options = PutOptions { place, spelling, entries: None, keeps_previous: false };
         self.table.put_with(&row, options).expect("generated keys are short")
     }
 
