@@ -65,12 +65,22 @@ pub struct Remaining {
     pub due: Option<Instant>,
 }
 
+/// A new registration at the poller of the thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// Its number, which the poller reports with the event. A thread that has an event of an earlier
+    /// registration does not know of this one.
+    pub number: usize,
+    /// It reports one of these events, and then watches for nothing.
+    pub interest: Interest,
+}
+
 /// The driver does this now.
 #[must_use]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Orders {
-    /// The poller of the thread watches the socket for this, once.
-    pub watch_for_thread: Option<Interest>,
+    /// The poller of the thread watches the socket like this.
+    pub watch_for_thread: Option<Registration>,
     /// The poller of the event loop begins (true) or ends (false) to watch the socket.
     pub watch_for_loop: Option<bool>,
     /// This sleeper is woken.
@@ -128,9 +138,8 @@ pub struct Drive {
     is_reading: bool,
     /// The socket may have bytes.
     may_read: bool,
-    /// The poller of the thread watches the socket for this. It reports one event, and then watches
-    /// for nothing.
-    watched: Interest,
+    /// The registration at the poller of the thread.
+    watched: Registration,
     /// An event loop watches the socket until then.
     lent_until: Option<Instant>,
     /// The socket is not lent before: much came a short time ago.
@@ -153,7 +162,7 @@ impl Default for Drive {
             is_caller_asleep: false,
             is_reading: true,
             may_read: false,
-            watched: Interest::default(),
+            watched: Registration { number: 0, interest: Interest::default() },
             lent_until: None,
             lendable_from: Instant::default(),
             loop_waited_at: None,
@@ -185,29 +194,31 @@ impl Drive {
         self.is_connected = true;
         // The stream may have taken bytes from the socket already.
         self.may_read = true;
-        self.watched = Interest::default();
+        self.watched.interest = Interest::default();
     }
 
     /// The party that has the connection has lost it. No poller watches the socket any more.
     pub fn note_lost(&mut self) {
         self.is_connected = false;
         self.may_read = false;
-        self.watched = Interest::default();
+        self.watched.interest = Interest::default();
         self.lent_until = None;
     }
 
     /// The poller of the thread could not be told to watch the socket.
     pub fn note_unwatched(&mut self) -> Orders {
-        self.watched = Interest::default();
+        self.watched.interest = Interest::default();
         self.wake_thread(Orders::default())
     }
 
-    /// The thread is awake. `is_ready`: its poller has reported the socket. True: it has the
-    /// connection, or works on having one. False: it sleeps until it is woken.
-    pub fn thread_takes(&mut self, is_ready: bool) -> bool {
-        if is_ready {
+    /// The thread is awake. `reported`: its poller has reported the registration with this number.
+    /// True: it has the connection, or works on having one. False: it sleeps until it is woken.
+    pub fn thread_takes(&mut self, reported: Option<usize>) -> bool {
+        if let Some(number) = reported {
             self.may_read = self.is_connected;
-            self.watched = Interest::default();
+            if number == self.watched.number {
+                self.watched.interest = Interest::default();
+            }
         }
         let is_free = self.holder.is_none();
         if is_free {
@@ -239,9 +250,8 @@ impl Drive {
         self.holder = Some(Holder::Caller);
         self.is_caller_asleep = false;
         let is_lent = self.lent_until.take().is_some();
-        let is_watched = std::mem::take(&mut self.watched) != Interest::default();
         Some(Orders {
-            watch_for_thread: is_watched.then(Interest::default),
+            watch_for_thread: self.register(Interest::default()),
             watch_for_loop: is_lent.then_some(false),
             wake: None,
         })
@@ -278,7 +288,7 @@ impl Drive {
             return Sending::Elsewhere(self.note_changed());
         }
         // The thread sends it when there is a connection, and when the socket takes output again.
-        if !self.is_connected || self.watched.writable {
+        if !self.is_connected || self.watched.interest.writable {
             return Sending::Elsewhere(Orders::default());
         }
         if may_follow {
@@ -322,9 +332,8 @@ impl Drive {
         }
         let until = now + LOAN_MAX;
         self.lent_until = Some(until);
-        let was_watched = std::mem::take(&mut self.watched.readable);
         let orders = Orders {
-            watch_for_thread: was_watched.then_some(self.watched),
+            watch_for_thread: self.register(Interest { readable: false, ..self.watched.interest }),
             watch_for_loop: Some(true),
             wake: None,
         };
@@ -366,8 +375,8 @@ impl Drive {
         }
         let mut orders = self.end_loan_if_over(now);
         if self.thread != Thread::Awake {
-            orders.watch_for_thread =
-                self.watch(Remaining { has_unwritten: self.watched.writable, ..Remaining::default() });
+            orders.watch_for_thread = self
+                .watch(Remaining { has_unwritten: self.watched.interest.writable, ..Remaining::default() });
         }
         orders
     }
@@ -408,14 +417,21 @@ impl Drive {
         Orders { wake: was_asleep.then_some(Sleeper::Thread), ..orders }
     }
 
-    /// The new interest of the poller of the thread, if it changes.
-    fn watch(&mut self, remaining: Remaining) -> Option<Interest> {
-        let interest = Interest {
+    /// The poller of the thread watches the socket.
+    fn watch(&mut self, remaining: Remaining) -> Option<Registration> {
+        self.register(Interest {
             readable: self.is_connected && self.is_reading && self.lent_until.is_none(),
             writable: self.is_connected && remaining.has_unwritten,
-        };
-        let before = std::mem::replace(&mut self.watched, interest);
-        (before != interest).then_some(interest)
+        })
+    }
+
+    /// The new registration, if it is another one.
+    fn register(&mut self, interest: Interest) -> Option<Registration> {
+        if interest == self.watched.interest {
+            return None;
+        }
+        self.watched = Registration { number: self.watched.number.wrapping_add(1), interest };
+        Some(self.watched)
     }
 
     /// Ends a loan whose time is over. An event loop that watches a socket which is not read would

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use quire_client::drive::{Drive, Interest, LOAN_MAX, Orders, Remaining, Sending, Sleeper};
+use quire_client::drive::{Drive, Interest, LOAN_MAX, Orders, Registration, Remaining, Sending, Sleeper};
 use quire_types::time::Instant;
 
 /// Bytes that one read takes at most.
@@ -21,6 +21,10 @@ const READ_SIZE: u32 = 4;
 /// The pause before the next attempt to connect.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// A new connection is at the poller, which watches it for nothing.
+const UNWATCHED: Registration =
+    Registration { number: 0, interest: Interest { readable: false, writable: false } };
+
 /// More steps than any event needs.
 const STEPS_MAX: usize = 300;
 
@@ -28,8 +32,9 @@ const STEPS_MAX: usize = 300;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Doing {
     Nothing,
-    /// It is about to ask for the connection. True: the poller has reported the socket to it.
-    Asking(bool),
+    /// It is about to ask for the connection. The poller has reported the registration with this
+    /// number to it.
+    Asking(Option<usize>),
     /// It has the connection, and works.
     Working,
     /// It has done what it could.
@@ -91,7 +96,7 @@ struct World {
     in_stream: u32,
     has_hung_up: bool,
     is_blocked: bool,
-    watched_for_thread: Interest,
+    watched_for_thread: Registration,
     /// A hang-up is reported once for each registration.
     reports_hang_up: bool,
     watched_for_loop: bool,
@@ -122,7 +127,7 @@ impl World {
             drive: Drive::default(),
             mistake,
             now: Instant::from_ns(1_000_000_000),
-            doing: [Doing::Asking(false), Doing::Nothing, Doing::Nothing, Doing::Nothing, Doing::Nothing],
+            doing: [Doing::Asking(None), Doing::Nothing, Doing::Nothing, Doing::Nothing, Doing::Nothing],
             bytes_in_loop_turn: 0,
             is_open: false,
             is_decrypting,
@@ -130,7 +135,7 @@ impl World {
             in_stream: 0,
             has_hung_up: false,
             is_blocked: false,
-            watched_for_thread: Interest::default(),
+            watched_for_thread: UNWATCHED,
             reports_hang_up: false,
             watched_for_loop: false,
             watched_by_caller: Interest::default(),
@@ -164,7 +169,7 @@ impl World {
             Act::Wait(caller) => {
                 if self.doing[caller] == Doing::Nothing && !self.is_closed {
                     (self.is_answered[caller], self.gives_up[caller]) = (false, false);
-                    self.doing[caller] = Doing::Asking(false);
+                    self.doing[caller] = Doing::Asking(None);
                 }
             }
             Act::GiveUp(caller) => self.gives_up[caller] = true,
@@ -230,11 +235,11 @@ impl World {
     }
 
     fn obey(&mut self, orders: Orders) {
-        if let Some(interest) = orders.watch_for_thread
+        if let Some(registration) = orders.watch_for_thread
             && self.mistake != Some(Mistake::ThreadIsNotWatchedFor)
         {
             assert!(self.is_open, "there is no socket to watch");
-            self.watched_for_thread = interest;
+            self.watched_for_thread = registration;
             self.reports_hang_up = true;
         }
         match orders.watch_for_loop {
@@ -327,8 +332,8 @@ impl World {
 
     fn step_thread(&mut self) -> bool {
         match self.doing[THREAD] {
-            Doing::Asking(is_ready) => {
-                let is_taken = self.drive.thread_takes(is_ready);
+            Doing::Asking(reported) => {
+                let is_taken = self.drive.thread_takes(reported);
                 self.doing[THREAD] = if is_taken { Doing::Working } else { Doing::Asleep(None) };
             }
             Doing::Done if self.is_closed && !(self.is_open && (self.has_output || self.has_unwritten)) => {
@@ -355,12 +360,12 @@ impl World {
             }
             Doing::Asleep(until) => {
                 let has_hung_up = self.reports_hang_up && self.has_hung_up;
-                if self.is_open && (has_hung_up || self.is_ready(self.watched_for_thread)) {
-                    self.watched_for_thread = Interest::default();
+                if self.is_open && (has_hung_up || self.is_ready(self.watched_for_thread.interest)) {
+                    self.watched_for_thread.interest = Interest::default();
                     self.reports_hang_up = false;
-                    self.doing[THREAD] = Doing::Asking(true);
+                    self.doing[THREAD] = Doing::Asking(Some(self.watched_for_thread.number));
                 } else if std::mem::take(&mut self.is_notified) || until.is_some_and(|at| at <= self.now) {
-                    self.doing[THREAD] = Doing::Asking(false);
+                    self.doing[THREAD] = Doing::Asking(None);
                 } else {
                     return false;
                 }
@@ -386,7 +391,7 @@ impl World {
             },
             Doing::Done if is_over || self.is_closed || !self.is_open => {
                 // A caller that waits for the end of the client asks again.
-                self.doing[caller] = if is_over { Doing::Nothing } else { Doing::Asking(false) };
+                self.doing[caller] = if is_over { Doing::Nothing } else { Doing::Asking(None) };
                 let orders = self.drive.caller_leaves(self.now, self.remaining());
                 if self.mistake != Some(Mistake::LeaverDoesNotHandOver) {
                     self.obey(orders);
@@ -403,7 +408,8 @@ impl World {
                 let is_watching = self.watched_by_caller != Interest::default();
                 let is_ready = self.is_ready(self.watched_by_caller) || (is_watching && self.has_hung_up);
                 let is_due = until.is_some_and(|at| at <= self.now) || self.gives_up[caller];
-                if !is_ready && !is_due && !std::mem::take(&mut self.is_caller_woken) {
+                let was_woken = std::mem::take(&mut self.is_caller_woken);
+                if !is_ready && !is_due && !was_woken {
                     return false;
                 }
                 self.drive.caller_wakes(is_ready);
@@ -488,7 +494,7 @@ impl World {
         (self.is_open, self.has_hung_up, self.is_blocked) = (true, false, false);
         // A handshake may take more from the socket than it needs.
         self.in_stream = u32::from(self.is_decrypting);
-        self.watched_for_thread = Interest::default();
+        self.watched_for_thread = UNWATCHED;
         self.reports_hang_up = true;
         self.drive.note_connected();
         self.announce();
@@ -497,7 +503,7 @@ impl World {
     fn lose(&mut self) {
         self.is_open = false;
         (self.in_socket, self.in_stream, self.has_unwritten) = (0, 0, false);
-        (self.watched_for_loop, self.watched_for_thread) = (false, Interest::default());
+        (self.watched_for_loop, self.watched_for_thread) = (false, UNWATCHED);
         self.timer = None;
         self.connect_at = self.now + PAUSE;
         self.drive.note_lost();
@@ -508,7 +514,7 @@ impl World {
     fn announce(&mut self) {
         for caller in CALLERS {
             if self.doing[caller] == Doing::Waiting {
-                self.doing[caller] = Doing::Asking(false);
+                self.doing[caller] = Doing::Asking(None);
             }
         }
     }
@@ -556,7 +562,7 @@ impl World {
         prop_assert!(self.timer.is_none_or(|at| at > self.now), "a timer is over");
         let is_thread_asleep = matches!(self.doing[THREAD], Doing::Asleep(_));
         let watchers = [
-            self.watched_for_thread.readable && is_thread_asleep,
+            self.watched_for_thread.interest.readable && is_thread_asleep,
             self.watched_for_loop,
             self.watched_by_caller.readable,
         ];
@@ -647,6 +653,23 @@ fn a_thread_that_found_the_loop_reading_still_ends_the_loan() {
     acts.extend(steps(LOOP, 4));
     acts.extend([Act::LoopBusy(true), Act::Arrive(1)]);
     run(false, &acts, None).unwrap();
+}
+
+#[test]
+fn a_registration_that_the_thread_has_not_seen_is_not_forgotten() {
+    // The thread has an event of the socket, and has not asked for the connection yet. The loop
+    // begins and ends to watch, so that the poller of the thread watches again.
+    let mut acts = vec![Act::Timer(43)];
+    acts.extend(std::iter::repeat_n(Act::Step(THREAD), 4));
+    acts.extend([
+        Act::Arrive(6),
+        Act::Step(THREAD),
+        Act::LoopWaits,
+        Act::LoopWaits,
+        Act::LoopGone,
+        Act::Fill,
+    ]);
+    run(true, &acts, None).unwrap();
 }
 
 #[test]

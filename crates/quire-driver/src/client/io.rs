@@ -27,11 +27,11 @@ const WARN_INTERVAL: Duration = Duration::from_secs(60);
 /// The thread of a client.
 pub(super) fn run(shared: &Shared, links: &[Link], asker: &Asker) {
     let mut events = Events::new();
-    let mut is_ready = false;
+    let mut reported = None;
     loop {
         let mut inner = shared.inner.lock();
         let mut until = None;
-        if inner.drive.thread_takes(is_ready) {
+        if inner.drive.thread_takes(reported) {
             let mut wire = inner.wire.take();
             drop(inner);
             until = match work(shared, links, asker, &mut wire) {
@@ -42,7 +42,7 @@ pub(super) fn run(shared: &Shared, links: &[Link], asker: &Asker) {
             drop(inner);
         }
         let timeout = until.map(|at| at.since(shared.now()));
-        is_ready = shared.watchers.sleep_as_thread(&mut events, timeout);
+        reported = shared.watchers.sleep_as_thread(&mut events, timeout);
     }
 }
 

@@ -10,15 +10,15 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use polling::{Event, Events, PollMode, Poller};
-use quire_client::drive::{Interest, Orders, Sleeper};
+use quire_client::drive::{Interest, Orders, Registration, Sleeper};
 use quire_journal::descriptor::Owned;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::wire::Wire;
 use crate::descriptor::{poller, wake_up_pair};
 
-/// The key of the one socket at the pollers.
-const SOCKET: usize = 1;
+/// The key of a socket at the pollers, where it is not the number of a registration.
+const SOCKET: usize = 0;
 
 pub(super) struct Watchers {
     thread: Owned<Poller>,
@@ -72,8 +72,8 @@ impl Watchers {
             self.end_loan(wire);
         }
         match orders.watch_for_thread {
-            Some(Interest { readable, writable }) => {
-                self.thread.modify(wire, Event::new(SOCKET, readable, writable))
+            Some(Registration { number, interest: Interest { readable, writable } }) => {
+                self.thread.modify(wire, Event::new(number, readable, writable))
             }
             None => Ok(()),
         }
@@ -106,12 +106,13 @@ impl Watchers {
         }
     }
 
-    /// The thread sleeps here; `None` = until it is woken. True: the socket is ready.
-    pub fn sleep_as_thread(&self, events: &mut Events, timeout: Option<Duration>) -> bool {
+    /// The thread sleeps here; `None` = until it is woken. Gives the number of the registration that
+    /// has reported the socket.
+    pub fn sleep_as_thread(&self, events: &mut Events, timeout: Option<Duration>) -> Option<usize> {
         events.clear();
         // An interrupted wait is as good as a wake-up.
         let _ = self.thread.wait(events, timeout);
-        !events.is_empty()
+        events.iter().next().map(|event| event.key)
     }
 
     /// The caller that has the connection sleeps here. True: the socket is ready.
