@@ -287,6 +287,12 @@ impl Client {
             network.leave(connection);
             self.connection = None;
             self.core.handle_disconnected(now.instant);
+            // The messages that came before the end belong to the old connection.
+            if let Program::Read(_) = &self.program {
+                while let Some(event) = self.core.poll_event() {
+                    self.take(event, now, auditor);
+                }
+            }
             if let Program::Read(Reader { stream: Some(stream), .. }) = &self.program {
                 auditor.reconnected(*stream);
             }
