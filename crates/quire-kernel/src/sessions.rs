@@ -148,8 +148,11 @@ impl Context {
         self.clients.sessions.unfinished_size =
             self.clients.sessions.unfinished_size - session.unfinished_size + size;
         session.unfinished_size = size;
+        // The large message of a connection is whole. It counts against the others, and not against its own connection, which
+        // would send it again for ever.
+        let own_size = session.preparing_size;
         let limit = self.config.limits.max_unfinished;
-        if grows && self.clients.sessions.unfinished_size as u64 > limit {
+        if grows && (self.clients.sessions.unfinished_size - own_size) as u64 > limit {
             let reason = format!("max_unfinished: {limit} bytes of unfinished frames are kept already");
             self.end(id, Code::LimitExceeded, &reason);
         }

@@ -34,10 +34,18 @@ pub(super) enum Json {
     Invalid(String),
 }
 
-/// The large messages whose jobs are done.
+/// Bytes of messages and records that jobs hold at a time. Above that, the next messages wait.
+const RUNNING_SIZE_MAX: usize = 64 * 1024 * 1024;
+
+/// The large messages of all connections.
 #[derive(Default)]
 pub(super) struct LargeMessages {
+    /// Their jobs are done.
     done: VecDeque<Done>,
+    /// Their jobs begin when others are done.
+    waiting: VecDeque<Done>,
+    /// Bytes that the jobs under way hold.
+    running_size: usize,
 }
 
 /// The end of a job.
@@ -63,9 +71,12 @@ impl Examined {
 }
 
 impl LargeMessages {
-    /// A message whose job is done.
+    /// A message whose job is done, or whose next job can begin.
     pub(super) fn next_done(&mut self) -> Option<Done> {
-        self.done.pop_front()
+        let waiting = |large: &mut Self| {
+            (large.running_size <= RUNNING_SIZE_MAX).then(|| large.waiting.pop_front()).flatten()
+        };
+        self.done.pop_front().or_else(|| waiting(self))
     }
 
     /// Has a message examined. The commands of its connection wait.
@@ -78,15 +89,24 @@ impl LargeMessages {
     ) {
         let Publish { sequence, data, .. } = message.as_publish();
         let size_max = cx.transport_of(id).max_message_size as usize;
-        let held_size = examined.preparation.as_ref().map_or(0, |preparation| preparation.size());
-        cx.session(id).preparing_size = data.len() + held_size;
+        cx.session(id).preparing_size = data.len();
         cx.stall(id, Stall::Preparing);
+        if self.running_size > RUNNING_SIZE_MAX {
+            if let Some(preparation) = &mut examined.preparation {
+                preparation.postpone();
+            }
+            self.waiting.push_back(Done { session: id, sequence, found: Some((message, examined)) });
+            return;
+        }
+        let size = data.len() + examined.preparation.as_ref().map_or(0, |preparation| preparation.size());
+        self.running_size += size;
         cx.begin_job(
             move |mut arena| {
                 examined.run(&message.as_publish(), size_max, &mut arena);
                 (message, examined)
             },
             move |large: &mut LargeMessages, _, _, found| {
+                large.running_size -= size;
                 large.done.push_back(Done { session: id, sequence, found });
             },
         );

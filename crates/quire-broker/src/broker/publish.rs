@@ -199,40 +199,45 @@ impl Broker {
             }
             let Some(publisher) = self.publishers.begin_publish(&mut self.cx, id) else { continue };
             self.cx.session(id).preparing_size = 0;
-            match found {
+            let is_done = match found {
                 Some((message, examined)) => self.take_again(id, publisher, message, examined),
                 None => {
                     let reason = "the server cannot examine the message, by a fault of its own".to_owned();
                     let refusal = Refusal::BadMessage(reason);
                     self.publishers.refuse(&mut self.cx, id, publisher, sequence, refusal);
+                    true
                 }
-            }
-            let session = self.cx.session(id);
-            if session.preparing_size == 0 {
+            };
+            if is_done {
                 self.cx.resume_commands(id, Stall::Preparing);
             }
             self.cx.count_unfinished(id);
         }
     }
 
+    /// Takes a message that was examined. `false`: another job begins for it.
     fn take_again(
         &mut self,
         id: SessionId,
         publisher: PublisherKey,
         message: OwnedPublish,
         examined: Examined,
-    ) {
+    ) -> bool {
         let publish = message.as_publish();
         let result = match self.topic_of(id, publish.topic) {
             Ok(topic) => self.check_and_publish(id, publisher, &publish, topic, examined),
             Err(refusal) => Err(refusal),
         };
         match result {
-            Ok(None) => {}
-            Ok(Some(examined)) => self.large.examine(&mut self.cx, id, message, examined),
+            Ok(None) => true,
+            Ok(Some(examined)) => {
+                self.large.examine(&mut self.cx, id, message, examined);
+                false
+            }
             Err(refusal) => {
                 let sequence = publish.sequence;
                 self.publishers.refuse(&mut self.cx, id, publisher, sequence, refusal);
+                true
             }
         }
     }

@@ -135,16 +135,21 @@ impl Tables {
         }
     }
 
-    /// Removes the tables of topics of containers that have no records, and that no command is reading.
+    /// Removes the tables of topics of containers that have no records, that no command is reading, and that no large message waits for.
     pub(super) fn forget_empty(&mut self, cx: &mut Context) {
         let deleting = self.deleting_tables();
         self.has_empty = false;
         let mut gone: HashSet<TableId, FxBuildHasher> = HashSet::default();
         for container in &mut self.containers {
             container.tables.retain(|id| {
-                let State { table, followers, .. } = &self.all[id.0 as usize];
+                let State { definition, table, followers, .. } = &self.all[id.0 as usize];
+                // A large message that is prepared for the topic shares its definition.
+                let is_awaited = Arc::strong_count(definition) > 1;
                 let is_read = table.is_empty()
-                    && (table.stats().scans > 0 || deleting.contains(id) || followers.has_pages());
+                    && (table.stats().scans > 0
+                        || deleting.contains(id)
+                        || followers.has_pages()
+                        || is_awaited);
                 let is_used = !table.is_empty() || is_read;
                 self.has_empty |= is_read;
                 if !is_used {

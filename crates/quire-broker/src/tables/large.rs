@@ -49,6 +49,8 @@ pub(crate) struct Preparation {
     /// The result of the last second job.
     finished: Option<Finished>,
     attempts: u32,
+    /// The record that the last second job read.
+    read: Version,
     /// Why the message is refused.
     refused: Option<String>,
 }
@@ -97,6 +99,7 @@ impl Preparation {
             reader: None,
             finished: None,
             attempts: 0,
+            read: Version::Missing,
             refused: None,
         })
     }
@@ -111,6 +114,13 @@ impl Preparation {
     ) -> Box<Self> {
         let preparation = Preparation::new(&definition, now);
         Box::new(Preparation { effort, preprocessed, key: Some(key), ..*preparation })
+    }
+
+    /// Lets go of the copy of the record: the next job begins later.
+    pub(crate) fn postpone(&mut self) {
+        if self.record.take().is_some() {
+            self.attempts -= 1;
+        }
     }
 
     /// Bytes that it holds.
@@ -141,6 +151,7 @@ impl Preparation {
         let definition = self.definition.clone();
         let record = self.record.take().unwrap_or_default();
         let version = record.version;
+        self.read = version;
         let previous = matches!(version, Version::At(_)).then_some(&*record.data);
         arena.allow(self.effort);
         let mut message = Message::new(&definition, arena, arriving, self.now);
@@ -211,6 +222,13 @@ impl Tables {
         preparation: Option<Box<Preparation>>,
     ) -> Result<Outcome<()>, String> {
         let State { definition, has_logged_missing, .. } = &mut self.all[id.0 as usize];
+        let mut preparation = preparation;
+        if let Some(preparation) = &mut preparation
+            && matches!(preparation.read, Version::At(_))
+        {
+            // Another record could be the reason.
+            preparation.refused = None;
+        }
         let mut preparation = current(preparation, definition, cx)?;
         let Some(key) = &preparation.key else { return Ok(Outcome::Later(preparation)) };
         note_missing(cx, definition, key, has_logged_missing);
@@ -218,6 +236,7 @@ impl Tables {
             return Ok(Outcome::Ready(()));
         }
         preparation.record = Some(Record { version: Version::Ignored, data: Box::default() });
+        preparation.attempts += 1;
         Ok(Outcome::Later(preparation))
     }
 }

@@ -1,7 +1,7 @@
 //! Large messages: another thread prepares them, and only their connection waits
 //! (docs/last-values.md section 11).
 
-use quire_broker::{BrokerConfig, SowTopicSettings, TransportConfig};
+use quire_broker::{BrokerConfig, RecordedTopic, SowTopicSettings, TransportConfig};
 use quire_command::*;
 
 use crate::last_value_deltas::rows_of;
@@ -207,7 +207,7 @@ fn too_many_bytes_of_large_messages_end_their_connection() {
         transports: vec![TransportConfig { max_message_size: 100_000, ..TransportConfig::default() }],
         ..sow_config([sow_topic("orders")])
     };
-    config.limits.max_unfinished = 150_000;
+    config.limits.max_unfinished = 80_000;
     let mut pair = Pair::with(config);
     pair.client(1, "publisher");
     pair.client(3, "other");
@@ -233,4 +233,91 @@ fn a_crash_during_a_job_loses_only_what_was_not_acknowledged() {
     step(&mut pair);
     let mut pair = crash(pair, sow_config([counted()]));
     assert_eq!(records(&mut pair), [r#"{"id":1,"c":1}"#]);
+}
+
+/// The record is large, the message is empty.
+#[test]
+fn an_empty_delta_onto_a_large_record_is_taken_before_the_message_after_it() {
+    let mut config = sow_config([SowTopicSettings { message_type: "nvfix".into(), ..supplied("orders") }]);
+    config.transaction_log.topics.insert(0, RecordedTopic::new("orders", "nvfix"));
+    let mut pair = Pair::with(config);
+    pair.client(1, "publisher");
+    pair.client(2, "reader");
+    pair.client(3, "other");
+    pair.broker.set_turn_size(0);
+    pair.reads_at_once = false;
+    let first = Publish { key: b"k", ..publish(1, "orders", "a=1\u{1}") };
+    pair.send(1, &Command::Publish(first));
+    pair.reads_at_once = true;
+    pair.turn();
+    pair.reads_at_once = false;
+    let empty = Publish { key: b"k", is_delta: true, ..publish(2, "orders", "") };
+    pair.send(1, &Command::Publish(empty));
+    pair.publish(1, 3, "plain", "after it");
+    pair.one_turn();
+    // The delete comes while the job has the copy of the record.
+    pair.broker.set_turn_size(usize::MAX);
+    pair.send(3, &Command::SowDelete(SowDelete { filter: Some("1 = 1"), ..delete(900, 1, "orders") }));
+    (0..5).for_each(|_| pair.one_turn());
+    pair.broker.set_turn_size(0);
+    pair.take(1);
+    for _ in 0..4 {
+        step(&mut pair);
+        let said = pair.take(1);
+        let appended = pair.broker.stats().appended;
+        assert!(!said.contains(&Said::Persisted(3)) || appended >= 4, "{said:?} {appended}");
+    }
+    pair.reads_at_once = true;
+    pair.turn();
+    // The first message, the delete, the delta and the message after it.
+    assert_eq!(pair.broker.stats().appended, 4);
+    assert!(pair.take(1).contains(&Said::Persisted(3)));
+}
+
+#[test]
+fn a_large_message_alone_does_not_end_its_connection() {
+    let mut config = BrokerConfig {
+        transports: vec![TransportConfig { max_message_size: 100_000, ..TransportConfig::default() }],
+        ..sow_config([counted()])
+    };
+    config.limits.max_unfinished = 100_000;
+    let mut pair = Pair::with(config);
+    pair.client(1, "publisher");
+    pair.client(2, "reader");
+    pair.broker.set_turn_size(1);
+    let data = format!(r#"{{"id":1,"pad":"{}"}}"#, "x".repeat(99_900));
+    pair.publish(1, 1, "orders", &data);
+    pair.turn();
+    pair.reads_at_once = false;
+    pair.send(1, &Command::Publish(delta_of(2, r#"{"id":1,"b":2}"#)));
+    pair.publish(1, 3, "orders", &data);
+    pair.turn();
+    pair.reads_at_once = true;
+    pair.turn();
+    assert!(!pair.clients[&1].is_closed);
+    assert_eq!(pair.broker.stats().appended, 3);
+}
+
+#[test]
+fn a_topic_that_a_large_message_waits_for_keeps_its_place() {
+    let pattern = SowTopicSettings { pattern: Some("c/[0-9]".into()), ..counted() };
+    let pattern = SowTopicSettings { name: "c".into(), ..pattern };
+    let mut config = sow_config([pattern]);
+    config.limits.max_pattern_topics = 1;
+    let mut pair = Pair::with(config);
+    pair.client(1, "publisher");
+    pair.client(3, "other");
+    pair.broker.set_turn_size(1);
+    pair.reads_at_once = false;
+    pair.publish(1, 1, "c/1", r#"{"id":1}"#);
+    pair.publish(3, 1, "c/2", r#"{"id":1}"#);
+    for _ in 0..6 {
+        step(&mut pair);
+    }
+    pair.reads_at_once = true;
+    pair.turn();
+    assert!(pair.take(1).contains(&Said::Persisted(1)));
+    let said = pair.take(3);
+    assert!(said.iter().any(|said| matches!(said, Said::Failed { sequence: 1, .. })), "{said:?}");
+    assert_eq!(pair.broker.stats().appended, 1);
 }

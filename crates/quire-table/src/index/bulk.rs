@@ -122,7 +122,9 @@ impl Indexes {
 
     /// Notes the entries of a row that is restored.
     pub fn restore_row(&mut self, slot: u32, data_size: usize, entries: &[Entry]) {
-        self.keep(slot, data_size, entries);
+        if !self.is_empty() {
+            self.keep(slot, data_size, entries);
+        }
         entries.iter().for_each(|entry| self.restore(*entry, slot));
     }
 
