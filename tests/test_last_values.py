@@ -399,6 +399,36 @@ async def test_records_of_the_asyncio_client_are_not_lost_when_their_frame_canno
         assert (await query.to_arrow(["/id"])).num_rows == 0
 
 
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+async def test_records_are_not_lost_when_the_conversion_of_their_table_is_interrupted(
+    place: dict[str, Any], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def interrupted(_table: Any) -> Any:
+        raise Interrupted
+
+    with quire.Client(**place) as client:
+        publish(client, order(1), order(2))
+        client.flush()
+        query = client.sow("orders", order_by="/id")
+        with monkeypatch.context() as during:
+            during.setattr(f"quire.client._query.{kind}_frame", interrupted)
+            with pytest.raises(Interrupted):
+                getattr(query, f"to_{kind}")()
+        assert len(getattr(query, f"to_{kind}")()) == 2
+        assert query.to_arrow().num_rows == 0
+    async with quire.AsyncClient(**place) as later:
+        for number in (1, 2):
+            await later.publish("orders", order(number))
+        await later.flush()
+        answers = later.sow("orders", order_by="/id")
+        with monkeypatch.context() as during:
+            during.setattr(f"quire.client._query.{kind}_frame", interrupted)
+            with pytest.raises(Interrupted):
+                await getattr(answers, f"to_{kind}")()
+        assert len(await getattr(answers, f"to_{kind}")()) == 2
+        assert (await answers.to_arrow()).num_rows == 0
+
+
 def test_records_are_not_lost_when_a_library_for_their_frame_is_missing(
     client: quire.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,22 +81,26 @@ class Query:
           different types become text. A column has the name of its identifier without the first slash
 
         Requires `quire-mq[arrow]`. Raises `ConfigError` for messages that are not JSON when `fields` is left out.
-        After an error, such as one in `fields`, a second call returns all these records.
+        After an error, such as one in `fields`, a second call returns all these records, also one of `to_pandas`
+        or `to_polars`. The iteration does not return the records that the first call has collected.
         """
-        fields = check_fields(fields)
-        table = finish(arrow_of_query(self._client, self._core, self._spec.topic, fields, self._rows))
+        table = self._table(fields)
         self._rows = _quire.Rows([])
         return table
 
     def to_pandas(self, fields: Fields = None) -> pd.DataFrame:
         """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and `quire-mq[arrow]`."""
         check_pandas()
-        return pandas_frame(self.to_arrow(fields))
+        frame = pandas_frame(self._table(fields))
+        self._rows = _quire.Rows([])
+        return frame
 
     def to_polars(self, fields: Fields = None) -> pl.DataFrame:
         """Returns the records as a polars data frame. See `to_arrow`. Requires polars and `quire-mq[arrow]`."""
         check_polars()
-        return polars_frame(self.to_arrow(fields))
+        frame = polars_frame(self._table(fields))
+        self._rows = _quire.Rows([])
+        return frame
 
     def close(self) -> None:
         """Ends the query on the server, and the iteration. Does nothing when the query has ended."""
@@ -114,6 +118,11 @@ class Query:
     def __repr__(self) -> str:
         total = None if self._client._is_of_parent else self.total
         return f"Query(topic={self._spec.topic!r}, total={total})"
+
+    def _table(self, fields: Fields) -> pa.Table:
+        """The records as a table. `_rows` keeps them, because the conversion of the table can fail."""
+        fields = check_fields(fields)
+        return finish(arrow_of_query(self._client, self._core, self._spec.topic, fields, self._rows))
 
 
 class AsyncQuery:
@@ -161,24 +170,23 @@ class AsyncQuery:
 
     async def to_arrow(self, fields: Fields = None) -> pa.Table:
         """Returns the records that the program has not taken as a `pyarrow.Table`. See `Query.to_arrow`."""
-        fields, core = check_fields(fields), await self._start()
-        if core is None:
-            return arrow_table(_quire.Rows([]), fields, "json")
-        self._rows.append(list(self._taken))
-        self._taken.clear()
-        table = await arrow_of_query(self._client, core, self._spec.topic, fields, self._rows)
+        table = await self._table(fields)
         self._rows = _quire.Rows([])
         return table
 
     async def to_pandas(self, fields: Fields = None) -> pd.DataFrame:
         """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and `quire-mq[arrow]`."""
         check_pandas()
-        return pandas_frame(await self.to_arrow(fields))
+        frame = pandas_frame(await self._table(fields))
+        self._rows = _quire.Rows([])
+        return frame
 
     async def to_polars(self, fields: Fields = None) -> pl.DataFrame:
         """Returns the records as a polars data frame. See `to_arrow`. Requires polars and `quire-mq[arrow]`."""
         check_polars()
-        return polars_frame(await self.to_arrow(fields))
+        frame = polars_frame(await self._table(fields))
+        self._rows = _quire.Rows([])
+        return frame
 
     async def close(self) -> None:
         """Ends the query on the server, and the iteration. Does nothing when the query has ended."""
@@ -200,6 +208,15 @@ class AsyncQuery:
     def __repr__(self) -> str:
         total = None if self._client._is_of_parent else self.total
         return f"AsyncQuery(topic={self._spec.topic!r}, total={total})"
+
+    async def _table(self, fields: Fields) -> pa.Table:
+        """As for `Query`."""
+        fields, core = check_fields(fields), await self._start()
+        if core is None:
+            return arrow_table(_quire.Rows([]), fields, "json")
+        self._rows.append(list(self._taken))
+        self._taken.clear()
+        return await arrow_of_query(self._client, core, self._spec.topic, fields, self._rows)
 
     async def _entered(self) -> Self:
         await self._start()
