@@ -133,8 +133,7 @@ class ClientBase(Generic[S]):
     def persisted(self) -> int:
         """All publishes of the client up to this sequence number are settled: persisted, accepted or refused.
 
-        It can be 5 ms old while no call waits. To limit how many publishes are on their way, use `wait_persisted` and do not
-        poll.
+        To limit how many publishes are on their way, use `wait_persisted` and do not poll.
         """
         return 0 if self._started is None else self._started.persisted
 
