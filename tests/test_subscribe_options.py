@@ -103,6 +103,49 @@ def test_no_call_has_an_argument_that_can_only_be_refused() -> None:
             assert arguments <= allowed, name
 
 
+#: The call that has the arguments which its delta subscription does not have.
+WHOLE = {"delta_subscribe": "subscribe", "sow_and_delta_subscribe": "sow_and_subscribe"}
+
+
+def only_whole(client: Any, call: str) -> dict[str, inspect.Parameter]:
+    """The arguments that the subscription to whole messages has in addition."""
+    own = inspect.signature(getattr(client, call)).parameters
+    whole = inspect.signature(getattr(client, WHOLE[call])).parameters
+    return {name: parameter for name, parameter in whole.items() if name in VALUES and name not in own}
+
+
+def check_refusals(client: Any, call: str) -> None:
+    verdicts = {" ".join(names): verdict for names, verdict in golden()}
+    kind = "sow delta" if call.startswith("sow") else "delta"
+    for name in only_whole(client, call):
+        with pytest.raises(quire.ConfigError) as raised:
+            getattr(client, call)("orders", **{name: VALUES[name]})
+        assert raised.value.key == name
+        reason = str(raised.value)
+        assert reason.endswith(f". Use `{WHOLE[call]}`, which delivers whole messages")
+        # The option `until` of the file is a part of a bookmark.
+        order = f"sow {name} delta" if name == "skip_n" else f"{name} {kind}"
+        expected = "until: it requires bookmark" if name == "until" else verdicts[order]
+        reason = reason.replace("`delta_subscribe`", "delta").replace("`", "")
+        assert reason.startswith(expected), name
+
+
+@pytest.mark.parametrize("call", WHOLE)
+async def test_a_delta_subscription_refuses_what_only_whole_messages_can_have(call: str) -> None:
+    config = quire.Config(sow_topic=[{"name": "orders", "message_type": "json", "key": ["/id"]}])
+    with quire.Client("memory:", config=config) as client:
+        check_refusals(client, call)
+        # Programs pass on the arguments that they have.
+        defaults = {name: parameter.default for name, parameter in only_whole(client, call).items()}
+        assert len(defaults) >= 8
+        getattr(client, call)("orders", **defaults).unsubscribe()
+        with pytest.raises(TypeError, match=rf"{call}\(\) got an unexpected keyword argument 'rat'"):
+            getattr(client, call)("orders", rat=None, **defaults)
+    async with quire.AsyncClient("memory:", config=config) as later:
+        check_refusals(later, call)
+        await (await getattr(later, call)("orders", **defaults)).unsubscribe()
+
+
 def test_the_command_line_has_the_verdict_of_the_golden_file_on_each_set_of_options(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,15 +82,19 @@ def suggests(method: Callable[_P, _R]) -> Callable[_P, _R]:
 
 def takes(
     arguments: Callable[_P, _A],
+    check_others: Callable[[dict[str, Any]], None] | None = None,
 ) -> Callable[[Callable[[_S, _A], _R]], Callable[Concatenate[_S, _P], _R]]:
     """Gives a method the arguments of a dataclass, so that calls with many arguments have one list of them.
 
-    The method itself takes the dataclass.
+    The method itself takes the dataclass. `check_others` examines the arguments by name before: it removes those that
+    say nothing, and raises an error that explains others.
     """
 
     def decorate(method: Callable[[_S, _A], _R]) -> Callable[Concatenate[_S, _P], _R]:
         @functools.wraps(method)
         def taking(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+            if check_others is not None:
+                check_others(kwargs)
             try:
                 taken = arguments(*args, **kwargs)
             except TypeError as error:

@@ -34,7 +34,15 @@ from quire.client._options import DEFAULT_CLOSE_TIMEOUT, ClientOptions
 from quire.client._publish import Publish, batch_to_core, check_not_empty
 from quire.client._query import AsyncQuery
 from quire.client._receipts import AsyncBatchReceipt, AsyncReceipt
-from quire.client._records import DeltaRecordsSpec, DeltaSpec, QuerySpec, RecordsSpec, delete
+from quire.client._records import (
+    DeltaRecordsSpec,
+    DeltaSpec,
+    QuerySpec,
+    RecordsSpec,
+    check_delta_records,
+    check_deltas,
+    delete,
+)
 from quire.client._reports import DrainReport, QueueStats, ServerInfo, WorkReport
 from quire.client._spec import Change, Spec
 from quire.client._subscription import (
@@ -465,12 +473,12 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         """Subscribes to the records of last-value topics and their changes. See `Client.sow_and_subscribe`."""
         return await self._enter(spec.spec, auto_ack=self._options.auto_ack)
 
-    @takes(DeltaSpec)
+    @takes(DeltaSpec, check_deltas)
     async def delta_subscribe(self, spec: DeltaSpec) -> AsyncSubscription:
         """Subscribes to the fields that differ in each change of a record. See `Client.delta_subscribe`."""
         return await self._enter(spec.spec, auto_ack=self._options.auto_ack)
 
-    @takes(DeltaRecordsSpec)
+    @takes(DeltaRecordsSpec, check_delta_records)
     async def sow_and_delta_subscribe(self, spec: DeltaRecordsSpec) -> AsyncSubscription:
         """Subscribes to records, and then to the fields that differ. See `Client.sow_and_delta_subscribe`."""
         return await self._enter(spec.spec, auto_ack=self._options.auto_ack)

@@ -38,6 +38,8 @@ from quire.client._records import (
     BlockingDeltaSpec,
     BlockingRecordsSpec,
     QuerySpec,
+    check_delta_records,
+    check_deltas,
     delete,
 )
 from quire.client._reports import DrainReport, QueueStats, ServerInfo, WorkReport
@@ -653,7 +655,7 @@ class Client(ClientBase[Subscription]):
         """
         return self._enter_now(spec.spec, auto_ack=self._options.auto_ack)
 
-    @takes(BlockingDeltaSpec)
+    @takes(BlockingDeltaSpec, check_deltas)
     def delta_subscribe(self, spec: BlockingDeltaSpec) -> Subscription:
         """Subscribes to a last-value topic. It receives only the fields that differ in each change, and the key fields.
 
@@ -669,6 +671,7 @@ class Client(ClientBase[Subscription]):
         - `no_empties`: deliver nothing for a publish in which no field differs. Without it, the message has the
           key fields only
         - `completed`: as in `subscribe`
+        - the arguments that only `subscribe` has raise `ConfigError`, unless they have their default values
 
         The difference is that to the record of the topic, also when the subscription has not received this
         record. `sow_and_delta_subscribe` delivers the records first. On a topic that keeps no last values, and
@@ -676,7 +679,7 @@ class Client(ClientBase[Subscription]):
         """
         return self._enter_now(spec.spec, auto_ack=self._options.auto_ack)
 
-    @takes(BlockingDeltaRecordsSpec)
+    @takes(BlockingDeltaRecordsSpec, check_delta_records)
     def sow_and_delta_subscribe(self, spec: BlockingDeltaRecordsSpec) -> Subscription:
         """Subscribes to last-value topics: first the records, and then of each change only the fields that differ.
 
@@ -688,8 +691,9 @@ class Client(ClientBase[Subscription]):
         delivered whole. A message whose `is_delta` is `False` replaces the record that the program has.
 
         - `no_empties`: as in `delta_subscribe`
-        - all other arguments: as in `sow_and_subscribe`, which also has pages, bookmarks and conflation, and
+        - the other arguments: as in `sow_and_subscribe`, which also has pages, bookmarks and conflation, and
           delivers whole messages. With `top_n`, changes of the other records are delivered as differences, too
+        - the arguments that only `sow_and_subscribe` has raise `ConfigError`, unless they have their default values
 
         Raises the errors of `subscribe`.
         """

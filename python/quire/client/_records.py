@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from quire import _quire
@@ -300,6 +301,39 @@ class BlockingDeltaRecordsSpec(DeltaRecordsSpec):
     """The arguments of the blocking client's `sow_and_delta_subscribe`."""
 
     on_message: Callable[[Message], None] | None = field(default=None, kw_only=True)
+
+
+def _check_whole(
+    call: str, whole: type[object], delta: type[object], *kind: str
+) -> Callable[[dict[str, Any]], None]:
+    """Returns a check of the arguments that `call` takes as `whole`, and its delta subscription does not take as `delta`.
+
+    The check removes an argument with its default value: programs pass on the arguments that they have. It raises
+    `ConfigError` for another value, with the rule that the options `kind` of the subscription break with it.
+    """
+    own = signature(delta).parameters
+    others = {name: each.default for name, each in signature(whole).parameters.items() if name not in own}
+
+    def check(given: dict[str, Any]) -> None:
+        said = [name for name in others if name in given]
+        for name in said:
+            value, default = given[name], others[name]
+            if value is default or (type(value) is type(default) and value == default):
+                del given[name]
+        if refused := [name for name in said if name in given]:
+            try:
+                _quire.check_options([*kind, *refused], False)
+            except ConfigError as error:
+                reason = error.reason.removeprefix(f"{error.key}: ")
+                reason = f"{reason}. Use `{call}`, which delivers whole messages"
+                raise ConfigError(reason, key=error.key) from None
+
+    return check
+
+
+#: The checks of the arguments that only `subscribe`, and only `sow_and_subscribe`, can have.
+check_deltas: Final = _check_whole("subscribe", Spec, DeltaSpec, "delta")
+check_delta_records: Final = _check_whole("sow_and_subscribe", RecordsSpec, DeltaRecordsSpec, "sow", "delta")
 
 
 def keys_to_core(keys: str | Iterable[str] | None) -> list[str] | None:
