@@ -199,6 +199,9 @@ def subscribe(
     check_count(count)
     patience = None if timeout is None else _seconds(timeout, "--timeout")
     begin = None if bookmark is None else range_to_core(bookmark, "--bookmark", keeps_place=False)
+    if keys is not None and not sow:
+        # The rules also allow keys with a bookmark alone: a subscription to records continues so.
+        raise quire.ConfigError("it requires --sow", key="--keys")
     options: dict[str, object] = {
         "bookmark_not_found": bookmark_not_found,
         "live": live,
@@ -217,9 +220,6 @@ def subscribe(
     }
     given = [option for option, value in options.items() if value is not None and value is not False]
     _quire.check_options(given, True, begin)
-    if keys is not None and not sow:
-        # Only a resumed subscription to records has keys and a bookmark alone.
-        raise quire.ConfigError("it requires --sow", key="--keys")
     if ack and begin is not None:
         raise quire.ConfigError(
             "it does not go together with --ack: it reads the log, not a queue", key="--bookmark"
