@@ -188,6 +188,26 @@ def test_a_message_that_a_signal_comes_after_is_counted(
         assert len(published(directory / "log")) == interrupted_at
 
 
+def test_a_message_that_is_sent_again_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert publish(tmp_path, b"{}\n{}\n", "--name", "writer") == 0
+    capsys.readouterr()
+    publish_one = quire.Client.publish
+
+    def interrupted(client: quire.Client, *arguments: Any, **options: Any) -> Any:
+        if options["sequence"] == 2:
+            raise KeyboardInterrupt
+        return publish_one(client, *arguments, **options)
+
+    # The server has seen two messages of the name, and has persisted none of them.
+    monkeypatch.setattr(quire.Client, "persisted", 0)
+    monkeypatch.setattr(quire.Client, "publish", interrupted)
+    assert publish(tmp_path, b"{}\n{}\n", "--name", "writer") == 130
+    place = f"after line 1 of {tmp_path / 'lines'}"
+    assert capsys.readouterr().err.startswith(f"quire: stopped {place}; 1 message is published")
+
+
 def test_a_key_of_the_command_line_is_not_left_out_of_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

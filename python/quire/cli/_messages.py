@@ -523,7 +523,8 @@ class _Places:
         self._last = line
         self._count += 1
         if sequence is not None:
-            self._sequence = sequence
+            # With a client name, the messages that the server has seen and not persisted are sent again.
+            self._sequence = max(self._sequence, sequence)
         if sequence is None or (self._first and sequence - self._first[-1][0] == line - self._first[-1][1]):
             return
         self._first.append((sequence, line))
