@@ -308,8 +308,13 @@ impl Commands {
             Waiting::Subscribe { reentry: true, .. }
             | Waiting::Pause { reentry: true, .. }
             | Waiting::Confirm { .. } => false,
-            Waiting::Unsubscribe { .. } | Waiting::Pause { .. } => {
+            Waiting::Unsubscribe { .. } => {
                 events.push_back(Event::Answered { command: *id, result: Ok(()) });
+                false
+            }
+            Waiting::Pause { numbers, .. } => {
+                let result = subscriptions.settle_pause(numbers_of(numbers));
+                events.push_back(Event::Answered { command: *id, result });
                 false
             }
             Waiting::Once { .. } | Waiting::Settle { .. } => {
@@ -339,11 +344,10 @@ impl Commands {
     /// last of them says. Returns the number of subscriptions.
     pub fn reenter(&mut self, subscriptions: &mut Subscriptions, events: &mut VecDeque<Event>) -> usize {
         self.waiting.retain(|id, command| {
-            let is_pause = matches!(command, Waiting::Pause { .. });
-            if is_pause {
-                events.push_back(Event::Answered { command: *id, result: Ok(()) });
-            }
-            !is_pause
+            let Waiting::Pause { numbers, .. } = command else { return true };
+            let result = subscriptions.settle_pause(numbers_of(numbers));
+            events.push_back(Event::Answered { command: *id, result });
+            false
         });
         let groups = subscriptions.begin_connection();
         let mut count = 0;
@@ -461,6 +465,10 @@ impl Commands {
             }
             // A refused replacement changes nothing.
             (Waiting::Replace { number, spec }, Ok(())) => subscriptions.replaced(number, *spec),
+            (Waiting::Pause { numbers, .. }, Err(_)) => {
+                // The server gives the reason.
+                let _ = subscriptions.settle_pause(numbers_of(&numbers));
+            }
             _ => (),
         }
         events.push_back(Event::Answered { command: id, result });
@@ -558,6 +566,10 @@ fn ended_before() -> Failure {
 
 fn bytes_of(numbers: &[u32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+fn numbers_of(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    SubscriptionNumbers::from_bytes(bytes).into_iter().flat_map(SubscriptionNumbers::iter)
 }
 
 fn put_unsubscribe(

@@ -521,10 +521,12 @@ impl ClientCore {
     /// reconnect.
     ///
     /// # Errors
-    /// [`Code::BadOption`] for an empty list, [`Code::UnknownSubscription`], and when the client is closed.
+    /// [`Code::BadOption`] for an empty list, and for a subscription that is live or has no bookmark,
+    /// [`Code::UnknownSubscription`], and when the client is closed.
     pub fn set_paused(&mut self, numbers: &[u32], paused: bool) -> Result<CommandId, Failure> {
         self.check_not_closed()?;
-        let told = self.subscriptions.set_paused(numbers, paused)?;
+        let gives_bookmark = |number| self.commands.gives_bookmark(number);
+        let told = self.subscriptions.set_paused(numbers, paused, gives_bookmark)?;
         if told.is_empty() {
             // All of them are held. They continue when there is room.
             let command = self.commands.pause(numbers, paused);

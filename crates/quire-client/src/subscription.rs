@@ -292,12 +292,22 @@ impl Subscriptions {
     }
 
     /// Changes the pause that the user wants. Returns the subscriptions for which a command is sent. A held one is not resumed.
-    pub fn set_paused(&mut self, numbers: &[u32], paused: bool) -> Result<Vec<u32>, Failure> {
+    /// `gives_bookmark`: whether a replacement of the subscription that waits gives it a bookmark.
+    pub fn set_paused(
+        &mut self,
+        numbers: &[u32],
+        paused: bool,
+        gives_bookmark: impl Fn(u32) -> bool,
+    ) -> Result<Vec<u32>, Failure> {
         if numbers.is_empty() {
             return Err(Failure::new(Code::BadOption, "no subscription is named"));
         }
         for number in numbers {
-            self.entry(*number)?;
+            let Entry { spec, .. } = self.entry(*number)?;
+            let has_bookmark = spec.bookmark.is_some() || gives_bookmark(*number);
+            if !has_bookmark || spec.options.has(SubscribeOptions::LIVE) {
+                return Err(unpausable(*number));
+            }
         }
         self.last_group = self.last_group.wrapping_add(1);
         let group = self.last_group;
@@ -314,6 +324,24 @@ impl Subscriptions {
         }
         let is_told = |number: &u32| paused || !self.entries.get(number).is_some_and(|entry| entry.is_held);
         Ok(numbers.iter().copied().filter(is_told).collect())
+    }
+
+    /// A command that paused or resumed these subscriptions is answered, or its connection is lost. Of a subscription that cannot be
+    /// paused as it is in force, the pause is taken back: replacements before the command can have another outcome than it expected.
+    ///
+    /// # Errors
+    /// [`Code::BadOption`] for the first such subscription.
+    pub fn settle_pause(&mut self, numbers: impl Iterator<Item = u32>) -> Result<(), Failure> {
+        let mut result = Ok(());
+        for number in numbers {
+            let Some(Entry { spec, together, .. }) = self.entries.get_mut(&number) else { continue };
+            if spec.bookmark.is_none() || spec.options.has(SubscribeOptions::LIVE) {
+                spec.options = SubscribeOptions(spec.options.0 & !SubscribeOptions::PAUSED.0);
+                *together = None;
+                result = result.and(Err(unpausable(number)));
+            }
+        }
+        result
     }
 
     /// The driver has no room for some subscriptions, or has room again. Returns those for which commands are sent, for each command a list.
@@ -659,6 +687,11 @@ impl Subscriptions {
 /// The failure for options that do not go together.
 pub(super) fn bad_option(error: &OptionError) -> Failure {
     Failure::new(Code::BadOption, error.to_string())
+}
+
+fn unpausable(number: u32) -> Failure {
+    let reason = format!("subscription {number} cannot be paused: it is live, or has no bookmark");
+    Failure::new(Code::BadOption, reason)
 }
 
 fn unknown(number: u32) -> Failure {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quire_client::{CommandId, FailureCode, RecordsSpec, SubscriptionSpec};
-use quire_command::Code;
+use quire_command::{Code, SubscribeOptions};
 
 use crate::link::{Link, config};
 
@@ -155,4 +155,80 @@ fn a_replacement_after_one_that_gives_a_bookmark_keeps_its_keys() {
         assert_eq!(link.take(1), [""; 0], "no message has the key");
         link.clients[1].core.unsubscribe(number).unwrap();
     }
+}
+
+fn live() -> SubscriptionSpec {
+    SubscriptionSpec { options: SubscribeOptions::LIVE, ..SubscriptionSpec::new("x") }
+}
+
+fn pause(link: &mut Link, number: u32) -> Result<CommandId, FailureCode> {
+    link.clients[1].core.set_paused(&[number], true).map_err(|failure| failure.code)
+}
+
+/// The subscription can be replaced, and receives the next message, also after a reconnect.
+fn assert_goes_on(link: &mut Link, number: u32, spec: SubscriptionSpec) {
+    let command = replace(link, number, spec);
+    link.run();
+    assert_eq!(answer(link, command), Ok(()));
+    link.take(1);
+    link.cut(1);
+    link.publish(0, "x", r#"{"n":4}"#);
+    link.pass(LONG);
+    assert!(link.clients[1].ended.is_empty());
+    let messages = std::mem::take(&mut link.clients[1].messages).into_iter();
+    let received: Vec<_> = messages.filter(|(receiver, _)| *receiver == number).collect();
+    assert_eq!(received, [(number, r#"{"n":4}"#.to_owned())]);
+}
+
+#[test]
+fn a_live_subscription_that_cannot_be_paused_can_be_replaced_and_resumes() {
+    let bad_option = FailureCode::Wire(Code::BadOption);
+    for conflation in [None, Some(Duration::from_millis(1))] {
+        let (mut link, _) = reading();
+        let conflation_key = conflation.map(|_| "/n".to_owned());
+        let spec = SubscriptionSpec { conflation, conflation_key, ..live() };
+        let number = link.subscribe(1, SubscriptionSpec { bookmark: Some(EPOCH.into()), ..spec.clone() });
+        assert_eq!(pause(&mut link, number).unwrap_err(), bad_option);
+        assert_goes_on(&mut link, number, spec);
+    }
+    let (mut link, _) = reading();
+    let number = link.subscribe(1, SubscriptionSpec::new("x"));
+    assert_eq!(pause(&mut link, number).unwrap_err(), bad_option);
+}
+
+#[test]
+fn a_pause_that_is_refused_because_of_a_replacement_is_taken_back() {
+    for is_cut in [false, true] {
+        let (mut link, number) = reading();
+        let replaced = replace(&mut link, number, live());
+        link.turn_of_client(1);
+        let paused = pause(&mut link, number).unwrap();
+        if is_cut {
+            // The server has answered only the replacement.
+            while link.turn_of_server(0) {}
+            link.cut(1);
+        }
+        link.pass(LONG);
+        assert_eq!(answer(&mut link, replaced), Ok(()));
+        assert_eq!(answer(&mut link, paused), Err(FailureCode::Wire(Code::BadOption)), "{is_cut}");
+        assert_goes_on(&mut link, number, live());
+    }
+}
+
+#[test]
+fn a_pause_before_the_bookmark_of_a_replacement_is_accepted_with_it() {
+    let (mut link, _) = reading();
+    let number = link.subscribe(1, SubscriptionSpec::new("x"));
+    let replaced = replace(&mut link, number, all("x"));
+    let paused = pause(&mut link, number).unwrap();
+    link.run();
+    assert_eq!([answer(&mut link, replaced), answer(&mut link, paused)], [Ok(()), Ok(())]);
+    // Without a connection it is not known whether the server would accept the replacement.
+    let number = link.subscribe(1, SubscriptionSpec::new("y"));
+    replace(&mut link, number, all("y"));
+    let paused = pause(&mut link, number).unwrap();
+    link.cut(1);
+    link.pass(LONG);
+    assert_eq!(answer(&mut link, paused), Err(FailureCode::Wire(Code::BadOption)));
+    assert!(link.clients[1].ended.is_empty());
 }
