@@ -186,3 +186,23 @@ async def test_nothing_is_kept_of_a_handler_on_the_loop(url: str) -> None:
             assert deadline.left
             await asyncio.sleep(0)
         assert handled == [b"x"]
+
+
+async def test_a_flush_on_the_loop_uses_twice_the_room(tmp_path: Path) -> None:
+    config = quire.Config(
+        transaction_log={"topic": [{"name": ".*", "message_type": "binary"}]},
+        queue={"name": "Q", "message_type": "binary", "underlying_topic": "t"},
+    )
+    count = _ROOM * 3 // 2 // len(_DATA)
+    async with quire.AsyncClient(
+        f"memory:{tmp_path}", config=config, name="loader", receive_size_max=_ROOM
+    ) as client:
+        subscription = await client.subscribe("Q", max_backlog=count)
+        for _ in range(count):
+            await client.publish("t", _DATA)
+        # The messages arrive before the answer of one of them, and then nothing is read without a flush.
+        for _ in range(3):
+            await client.publish("other", b"x")
+            await client.flush(timeout=PATIENCE)
+        for _ in range(count):
+            assert (await subscription.get(PATIENCE)).data == _DATA

@@ -178,6 +178,11 @@ impl Drive {
         self.may_read && self.is_reading
     }
 
+    /// Whether bytes are read, as the party that had the connection last has found.
+    pub fn is_reading(&self) -> bool {
+        self.is_reading
+    }
+
     /// Whether messages have room, so that bytes are read.
     pub fn set_reading(&mut self, is_reading: bool) {
         self.is_reading = is_reading;

@@ -346,8 +346,11 @@ impl Client {
     pub fn flush(&self) -> Result<CommandId, Failure> {
         let mut inner = self.shared.inner.lock();
         let command = inner.core.flush()?;
-        // It may be the acknowledgement of a publish that answers it.
-        if !inner.core.is_idle() {
+        if !inner.drive.is_reading() {
+            // While a flush waits, twice the room is used. A publisher does not look at the room.
+            self.shared.wake(inner);
+        } else if !inner.core.is_idle() {
+            // It may be the acknowledgement of a publish that answers it.
             self.shared.send(inner, false);
         }
         Ok(command)
