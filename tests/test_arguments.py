@@ -169,12 +169,12 @@ CALLS: list[tuple[Callable[[Any], object], str, str]] = [
     (
         lambda c: c.delta_subscribe("a").replace(max_backlog=5),
         "max_backlog",
-        "it does not go together with `delta_subscribe`: it limits the messages of a queue",
+        "it does not go together with a delta subscription: it limits the messages of a queue",
     ),
     (
         lambda c: c.delta_subscribe("a").replace(bookmark="epoch"),
         "bookmark",
-        "it does not go together with `delta_subscribe` in this version: leave it out",
+        "it does not go together with a delta subscription in this version: leave it out",
     ),
 ]
 

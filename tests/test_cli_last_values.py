@@ -110,7 +110,7 @@ def test_the_messages_after_an_earlier_state_have_a_rate(url: str) -> None:
         refused = run("subscribe", "kept", "--sow", *option, url=url)
         assert f"{option[0]}: it requires --bookmark" in refused.stderr
         refused = run("subscribe", "kept", "--delta", *option, url=url)
-        assert f"{option[0]}: it does not go together with --delta" in refused.stderr
+        assert f"{option[0]}: it does not go together with a delta subscription" in refused.stderr
     refused = run("subscribe", "kept", "--sow", "--oof", "--bookmark", "epoch", url=url)
     assert "--oof: it does not go together with --bookmark" in refused.stderr
 
@@ -146,7 +146,7 @@ def test_a_delta_subscription_prints_the_fields_that_differ(url: str) -> None:
     for sow in ([], ["--sow"]):
         for option, value in (("--bookmark", "epoch"), ("--conflation", "1s")):
             refused = run("subscribe", "orders", *sow, "--delta", option, value, url=url)
-            assert f"{option}: it does not go together with --delta" in refused.stderr
+            assert f"{option}: it does not go together with a delta subscription" in refused.stderr
 
 
 def test_records_are_published_with_keys_and_deleted(url: str) -> None:

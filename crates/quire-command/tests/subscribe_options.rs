@@ -99,6 +99,12 @@ fn an_error_names_options_as_the_user_writes_them() {
     let reason = "it requires `sow_and_subscribe` or `delta_subscribe`";
     assert_eq!(error.reason(Spelling::Argument), reason);
     assert_eq!(error.reason(Spelling::Flag), "it requires --sow or --delta");
+    // Made with `delta_subscribe` or with `sow_and_delta_subscribe`.
+    let error = check([OptionName::Conflation, OptionName::Delta].into_iter().collect()).unwrap_err();
+    for spelling in [Spelling::Wire, Spelling::Argument, Spelling::Flag] {
+        let reason = error.reason(spelling);
+        assert!(reason.starts_with("it does not go together with a delta subscription"), "{reason}");
+    }
 }
 
 #[test]

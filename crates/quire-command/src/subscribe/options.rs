@@ -233,6 +233,10 @@ impl OptionError {
                 let names: Vec<_> = options.iter().map(|option| spelling.mention(*option)).collect();
                 format!("it requires {}{more}", names.join(" or "))
             }
+            // Two calls make one, and the user may have written either.
+            Reason::Excludes(Delta, more) => {
+                format!("it does not go together with a delta subscription{more}")
+            }
             Reason::Excludes(option, more) => {
                 format!("it does not go together with {}{more}", spelling.mention(option))
             }
