@@ -1,6 +1,6 @@
 //! Asks servers for their number of connections, for a client that chooses the one with the fewest.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -45,7 +45,10 @@ impl Asker {
                 return Ok(None);
             };
             block(&*stream, left)?;
-            let size = stream.read(&mut scratch)?;
+            let size = match stream.read(&mut scratch) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                read => read?,
+            };
             if size == 0 {
                 return Ok(None);
             }
@@ -70,10 +73,17 @@ fn send(
     out.clear();
     core.poll_transmit(now, out);
     block(stream, LIMIT)?;
-    let mut left = &out[..];
-    while !left.is_empty() {
-        let size = stream.write(left)?;
-        left = &left[size..];
+    write_all(stream, out)
+}
+
+fn write_all(stream: &mut dyn Stream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(size) => bytes = &bytes[size..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => (),
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }
@@ -86,4 +96,56 @@ fn answer(core: &mut ClientCore, command: CommandId) -> Option<String> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::os::fd::{AsFd, BorrowedFd};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// Takes bytes as it is told.
+    struct Scripted {
+        socket: UnixStream,
+        writes: VecDeque<io::Result<usize>>,
+        taken: Vec<u8>,
+    }
+
+    impl AsFd for Scripted {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.socket.as_fd()
+        }
+    }
+
+    impl Stream for Scripted {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(ErrorKind::WouldBlock.into())
+        }
+
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let size = self.writes.pop_front().expect("no more writes")?;
+            self.taken.extend_from_slice(&bytes[..size]);
+            Ok(size)
+        }
+    }
+
+    fn written(writes: impl IntoIterator<Item = io::Result<usize>>) -> (Result<(), ErrorKind>, Vec<u8>) {
+        let (socket, _) = UnixStream::pair().unwrap();
+        let mut stream = Scripted { socket, writes: writes.into_iter().collect(), taken: Vec::new() };
+        let result = write_all(&mut stream, b"question").map_err(|error| error.kind());
+        (result, stream.taken)
+    }
+
+    #[test]
+    fn a_signal_does_not_end_a_question() {
+        let writes = [Ok(3), Err(ErrorKind::Interrupted.into()), Ok(5)];
+        assert_eq!(written(writes), (Ok(()), b"question".to_vec()));
+    }
+
+    #[test]
+    fn a_stream_that_takes_nothing_ends_a_question() {
+        assert_eq!(written([Ok(3), Ok(0)]), (Err(ErrorKind::WriteZero), b"que".to_vec()));
+    }
 }
