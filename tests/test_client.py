@@ -167,6 +167,20 @@ def test_a_paused_subscription_delivers_when_it_is_resumed(client: quire.Client)
     assert take(subscription, 1) == [b"2"]
 
 
+def test_a_pause_of_all_leaves_out_what_cannot_be_paused(client: quire.Client) -> None:
+    replay = client.subscribe("orders", bookmark=quire.EPOCH)
+    live = client.subscribe("orders", bookmark=quire.NOW, live=True)
+    client.pause()
+    client.publish("orders", b"1")
+    client.flush(PATIENCE)
+    assert take(live, 1) == [b"1"]
+    with pytest.raises(TimeoutError):
+        replay.get(0)
+    live.replace(filter="/a = 1")
+    client.resume()
+    assert take(replay, 1) == [b"1"]
+
+
 def test_what_the_server_refuses_is_raised_and_leaves_no_subscription(client: quire.Client) -> None:
     with pytest.raises(quire.BadBookmarkError):
         client.subscribe("orders", bookmark="yesterday", sub_id="x")

@@ -574,7 +574,7 @@ class ClientBase(Generic[S]):
         with self._lock:
             known = list(self._subscriptions.values())
         chosen = (
-            [s for s in known if s._spec.bookmark is not None]
+            [s for s in known if s._spec.bookmark is not None and not s._spec.live]
             if subscriptions is None
             else list(subscriptions)
         )
