@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes bytes as it is told.
+    /// Takes bytes by a script.
     struct Scripted {
         socket: UnixStream,
         writes: VecDeque<io::Result<usize>>,
