@@ -1,8 +1,8 @@
 //! The connection of a client: connects, reads, writes, keeps the timers, until the client is closed.
 //!
 //! The thread of the client, a call that waits, a publish and an event loop take turns with the
-//! connection. [`quire_client::drive`] decides whose turn it is, and who watches the socket between
-//! the turns. This module does what it says.
+//! connection. [`quire_client::drive`] decides which of them has the connection, and which watches
+//! the socket meanwhile. This module carries that out.
 
 use std::time::{Duration, Instant, SystemTime};
 
