@@ -58,7 +58,8 @@ from support.waiting import PATIENCE, wait_until
 PUBLISHERS: Final = 4
 WORKERS: Final = 2
 STRANGERS: Final = 8
-#: Names under which strangers log on. The server keeps the highest sequence of every name for ever, so that they are few.
+#: Names under which strangers log on. The server keeps the highest sequence of every name for ever,
+#: so that they are few.
 NAMES: Final = 64
 #: The smallest that a configuration may say.
 BACKLOG_MIN: Final = "64KB"
@@ -88,7 +89,8 @@ class Report:
     waits: list[float] = field(default_factory=list)
     messages: int = 0
     jobs: int = 0
-    #: The most anonymous memory of the server in bytes in each fifth of the time, and what is left when the strangers have gone.
+    #: The most anonymous memory of the server in bytes in each fifth of the time, and what is left
+    #: when the strangers have gone.
     memory: list[int] = field(default_factory=list)
     #: Before the strangers come, and when they have gone.
     threads: tuple[int, int] = (0, 0)

@@ -89,7 +89,8 @@ class Consumer:
             self._take(number)
 
     def _take(self, number: int) -> None:
-        # The last one that was handed out before a kill was not processed, unless the next was asked for.
+        # The last one that was handed out before a kill was not processed, unless the next was
+        # asked for.
         expected = (self.taken, self.taken + 1) if self._is_first else (self.taken + 1,)
         assert number in expected or self.taken == 0 == number - 1, f"{number} came, {expected} was due"
         self.taken = number
@@ -112,7 +113,8 @@ def client_crash_rounds(directory: Path, rounds: int, seed: int) -> int:
         }
         for _ in range(rounds):
             publisher.listen(dice.randrange(1, _ANSWERS_MAX))
-            # A publisher stops when its pipe is full and is not read. Then nothing more comes to the consumer.
+            # A publisher stops when its pipe is full and is not read. Then nothing more comes to
+            # the consumer.
             while publisher.published <= consumer.taken:
                 publisher.listen(1)
             consumer.listen(min(dice.randrange(1, _ANSWERS_MAX), publisher.published - consumer.taken))

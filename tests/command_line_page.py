@@ -80,7 +80,8 @@ def commands(parent: App = app, words: tuple[str, ...] = ()) -> Iterator[Command
         path = (*words, name)
         is_group = child.default_command is None
         arguments = [] if is_group else [*child.assemble_argument_collection(parse_docstring=True)]
-        # What cyclopts documents by the docstring of the parameters is a part of the docstring, not of the help.
+        # What cyclopts documents by the docstring of the parameters is a part of the docstring, not
+        # of the help.
         text = re.sub(r"\n\s*Parameters\n\s*---.*", "", child.help, flags=re.S)
         yield Command(words=path, help=_dedented(text), is_group=is_group, arguments=arguments)
         if is_group:

@@ -17,7 +17,8 @@ from support.ways_in import url, way_in
 
 __all__ = ["url", "way_in"]
 
-#: Where all temporary files of a run are, those of processes that are killed included. pytest's own directories are beside it.
+#: Where all temporary files of a run are, those of processes that are killed included. pytest's own
+#: directories are beside it.
 _SCRATCH: Final = pytest.StashKey[Path]()
 _LEFT: Final = pytest.StashKey[list[str]]()
 

@@ -26,8 +26,8 @@ from support.waiting import PATIENCE, Deadline
 
 #: Messages acknowledged in one round before the kill, at most: a few journal files.
 _MESSAGES_MAX = 3000
-#: What a publisher keeps unacknowledged: more than the largest message, so little that publishing waits for the
-#: server.
+#: What a publisher keeps unacknowledged: more than the largest message, so little that publishing
+#: waits for the server.
 _STORE_SIZE_MAX = "512KB"
 #: Rounds on one directory: after them the replay of everything would be most of the work.
 _ROUNDS_PER_DIRECTORY = 25
@@ -93,13 +93,15 @@ def crash_rounds(directory: Path, rounds: int, seed: int) -> int:
         )
         subscription = follower.subscribe("^crash/", bookmark=quire.EPOCH)
         for _ in range(rounds):
-            # Killed once so many more are acknowledged, with as many on their way as the stores hold; or at once.
+            # Killed once so many more are acknowledged, with as many on their way as the stores
+            # hold; or at once.
             more = dice.randrange(_MESSAGES_MAX) if dice.random() < 0.9 else 0
             enough = sum(publisher.client.persisted for publisher in publishers) + more
             while sum(publisher.client.persisted for publisher in publishers) < enough:
                 dice.choice(publishers).publish()
             server.kill()
-            # Acknowledgements that the server had sent count, too. A kill takes nothing that was written, unlike a power cut.
+            # Acknowledgements that the server had sent count, too. A kill takes nothing that was
+            # written, unlike a power cut.
             acknowledged = {publisher.name: publisher.client.persisted for publisher in publishers}
             _restart(server, dice)
             _check_log(server, acknowledged)

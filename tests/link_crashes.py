@@ -63,7 +63,8 @@ UNACKNOWLEDGED_MAX: Final = 300
 #: Seconds that a publisher waits between two messages, at most.
 PAUSE_MAX: Final = 0.002
 ROUNDS_PER_DIRECTORY: Final = 10
-#: A stopped or parted instance: sometimes short, sometimes so long that links and clients give it up.
+#: A stopped or parted instance: sometimes short, sometimes so long that links and clients give it
+#: up.
 LONGEST_FAULT: Final = 12.0
 
 RECONNECT: Final = quire.Reconnect(initial="20ms", maximum="200ms")
@@ -291,7 +292,8 @@ class Faults:
         self._cluster.start(number)
         lost = self._cluster[number]
         for other in (instance for instance in self._cluster if instance is not lost):
-            # Everything that it lacked is there before the next disk is lost. The publishers go on meanwhile.
+            # Everything that it lacked is there before the next disk is lost. The publishers go on
+            # meanwhile.
             wait_until(lambda other=other: _link(other, lost)["state"] == "live")  # type: ignore[misc]
             target = _link(other, lost)["scanned"]
             wait_until(

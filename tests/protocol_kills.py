@@ -130,7 +130,8 @@ class Life:
                 job.ack()
             else:
                 job.cancel()
-        with contextlib.suppress(quire.DisconnectedError):  # Those of which nothing is known come again.
+        # Those of which nothing is known come again.
+        with contextlib.suppress(quire.DisconnectedError):
             self._client.flush(PATIENCE)
             for job in done:
                 if not job.lease_lost:

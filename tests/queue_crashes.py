@@ -144,7 +144,8 @@ def check(logs: Path, published: int) -> int:
             if what == "given":
                 given.setdefault(int(job), []).append(int(at))
             else:
-                # The first time counts. A job that comes again can be gone again, and a later time would excuse it.
+                # The first time counts. A job that comes again can be gone again, and a later time
+                # would excuse it.
                 gone[int(job)] = min(gone.get(int(job), int(at)), int(at))
     missing = set(range(1, published + 1)) - given.keys()
     assert not missing, f"{len(missing)} jobs were given to nobody, the first is {min(missing)}"

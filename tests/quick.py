@@ -150,7 +150,8 @@ def at(commit: str, file: Path) -> str:
     return shown.stdout if shown.returncode == 0 else ""
 
 
-#: A public item up to its body, with the body of an enum or a trait: their variants and methods have no `pub`.
+#: A public item up to its body, with the body of an enum or a trait: their variants and methods
+#: have no `pub`.
 _INTERFACE: Final = re.compile(
     r"""
     ^(?P<indent>[ ]*)pub\ (?:unsafe\ )?(?:enum|trait)\b .*? ^(?P=indent)\}

@@ -199,7 +199,8 @@ async def test_a_loop_that_is_busy_loses_the_connection_to_the_thread(server: Sc
     async with quire.AsyncClient(server.url, reconnect=FAST) as client:
         await _wait_often(client)
         await client.publish("orders", b"2")
-        # The loop runs nothing meanwhile, so the thread of the client has to read the acknowledgement.
+        # The loop runs nothing meanwhile, so the thread of the client has to read the
+        # acknowledgement.
         wait_until(lambda: client.health().unpersisted == 0)
         subscription = await client.subscribe("orders", bookmark=quire.EPOCH)
         assert await take(subscription, 11) == [b"1"] * 10 + [b"2"]

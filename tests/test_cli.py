@@ -64,7 +64,8 @@ def test_serve_publish_subscribe_and_a_clean_stop(tmp_path: Path) -> None:
         assert raw.stdout == '{"qty": 1}\n{"qty": 99}\n'
 
 
-#: Runs `quire serve`. SIGTERM comes while the main thread is inside the function in which it waits for this signal.
+#: Runs `quire serve`. SIGTERM comes while the main thread is inside the function in which it waits
+#: for this signal.
 _SIGNALLED_SERVER = """
 import os, signal, sys
 from quire.cli import _serve, main

@@ -66,7 +66,8 @@ def test_dump_shows_what_queues_write_by_its_kind_and_size(command: Command, tmp
         client.subscribe("work").get(timeout=PATIENCE).ack()
         client.flush(timeout=PATIENCE)
     rows = [row.split() for row in command("dump", tmp_path).out.splitlines()[1:]]
-    # Who held it goes with what became of it; the name of the consumer is not made to look like a message.
+    # Who held it goes with what became of it; the name of the consumer is not made to look like a
+    # message.
     assert [(row[3], row[4]) for row in rows] == [
         ("publish", "work"),
         ("acknowledge", "work"),

@@ -167,7 +167,8 @@ def test_redrive_puts_dead_letters_back_once(url: str) -> None:
     wait_until(lambda: (depth(url, "JOBS"), depth(url, "DEAD")) == (1, 4))
     some = run("queue", "redrive", "DEAD", "--filter", "/message/n >= 2", "--json", url=url)
     assert lines(some.stdout) == [{"queue": "DEAD", "redriven": 2, "left": 0}], some.stderr
-    # As if it had been killed between the publish and the acknowledgement: the letter is published again.
+    # As if it had been killed between the publish and the acknowledgement: the letter is published
+    # again.
     with quire.Client(url) as client:
         letter = client.subscribe("DEAD").get(PATIENCE)
         name = f"redrive DEAD {letter.bookmark}"

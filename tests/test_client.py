@@ -462,7 +462,8 @@ async def test_a_text_that_is_no_topic_is_refused_at_the_call_of_an_asyncio_clie
         await client.flush(PATIENCE)
 
 
-#: Without another thread of Python: a fork may not return in the child while such a thread begins or ends.
+#: Without another thread of Python: a fork may not return in the child while such a thread begins
+#: or ends.
 _FORKS = """
 import os, sys
 import quire
@@ -802,7 +803,8 @@ def test_a_handler_gets_messages_that_arrive_before_its_subscription_is_entered(
         def enter_late(*arguments: Any) -> quire.Subscription:
             for number in range(2):
                 client.publish("orders", f"message {number}")
-            # Until the thread of the handlers has gone past the first message, or waits for the new handler.
+            # Until the thread of the handlers has gone past the first message, or waits for the new
+            # handler.
             has_all.wait(0.5)
             return entered(*arguments)
 

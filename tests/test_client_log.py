@@ -30,7 +30,8 @@ def test_a_client_in_the_background_logs_that_no_server_has_accepted_it(
         return quire.Client(url, name="sensor", publish_store=store, connect="background", reconnect=_QUICK)
 
     with reserved:
-        # The store has a publish from the start: the warning can come before one of the same client.
+        # The store has a publish from the start: the warning can come before one of the same
+        # client.
         with sensor() as earlier:
             earlier.publish("readings", b"1")
         caplog.clear()

@@ -119,7 +119,8 @@ def test_a_link_that_does_not_come_up_is_named() -> None:
     with quire.testing.cluster(2) as cluster:
         cluster.terminate(1)
         cluster.wait_until_replicated(PATIENCE)
-        # It runs, and no link comes up: the links of a pair share the connection of either instance.
+        # It runs, and no link comes up: the links of a pair share the connection of either
+        # instance.
         for forwarder in cluster._forwarders.values():
             forwarder.hold()
         cluster.start(1)
@@ -186,10 +187,12 @@ def test_three_instances_agree_after_a_publisher_moved_to_another_one_during_a_p
         publisher.publish("orders", {"n": 1})
         wait_until(lambda: numbers_at(third.url) == [1])
         publisher.close(timeout=0)
-        # The second instance gets the next message from the third one, before the first one can send the first message.
+        # The second instance gets the next message from the third one, before the first one can
+        # send the first message.
         with quire.Client(third.url, name="p") as publisher:
             publisher.publish("orders", {"n": 2})
-            # Each instance acknowledges what the two others have, so nothing is persisted during the partition.
+            # Each instance acknowledges what the two others have, so nothing is persisted during
+            # the partition.
             wait_until(lambda: numbers_at(second.url) == [1, 2])
             cluster.heal()
             publisher.flush(PATIENCE)

@@ -110,7 +110,8 @@ def test_while_the_server_is_away_publishes_are_taken_and_iterations_wait(
 def test_acknowledgements_that_nobody_waits_for_are_read_and_a_caller_that_waits_does_not_miss_one(
     client: quire.Client,
 ) -> None:
-    # Each of them is the only one on its way, so that the thread is woken by the socket and then leaves it alone for some time.
+    # Each of them is the only one on its way, so that the thread is woken by the socket and then
+    # leaves it alone for some time.
     for _ in range(50):
         client.publish("orders", b"alone")
         wait_until(lambda: client.health().unpersisted == 0)
@@ -148,7 +149,8 @@ def test_draining_lets_the_handlers_finish_and_flushes_what_they_publish(server:
     report = client.drain(PATIENCE)
     assert report.unpersisted == 0
     answers = [record.data for record in server.log if record.topic == b"answers"]
-    # Those that had come before the subscription ended were handled; the report counts none of them as left.
+    # Those that had come before the subscription ended were handled; the report counts none of them
+    # as left.
     assert answers == [b"%d" % number for number in range(len(answers))]
     assert answers
     assert report.is_clean

@@ -118,7 +118,8 @@ def goes_on(client: quire.Client, count: int) -> None:
     was_persisted = client.persisted == count
     wait_until(lambda: client.persisted == count)
     if was_persisted:
-        # A client whose publishes were all persisted before the disk was full learns later that there is room.
+        # A client whose publishes were all persisted before the disk was full learns later that
+        # there is room.
         wait_until(lambda: is_taken(client, count))
     else:
         # The acknowledgement is the news, so the next publish is taken.
@@ -210,7 +211,8 @@ def test_a_server_without_a_file_left_goes_on_by_itself_when_there_is_one(tmp_pa
         limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
 
         def deny_files() -> None:
-            # A number that a file had for a moment at the last look is free now, and is denied this time.
+            # A number that a file had for a moment at the last look is free now, and is denied this
+            # time.
             used = {int(number) for number in os.listdir(f"/proc/{server.pid}/fd")}
             unused = next(number for number in itertools.count() if number not in used)
             denied, _ = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)

@@ -18,7 +18,8 @@ from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
-#: What the programs have in common. `ask` runs a function in a child, and returns what it wrote. The child lives until the parent ends it.
+#: What the programs have in common. `ask` runs a function in a child, and returns what it wrote.
+#: The child lives until the parent ends it.
 _COMMON = """
 import asyncio, contextlib, os, signal, sys
 import quire

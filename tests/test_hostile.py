@@ -23,7 +23,8 @@ MESSAGE_TOO_LARGE, SLOW_CONSUMER = 16, 21
 MESSAGE_SIZE_MAX = 64 << 10
 #: What a frame may hold beside the data (docs/protocol.md section 1).
 FRAME_OVERHEAD_MAX = 128 << 10
-#: What an attack may add to the server's memory: several times its limits below, far less than what is thrown at it.
+#: What an attack may add to the server's memory: several times its limits below, far less than what
+#: is thrown at it.
 GROWTH_MAX = 40 << 20
 
 
@@ -177,7 +178,8 @@ def test_a_subscriber_that_never_reads_is_cut_off_and_nobody_waits_for_it(server
         while (message := stranger.frame()) is not None and message[0] == MESSAGE:
             received += len(message[1])
         assert received < 16 << 20, "it was cut off long before everything was sent"
-        # The reason comes after what the transport held, unless the peer did not read that in time either.
+        # The reason comes after what the transport held, unless the peer did not read that in time
+        # either.
         assert message is None or message == (ERROR, struct.pack("<HH", SLOW_CONSUMER, 0) + message[1][4:])
 
 

@@ -676,7 +676,8 @@ def test_a_query_becomes_a_polars_frame_without_python_per_record(client: quire.
     finally:
         sys.setprofile(None)
     assert frame["qty"].sum() == sum(range(count))
-    # Calls into the core and into polars, of which the number does not depend on that of the records.
+    # Calls into the core and into polars, of which the number does not depend on that of the
+    # records.
     assert len(calls) < count
 
 

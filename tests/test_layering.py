@@ -104,8 +104,8 @@ NOT_CODE = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 
-#: The parts of a file that decide its paths: `mod name {`, a whole `use`, braces, and paths that begin with
-#: `crate`, `self` or `super`.
+#: The parts of a file that decide its paths: `mod name {`, a whole `use`, braces, and paths that
+#: begin with `crate`, `self` or `super`.
 RELEVANT = re.compile(
     r"""
     \bmod\s+(?P<module>\w+)\s*\{

@@ -127,7 +127,8 @@ def test_a_server_keeps_its_schedule(tmp_path: Path) -> None:
         publish(client, 400)
         journal = server.journal
         deadline = Deadline()
-        # A file that became old enough between the two actions is compressed in one look and archived in the next.
+        # A file that became old enough between the two actions is compressed in one look and
+        # archived in the next.
         while {segment.state for segment in journal.segments()} != {"compressed", "active"} or len(
             list((tmp_path / "archive").glob("*.journal"))
         ) != len(journal.segments()) - 1:
@@ -158,7 +159,8 @@ def test_the_oldest_files_go_until_the_rest_is_small_enough(tmp_path: Path) -> N
 
 
 def test_a_server_keeps_its_schedule_by_size(tmp_path: Path) -> None:
-    # The active file has 128 KB, and so have the others, or a little more: one of them may stay as it is, none where it is.
+    # The active file has 128 KB, and so have the others, or a little more: one of them may stay as
+    # it is, none where it is.
     plan = config(tmp_path, archive_size_max="200KB", compress_size_max="300KB", interval="0.05s")
     with quire.Server(plan) as server, quire.Client(server.url, name="loader") as client:
         publish(client, 1200)

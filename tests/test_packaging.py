@@ -26,7 +26,8 @@ def test_the_source_distribution_has_what_its_build_needs(tmp_path: Path) -> Non
     with tarfile.open(archive) as files:
         files.extractall(tmp_path, filter="data")
     unpacked = tmp_path / archive.name.removesuffix(".tar.gz")
-    # The first thing that pip does with it. The workspace is smaller there: members that only tests and benches need are left out.
+    # The first thing that pip does with it. The workspace is smaller there: members that only tests
+    # and benches need are left out.
     run(
         "pep517",
         "write-dist-info",
@@ -49,7 +50,8 @@ def texts() -> Iterator[tuple[Path, str]]:
     for name in listed.stdout.decode().split("\0")[:-1]:
         try:
             yield Path(name), (ROOT / name).read_text(encoding="utf-8")
-        except (UnicodeDecodeError, FileNotFoundError):  # a golden file, or a file that was just removed
+        except (UnicodeDecodeError, FileNotFoundError):
+            # A golden file, or a file that was just removed.
             continue
 
 

@@ -13,7 +13,8 @@ import pytest
 #: Modules of the standard library that Windows does not have.
 UNIX_MODULES = ("fcntl", "grp", "posix", "pwd", "resource", "termios", "tty")
 
-#: Imports what is not of quire first: the standard library chose its own way at the start of the process.
+#: Imports what is not of quire first: the standard library chose its own way at the start of the
+#: process.
 PROGRAM = """
 import asyncio, importlib, json, logging, platform, select, signal, socket, subprocess, sys, tempfile, threading
 import sysconfig, tomllib

@@ -11,7 +11,8 @@ import pytest
 from protocol_kills import LINES, MESSAGES, Victim, world
 from support.proxy import CONNECT, Moment, Step
 
-#: What a life comes to in any case; a frame that is rare or has its own time (`place`) is killed at by chance only.
+#: What a life comes to in any case; a frame that is rare or has its own time (`place`) is killed at
+#: by chance only.
 _FRAMES = frozenset(
     {
         CONNECT,

@@ -196,8 +196,8 @@ def test_a_lease_that_is_over_is_lost_and_one_that_is_extended_is_not(connect: C
     mine = first.subscribe("JOBS", max_backlog=2)
     lost, kept = mine.get(PATIENCE), mine.get(PATIENCE)
     kept.extend("2h")
-    # The second subscription is there before the lease ends. It holds fewer messages than the first,
-    # so the server delivers the message to it, and never again to the first.
+    # The second subscription is there before the lease ends. It holds fewer messages than the
+    # first, so the server delivers the message to it, and never again to the first.
     theirs = second.subscribe("JOBS", max_backlog=2)
     lost.extend("1ms")
     again = theirs.get(PATIENCE)

@@ -91,7 +91,8 @@ def test_a_program_slower_than_its_replays_gets_them_in_the_order_of_the_log(tmp
                 for topic in _TOPICS
             ]
             client.resume(replays)
-            # The server has answered a flush: the messages before it have arrived, and there was no room for them.
+            # The server has answered a flush: the messages before it have arrived, and there was no
+            # room for them.
             client.flush(PATIENCE)
             may_begin.set()
             assert received.is_complete.wait(PATIENCE)

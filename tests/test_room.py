@@ -200,7 +200,8 @@ async def test_a_flush_on_the_loop_uses_twice_the_room(tmp_path: Path) -> None:
         subscription = await client.subscribe("Q", max_backlog=count)
         for _ in range(count):
             await client.publish("t", _DATA)
-        # The messages arrive before the answer of one of them, and then nothing is read without a flush.
+        # The messages arrive before the answer of one of them, and then nothing is read without a
+        # flush.
         for _ in range(3):
             await client.publish("other", b"x")
             await client.flush(timeout=PATIENCE)

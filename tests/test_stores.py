@@ -67,7 +67,8 @@ def test_a_publish_that_returned_survives_a_kill_at_any_moment(tmp_path: Path) -
                     server.kill()
                     server.start()
                 client.kill()
-            # What was published but not said before the kill counts, too: the next client goes on behind it.
+            # What was published but not said before the kill counts, too: the next client goes on
+            # behind it.
             with quire.Client(server.url, name="loader", publish_store=store) as next_client:
                 next_client.flush(PATIENCE)
                 assert next_client.persisted >= published

@@ -17,7 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-#: Publishes, flushes, replays; then the same in a second process over the journal that the first one left.
+#: Publishes, flushes, replays; then the same in a second process over the journal that the first
+#: one left.
 PUBLISH_AND_REPLAY = """
 import sys
 import quire

@@ -170,7 +170,8 @@ __all__ = [
 ]
 
 
-# A forked child has none of the threads of its parent, so it must not use clients that the parent created, and closes their descriptors.
+# A forked child has none of the threads of its parent, so it must not use clients that the parent
+# created, and closes their descriptors.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_quire.before_fork,
@@ -178,7 +179,8 @@ if hasattr(os, "register_at_fork"):
         after_in_child=_quire.after_fork_in_child,
     )
 
-#: The modules of names that are imported at their first use: a program loads only the parts that it uses.
+#: The modules of names that are imported at their first use: a program loads only the parts that it
+#: uses.
 _LAZY = {
     "AUTO": "quire._arguments",
     "Bookmark": "quire._bookmarks",
@@ -228,7 +230,8 @@ _LAZY = {
 #: Modules that are imported at their first use.
 _LAZY_MODULES = {"config"}
 
-# Type checkers know the names from the imports above. With this function they would take any other name, too.
+# Type checkers know the names from the imports above. With this function they would take any other
+# name, too.
 if not TYPE_CHECKING:
 
     def __getattr__(name):

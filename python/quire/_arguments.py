@@ -190,8 +190,8 @@ def expiration_to_core(expiration: Duration | None) -> int | None:
 DELAY_DAYS_MAX: Final = DELAY_MAX_NS // (86_400 * 10**9)
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-#: The end of a delay by the clock of the client, in nanoseconds since 1970. Then its length in nanoseconds; `None` when the program
-#: named the end.
+#: The end of a delay by the clock of the client, in nanoseconds since 1970. Then its length in
+#: nanoseconds; `None` when the program named the end.
 CoreDelay = tuple[int, int | None]
 
 

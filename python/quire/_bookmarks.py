@@ -20,8 +20,8 @@ from quire._units import seconds
 EPOCH: Final = "0"
 #: The end of the log at the moment of the subscription.
 NOW: Final = "0|1|"
-#: After the last message that this client processed under the same `sub_id`; EPOCH when there was none.
-#: The client never sends it.
+#: After the last message that this client processed under the same `sub_id`; EPOCH when there was
+#: none. The client never sends it.
 MOST_RECENT: Final = "most_recent"
 
 #: A bookmark, a time, or text with one of them.

@@ -79,7 +79,8 @@ class ConfigError(QuireError):
         line: int | None = None,
         others: Sequence[ConfigError] = (),
     ) -> None:
-        #: The setting or option, as `queue[0].lease_period`; `None` when it is not one alone. The first of several mistakes.
+        #: The setting or option, as `queue[0].lease_period`; `None` when it is not one alone. The
+        #: first of several mistakes.
         self.key = key
         #: The configuration file, when it is one.
         self.file: str | None = None if file is None else os.fspath(file)
@@ -168,7 +169,8 @@ class BadBookmarkError(QuireError):
     code = "bad_bookmark"
 
     def __init__(self, reason: str, *, code: str | None = None, key: str | None = None) -> None:
-        #: The argument or option, such as `bookmark` or `--from`; `None` when the log does not have the bookmark.
+        #: The argument or option, such as `bookmark` or `--from`; `None` when the log does not have
+        #: the bookmark.
         self.key = key
         self._reason = reason
         super().__init__(reason if key is None else f"{key}: {reason}", code=code)
@@ -300,7 +302,8 @@ class Case(NamedTuple):
     cls: type[QuireError]
     #: The event that the error reports.
     meaning: str
-    #: The action that solves the problem. Options, keys, calls and commands are in backticks, and a test checks them.
+    #: The action that solves the problem. Options, keys, calls and commands are in backticks, and a
+    #: test checks them.
     advice: str
 
 
@@ -529,7 +532,8 @@ CASES: dict[str, Case] = {
 CLASSES: dict[str, type[QuireError]] = {code: case.cls for code, case in CASES.items()}
 
 
-# Tracebacks show the name to catch. An error is pickled by its code, so the place of its class is free.
+# Tracebacks show the name to catch. An error is pickled by its code, so the place of its class is
+# free.
 for _cls in (QuireError, *CLASSES.values()):
     _cls.__module__ = "quire"
 

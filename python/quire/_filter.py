@@ -64,7 +64,8 @@ class Filter:
         return f"Filter({self._text!r})"
 
 
-#: A filter as text, a `Filter`, or text with a `?` for each parameter and the parameters: `("/symbol = ?", symbol)`.
+#: A filter as text, a `Filter`, or text with a `?` for each parameter and the parameters:
+#: `("/symbol = ?", symbol)`.
 FilterArgument = str | Filter | tuple[Any, ...]
 
 

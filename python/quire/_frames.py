@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-#: The fields of a frame: identifiers, or identifiers with the types of their columns; `None` = every field at the top level.
+#: The fields of a frame: identifiers, or identifiers with the types of their columns; `None` =
+#: every field at the top level.
 Fields = str | Iterable[str] | Mapping[str, str] | None
 
 #: The types of columns that the core builds.

@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 
 from quire._errors import LimitExceededError
 
-#: Open files that a server reserves in addition to its connections: about 15 permanent ones, and files of the
-#: journal that are open for a short time while they are created, archived or read.
+#: Open files that a server reserves in addition to its connections: about 15 permanent ones, and
+#: files of the journal that are open for a short time while they are created, archived or read.
 SERVER_FILES: Final = 32
 
 _T = TypeVar("_T")
@@ -139,7 +139,8 @@ def raise_open_files() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
-            # macOS accepts less than the limit that it reports. The current limit stays; `connections_max` follows it.
+            # macOS accepts less than the limit that it reports. The current limit stays;
+            # `connections_max` follows it.
             return
 
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from quire.testing import ServerProcess
 else:
     try:
-        # Its strict mode needs this decorator. Other plugins for asynchronous tests take the one of pytest.
+        # Its strict mode needs this decorator. Other plugins for asynchronous tests take the one of
+        # pytest.
         from pytest_asyncio import fixture as _async_fixture
     except ImportError:
         _async_fixture = pytest.fixture

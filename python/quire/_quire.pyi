@@ -496,7 +496,8 @@ class Journal:
     def maintenance(self) -> JournalMaintenance: ...
     def close(self) -> None: ...
 
-#: Path, number, first and last bookmark, first and last timestamp in nanoseconds, records, bytes, state.
+#: Path, number, first and last bookmark, first and last timestamp in nanoseconds, records, bytes,
+#: state.
 SegmentFields = tuple[Path, int, str | None, str | None, int | None, int | None, int, int, str]
 
 @final

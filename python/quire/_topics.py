@@ -6,7 +6,8 @@ import re
 
 from quire._arguments import check_type
 
-#: Characters of a pattern, and the end of a name that the server takes for a wildcard of another system.
+#: Characters of a pattern, and the end of a name that the server takes for a wildcard of another
+#: system.
 _PATTERN = re.compile(r"[\^$*+?\[\](){}|\\]|(?:\.>|/#)$")
 
 

@@ -25,9 +25,11 @@ from support.waiting import PATIENCE
 COUNT = 300
 #: Rounds with different seeds: more for a long run by hand.
 ROUNDS = int(os.environ.get("QUIRE_CONDITION_ROUNDS", "1"))
-#: Queries of a round. The Python reader takes conditions once for each frame, which costs a frame for each.
+#: Queries of a round. The Python reader takes conditions once for each frame, which costs a frame
+#: for each.
 QUERIES = {"jvm": 60, "python": 12}
-#: The name of the last says nothing of the number: processes that share the tests draw one each, and must find the same names.
+#: The name of the last says nothing of the number: processes that share the tests draw one each,
+#: and must find the same names.
 SEEDS = (*range(1, ROUNDS), pytest.param(random.SystemRandom().randrange(2, 1 << 32), id="random"))
 
 NAN, INF = float("nan"), float("inf")

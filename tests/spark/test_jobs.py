@@ -144,7 +144,8 @@ def test_a_command_that_is_interrupted_ends_and_is_completed_by_the_next(
     journals.write(tmp_path / "j", [("t", {"n": n}) for n in range(2000)])
     target = tmp_path / "archive"
     arguments = ["archive", str(tmp_path / "j"), str(target), "--master", "local[1]"]
-    # What Java leaves behind when it is killed goes with the test. The names of sockets must be short.
+    # What Java leaves behind when it is killed goes with the test. The names of sockets must be
+    # short.
     left = tmp_path_factory.mktemp("java")
     environment = {"JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={left}", "SPARK_LOCAL_DIRS": str(left)}
     process = subprocess.Popen(
@@ -171,7 +172,8 @@ def test_a_command_that_is_interrupted_ends_and_is_completed_by_the_next(
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == code, err
     assert out == ""
-    # A terminal interrupts what Spark plans with, too, and Java prints the stack of the query that fails by that.
+    # A terminal interrupts what Spark plans with, too, and Java prints the stack of the query that
+    # fails by that.
     is_planner_gone = place == "batch" and number == signal.SIGINT
     assert is_planner_gone or "\tat " not in err
     assert "Traceback" not in err or is_planner_gone

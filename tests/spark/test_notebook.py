@@ -13,7 +13,8 @@ from support.waiting import PATIENCE
 
 NOTEBOOK = Path(__file__).parents[2] / "examples/spark.ipynb"
 
-#: Runs the cells as a notebook does: one after the other, with the same names. Then prints values for the test.
+#: Runs the cells as a notebook does: one after the other, with the same names. Then prints values
+#: for the test.
 RUN = """
 import json, sys
 

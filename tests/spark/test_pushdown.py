@@ -20,7 +20,8 @@ from support.waiting import PATIENCE
 from spark import journals
 
 COUNT = 400
-#: The name of the second says nothing of the number: processes that share the tests draw one each, and must find the same names.
+#: The name of the second says nothing of the number: processes that share the tests draw one each,
+#: and must find the same names.
 SEEDS = (1, pytest.param(random.SystemRandom().randrange(2, 1 << 32), id="random"))
 
 
@@ -233,7 +234,8 @@ def test_filters_choose_what_spark_would(spark: SparkSession, trades: Path, seed
     for _ in range(24):
         (left, its_sql), (right, other_sql) = _pair(chance), _pair(chance)
         word = chance.choice(("AND", "OR"))
-        # NULL compared is false for filters and unknown for SQL, which is the same as long as nothing negates it.
+        # NULL compared is false for filters and unknown for SQL, which is the same as long as
+        # nothing negates it.
         pairs.append((f"({left}) {word} ({right})", f"(({its_sql}) {word} ({other_sql}))"))
     reader = spark.read.format("quire").schema(schema)
     found = _found([reader.option("filter", text).load(str(trades)) for text, _ in pairs])

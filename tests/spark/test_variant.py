@@ -18,7 +18,8 @@ from support.waiting import PATIENCE
 from spark import journals
 from spark.batches import Batches
 
-#: Values with rules: numbers, texts, limits, and what is not JSON. Each is tried at the root, in an array, and in an object.
+#: Values with rules: numbers, texts, limits, and what is not JSON. Each is tried at the root, in an
+#: array, and in an object.
 VALUES = (
     *("null", "true", "false", "0", "-0", "-0.0", "1.0", "1.10", "127", "128", "-129", "32768", "2147483648"),
     *("9223372036854775807", "9223372036854775808", "-9223372036854775809", "9" * 38, "9" * 39, "1" * 1000),

@@ -17,7 +17,8 @@ from support.waiting import PATIENCE
 
 #: What it forks from has no threads, as a process that is forked must not.
 _FORKS = multiprocessing.get_context("forkserver")
-# Modules of the tests would not be found there; `pytest` is read again by each process when it is the main program.
+# Modules of the tests would not be found there; `pytest` is read again by each process when it is
+# the main program.
 _FORKS.set_forkserver_preload(["quire.testing", "pytest"])
 
 

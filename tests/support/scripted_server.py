@@ -119,7 +119,8 @@ class ScriptedServer:
         with self._lock:
             self.persists = True
             for connection in self._connections:
-                with suppress(OSError):  # The client has left, and its connection is not yet removed.
+                # The client has left, and its connection is not yet removed.
+                with suppress(OSError):
                     self._say_persisted(connection)
 
     def __enter__(self) -> ScriptedServer:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-#: Seconds that a test waits for something that must happen. Only a hang takes longer, on any machine.
+#: Seconds that a test waits for something that must happen. Only a hang takes longer, on any
+#: machine.
 PATIENCE: Final = 240
 
 

@@ -39,7 +39,8 @@ def run(arguments: list[str]) -> int:
         _complain(str(error), arguments)
         return USER_MISTAKE
     except BrokenPipeError:
-        # The reader of the output has closed the pipe. Python would report it again when it flushes at exit.
+        # The reader of the output has closed the pipe. Python would report it again when it flushes
+        # at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (QuireError, TimeoutError) as error:

@@ -15,8 +15,8 @@ app = App(
     name="quire",
     version=__version__,
     help="Run, use and inspect a quire server: a transaction log with subscriptions, replays and queues.",
-    # Plain text keeps the lines of examples, and backslashes. It keeps every other line break as well, so
-    # each line of a description is one whole sentence.
+    # Plain text keeps the lines of examples, and backslashes. It keeps every other line break as
+    # well, so each line of a description is one whole sentence.
     help_format="plaintext",
     error_formatter=panel,
     config=refuse_empty,

@@ -11,13 +11,16 @@ from typing import Final, Literal
 
 from quire._errors import ConfigError
 
-#: `infer`: a column whose cells are all JSON numbers, or empty, has numbers. `text`: every cell is text.
+#: `infer`: a column whose cells are all JSON numbers, or empty, has numbers. `text`: every cell is
+#: text.
 CsvTypes = Literal["infer", "text"]
 
-#: Characters of a cell: no message has more bytes. An unclosed quote ends here at the latest, and so does the memory that it takes.
+#: Characters of a cell: no message has more bytes. An unclosed quote ends here at the latest, and
+#: so does the memory that it takes.
 CELL_SIZE_MAX: Final = 16 * 1024**2
 
-#: A number of JSON, with blanks around it. Not `007`, `+49` and `.5`, which are codes as often as numbers.
+#: A number of JSON, with blanks around it. Not `007`, `+49` and `.5`, which are codes as often as
+#: numbers.
 _NUMBER: Final = re.compile(r" *(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?) *")
 _QUOTED: Final = re.compile(r'"[^"]*(?:""[^"]*)*"')
 #: Those that are looked for in a header of one column.

@@ -22,8 +22,8 @@ app = App(
     help_format="plaintext",
 )
 
-#: The data directory of a server in a container or a service, unless the configuration has an absolute one. It is the directory that
-#: `StateDirectory=quire` makes.
+#: The data directory of a server in a container or a service, unless the configuration has an
+#: absolute one. It is the directory that `StateDirectory=quire` makes.
 DATA_DIRECTORY = Path("/var/lib/quire")
 #: The configuration file in a container.
 CONFIG_FILE = Path("/etc/quire/quire.toml")

@@ -342,7 +342,8 @@ def _maintain(
     elif directory is not None and url is None:
         taken = maintain_directory(directory, archive_directory, action, age, size_max, dry_run)
     else:
-        # $QUIRE_URL is not used here: it may have been set for another command, and removed messages cannot be restored.
+        # $QUIRE_URL is not used here: it may have been set for another command, and removed
+        # messages cannot be restored.
         raise quire.ConfigError(
             f"say either the directory of the journal or, with --url, which server is to {action} its files"
         )

@@ -104,7 +104,8 @@ def publish(
         _Places(source.name, client) as places,
     ):
         send = client.delta_publish if delta else client.publish
-        # With a client name, the number of a line is its sequence. The server has the lines up to this one.
+        # With a client name, the number of a line is its sequence. The server has the lines up to
+        # this one.
         known = 0 if name is None else client.persisted
         has_keys = as_records and takes_keys(client, topic)
         with _progress(source.size) as advance:
@@ -234,7 +235,8 @@ def subscribe(
     connect_timeout = CONNECT_TIMEOUT if patience is None else min(patience, CONNECT_TIMEOUT)
     with quire.Client(url, connect_timeout=connect_timeout) as client:
         if browses and _is_queue(client, topic):
-            # A message that is delivered and handed back counts as delivered, and may expire by that.
+            # A message that is delivered and handed back counts as delivered, and may expire by
+            # that.
             of_deliveries = {
                 "--select": select,
                 "--max-backlog": max_backlog,
@@ -523,7 +525,8 @@ class _Places:
         self._last = line
         self._count += 1
         if sequence is not None:
-            # With a client name, the messages that the server has seen and not persisted are sent again.
+            # With a client name, the messages that the server has seen and not persisted are sent
+            # again.
             self._sequence = max(self._sequence, sequence)
         if sequence is None or (self._first and sequence - self._first[-1][0] == line - self._first[-1][1]):
             return
@@ -547,7 +550,8 @@ class _Places:
             return
         if not isinstance(error, (KeyboardInterrupt, SystemExit, quire.ConfigError)):
             return
-        # A signal handler can raise when the client has the message, and the command does not have its sequence.
+        # A signal handler can raise when the client has the message, and the command does not have
+        # its sequence.
         if self.line and self._client._last_sequence > self._sequence:
             self.note(self._client._last_sequence)
         if self._count:

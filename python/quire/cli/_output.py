@@ -25,7 +25,8 @@ _WIDTH_MAX = 10_000
 #: Seconds that an interrupted command waits for its last publishes.
 _STOP_TIMEOUT = 5.0
 
-#: Characters with an effect on a terminal: controls, line separators, and those that change the direction of text.
+#: Characters with an effect on a terminal: controls, line separators, and those that change the
+#: direction of text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 #: Those that JSON allows inside a text.
 _INSIDE_JSON_TEXT = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -128,7 +129,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         return
     from rich.console import Console
 
-    # Names and data are printed as they are: rich would read "[red]" as markup, and ":smile:" as a picture.
+    # Names and data are printed as they are: rich would read "[red]" as markup, and ":smile:" as a
+    # picture.
     console = Console(markup=False, emoji=False)
     cells = [["" if cell is None else visible(_pretty(cell)) for cell in row] for row in rows]
     table = _table(columns, cells, console.width)
@@ -145,7 +147,8 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    # A person copies names of the first column: other columns are broken into lines before it. A time can be broken at its blank.
+    # A person copies names of the first column: other columns are broken into lines before it. A
+    # time can be broken at its blank.
     names = [columns[0], *(row[0] for row in rows)]
     is_whole = max(map(len, names)) <= width // 2 and not any(" " in name for name in names[1:])
     for number, column in enumerate(columns):

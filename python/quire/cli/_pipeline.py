@@ -373,7 +373,8 @@ PATTERN_CHARACTERS = frozenset(r"^$*+?[](){}|\\")
 #: How the text of an error of Java begins.
 _JAVA_CALL = "An error occurred while calling"
 
-#: An error of quire in a text of Spark: after its own words, or in the last line of a traceback. The reader on the JVM gives its code.
+#: An error of quire in a text of Spark: after its own words, or in the last line of a traceback.
+#: The reader on the JVM gives its code.
 _ERROR = re.compile(r"(?:^|: )(?:quire\.(\w+):|\[([a-z_]+)\]) (.*)$", re.MULTILINE)
 
 
@@ -416,7 +417,8 @@ def _spark(
             with _on_signals(_interrupted):
                 if came:
                     _interrupted(came[0], None)
-                # A failure is reported in one line at the end, without stack traces of Java before it.
+                # A failure is reported in one line at the end, without stack traces of Java before
+                # it.
                 spark.sparkContext.setLogLevel("OFF")
                 yield spark
         except (KeyboardInterrupt, SystemExit):
@@ -462,7 +464,8 @@ def _own(error: Exception) -> QuireError:
 
     found = list(_ERROR.finditer(str(error)))
     if not found:
-        # Some of Spark's messages begin with an empty line, and those of Java with the call that failed.
+        # Some of Spark's messages begin with an empty line, and those of Java with the call that
+        # failed.
         text = (line for line in str(error).splitlines() if line.strip() and not line.startswith(_JAVA_CALL))
         return QuireError(next(text, type(error).__name__).removeprefix(": "))
     name, code, reason = found[-1].groups()

@@ -25,8 +25,8 @@ app = App(
     help_format="plaintext",
 )
 
-#: The backlog of `redrive`, in dead letters. `redrive` holds letters without a message until it ends, and
-#: stops when it holds this number of them.
+#: The backlog of `redrive`, in dead letters. `redrive` holds letters without a message until it
+#: ends, and stops when it holds this number of them.
 REDRIVE_BACKLOG = 100
 
 #: Refusals that are about one message.
@@ -61,7 +61,8 @@ def ls(*, url: Url = None, json: Json = False) -> int:
     print_table(
         ["queue", *(heading for _, heading in COLUMNS), "created at run time"],
         [
-            # A server from before queues could be created at run time does not say whether this one was.
+            # A server from before queues could be created at run time does not say whether this one
+            # was.
             [name, *(_shown(key, figures[key]) for key, _ in COLUMNS), figures.get("created", False)]
             for name, figures in queues.items()
         ],
@@ -232,7 +233,8 @@ def redrive(
     #: The topics that are published to, and whether their publishers supply keys.
     topics: dict[str, bool] = {}
     with quire.Client(place) as client:
-        # Limited to the letters in the queue now: a message that fails again would otherwise be published endlessly.
+        # Limited to the letters in the queue now: a message that fails again would otherwise be
+        # published endlessly.
         try:
             figures = client.queue_stats(queue)[queue]
         except quire.UnknownQueueError:
@@ -247,7 +249,8 @@ def redrive(
                 f"{queue!r} is not over the dead_letter_topic of any queue: its messages are not dead letters; nothing was taken"
             )
         most = figures["depth"] if count is None else min(figures["depth"], count)
-        # Reads the letters without taking them: a message that is taken and returned counts as delivered.
+        # Reads the letters without taking them: a message that is taken and returned counts as
+        # delivered.
         for waiting in client.sow(queue, filter=filter, top_n=min(most, REDRIVE_BACKLOG)):
             _content(waiting)
         with client.subscribe(queue, filter=filter, max_backlog=REDRIVE_BACKLOG) as letters:

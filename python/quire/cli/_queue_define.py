@@ -256,7 +256,8 @@ def drop(
         Name of the queue.
     """
     with quire.Client(url or default_url()) as client:
-        # Without figures, the queue left the configuration with messages, or there is no such queue.
+        # Without figures, the queue left the configuration with messages, or there is no such
+        # queue.
         figures = client.queue_stats().get(queue)
         count = figures["depth"] + figures["inactive"] if figures else 0
         if figures and figures.get("created", True) and count and not yes:

@@ -162,7 +162,8 @@ def replay(
 def _key_of(message: Replayed) -> str | None:
     """The key of the record that the message is in a last-value topic."""
     if isinstance(message, quire.Record):
-        # No server takes a key with U+FFFD. The error then names the message, as for any other key that is not valid.
+        # No server takes a key with U+FFFD. The error then names the message, as for any other key
+        # that is not valid.
         return None if message.key is None else message.key.decode(errors="replace")
     return message.sow_key if isinstance(message, quire.Message) else None
 
@@ -183,7 +184,8 @@ def _sought(topic: str | None, filter: str | None, begin: str, until: str) -> st
     return " ".join(f"{name} {value!r}" for name, value in options.items() if value is not None)
 
 
-#: A message, or none for one that is there already; its position and the last position, where they are known.
+#: A message, or none for one that is there already; its position and the last position, where they
+#: are known.
 Step = tuple[Replayed | None, int | None, int | None]
 
 

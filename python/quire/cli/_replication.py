@@ -159,7 +159,8 @@ def _act(destination: str, url: str | None, action: LinkAction) -> dict[str, Any
         try:
             links = client._replicate(destination, action)
         except quire.ConfigError as error:
-            # The command is right. The server has no such destination, or its link is in another state.
+            # The command is right. The server has no such destination, or its link is in another
+            # state.
             raise quire.QuireError(str(error)) from None
     (link,) = (link for link in links["destinations"] if link["name"] == destination)
     return dict(link)

@@ -19,7 +19,8 @@ from quire import _quire
 from quire._errors import ConfigError
 from quire.cli._csv import CsvTypes, json_rows, number_columns
 
-#: Bytes of the standard input that are kept in memory, while its columns are looked at. More of it goes to a temporary file.
+#: Bytes of the standard input that are kept in memory, while its columns are looked at. More of it
+#: goes to a temporary file.
 _SPOOL_SIZE: Final = 16 * 1024**2
 
 #: How compressed files begin, and the command that makes text of them.
@@ -156,7 +157,8 @@ def _first(line: bytes, file: str) -> bytes:
             raise ConfigError(
                 f"the file is compressed ({name}): use {command} FILE | quire publish", file=file
             )
-    # Every second byte of Latin text is NUL in UTF-16. BSON begins with its length, and so with two of them together.
+    # Every second byte of Latin text is NUL in UTF-16. BSON begins with its length, and so with two
+    # of them together.
     nul = [byte == 0 for byte in line[:4]]
     if line.startswith(_UTF16_MARKS) or nul in ([True, False] * 2, [False, True] * 2):
         raise ConfigError("the file is UTF-16: use iconv -f UTF-16 -t UTF-8 FILE | quire publish", file=file)

@@ -19,10 +19,13 @@ def check_not_again(client: Client, topic: str, bookmark: str, timestamp_ns: int
     range_ = Spec(f"^{re.escape(topic)}$", bookmark=f"[{bookmark}:{bookmark}]", bookmark_not_found="fail")
     try:
         with client._enter_now(range_, auto_ack=False) as subscription:
-            # Publisher and sequence can be the same in two logs, the time at which a server took the message is not.
+            # Publisher and sequence can be the same in two logs, the time at which a server took
+            # the message is not.
             is_same = subscription.get().timestamp_ns == timestamp_ns
     except (BadBookmarkError, NotJournaledError, DisconnectedError):
-        is_same = False  # The destination does not have it: the subscription was refused, or ended without a message.
+        # The destination does not have it: the subscription was refused, or ended without a
+        # message.
+        is_same = False
     if is_same:
         raise ConfigError(
             f"the destination has the first message already: it is the source itself, or has the same log ({bookmark} on "

@@ -81,7 +81,8 @@ class AsyncSnapshot(SnapshotBase):
         return is_set
 
 
-# Iterators and not generators: `asyncio.wait_for(anext(messages), 1)` would end a generator for good.
+# Iterators and not generators: `asyncio.wait_for(anext(messages), 1)` would end a generator for
+# good.
 class _Messages(AsyncIterator[Message]):
     """The messages of a subscription, one by one."""
 
@@ -128,9 +129,11 @@ class AsyncSubscription(SubscriptionBase):
 
     def __init__(self, client: AsyncClient, core: _quire.Subscription, spec: Spec, sub_id: str) -> None:
         super().__init__(client, core, spec, sub_id)
-        #: An event: the program was handed the whole replay, up to what the log held as it was made.
+        #: An event: the program was handed the whole replay, up to what the log held as it was
+        #: made.
         self.completed: AsyncCompleted = AsyncCompleted(client, core)
-        #: An event: the last record of the query has arrived. Only a subscription that begins with one has it.
+        #: An event: the last record of the query has arrived. Only a subscription that begins with
+        #: one has it.
         self.snapshot: AsyncSnapshot = AsyncSnapshot(client, core)
         self._snapshot = self.snapshot
 

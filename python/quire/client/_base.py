@@ -68,11 +68,13 @@ S = TypeVar("S", bound=SubscriptionBase)
 Q = TypeVar("Q", bound=ReceiptBase[Any])
 T = TypeVar("T")
 
-#: Refusals of an `unsubscribe` that change nothing: the server ended the subscription before, so that what was asked for is so.
+#: Refusals of an `unsubscribe` that change nothing: the server ended the subscription before, so
+#: that what was asked for is so.
 ENDED_BEFORE = ("unknown_subscription", "shutting_down", "disconnected", "closed")
 #: Bookmarks in one command; more are said in several.
 BOOKMARKS_PER_COMMAND = 10_000
-#: The part of the timeout of `close` in which it waits for handlers. In the rest it releases the messages that no handler has begun.
+#: The part of the timeout of `close` in which it waits for handlers. In the rest it releases the
+#: messages that no handler has begun.
 HANDLERS_SHARE = 0.9
 
 
@@ -436,7 +438,8 @@ class ClientBase(Generic[S]):
         handler = spec.on_message
         if handler is not None:
             self._driver.check_handler(handler)
-            # Before anything is sent. The handlers start when the server has accepted the subscription.
+            # Before anything is sent. The handlers start when the server has accepted the
+            # subscription.
             self._driver.check_background()
         if renewal is None:
             renewal = "until_begun" if handler is None else "while_handled"
@@ -874,7 +877,8 @@ class ClientBase(Generic[S]):
         # Does not wait without a connection: reconnecting can take hours, or never succeed.
         deadline = monotonic() + (timeout if core.state == "connected" else 0.0)
         try:
-            # The core cannot settle a message after its end, so the handlers that run return before it.
+            # The core cannot settle a message after its end, so the handlers that run return before
+            # it.
             self._is_leaving = True
             handlers_deadline = monotonic() + left_until(deadline) * HANDLERS_SHARE
             for worker in self._stop_workers():
@@ -967,7 +971,8 @@ class ClientBase(Generic[S]):
             for message in batch:
                 handler = self._handlers.get(message._number)
                 if handler is None:
-                    # Of a subscription that is being entered, which holds the lock until its handler is known.
+                    # Of a subscription that is being entered, which holds the lock until its
+                    # handler is known.
                     with self._lock:
                         handler = self._handlers.get(message._number)
                 if handler is not None:
@@ -975,7 +980,8 @@ class ClientBase(Generic[S]):
 
     async def _handle(self, handler: Handler, message: Message) -> None:
         text = f"the handler of {message.sub_id!r} failed on a message"
-        # Set before the look, so that a close either waits for the message or keeps it from being begun.
+        # Set before the look, so that a close either waits for the message or keeps it from being
+        # begun.
         self._in_hand = message
         try:
             if (self._is_leaving and message.queue is not None) or not message._begin():
@@ -987,11 +993,12 @@ class ClientBase(Generic[S]):
         except BaseException as error:
             if self._driver.is_told_to_end(error):
                 raise
-            # One bad message must not stop the others, `sys.exit()` in its handler included. It stays unprocessed, so that
-            # a resumption sees it again.
+            # One bad message must not stop the others, `sys.exit()` in its handler included. It
+            # stays unprocessed, so that a resumption sees it again.
             self._failures.log(text, message, error)
             if self._options.auto_ack and message.queue is not None:
-                # It would keep its place in the backlog as long as its lease lasts. A closed client has lost the lease.
+                # It would keep its place in the backlog as long as its lease lasts. A closed client
+                # has lost the lease.
                 with suppress(DisconnectedError):
                     message.cancel(reason=reason_of(error))
         finally:

@@ -105,9 +105,11 @@ class Subscription(SubscriptionBase):
 
     def __init__(self, client: Client, core: _quire.Subscription, spec: Spec, sub_id: str) -> None:
         super().__init__(client, core, spec, sub_id)
-        #: An event: the program has received the replay up to the end of the log at the subscribe call.
+        #: An event: the program has received the replay up to the end of the log at the subscribe
+        #: call.
         self.completed: Completed = Completed(core)
-        #: An event: the last record of the query has arrived. Only a subscription that begins with one has it.
+        #: An event: the last record of the query has arrived. Only a subscription that begins with
+        #: one has it.
         self.snapshot: Snapshot = Snapshot(core)
         self._snapshot = self.snapshot
 
@@ -315,7 +317,8 @@ class Client(ClientBase[Subscription]):
             try:
                 return self._core.publish(topic, body, number)
             except (TypeError, UnicodeEncodeError):
-                # The core takes no other topic. A check before the call would cost every message a tenth more.
+                # The core takes no other topic. A check before the call would cost every message a
+                # tenth more.
                 check_type(topic, str, "topic")
                 raise
             except BlockingIOError:

@@ -50,7 +50,8 @@ class Running(ABC):
 class Driver(ABC):
     """The way in which a client waits and runs background work: with threads, or on an event loop."""
 
-    #: How long a worker waits for a message before it looks whether it is to stop, in seconds. `None`: `wake` tells it.
+    #: How long a worker waits for a message before it looks whether it is to stop, in seconds.
+    #: `None`: `wake` tells it.
     stop_latency: float | None
 
     @abstractmethod

@@ -14,7 +14,8 @@ logger = logging.getLogger("quire.client")
 #: The shortest time between two log lines about one message, in seconds.
 INTERVAL = 60.0
 
-#: Messages whose failures are counted. Those that were logged least recently are dropped first, and are logged again at once.
+#: Messages whose failures are counted. Those that were logged least recently are dropped first, and
+#: are logged again at once.
 MESSAGES_MAX = 1024
 
 
@@ -24,7 +25,8 @@ class FailureLog:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        #: By topic and bookmark: when the message was logged last, and its failures since then. In the order of these times.
+        #: By topic and bookmark: when the message was logged last, and its failures since then. In
+        #: the order of these times.
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
     def log(self, text: str, message: Message, error: BaseException) -> None:

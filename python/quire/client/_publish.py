@@ -22,7 +22,8 @@ from quire._errors import ConfigError, QuireError
 from quire._message import Encoder, to_bytes
 from quire._units import Duration
 
-#: Topic, data, sequence (0: the next one), expiration in seconds, correlation id, headers, delay, key, whether it is a delta.
+#: Topic, data, sequence (0: the next one), expiration in seconds, correlation id, headers, delay,
+#: key, whether it is a delta.
 CoreMessage = tuple[
     str,
     bytes,
@@ -114,7 +115,8 @@ def batch_to_core(
     for index, item in enumerate(items):
         try:
             if not isinstance(item, Publish):
-                # The options of the call are looked at once: for each message they would cost more than everything else.
+                # The options of the call are looked at once: for each message they would cost more
+                # than everything else.
                 if common is None:
                     common = Publish(
                         b"",

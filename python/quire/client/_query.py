@@ -141,7 +141,8 @@ class AsyncQuery:
         self._core: _quire.Subscription | None = None
         self._is_closed = False
         self._ahead = spec.batch_size or BATCH_COUNT
-        # Records that were taken from the core at once, which is faster, and that the program does not have yet.
+        # Records that were taken from the core at once, which is faster, and that the program does
+        # not have yet.
         self._taken: deque[Message] = deque()
         # As for `Query`.
         self._rows = _quire.Rows([])

@@ -50,7 +50,8 @@ class ReceiptBase(ABC, Generic[R]):
             raise TimeoutError(f"{self}: it is not known yet whether that is persisted")
         return self._value()
 
-    # The name that the program knows, for the error about an argument: `wait` takes a timeout, and this does not.
+    # The name that the program knows, for the error about an argument: `wait` takes a timeout, and
+    # this does not.
     result.__qualname__ = "Receipt.result"
 
     @property
@@ -217,7 +218,8 @@ class Following:
         self._unpersisted_reason = options.unpersisted_reason
         self._core = core
         self._name = name
-        #: Held while a receipt is made, so that it is not announced before it is known here. A signal handler may publish meanwhile.
+        #: Held while a receipt is made, so that it is not announced before it is known here. A
+        #: signal handler may publish meanwhile.
         self.lock: AbstractContextManager[bool] = threading.RLock()
         self._receipts: weakref.WeakValueDictionary[int, ReceiptBase[Any]] = weakref.WeakValueDictionary()
         self._functions: dict[int, tuple[ReceiptBase[Any], OnPersisted]] = {}
@@ -256,7 +258,8 @@ class Following:
     def _announce(self, number: int) -> None:
         with self.lock:
             receipt, function = self._functions.get(number, (self._receipts.get(number), None))
-            # One that is not done was announced because the server takes no publishes for now: its waiters look.
+            # One that is not done was announced because the server takes no publishes for now: its
+            # waiters look.
             if receipt is not None and receipt.done():
                 self._functions.pop(number, None)
             else:

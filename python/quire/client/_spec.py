@@ -43,7 +43,8 @@ BookmarkNotFound = Literal["epoch", "now", "fail"]
 _NOT_FOUND_OPTIONS: Final[dict[str, int]] = {"epoch": 0, "fail": 1 << 4, "now": 1 << 5}
 #: The members of `Change` that belong to the query of a subscription.
 _OF_QUERY: Final = ("keys", "order_by", "top_n", "skip_n")
-#: The leases of queue messages that a client renews: until the program has the message, also while a handler runs, none.
+#: The leases of queue messages that a client renews: until the program has the message, also while
+#: a handler runs, none.
 Renewal = Literal["until_begun", "while_handled", "never"]
 #: Text as on the wire, or messages per second.
 Rate = str | float | int

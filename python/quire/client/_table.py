@@ -47,10 +47,12 @@ logger = logging.getLogger("quire.client")
 
 S = TypeVar("S", bound="SubscriptionBase")
 
-#: Changes that wait for one `changes()`. A program that takes none would otherwise collect them without a limit.
+#: Changes that wait for one `changes()`. A program that takes none would otherwise collect them
+#: without a limit.
 CHANGES_MAX = 100_000
 
-#: A key of a record. With `key`, the text of the field, or the texts of several fields: `None` for a field that has no text.
+#: A key of a record. With `key`, the text of the field, or the texts of several fields: `None` for
+#: a field that has no text.
 TableKey = str | tuple[str | None, ...] | None
 #: The topic and the key of a record.
 _Name = tuple[str, str]
@@ -290,7 +292,8 @@ class TableBase(Mapping[TableKey, Message], Generic[S]):
         key_of = None if spec.key is None else self._reader_of_keys()
         if spec.on_change is not None:
             client._driver.check_handler(spec.on_change)
-        # A subscription to a topic without last values is an ordinary one. A query of it is refused.
+        # A subscription to a topic without last values is an ordinary one. A query of it is
+        # refused.
         try:
             answers = await query(client, QuerySpec(spec.topic, keys=[], timeout=spec.timeout))
         except ConfigError as error:
@@ -334,7 +337,8 @@ class TableBase(Mapping[TableKey, Message], Generic[S]):
             if self._is_ended:
                 return
             try:
-                # Of a message, the receive buffer stays in memory. A table keeps its records for a long time.
+                # Of a message, the receive buffer stays in memory. A table keeps its records for a
+                # long time.
                 changes, failure = self._records.take(message._detached()), None
             except ConfigError as error:
                 changes, failure = [], error

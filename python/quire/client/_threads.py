@@ -91,8 +91,8 @@ class Threads(Driver):
         try:
             result = handler(argument)
         except BaseException as error:
-            # Not an `Exception`, but a failure of the handler: it has waited for a task of the loop of another thread. A program
-            # without a loop does not load asyncio.
+            # Not an `Exception`, but a failure of the handler: it has waited for a task of the loop
+            # of another thread. A program without a loop does not load asyncio.
             asyncio = sys.modules.get("asyncio")
             if asyncio is None or not isinstance(error, asyncio.CancelledError):
                 raise
@@ -134,7 +134,8 @@ class Threads(Driver):
             for thread in started:
                 thread.join()
         finally:
-            # After Ctrl-C here, or when a thread cannot be started, the running threads finish their work.
+            # After Ctrl-C here, or when a thread cannot be started, the running threads finish
+            # their work.
             stop()
             for thread in started:
                 thread.join()

@@ -27,7 +27,8 @@ logger = logging.getLogger("quire.client")
 #: How long a worker that stops waits until what it said is durable, in seconds.
 FLUSH_TIMEOUT = 10.0
 
-#: The field of the report for each verdict. A message that cannot be settled any more went back to its queue.
+#: The field of the report for each verdict. A message that cannot be settled any more went back to
+#: its queue.
 _OUTCOMES = {"ack": "acknowledged", "cancel": "cancelled", "expire": "expired", None: "lost"}
 
 
@@ -157,7 +158,8 @@ class Worker:
             with suppress(DisconnectedError):
                 message.cancel(self._delay_of(message), reason_of(error))
         elif given is None:
-            # Ctrl-C or a cancelled task: it is released with the subscription, and counts as not handled.
+            # Ctrl-C or a cancelled task: it is released with the subscription, and counts as not
+            # handled.
             return
         self._counts["lost" if is_lost else _OUTCOMES[message._verdict]] += 1
 

@@ -71,14 +71,16 @@ class SowTopic(Model):
     message_type: MessageType
     #: The fields that a key is made of. Without them publishers supply the keys.
     key: Fields = ()
-    #: Topics with the same domain and the same values have the same keys. Default: the name of the topic.
+    #: Topics with the same domain and the same values have the same keys. Default: the name of the
+    #: topic.
     key_domain: str | None = None
     durability: Literal["persistent", "transient"] = "persistent"
     #: Lists of fields that queries compare with `=`.
     hash_index: tuple[Fields, ...] = ()
     #: Fields that queries compare in other ways.
     index: Fields = ()
-    #: `disabled`, `enabled` (the expiration of each message), or the lifetime of a message without one.
+    #: `disabled`, `enabled` (the expiration of each message), or the lifetime of a message without
+    #: one.
     expiration: Literal["disabled", "enabled"] | float = "disabled"
     #: Fields that the server computes before the key: `expression AS /destination`.
     preprocessing: Assignments = ()
@@ -86,8 +88,8 @@ class SowTopic(Model):
     enrichment: Assignments = ()
     #: Earlier states are kept.
     history: History | None = None
-    #: A pattern for whole names: each topic that it matches is a last-value topic with these settings.
-    #: `name` then only names the settings.
+    #: A pattern for whole names: each topic that it matches is a last-value topic with these
+    #: settings. `name` then only names the settings.
     pattern: str | None = None
     #: `enabled`: the records are in a file that the system can page out.
     file_backed: Literal["enabled", "disabled"] = "disabled"

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 #: Characters of a text that an error repeats.
 _SHOWN_MAX: Final = 64
 
-#: The expected value, by the kind of the mistake. Names in braces come from the context of the mistake.
+#: The expected value, by the kind of the mistake. Names in braces come from the context of the
+#: mistake.
 _EXPECTED: Final = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",

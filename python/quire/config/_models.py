@@ -53,12 +53,13 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 #: The words for the ends of the log.
 _POINTS = ("epoch", "now")
 
-#: The lease period of an at-least-once queue that sets none, in seconds. A consumer that hangs gives its messages back after it. It is
-#: longer than most handlers take, because a message whose lease is over is delivered again.
+#: The lease period of an at-least-once queue that sets none, in seconds. A consumer that hangs
+#: gives its messages back after it. It is longer than most handlers take, because a message whose
+#: lease is over is delivered again.
 LEASE_PERIOD = 300.0
 
-#: The retry delays of an at-least-once queue that sets none, in seconds. Without them, a message that always fails would be delivered
-#: thousands of times a second.
+#: The retry delays of an at-least-once queue that sets none, in seconds. Without them, a message
+#: that always fails would be delivered thousands of times a second.
 RETRY_DELAY = (0.1, 1.0, 10.0, 60.0)
 
 
@@ -129,9 +130,11 @@ class Limits(Model):
     max_unfinished: Annotated[int, size_between("64KB")] = 256 << 20
     #: Queues that clients created at run time; creating one more is refused.
     max_created_queues: Annotated[int, Field(ge=0, le=10_000)] = 1000
-    #: Bytes of records that were replaced before one query had sent them; a query that needs more is ended.
+    #: Bytes of records that were replaced before one query had sent them; a query that needs more
+    #: is ended.
     max_query_copies: Annotated[int, size_between("64KB")] = 64 << 20
-    #: Topics with records of all last-value topics that have a pattern; a publish to one more is refused.
+    #: Topics with records of all last-value topics that have a pattern; a publish to one more is
+    #: refused.
     max_pattern_topics: Annotated[int, Field(ge=1, le=1 << 20)] = 10_000
 
     if TYPE_CHECKING:
@@ -193,10 +196,12 @@ class Maintenance(Model):
     archive_size_max: Size | None = None
     #: The oldest are compressed until those that are not are this large at most.
     compress_size_max: Size | None = None
-    #: Removes the oldest files until the rest has at most this size, except files that are still needed.
+    #: Removes the oldest files until the rest has at most this size, except files that are still
+    #: needed.
     remove_size_max: Size | None = None
     interval: Annotated[float, duration_between("10ms")] = 600.0
-    #: The actions that clients may request. Default: all on loopback, else those that lose no message.
+    #: The actions that clients may request. Default: all on loopback, else those that lose no
+    #: message.
     by_clients: tuple[Literal["archive", "compress", "remove"], ...] | None = None
 
     if TYPE_CHECKING:
@@ -244,8 +249,8 @@ class TransactionLog(Model):
     durability: Literal["fsync", "os"] = "fsync"
     #: Bytes that may wait to become persistent before publishers are paused.
     max_unpersisted: Annotated[int, size_between("64KB")] = 64 << 20
-    #: Topics that the log may have; a publish to another one is refused. A topic counts until the last journal file that holds
-    #: it is removed.
+    #: Topics that the log may have; a publish to another one is refused. A topic counts until the
+    #: last journal file that holds it is removed.
     max_topics: Annotated[int, Field(ge=1, le=1 << 26)] = 100_000
     #: A client whose sequence goes up by more than this at once is logged, once per connection.
     sequence_jump_logged: Annotated[int, Field(ge=1, le=(1 << 63) - 1)] = 1_000_000
@@ -297,16 +302,17 @@ class Queue(Model):
     default_publish_target: str | None = None
     semantics: Literal["at-least-once", "at-most-once"] = "at-least-once"
     fairness_model: Literal["fast", "round-robin", "proportional"] | None = None
-    #: How long a consumer may hold a message. Without it, and with `semantics = "at-least-once"`: `LEASE_PERIOD`.
-    #: `"disabled"`: until its connection ends.
+    #: How long a consumer may hold a message. Without it, and with `semantics = "at-least-once"`:
+    #: `LEASE_PERIOD`. `"disabled"`: until its connection ends.
     lease_period: LeasePeriod = None
     leasing: Literal["strict", "sublease"] = "sublease"
     max_backlog: Annotated[int, Field(ge=1, le=_U32)] | None = None
     max_per_subscription_backlog: Annotated[int, Field(ge=1, le=_U32)] | None = None
     max_deliveries: Annotated[int, Field(ge=1, le=_U32)] | None = None
     max_cancels: Annotated[int, Field(ge=0, le=_U32)] | None = None
-    #: How long a message waits after its first cancel, its second, and so on; the last one repeats. Without it, and with
-    #: `semantics = "at-least-once"`: `RETRY_DELAY`. An empty list: it does not wait.
+    #: How long a message waits after its first cancel, its second, and so on; the last one repeats.
+    #: Without it, and with `semantics = "at-least-once"`: `RETRY_DELAY`. An empty list: it does not
+    #: wait.
     retry_delay: Annotated[tuple[Duration, ...] | None, BeforeValidator(_delays), Field(max_length=100)] = (
         None
     )
@@ -369,7 +375,8 @@ class Queue(Model):
             raise ValueError(error.args[0].removeprefix("recovery_point: ")) from None
         if not isinstance(value, str):
             return point
-        # The server stores this text, and a queue starts again when it changes. So the text never changes.
+        # The server stores this text, and a queue starts again when it changes. So the text never
+        # changes.
         word = value.strip().lower()
         if any(part.strip().startswith("-") for part in word.split(",")):
             raise expected("a bookmark or a time that is the same at every start", value)
@@ -435,7 +442,8 @@ class Config(Model):
     name: str = "quire"
     #: The group of the instance, for replication. Default: its name.
     group: str | None = None
-    #: Relative directories are below it; itself it is below the file that names it, or the working directory.
+    #: Relative directories are below it; itself it is below the file that names it, or the working
+    #: directory.
     data_directory: Directory = Path("quire-data")
     #: The addresses for clients, each with separate limits.
     transport: Annotated[tuple[Transport, ...], Field(min_length=1, max_length=64)] = (Transport(),)
@@ -698,7 +706,8 @@ def _not_toml(error: tomllib.TOMLDecodeError, file: Path, text: str) -> ConfigEr
     if place := re.search(r" \(at line (\d+), column (\d+)\)$", reason):
         line = int(place[1])
         reason = f"{reason[: place.start()]}, at column {place[2]}"
-        # A text without quotes begins with a letter, or is a duration or a size: a number and letters.
+        # A text without quotes begins with a letter, or is a duration or a size: a number and
+        # letters.
         written = text.splitlines()[line - 1].partition("=")[2].strip() if text else ""
         if re.match(r"\d*[A-Za-z/^][^\"']*$", written):
             reason += f'; write a text in quotes: "{written}"'

@@ -22,7 +22,8 @@ class Destination(Model):
     name: Annotated[str, Field(min_length=1)]
     #: The group of the instance. With it, any instance of the group may answer at the addresses.
     group: str | None = None
-    #: Equivalent addresses, tried from the top. Without one, the destination is to connect to this instance.
+    #: Equivalent addresses, tried from the top. Without one, the destination is to connect to this
+    #: instance.
     addresses: Texts = ()
     #: `sync`: a message is persisted when the destination has it, too.
     sync_type: Literal["sync", "async"]
@@ -30,13 +31,16 @@ class Destination(Model):
     pass_through: Texts = ()
     #: Compression of the records that are sent.
     compression: Literal["none", "lz4", "zstd"] = "none"
-    #: A sync destination whose oldest message without an acknowledgement is older is not waited for.
+    #: A sync destination whose oldest message without an acknowledgement is older is not waited
+    #: for.
     downgrade_after: Period | None = None
     #: It is waited for again when that message is younger than this.
     upgrade_below: Period | None = None
-    #: Bytes of the journal, its newest files, that are kept for it. Older files may be removed although it needs them.
+    #: Bytes of the journal, its newest files, that are kept for it. Older files may be removed
+    #: although it needs them.
     retained_size_max: Size | None = None
-    #: Checks that are left out when the link is made: `txlog`, `message_type`, `sow`, `key`, `replicate`, `cascade`.
+    #: Checks that are left out when the link is made: `txlog`, `message_type`, `sow`, `key`,
+    #: `replicate`, `cascade`.
     exclude_validation: Texts = ()
     topic: Annotated[tuple[ReplicatedTopic, ...], Field(min_length=1)]
 
@@ -92,7 +96,8 @@ class Replication(Model):
 
     #: Where other instances connect. Without it none can.
     address: str | None = None
-    #: The number of sync destinations that must have a message before it is persisted. Default: all.
+    #: The number of sync destinations that must have a message before it is persisted. Default:
+    #: all.
     required_acks: Annotated[int, Field(ge=1, le=64)] | None = None
     destination: Annotated[tuple[Destination, ...], Field(max_length=64)] = ()
 

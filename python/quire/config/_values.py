@@ -84,7 +84,8 @@ def _lease(value: object) -> object:
     return result
 
 
-#: The longest time for which a consumer may hold a message; "disabled": without end; `None`: the default of the queue.
+#: The longest time for which a consumer may hold a message; "disabled": without end; `None`: the
+#: default of the queue.
 LeasePeriod = Annotated[Literal["disabled"] | float | None, BeforeValidator(_lease)]
 
 

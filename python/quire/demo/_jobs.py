@@ -17,7 +17,8 @@ from quire.testing import ServerProcess
 
 #: Jobs that one worker may have fetched and not acknowledged.
 BACKLOG = 1000
-#: The queue over the flights. Leases are as long as a handler could ever take: those of a killed worker end with its connection.
+#: The queue over the flights. Leases are as long as a handler could ever take: those of a killed
+#: worker end with its connection.
 QUEUE = {
     "name": "JOBS",
     "message_type": "json",

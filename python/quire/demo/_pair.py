@@ -76,7 +76,8 @@ def run_pair(console: Console, flights: list[bytes]) -> PairResults:
         killed, persisted_at_kill = time.perf_counter(), client.persisted
         console.print(f"[bold]kill -9[/] of {first.name}, process {first.pid}; its directory is deleted")
         cluster.lose_disk(first)
-        # As `quire replication downgrade` does: publishers do not wait for an instance that is gone.
+        # As `quire replication downgrade` does: publishers do not wait for an instance that is
+        # gone.
         with quire.Client(second.url) as operator:
             operator._replicate(first.name, "downgrade")
         _wait_until_persisted(client, min(persisted_at_kill + 1, half))

@@ -29,13 +29,14 @@ from quire.journal._journal import ServerJournal
 from quire.server._maintenance import listen_locally, user_of
 from quire.server._replication import ServerReplication
 
-#: Bytes that may wait in a connection's transport before the core pauses its replays, and the mark at which it
-#: continues. The loop writes as much of them at once as the system takes, and a publish waits for that: with
-#: four times as much it took twice as long during a replay, and the replay was no faster.
+#: Bytes that may wait in a connection's transport before the core pauses its replays, and the mark
+#: at which it continues. The loop writes as much of them at once as the system takes, and a publish
+#: waits for that: with four times as much it took twice as long during a replay, and the replay was
+#: no faster.
 HIGH_WATER: Final = 256 * 1024
 LOW_WATER: Final = 64 * 1024
-#: Bytes that a turn reads from one connection. An event loop may read 32 times 256 KB from one socket in a turn. The core
-#: would keep them, and every other connection would wait.
+#: Bytes that a turn reads from one connection. An event loop may read 32 times 256 KB from one
+#: socket in a turn. The core would keep them, and every other connection would wait.
 READ_MAX: Final = 1024 * 1024
 #: Seconds that a peer which does not read may hold up the close of its connection.
 CLOSE_GRACE: Final = 2.0
@@ -213,7 +214,8 @@ class Server:
         # Before the server opens files: `SERVER_FILES` counts them.
         room = self._connections_max()
         async with contextlib.AsyncExitStack() as listening:
-            # Before the journal is made: a server whose address is taken leaves nothing on the disk.
+            # Before the journal is made: a server whose address is taken leaves nothing on the
+            # disk.
             listeners = [
                 await listening.enter_async_context(await self._listen(number, address))
                 for number, address in enumerate(self.config.addresses)
@@ -269,7 +271,8 @@ class Server:
         """Opens the journal and recovers it, on another thread."""
         assert self._loop is not None
         loop = self._loop
-        # The executor of the loop would start one more thread at the end, and hide the error when there is none.
+        # The executor of the loop would start one more thread at the end, and hide the error when
+        # there is none.
         executor = ThreadPoolExecutor(1, thread_name_prefix="quire-open")
         try:
             config = self.config.to_core(max_connections=connections_max)
@@ -419,8 +422,8 @@ class Server:
         try:
             turn = self._engine.turn(events)
         except QuireError as error:
-            # The rest of the turn's input is lost, so the server must stop. Connections are cut without another
-            # word: clients connect again and send what was not acknowledged.
+            # The rest of the turn's input is lost, so the server must stop. Connections are cut
+            # without another word: clients connect again and send what was not acknowledged.
             _log.critical("%s", error)
             self._broken = error
             self._stop.set()
@@ -571,7 +574,8 @@ class _Link(_Connection):
 
 #: Servers that accept connections, or may.
 _serving: weakref.WeakSet[Server] = weakref.WeakSet()
-#: In a forked child: the servers of the parent. They are never collected, because their event loops would change those of the parent.
+#: In a forked child: the servers of the parent. They are never collected, because their event loops
+#: would change those of the parent.
 _of_parent: list[Server] = []
 
 

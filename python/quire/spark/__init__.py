@@ -73,9 +73,11 @@ def session(
     if master is not None and master.startswith("local"):
         # Spark takes the first python3 on the path otherwise, in which quire need not be installed.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        # Only this machine connects to this driver, and looking up the name of the machine can take long.
+        # Only this machine connects to this driver, and looking up the name of the machine can take
+        # long.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        # Workers that are dismissed do not fill the terminal. Elsewhere it goes to logs, and a cluster may have another version of quire.
+        # Workers that are dismissed do not fill the terminal. Elsewhere it goes to logs, and a
+        # cluster may have another version of quire.
         settings["spark.python.daemon.module"] = "quire.spark._daemon"
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
     if quiet:

@@ -31,7 +31,8 @@ _NAME_MAX = 255
 _PREFIX = "topic="
 #: The characters that Spark writes as `%` and two digits into names of directories.
 _ESCAPED = re.compile(r"[\x01-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
-#: Topics whose directory could have too long a name: no character has more than four bytes, escaped or not.
+#: Topics whose directory could have too long a name: no character has more than four bytes, escaped
+#: or not.
 _LONG = f"(?s)^.{{{(_NAME_MAX - len(_PREFIX)) // 4},}}$"
 _NOT_ASCII = "[^\\x00-\\x7f]"
 
@@ -48,7 +49,8 @@ class Archived:
     #: Batches in which they were.
     batches: int
     target: str
-    #: Positions that were removed from the journal before a run reached them, and are missing in the archive.
+    #: Positions that were removed from the journal before a run reached them, and are missing in
+    #: the archive.
     lost: int = 0
 
 

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 from quire._errors import QuireError
 
-#: With this in its environment, a worker of PySpark (4.3) reports an exception without its traceback.
+#: With this in its environment, a worker of PySpark (4.3) reports an exception without its
+#: traceback.
 _HIDES_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 

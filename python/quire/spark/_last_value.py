@@ -28,7 +28,8 @@ class LastValues:
     keys: int
     #: The Parquet data set with the table as it is now.
     path: str
-    #: Positions that were removed from the journal before a run reached them: no value is from there.
+    #: Positions that were removed from the journal before a run reached them: no value is from
+    #: there.
     lost: int = 0
 
 
@@ -62,8 +63,9 @@ def last_value(
             f"keys, topics: {target} was made with {state['keys']!r} of {state['topics'] or 'all topics'}"
         )
     columns = spark_columns("keys", keys)
-    # The end of the run comes from the journal, not from the rows: the newest record may have another topic, or be
-    # no message. Later messages are left to the next run, even if the frame, a later snapshot, contains them.
+    # The end of the run comes from the journal, not from the rows: the newest record may have
+    # another topic, or be no message. Later messages are left to the next run, even if the frame, a
+    # later snapshot, contains them.
     job = job_options(archive_directory, skip_lost)
     options = read_options({"path": journal, **job})
     opened, at = SparkJournal(options.directories[0], options.archive), state.get("at")

@@ -14,8 +14,8 @@ from typing import Any
 from quire._quire import spark_read_options, spark_write_options
 from quire.client._links import directory_of
 
-#: Where a read begins or ends, as the core writes it: `"earliest"`, `"latest"`, `{"back": 1000}`, `{"ago_ns": 1}`, `{"time_ns": 1}`,
-#: `{"bookmark": "1|2|"}`.
+#: Where a read begins or ends, as the core writes it: `"earliest"`, `"latest"`, `{"back": 1000}`,
+#: `{"ago_ns": 1}`, `{"time_ns": 1}`, `{"bookmark": "1|2|"}`.
 Place = str | Mapping[str, Any]
 
 
@@ -29,7 +29,8 @@ class ReadOptions:
     archive: str | None
     #: A running server instead of directories.
     url: str | None
-    #: Client name, and user where the server asks for one; the password comes from the environment or a file.
+    #: Client name, and user where the server asks for one; the password comes from the environment
+    #: or a file.
     user: str | None
     password_file: str | None
     #: `{"names": [...]}`, `{"pattern": ...}` or `{"prefix": ...}`.
@@ -69,7 +70,8 @@ class WriteOptions:
     transaction: str | None = None
     #: Raised when a name is to be used again after its checkpoint was deleted on purpose.
     epoch: int = 0
-    #: Where tasks leave their rows until the batch is complete. All executors and the driver see it.
+    #: Where tasks leave their rows until the batch is complete. All executors and the driver see
+    #: it.
     staging: str | None = None
     checkpoint: str | None = None
     flush_timeout: timedelta = timedelta(minutes=5)
@@ -101,7 +103,8 @@ def options_of(read: Mapping[str, Any]) -> ReadOptions:
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Reads the options of a sink. `ConfigError` names what is wrong."""
-    # The setting of a session that chooses the reader is an option of its writes, too: Spark cannot tell them apart.
+    # The setting of a session that chooses the reader is an option of its writes, too: Spark cannot
+    # tell them apart.
     own = {key: value for key, value in options.items() if key.lower() != "reader"}
     read = json.loads(spark_write_options(own))
     return WriteOptions(flush_timeout=_duration(read.pop("flush_timeout_ns")), **read)

@@ -90,7 +90,8 @@ def queue_audit(
         return _by_consumer(rows)
     messages = read("position long, bookmark string, timestamp_ns long")
     messages = messages.withColumnRenamed("timestamp_ns", "taken_ns")
-    # The events of a message that was removed from the journal are counted. Their times are not known.
+    # The events of a message that was removed from the journal are counted. Their times are not
+    # known.
     rows = rows.join(messages, rows.message == messages.position, "left").withColumn(
         "since", _seconds(f.col("timestamp_ns") - f.col("taken_ns"))
     )
@@ -196,7 +197,8 @@ def _with_leases(events: DataFrame) -> DataFrame:
     lease.
     """
     is_lease = f.col("kind").isin("delivered", "lease_ended")
-    # What is said of leases comes last, so that only that follows a delivery. One order for both: events are sorted once.
+    # What is said of leases comes last, so that only that follows a delivery. One order for both:
+    # events are sorted once.
     in_order = Window.partitionBy("queue", "message").orderBy("is_lease", "order")
     of_message = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
 

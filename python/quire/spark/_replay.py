@@ -124,7 +124,8 @@ def _lost(options: Mapping[str, str], done: int) -> int:
     frame = json.loads(spark_frame(dict(options)))
     range_, archive = frame["ranges"][0], frame["options"]["archive"]
     opened = SparkJournal(range_["directory"], archive)
-    # A range that begins later than the journal does has lost nothing, and a replay that has not begun takes what there is.
+    # A range that begins later than the journal does has lost nothing, and a replay that has not
+    # begun takes what there is.
     if done == 0 or range_["after"] > opened.bounds()[0] - 1:
         return 0
     begin, warnings = opened.retained(done, range_["limit"], frame["options"]["fail_on_data_loss"])

@@ -119,7 +119,8 @@ class PushFilters:
         directory = Path(SparkFiles.getRootDirectory())
         _refuse_others(directory, self._frame, given, filters)
         (directory / given).write_text(_text(filters), encoding="utf-8")
-        # Two workers may plan at the same time. Each continues after it has seen the result of the other.
+        # Two workers may plan at the same time. Each continues after it has seen the result of the
+        # other.
         _refuse_others(directory, self._frame, given, filters)
         return filters
 

@@ -38,14 +38,16 @@ _NONE = "^$"
 #: The code of the error for a bookmark that the log does not have.
 _NOT_FOUND = "bookmark_not_found"
 
-#: A range with at most this number of messages, and 16 MB, is one task: a smaller task costs more to start than to run.
+#: A range with at most this number of messages, and 16 MB, is one task: a smaller task costs more
+#: to start than to run.
 _PART_MESSAGES_MIN = 50_000
 _PART_BYTES_MIN = 16 << 20
 
 #: Limit of received messages that wait in a task, in bytes. Above it, the server pauses.
 _RECEIVE_BYTES_MAX = 16 << 20
 
-#: A server that is away for longer than this fails the task, which Spark then runs again, or the query.
+#: A server that is away for longer than this fails the task, which Spark then runs again, or the
+#: query.
 _AWAY_MAX = timedelta(seconds=60)
 
 
@@ -133,7 +135,8 @@ class Connection:
     def head(self) -> str:
         """Returns the bookmark of the last persisted record of any kind, or `0` in an empty log."""
         with self._client._enter_now(Spec(_NONE, bookmark=NOW), auto_ack=False) as subscription:
-            # The server sends the place right after it accepts the command: it is here after a later answer.
+            # The server sends the place right after it accepts the command: it is here after a
+            # later answer.
             self._client.flush()
             place = self._client._core.resume_position(subscription._core.number)
         return EPOCH if place is None or place == "0|0|" else place

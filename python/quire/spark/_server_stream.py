@@ -100,7 +100,8 @@ class ServerStreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvaila
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ds.InputPartition]:
         self._check(end)
         if start == end:
-            return []  # Spark compares offsets as text, and another version can have spelled one of them
+            # Spark compares offsets as text, and another version can have spelled one of them.
+            return []
         range_ = ServerRange(Place.parse(end["from"]), Place(Place.parse(end["to"]).bookmark))
         return split(self._connection, range_, self._wanted, self._options)
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 #: The limit of the protocol for a client name, in bytes.
 NAME_SIZE_MAX = 255
 
-#: Messages of one batch: sequences are the number of the batch times this, plus the place in it. Spark's batches end long before.
+#: Messages of one batch: sequences are the number of the batch times this, plus the place in it.
+#: Spark's batches end long before.
 BATCH_ROWS_MAX = 1 << 32
 #: Batches of one query, so that sequences stay below 2^63.
 BATCHES_MAX = 1 << 31

@@ -18,7 +18,8 @@ from quire.spark._failures import hiding_traceback
 if TYPE_CHECKING:
     from quire.spark._server import ServerRange
 
-# Spark imports this module in every worker: the compiled core, pyarrow and the rest are imported where used.
+# Spark imports this module in every worker: the compiled core, pyarrow and the rest are imported
+# where used.
 _main = sys.modules["__main__"]
 if _main.__spec__ is not None and _main.__spec__.name == "pyspark.daemon":
     from quire.spark import _daemon
@@ -42,9 +43,10 @@ class QuireDataSource(ds.DataSource):
         #: The frame of the core, and the range of a server.
         self._frame: tuple[str, ServerRange | None] | None = None
         if not _OF_A_SINK & {key.lower() for key in options}:
-            # Here, because Spark keeps this object for the life of the frame: two actions on it read the same. What is wrong is said when
-            # the frame is read: it may as well be a sink, whose directory is made by the write. A server that does not answer would not
-            # answer that either.
+            # Here, because Spark keeps this object for the life of the frame: two actions on it
+            # read the same. What is wrong is said when the frame is read: it may as well be a sink,
+            # whose directory is made by the write. A server that does not answer would not answer
+            # that either.
             try:
                 self._frame = self._snapshot()
             except (DisconnectedError, TimeoutError):

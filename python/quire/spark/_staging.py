@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Files that are looked at or removed at a time: no more than this gains where a disk is near, and a megabyte of memory is used for each.
+#: Files that are looked at or removed at a time: no more than this gains where a disk is near, and
+#: a megabyte of memory is used for each.
 FILES_AT_ONCE = 4
 
 _MANIFEST = "manifest.json"
@@ -73,7 +74,8 @@ class StagedBatch:
         # Each attempt has a separate name, because two attempts may run at the same time.
         name = f"part-{partition:05d}-{uuid.uuid4().hex}.arrow"
         rows = 0
-        # Every byte is synced, checked and removed: fewer of them are worth more than what making them fewer takes.
+        # Every byte is synced, checked and removed: fewer of them are worth more than what making
+        # them fewer takes.
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         try:
             with open(self._directory / name, "xb") as file:

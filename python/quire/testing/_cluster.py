@@ -90,7 +90,8 @@ class Cluster:
             directory = self._resources.enter_context(tempfile.TemporaryDirectory(prefix="quire-cluster-"))
         names = [f"instance-{number}" for number in range(1, n + 1)]
         ports = [reserve_port(self) for _ in names]
-        #: By the numbers of the source and of the destination; empty when the instances are connected directly.
+        #: By the numbers of the source and of the destination; empty when the instances are
+        #: connected directly.
         self._forwarders: dict[tuple[int, int], Forwarder] = {}
         for source in range(n):
             for target in range(n):
@@ -108,7 +109,8 @@ class Cluster:
             destinations = [
                 {
                     "topic": _topics(settings),
-                    # A message can reach a third instance on two paths (docs/replication.md, "What is sent").
+                    # A message can reach a third instance on two paths (docs/replication.md, "What
+                    # is sent").
                     "pass_through": [".*"] if n > 2 else [],
                     **link,
                     "name": names[other],

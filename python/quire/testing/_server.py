@@ -165,8 +165,9 @@ def reserve_port(owner: object) -> int:
     """Returns a free port of 127.0.0.1. On Linux it is reserved while `owner` exists."""
     reserved = socket.socket()
     if sys.platform == "linux":
-        # The system never assigns the port to a socket that asks for any free port. The server may listen on it,
-        # because it sets SO_REUSEADDR, too. A connection to a socket that does not listen is refused.
+        # The system never assigns the port to a socket that asks for any free port. The server may
+        # listen on it, because it sets SO_REUSEADDR, too. A connection to a socket that does not
+        # listen is refused.
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("127.0.0.1", 0))
     port: int = reserved.getsockname()[1]
