@@ -22,8 +22,14 @@ ROOT = Path(__file__).parent.parent
 LIMITS = ROOT / "tests" / "language.json"
 SENTENCE_WORDS_MAX = 35
 PROSE_COLUMNS_MAX = 100
-#: Crates whose comments are at most as wide as prose. Others follow one by one.
-WRAPPED = {"arrow", "command", "journal", "link", "spark", "table", "types"}
+#: Crates whose comments are still wider than prose. A crate is removed here when it is wrapped.
+NOT_WRAPPED = {
+    *("broker", "client", "driver", "expression", "jvm"),
+    *("kernel", "python", "queue", "sim", "wire"),
+}
+#: Folders of Python files whose comments are at most as wide as prose.
+WRAPPED_FOLDERS = ("python", "tests", "examples")
+SCRIPTS = (".py", ".pyi")
 
 #: Idioms for which the field has a term, and clauses as subjects.
 PATTERNS = re.compile(
@@ -113,12 +119,32 @@ def faults(path: Path) -> list[str]:
 
 
 def wide_comments(path: Path) -> list[str]:
-    """The comments of a Rust file that are on lines of their own and wider than prose."""
+    """The comments of a Rust or Python file that have a separate line and are wider than prose."""
+    source = path.read_text()
+    lines = source.splitlines()
+    if path.suffix == ".rs":
+        numbers = [n for n, line in enumerate(lines, 1) if line.lstrip().startswith("//")]
+    else:
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        numbers = [
+            t.start[0] for t in tokens if t.type == tokenize.COMMENT and not t.line[: t.start[1]].strip()
+        ]
     return [
-        f"{path.name}:{number}: {len(line)} columns"
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if len(line) > PROSE_COLUMNS_MAX and line.lstrip().startswith("//")
+        f"{path.name}:{number}: {len(lines[number - 1])} columns"
+        for number in numbers
+        if len(lines[number - 1]) > PROSE_COLUMNS_MAX
     ]
+
+
+def wrapped_files() -> list[Path]:
+    """The files of `wide_comments` that must have none."""
+    crates = (path for path in (ROOT / "crates").iterdir() if path.is_dir())
+    wrapped = [path for path in crates if path.name.removeprefix("quire-") not in NOT_WRAPPED]
+    found = [path for crate in wrapped for path in crate.rglob("*.rs")]
+    found += [
+        path for name in WRAPPED_FOLDERS for path in (ROOT / name).rglob("*.py*") if path.suffix in SCRIPTS
+    ]
+    return sorted(found)
 
 
 def files() -> list[Path]:

@@ -52,14 +52,18 @@ def test_idioms_are_told_from_plain_words(text: str, count: int, tmp_path: Path)
     assert len(language.faults(page)) == count
 
 
-@pytest.mark.parametrize("crate", sorted(language.WRAPPED))
-def test_comments_of_a_wrapped_crate_stay_narrow(crate: str) -> None:
-    files = list((language.ROOT / f"crates/quire-{crate}").rglob("*.rs"))
-    assert files
-    assert not [wide for path in files for wide in language.wide_comments(path)]
+def test_comments_stay_as_narrow_as_prose() -> None:
+    files = language.wrapped_files()
+    assert {path.suffix for path in files} == {".rs", ".py", ".pyi"}
+    wide = {str(path): found for path in files if (found := language.wide_comments(path))}
+    assert not wide, f"wrap these comments at 100 columns: {wide}"
 
 
 def test_a_wide_comment_is_found(tmp_path: Path) -> None:
     module = tmp_path / "module.rs"
     module.write_text(f"    // {'a' * 94}\n    //! {'a' * 92}\nlet text = {'1' * 99}; // a\n")
     assert language.wide_comments(module) == ["module.rs:1: 101 columns"]
+    script = tmp_path / "script.py"
+    wide = f"# {'a' * 99}\n"
+    script.write_text(f"{wide}one = 1  {wide}# {'a' * 98}\ntext = '''\n{wide}'''\n")
+    assert language.wide_comments(script) == ["script.py:1: 101 columns"]
