@@ -12,8 +12,9 @@ use quire_wire::Encode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId(pub u32);
 
-/// Set in the numbers of deletes, and in no others. A delete is kept with its number, perhaps in a file that outlives the client. So a
-/// server may answer deletes of an earlier client, and their numbers must not be those of commands of this one.
+/// Set in the numbers of deletes, and in no others. A delete is kept with its number, perhaps in a
+/// file that outlives the client. So a server may answer deletes of an earlier client, and their
+/// numbers must not be those of commands of this one.
 const DELETE_BIT: u32 = 1 << 31;
 
 impl CommandId {
@@ -30,8 +31,9 @@ impl CommandId {
 /// A command that waits for its answer.
 #[derive(Debug)]
 enum Waiting {
-    /// `said` is the number of settled messages that are known to be durable when its answer arrives. With `answered_by` no command was
-    /// sent on this connection: the acknowledgement of this sequence is the answer.
+    /// `said` is the number of settled messages that are known to be durable when its answer
+    /// arrives. With `answered_by` no command was sent on this connection: the acknowledgement of
+    /// this sequence is the answer.
     Flush {
         said: u64,
         answered_by: Option<u64>,
@@ -55,7 +57,8 @@ enum Waiting {
         paused: bool,
         reentry: bool,
     },
-    /// Said once: whether it was done is not known when the connection breaks. `query`: the number under which its answers come.
+    /// Said once: whether it was done is not known when the connection breaks. `query`: the number
+    /// under which its answers come.
     Once {
         frame: Vec<u8>,
         query: Option<u32>,
@@ -84,7 +87,8 @@ pub(super) struct Commands {
     last: u32,
     /// Whether the server takes commands with reasons. It is known from the logon on.
     takes_reasons: bool,
-    /// Messages that were ever settled, and those of them that are known to be so for good or were given up.
+    /// Messages that were ever settled, and those of them that are known to be so for good or were
+    /// given up.
     settled_count: u64,
     confirmed_count: u64,
     is_confirming: bool,
@@ -97,8 +101,9 @@ pub(super) struct Commands {
 }
 
 impl Commands {
-    /// A flush. `acknowledged`: the sequence whose acknowledgement the server sends after it has persisted or refused every publish so far.
-    /// True: this acknowledgement is the answer, and no command is to be sent. It does not tell of settled messages and other commands.
+    /// A flush. `acknowledged`: the sequence whose acknowledgement the server sends after it has
+    /// persisted or refused every publish so far. True: this acknowledgement is the answer, and no
+    /// command is to be sent. It does not tell of settled messages and other commands.
     pub fn flush(&mut self, acknowledged: Option<u64>) -> Result<(CommandId, bool), Failure> {
         let lost = std::mem::take(&mut self.lost_count);
         if lost > 0 {
@@ -114,7 +119,8 @@ impl Commands {
         Ok((command, answered_by.is_some()))
     }
 
-    /// The server has persisted or refused every publish up to `sequence`. Answers the flushes that wait for this.
+    /// The server has persisted or refused every publish up to `sequence`. Answers the flushes that
+    /// wait for this.
     pub fn acknowledged(&mut self, sequence: u64, events: &mut VecDeque<Event>) {
         if sequence < self.answered_from {
             return;
@@ -138,7 +144,8 @@ impl Commands {
         self.settled_count
     }
 
-    /// How many of the messages that were ever settled a server has said to be so for good: the first ones.
+    /// How many of the messages that were ever settled a server has said to be so for good: the
+    /// first ones.
     pub fn durable_count(&self) -> u64 {
         self.durable_count
     }
@@ -148,7 +155,8 @@ impl Commands {
         self.settled_count - self.confirmed_count
     }
 
-    /// Whether the server is to be asked about them now: one question at a time, so that it costs little.
+    /// Whether the server is to be asked about them now: one question at a time, so that it costs
+    /// little.
     pub fn wants_confirmation(&self) -> bool {
         !self.is_confirming && self.unconfirmed_count() > 0
     }
@@ -159,7 +167,8 @@ impl Commands {
         self.add(Waiting::Confirm { said: self.settled_count })
     }
 
-    /// Answered when the server has looked at everything that was published before. Says nothing about settled messages.
+    /// Answered when the server has looked at everything that was published before. Says nothing
+    /// about settled messages.
     pub fn barrier(&mut self) -> CommandId {
         self.add(Waiting::Barrier)
     }
@@ -211,8 +220,9 @@ impl Commands {
         self.waiting.contains_key(&id)
     }
 
-    /// A server has seen the sequences up to `highest`, of earlier connections too. It answers a repeated delete like one that finds
-    /// nothing, so the callers of those deletes do not learn their numbers.
+    /// A server has seen the sequences up to `highest`, of earlier connections too. It answers a
+    /// repeated delete like one that finds nothing, so the callers of those deletes do not learn
+    /// their numbers.
     pub fn fail_seen_deletes(&mut self, highest: u64, events: &mut VecDeque<Event>) {
         let reason = "the connection was lost before the server told how many records it deleted";
         let failure = Failure::new(FailureCode::Disconnected, reason);
@@ -221,7 +231,8 @@ impl Commands {
         self.fail_all_that(is_seen, &failure, events);
     }
 
-    /// As [`Commands::unsubscribe`], without a connection. It is answered at once, and so are commands that wait to enter the subscription.
+    /// As [`Commands::unsubscribe`], without a connection. It is answered at once, and so are
+    /// commands that wait to enter the subscription.
     pub fn unsubscribe_unconnected(&mut self, number: u32, events: &mut VecDeque<Event>) -> CommandId {
         self.fail_all_that(|command| command.enters() == Some(number), &ended_before(), events);
         let id = self.next_id();
@@ -270,11 +281,12 @@ impl Commands {
         matches!(self.waiting.get(&id), Some(Waiting::Delete { .. } | Waiting::Settle { .. }))
     }
 
-    /// The connection is gone, and with it every subscription on the server. Commands that paused, continued or ended a subscription are
-    /// done. The others wait for the next connection. A replacement is sent again after the subscription was entered again.
+    /// The connection is gone, and with it every subscription on the server. Commands that paused,
+    /// continued or ended a subscription are done. The others wait for the next connection. A
+    /// replacement is sent again after the subscription was entered again.
     ///
-    /// Messages that were settled, but are not known to be durable, are lost. So are the `unsaid` acknowledgements. A waiting flush reports
-    /// it, or the next one does.
+    /// Messages that were settled, but are not known to be durable, are lost. So are the `unsaid`
+    /// acknowledgements. A waiting flush reports it, or the next one does.
     pub fn disconnected(
         &mut self,
         unsaid: u64,
@@ -339,9 +351,10 @@ impl Commands {
         }
     }
 
-    /// Adds a command for every subscription that a new connection must enter, before the waiting commands. After them, subscriptions that
-    /// share a replay are resumed. Pauses that the user asked for without a connection are done by this: the subscriptions are entered as the
-    /// last of them says. Returns the number of subscriptions.
+    /// Adds a command for every subscription that a new connection must enter, before the waiting
+    /// commands. After them, subscriptions that share a replay are resumed. Pauses that the user
+    /// asked for without a connection are done by this: the subscriptions are entered as the last
+    /// of them says. Returns the number of subscriptions.
     pub fn reenter(&mut self, subscriptions: &mut Subscriptions, events: &mut VecDeque<Event>) -> usize {
         self.waiting.retain(|id, command| {
             let Waiting::Pause { numbers, .. } = command else { return true };
@@ -361,7 +374,8 @@ impl Commands {
         count
     }
 
-    /// The frames of all that waits: subscriptions that are entered again, then the others, each in the order in which they were asked for.
+    /// The frames of all that waits: subscriptions that are entered again, then the others, each in
+    /// the order in which they were asked for.
     pub fn frames(&self, subscriptions: &Subscriptions) -> Vec<(CommandId, Vec<u8>)> {
         let is_reentry = |command: &Waiting| matches!(command, Waiting::Subscribe { reentry: true, .. });
         let first = self.waiting.iter().filter(|(_, command)| is_reentry(command));
@@ -479,9 +493,10 @@ impl Commands {
         self.waiting.values().any(|command| matches!(command, Waiting::Flush { .. }))
     }
 
-    /// The caller does not wait for the answer any more. A flush is forgotten, so that it is not sent again after a reconnect. So is a command
-    /// that acts once and waits for a connection: it would act at a time that the caller does not expect. The others change
-    /// subscriptions and take their course. True: no answer will come.
+    /// The caller does not wait for the answer any more. A flush is forgotten, so that it is not
+    /// sent again after a reconnect. So is a command that acts once and waits for a connection: it
+    /// would act at a time that the caller does not expect. The others change subscriptions and
+    /// take their course. True: no answer will come.
     pub fn abandon(&mut self, id: CommandId, is_up: bool) -> bool {
         match self.waiting.get(&id) {
             Some(Waiting::Flush { .. } | Waiting::Delete { .. }) => self.waiting.remove(&id).is_some(),

@@ -24,7 +24,8 @@ pub(super) struct Connection {
     heartbeat: Option<Duration>,
     last_received: Instant,
     last_sent: Instant,
-    /// Bytes may wait since then, because nothing was read. A lease in them began at that time at the earliest.
+    /// Bytes may wait since then, because nothing was read. A lease in them began at that time at
+    /// the earliest.
     unread_since: Option<Instant>,
 }
 
@@ -257,7 +258,8 @@ impl Connection {
         self.heartbeat.is_some_and(|heartbeat| now >= self.last_received + heartbeat * 2)
     }
 
-    /// Whether a heartbeat is to be sent now, because nothing was sent for an interval. It counts as sent.
+    /// Whether a heartbeat is to be sent now, because nothing was sent for an interval. It counts
+    /// as sent.
     pub fn begin_heartbeat(&mut self, now: Instant) -> bool {
         let is_due = self.heartbeat.is_some_and(|heartbeat| now >= self.last_sent + heartbeat);
         if is_due {
@@ -282,7 +284,8 @@ fn ends_for_good(code: Code) -> bool {
     )
 }
 
-/// `body` as shared bytes: a slice of `bytes` when it is a part of it. Otherwise (a frame that arrived in pieces) a copy.
+/// `body` as shared bytes: a slice of `bytes` when it is a part of it. Otherwise (a frame that
+/// arrived in pieces) a copy.
 fn shared(bytes: &Bytes, body: &[u8]) -> Bytes {
     let (start, end) = (bytes.as_ptr() as usize, bytes.as_ptr() as usize + bytes.len());
     let at = body.as_ptr() as usize;

@@ -68,8 +68,8 @@ pub struct Remaining {
 /// A new registration at the poller of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registration {
-    /// Its number, which the poller reports with the event. A thread that has an event of an earlier
-    /// registration does not know of this one.
+    /// Its number, which the poller reports with the event. A thread that has an event of an
+    /// earlier registration does not know of this one.
     pub number: usize,
     /// It reports one of these events, and then watches for nothing.
     pub interest: Interest,

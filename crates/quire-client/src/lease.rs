@@ -1,6 +1,7 @@
 //! The lease of one message of a queue: its owner, and its end.
 //!
-//! A lease has one owner at every moment. [`Lease::begin`] and the verdict of the program change the owner, and so does the server.
+//! A lease has one owner at every moment. [`Lease::begin`] and the verdict of the program change
+//! the owner, and so does the server.
 //!
 //! | state | owner |
 //! | --- | --- |
@@ -23,8 +24,9 @@ use quire_types::time::Instant;
 /// The leases of a subscription that the client renews.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Renewal {
-    /// Those of messages that the program has not begun. From then on the program extends them: it takes messages one by one or in
-    /// batches, and the client does not know for how long it needs each.
+    /// Those of messages that the program has not begun. From then on the program extends them: it
+    /// takes messages one by one or in batches, and the client does not know for how long it needs
+    /// each.
     #[default]
     UntilBegun,
     /// Also those of messages on which a handler runs, until [`Lease::end_handling`].
@@ -38,13 +40,16 @@ pub enum Renewal {
 pub enum Begun {
     /// The program gets the message.
     Yes,
-    /// As `Yes`, and the lease has run for a while: it is to be renewed now ([`super::ClientCore::renew`]).
+    /// As `Yes`, and the lease has run for a while: it is to be renewed now
+    /// ([`super::ClientCore::renew`]).
     Aged,
-    /// The program must not see the message: its lease is lost, or ends too soon, and the message is delivered again.
+    /// The program must not see the message: its lease is lost, or ends too soon, and the message
+    /// is delivered again.
     No,
 }
 
-/// How a message came from a queue, and whether it is still in our hands. Shared by all copies of the message.
+/// How a message came from a queue, and whether it is still in our hands. Shared by all copies of
+/// the message.
 #[derive(Debug)]
 pub struct Lease {
     pub(super) queue: Arc<str>,
@@ -62,25 +67,28 @@ pub struct Lease {
     state: AtomicU8,
 }
 
-/// `Lease::state`: the program has begun the message, and there is no verdict and no end of the lease.
+/// `Lease::state`: the program has begun the message, and there is no verdict and no end of the
+/// lease.
 const HELD: u8 = 0;
 /// The client has given a verdict on the message. The bits of [`VERDICTS`] say which.
 const SETTLED: u8 = 1;
 /// The client no longer holds the message.
 const LOST: u8 = 2;
-/// The lease was over, and then the client gave a verdict on the message. The bits of [`VERDICTS`] say which.
+/// The lease was over, and then the client gave a verdict on the message. The bits of [`VERDICTS`]
+/// say which.
 const SETTLED_LATE: u8 = 3;
 /// The message came, and the program has not begun it.
 const FETCHED: u8 = 4;
-/// It was released before the program began it, or the program has dealt with another copy. The program must not see it.
+/// It was released before the program began it, or the program has dealt with another copy. The
+/// program must not see it.
 const RETURNED: u8 = 5;
 /// A handler runs on the message. Otherwise as `HELD`.
 const HANDLED: u8 = 6;
 /// A handler runs on the message, and the client no longer holds it.
 const OUTRUN: u8 = 7;
 
-/// The bits of `Lease::state` with the verdict of a settled message. The verdict and the state change together, so no reader sees one
-/// without the other.
+/// The bits of `Lease::state` with the verdict of a settled message. The verdict and the state
+/// change together, so no reader sees one without the other.
 const VERDICTS: u8 = !STATES;
 /// The bits of `Lease::state` with one of the values above.
 const STATES: u8 = 0b111;
@@ -93,10 +101,12 @@ const UNLIMITED_MS: u64 = u64::MAX;
 
 /// Renewals in each lease period. With three, two of them may fail before a lease is lost.
 const RENEWALS_PER_PERIOD: u64 = 3;
-/// A message that has not begun is released when this part of its period is left: the time in which the command reaches the server.
+/// A message that has not begun is released when this part of its period is left: the time in which
+/// the command reaches the server.
 const RETURN_PART: u64 = 4;
-/// A lease that has run for this part of its period is renewed when the program begins the message, so that the program has almost a
-/// whole period. Renewals of younger leases would cost a command for each message of a fast program.
+/// A lease that has run for this part of its period is renewed when the program begins the message,
+/// so that the program has almost a whole period. Renewals of younger leases would cost a command
+/// for each message of a fast program.
 const AGED_PART: u64 = 20;
 /// See [`Lease::must_renew`].
 const EARLY_PART: u32 = 12;
@@ -185,8 +195,8 @@ impl Lease {
         (lease_ms != 0 && lease_ms != UNLIMITED_MS).then(|| Duration::from_millis(lease_ms))
     }
 
-    /// When it ends, counted from the arrival of the message, or from the last renewal that the server has confirmed; `None`: it has no end,
-    /// or there is no lease.
+    /// When it ends, counted from the arrival of the message, or from the last renewal that the
+    /// server has confirmed; `None`: it has no end, or there is no lease.
     pub fn deadline(&self) -> Option<Instant> {
         let deadline = self.deadline.load(Ordering::Acquire);
         (deadline != u64::MAX).then_some(Instant(deadline))
@@ -226,7 +236,8 @@ impl Lease {
         }
     }
 
-    /// The handler has returned. Without a verdict, the program has the message from now on, and extends its lease.
+    /// The handler has returned. Without a verdict, the program has the message from now on, and
+    /// extends its lease.
     pub fn end_handling(&self) {
         // The thread of the client can lose the lease meanwhile, and get it again with another
         // delivery.
@@ -242,7 +253,8 @@ impl Lease {
         self.has_lease() && self.state() != FETCHED
     }
 
-    /// Whether another consumer has the message, or may have it: the server reported it, the time is over, or the connection is closed.
+    /// Whether another consumer has the message, or may have it: the server reported it, the time
+    /// is over, or the connection is closed.
     pub fn is_lost(&self, now: Instant) -> bool {
         match self.state() {
             SETTLED => false,
@@ -251,7 +263,8 @@ impl Lease {
         }
     }
 
-    /// The verdict of the client on the message: the first one, because later ones have no effect. A cancel is given without its delay.
+    /// The verdict of the client on the message: the first one, because later ones have no effect.
+    /// A cancel is given without its delay.
     pub fn verdict(&self) -> Option<Verdict> {
         let state = self.state.load(Ordering::Acquire);
         matches!(state & STATES, SETTLED | SETTLED_LATE).then(|| match state & VERDICTS {
@@ -296,8 +309,8 @@ impl Lease {
         }
     }
 
-    /// The server has delivered the message to this client again, while its handler still runs: the handler continues with this delivery.
-    /// False: the handler has returned.
+    /// The server has delivered the message to this client again, while its handler still runs: the
+    /// handler continues with this delivery. False: the handler has returned.
     pub(super) fn resume(&self, arrived: Instant) -> bool {
         self.set_period(arrived, self.period());
         self.change(OUTRUN, HANDLED)
@@ -362,12 +375,14 @@ impl Lease {
         back.into_iter().chain(renewal).min()
     }
 
-    /// Whether the message is released at `now`, because the program has not begun it. Renewals were not answered, or there are none.
+    /// Whether the message is released at `now`, because the program has not begun it. Renewals
+    /// were not answered, or there are none.
     pub(super) fn must_return(&self, now: Instant) -> bool {
         self.state() == FETCHED && self.is_too_late(now)
     }
 
-    /// Whether the client has to renew it at `now`, or soon after it: renewals that are due soon are made together.
+    /// Whether the client has to renew it at `now`, or soon after it: renewals that are due soon
+    /// are made together.
     pub(super) fn must_renew(&self, now: Instant) -> bool {
         let early = now + self.period().unwrap_or_default() / EARLY_PART;
         self.is_renewed() && self.renew_at().is_some_and(|at| at <= early)

@@ -1,16 +1,20 @@
-//! The messages of queues that a client holds: their leases, and the commands about them that are still to be sent.
+//! The messages of queues that a client holds: their leases, and the commands about them that are
+//! still to be sent.
 //!
-//! The client renews what it fetched, and what a handler works on. It gives back what the program cannot begin before the lease ends
-//! ([`Leases::attend`]). It drops what it has lost, and reports it.
+//! The client renews what it fetched, and what a handler works on. It gives back what the program
+//! cannot begin before the lease ends ([`Leases::attend`]). It drops what it has lost, and reports
+//! it.
 //!
-//! Acknowledgements wait until there is a batch of them, or for a limited time, and are sent as one command for each queue. A lease ends
-//! with its connection. An acknowledgement or an expiry of a message whose lease is over is still sent: the server removes the message when
-//! the queue allows that and still has it (docs/clients.md). Those that are not known to be durable when the connection is lost are sent
-//! again.
+//! Acknowledgements wait until there is a batch of them, or for a limited time, and are sent as one
+//! command for each queue. A lease ends with its connection. An acknowledgement or an expiry of a
+//! message whose lease is over is still sent: the server removes the message when the queue allows
+//! that and still has it (docs/clients.md). Those that are not known to be durable when the
+//! connection is lost are sent again.
 //!
-//! The server may deliver a message again before it has heard what the client said about it. The client does not hand out such a copy: the
-//! program has settled the message, or a handler still works on it, or the command that gives the message back is on its way and gives
-//! the copy back too.
+//! The server may deliver a message again before it has heard what the client said about it. The
+//! client does not hand out such a copy: the program has settled the message, or a handler still
+//! works on it, or the command that gives the message back is on its way and gives the copy back
+//! too.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -78,7 +82,8 @@ pub(super) struct Leases {
     returning: Index,
     /// Messages of retired subscriptions that are still to be released.
     retired: ByQueue,
-    /// By subscription: deliveries that were lost before the program saw them, since they were last asked for.
+    /// By subscription: deliveries that were lost before the program saw them, since they were last
+    /// asked for.
     unseen: HashMap<u32, u64, FxBuildHasher>,
     losses: Losses,
     /// Verdicts that wait.
@@ -94,8 +99,8 @@ pub(super) struct Leases {
     /// The messages in `said` that were not given back. It is made when the first delivery is
     /// looked for in it: most clients never need it.
     said_index: Option<Index>,
-    /// Some verdicts were given, or are sent, when their leases are over. The server may deliver the messages before it hears of them, after a
-    /// restart with any count of deliveries.
+    /// Some verdicts were given, or are sent, when their leases are over. The server may deliver
+    /// the messages before it hears of them, after a restart with any count of deliveries.
     has_late: bool,
 }
 
@@ -199,7 +204,8 @@ pub struct LossCount {
     pub unbegun: u64,
 }
 
-/// Bookmarks of one command: with the longest name of a queue they fit into the smallest frame that a server may be configured to take.
+/// Bookmarks of one command: with the longest name of a queue they fit into the smallest frame that
+/// a server may be configured to take.
 const BOOKMARKS_PER_FRAME: usize = 4096;
 
 /// Bytes of a bookmark in a command.
@@ -211,15 +217,16 @@ const BEGUN_SIZE_MAX: usize = BOOKMARKS_PER_FRAME * BOOKMARK_SIZE;
 const BEGUN_QUEUES_SIZE_MAX: usize = 32 * 1024;
 
 /// Verdicts that are kept until they are known to be durable, 16 bytes each, and 64 more while
-/// [`Leases::said_index`] has them. Each 16 bytes of a reason count as one more. Of more, the oldest
-/// are not sent again after a lost connection.
+/// [`Leases::said_index`] has them. Each 16 bytes of a reason count as one more. Of more, the
+/// oldest are not sent again after a lost connection.
 const SAID_COUNT_MAX: usize = 1_000_000;
 
 /// Lost leases that are kept although no handler runs any more, in addition to one for each handler
 /// that runs.
 const OUTRUN_SLACK: usize = 64;
 
-/// The shortest time between two reports of losses, so that a queue that loses leases again and again does not flood the log.
+/// The shortest time between two reports of losses, so that a queue that loses leases again and
+/// again does not flood the log.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Leases {
@@ -317,8 +324,8 @@ impl Leases {
         self.forget(subscription);
     }
 
-    /// Every lease is over. The verdicts that wait or are not known to be durable are sent with the first bytes of the next connection. Gives the
-    /// number of those that were never sent.
+    /// Every lease is over. The verdicts that wait or are not known to be durable are sent with the
+    /// first bytes of the next connection. Gives the number of those that were never sent.
     pub fn disconnected(&mut self, events: &mut VecDeque<Event>) -> u64 {
         let mut dropped = Vec::new();
         for (_, lease) in std::mem::take(&mut self.held) {
@@ -359,7 +366,8 @@ impl Leases {
         self.held.keys().any(|key| key.subscription == subscription)
     }
 
-    /// Deliveries of the subscription that were lost before the program saw them, since the last call.
+    /// Deliveries of the subscription that were lost before the program saw them, since the last
+    /// call.
     pub fn take_unseen(&mut self, subscription: u32) -> u64 {
         self.unseen.remove(&subscription).unwrap_or_default()
     }
@@ -379,7 +387,8 @@ impl Leases {
         begun.as_begun()
     }
 
-    /// Keeps an acknowledgement until a batch is full; `granted` is the backlog of the subscription. Whether it is worth waking the driver.
+    /// Keeps an acknowledgement until a batch is full; `granted` is the backlog of the
+    /// subscription. Whether it is worth waking the driver.
     pub fn acknowledge(
         &mut self,
         lease: &Lease,
@@ -400,8 +409,9 @@ impl Leases {
         is_first || self.is_due != was_due
     }
 
-    /// Whether a cancel or an expiry is to be sent. Not when an earlier verdict was given. A late cancel is not sent: the message was returned
-    /// when the lease ended, and a cancel must not take it from its next holder.
+    /// Whether a cancel or an expiry is to be sent. Not when an earlier verdict was given. A late
+    /// cancel is not sent: the message was returned when the lease ended, and a cancel must not
+    /// take it from its next holder.
     pub fn settle(&mut self, lease: &Lease, verdict: Verdict, events: &mut VecDeque<Event>) -> bool {
         match self.take(lease, verdict, events) {
             Word::InTime => true,
@@ -416,7 +426,8 @@ impl Leases {
         self.keep_with(lease, verdict, reason.as_ref());
     }
 
-    /// Asks for longer leases of those that are still ours; `None`: for as long as the queue grants. Gives the frames.
+    /// Asks for longer leases of those that are still ours; `None`: for as long as the queue
+    /// grants. Gives the frames.
     pub fn extend(&mut self, leases: &[Arc<Lease>], period: Option<Duration>, now: Instant) -> Vec<u8> {
         let mut by_queue = ByQueue::default();
         for lease in leases {
@@ -426,7 +437,8 @@ impl Leases {
                 by_queue.put(lease);
             }
         }
-        // 0 means the period of the queue. So a period below a millisecond is sent as one millisecond.
+        // 0 means the period of the queue. So a period below a millisecond is sent as one
+        // millisecond.
         let to_ms = |period: Duration| u64::try_from(period.as_millis()).unwrap_or(u64::MAX - 1).max(1);
         let period_ms = period.map_or(0, to_ms);
         let mut out = Vec::new();
@@ -455,8 +467,9 @@ impl Leases {
         self.is_unread = false;
     }
 
-    /// Renews a lease that the program has begun, and those that have run for a while: a program that begins one message after the other
-    /// does not cost a command for each. Gives the frames; `command` numbers them.
+    /// Renews a lease that the program has begun, and those that have run for a while: a program
+    /// that begins one message after the other does not cost a command for each. Gives the frames;
+    /// `command` numbers them.
     pub fn renew(&mut self, begun: &Arc<Lease>, now: Instant, command: impl FnMut() -> u32) -> Vec<u8> {
         let mut by_queue = ByQueue::default();
         if self.held.get(&key_of(begun)).is_some_and(|held| Arc::ptr_eq(held, begun)) {
@@ -467,7 +480,8 @@ impl Leases {
         self.ask(by_queue, now, command)
     }
 
-    /// Renews the leases that need it, and gives back the messages that cannot begin any more. Gives the frames; `command` numbers them.
+    /// Renews the leases that need it, and gives back the messages that cannot begin any more.
+    /// Gives the frames; `command` numbers them.
     pub fn attend(
         &mut self,
         now: Instant,
@@ -492,7 +506,8 @@ impl Leases {
         frames
     }
 
-    /// Gives back the messages of a subscription that the program has not begun. Gives the frames; `command` numbers them.
+    /// Gives back the messages of a subscription that the program has not begun. Gives the frames;
+    /// `command` numbers them.
     pub fn give_back_unbegun(
         &mut self,
         subscription: u32,
@@ -598,8 +613,9 @@ impl Leases {
         }
     }
 
-    /// Whether the program has dealt with the message, or a command is on its way that gives this copy back. A message that was acknowledged
-    /// or expired is so again, if the server may not have heard it.
+    /// Whether the program has dealt with the message, or a command is on its way that gives this
+    /// copy back. A message that was acknowledged or expired is so again, if the server may not
+    /// have heard it.
     fn is_unwanted(&mut self, lease: &Lease) -> bool {
         if self.returning.get(lease).is_some() {
             return true;
@@ -667,12 +683,14 @@ impl Leases {
         }
     }
 
-    /// Notes a verdict of the program. Another copy of the message is settled with it, and the program must not see it.
+    /// Notes a verdict of the program. Another copy of the message is settled with it, and the
+    /// program must not see it.
     fn take(&mut self, lease: &Lease, verdict: Verdict, events: &mut VecDeque<Event>) -> Word {
         let word = lease.settle(verdict);
         let key = key_of(lease);
         match word {
-            // `attends_at` stays: a new time for each message would wake the thread of the client for each.
+            // `attends_at` stays: a new time for each message would wake the thread of the client
+            // for each.
             Word::InTime => drop(self.held.remove(&key)),
             Word::Late => {
                 self.has_late = true;

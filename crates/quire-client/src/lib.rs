@@ -1,21 +1,26 @@
-//! The client as a state machine: the state, the frames and the timers of a publisher and subscriber, without a socket or a clock.
+//! The client as a state machine: the state, the frames and the timers of a publisher and
+//! subscriber, without a socket or a clock.
 //!
 //! # The run loop
 //! A driver owns one [`ClientCore`] and the connection of the moment:
 //!
-//! 1. [`ClientCore::poll_connect`] returns whether and when to connect, and to which of the addresses. Report the outcome with
-//!    [`ClientCore::handle_connected`] or [`ClientCore::handle_disconnected`].
-//! 2. Give received bytes to [`ClientCore::handle_received`]. Write the bytes of [`ClientCore::poll_transmit`], until it returns none.
+//! 1. [`ClientCore::poll_connect`] returns whether and when to connect, and to which of the
+//!    addresses. Report the outcome with [`ClientCore::handle_connected`] or
+//!    [`ClientCore::handle_disconnected`].
+//! 2. Give received bytes to [`ClientCore::handle_received`]. Write the bytes of
+//!    [`ClientCore::poll_transmit`], until it returns none.
 //! 3. After either, take [`ClientCore::poll_event`] until `None`.
 //! 4. Call [`ClientCore::handle_timeout`] no later than [`ClientCore::next_timeout`].
 //!
-//! The calls of the user (`publish`, `subscribe`, `flush`, …) may come at any time, connected or not.
+//! The calls of the user (`publish`, `subscribe`, `flush`, …) may come at any time, connected or
+//! not.
 //!
 //! # What it promises
-//! A publish with a sequence is kept until the server has persisted it. It is sent again, in order, after every reconnect, and the server
-//! drops publishes that it already has. After a reconnect the order is: logon, publishes, subscriptions, commands. So no subscriber sees a
-//! gap that this client's publishes are about to fill. A bookmark subscription resumes after the last message that it received: no gap and
-//! no duplicate.
+//! A publish with a sequence is kept until the server has persisted it. It is sent again, in order,
+//! after every reconnect, and the server drops publishes that it already has. After a reconnect the
+//! order is: logon, publishes, subscriptions, commands. So no subscriber sees a gap that this
+//! client's publishes are about to fill. A bookmark subscription resumes after the last message
+//! that it received: no gap and no duplicate.
 
 mod command;
 mod connection;
@@ -84,12 +89,13 @@ pub struct ClientConfig {
     pub address_count: usize,
     /// Bytes of unpersisted publishes to keep; beyond it [`ClientCore::publish`] refuses.
     pub publish_store_size_max: usize,
-    /// Acknowledgements of queue messages that make a batch; the backlog that the server granted lowers it.
+    /// Acknowledgements of queue messages that make a batch; the backlog that the server granted
+    /// lowers it.
     pub ack_batch_size: u32,
     /// The longest time that an acknowledgement waits for its batch.
     pub ack_timeout: Duration,
-    /// A random number, another one for each client: the server recognizes late logons of its earlier connections by it. Also the seed of
-    /// the jitter.
+    /// A random number, another one for each client: the server recognizes late logons of its
+    /// earlier connections by it. Also the seed of the jitter.
     pub incarnation: u64,
 }
 
@@ -100,7 +106,8 @@ pub enum Sequence {
     Auto,
     /// This one; not above the highest is a duplicate, which the server drops.
     Given(u64),
-    /// None: the server numbers it under its own publisher id. Not sent again after a lost connection.
+    /// None: the server numbers it under its own publisher id. Not sent again after a lost
+    /// connection.
     None,
 }
 
@@ -194,22 +201,25 @@ pub enum Event {
         /// At least one.
         messages: Vec<Message>,
     },
-    /// Data of the server about its queues, or about a file of its journal, or the number of deleted records or settled messages; [`Event::Answered`] follows.
+    /// Data of the server about its queues, or about a file of its journal, or the number of
+    /// deleted records or settled messages; [`Event::Answered`] follows.
     JsonReply {
         /// Which command asked.
         command: CommandId,
         /// As in protocol.md, `stats` and `journal_file`; of a delete and a settle a number.
         json: String,
     },
-    /// The replay of a subscription has caught up with the live stream, or a query is answered. A subscription that begins with a query
-    /// reports it again after each reconnect, when the program has the difference.
+    /// The replay of a subscription has caught up with the live stream, or a query is answered. A
+    /// subscription that begins with a query reports it again after each reconnect, when the
+    /// program has the difference.
     Completed {
         /// The number of the subscription.
         subscription: u32,
         /// Of a query: how many records match it.
         total: Option<u64>,
     },
-    /// The connection is lost, and the query of a subscription will be repeated: until the next [`Event::Completed`] it may miss changes.
+    /// The connection is lost, and the query of a subscription will be repeated: until the next
+    /// [`Event::Completed`] it may miss changes.
     Outdated {
         /// The number of the subscription.
         subscription: u32,
@@ -221,8 +231,8 @@ pub enum Event {
         /// Why; `None` = the end of its range was passed.
         failure: Option<Failure>,
     },
-    /// Messages of a subscription that may wait for the program must not reach it any more: their leases are lost, or the messages were given
-    /// back ([`Lease::is_settled_or_over`]).
+    /// Messages of a subscription that may wait for the program must not reach it any more: their
+    /// leases are lost, or the messages were given back ([`Lease::is_settled_or_over`]).
     Dropped {
         /// The number of the subscription.
         subscription: u32,
@@ -236,7 +246,8 @@ pub enum Event {
         /// How many.
         count: LossCount,
     },
-    /// None of the bookmarks of a subscription is in the log: it begins with the log, or now, as its options say.
+    /// None of the bookmarks of a subscription is in the log: it begins with the log, or now, as
+    /// its options say.
     BookmarkMissing {
         /// The topic of the subscription.
         topic: String,
@@ -250,9 +261,11 @@ pub enum Event {
         /// The note.
         text: String,
     },
-    /// [`ClientCore::persisted`] went up, or there is more room for publishes ([`ClientCore::released`]).
+    /// [`ClientCore::persisted`] went up, or there is more room for publishes
+    /// ([`ClientCore::released`]).
     Persisted,
-    /// The server accepted the logon. Publishes that are not known to be persisted, and the subscriptions, are sent again.
+    /// The server accepted the logon. Publishes that are not known to be persisted, and the
+    /// subscriptions, are sent again.
     LoggedOn {
         /// How many publishes.
         publish_count: u64,
@@ -264,9 +277,11 @@ pub enum Event {
         /// Its reason.
         reason: String,
     },
-    /// At logon the server has a sequence of the client name that this client did not publish: another program has published under the name,
-    /// or the publish store of the name was lost. Publishes of this client that were not known to be persisted may have been dropped as
-    /// duplicates. [`Event::PublishFailed`] follows for those that the client numbered and no receipt asks for, one for all of them.
+    /// At logon the server has a sequence of the client name that this client did not publish:
+    /// another program has published under the name, or the publish store of the name was lost.
+    /// Publishes of this client that were not known to be persisted may have been dropped as
+    /// duplicates. [`Event::PublishFailed`] follows for those that the client numbered and no
+    /// receipt asks for, one for all of them.
     Overtaken {
         /// The highest sequence that this client gave out.
         own: u64,
@@ -282,7 +297,8 @@ pub enum Event {
         /// Which of them are persisted.
         outcome: Outcome,
     },
-    /// The server refused a publish that no receipt asks for, or dropped such publishes as duplicates ([`Code::NameInUse`]).
+    /// The server refused a publish that no receipt asks for, or dropped such publishes as
+    /// duplicates ([`Code::NameInUse`]).
     PublishFailed {
         /// Its sequence, 0 = it had none.
         sequence: u64,
@@ -304,10 +320,12 @@ pub struct ClientCore {
     last_sequence: u64,
     persisted: u64,
     numbered: Numbered,
-    /// No program has ever sent anything of the publish store, so every sequence that the server has comes from elsewhere.
+    /// No program has ever sent anything of the publish store, so every sequence that the server
+    /// has comes from elsewhere.
     is_unsent: bool,
-    /// The sequence of the last publish, if this connection sends nothing else after it, and if it is higher than all before. The server
-    /// acknowledges it when it has persisted or refused all of them.
+    /// The sequence of the last publish, if this connection sends nothing else after it, and if it
+    /// is higher than all before. The server acknowledges it when it has persisted or refused all
+    /// of them.
     sent_last: Option<u64>,
     /// A message without a sequence was published. No acknowledgement covers such messages.
     has_unnumbered: bool,
@@ -325,8 +343,8 @@ pub struct ClientCore {
     events: VecDeque<Event>,
 }
 
-/// The most that one [`ClientCore::poll_transmit`] gives, in bytes: large enough for one write to carry hundreds of messages, small
-/// enough that a publisher does not wait for the copy.
+/// The most that one [`ClientCore::poll_transmit`] gives, in bytes: large enough for one write to
+/// carry hundreds of messages, small enough that a publisher does not wait for the copy.
 const TRANSMIT_SIZE: usize = 256 * 1024;
 
 impl ClientCore {
@@ -358,8 +376,9 @@ impl ClientCore {
         }
     }
 
-    /// Keeps every publish in `log` too, which holds `frames` already (sequence and frame of each, in their order) and in which
-    /// `last_sequence` was the highest ever. Called before the first connection.
+    /// Keeps every publish in `log` too, which holds `frames` already (sequence and frame of each,
+    /// in their order) and in which `last_sequence` was the highest ever. Called before the first
+    /// connection.
     pub fn keep_publishes_in(
         &mut self,
         log: Box<dyn PublishLog>,
@@ -367,7 +386,8 @@ impl ClientCore {
         last_sequence: u64,
     ) {
         self.store.keep_in(log, frames);
-        // The log does not say which of them the client numbered. Almost all programs leave it to the client.
+        // The log does not say which of them the client numbered. Almost all programs leave it to
+        // the client.
         let mut sequences: Vec<u64> = frames.iter().map(|(sequence, _)| *sequence).collect();
         sequences.sort_unstable();
         sequences.dedup();
@@ -376,7 +396,8 @@ impl ClientCore {
         self.is_unsent = last_sequence == 0;
     }
 
-    /// The client is closed and its connection gone. Releases the log that [`ClientCore::keep_publishes_in`] took.
+    /// The client is closed and its connection gone. Releases the log that
+    /// [`ClientCore::keep_publishes_in`] took.
     pub fn release_publish_log(&mut self) {
         self.store.release_log();
     }
@@ -406,23 +427,26 @@ impl ClientCore {
         self.publisher
     }
 
-    /// How many messages of queues a subscription may have outstanding, by the last answer of the server; 0 when none of its messages comes
-    /// from a queue.
+    /// How many messages of queues a subscription may have outstanding, by the last answer of the
+    /// server; 0 when none of its messages comes from a queue.
     pub fn granted_backlog(&self, subscription: u32) -> u32 {
         self.subscriptions.backlog(subscription)
     }
 
-    /// Whether none of the bookmarks of a subscription was in the log when it began, or when it continued after a reconnect.
+    /// Whether none of the bookmarks of a subscription was in the log when it began, or when it
+    /// continued after a reconnect.
     pub fn is_bookmark_missing(&self, subscription: u32) -> bool {
         self.subscriptions.is_bookmark_missing(subscription)
     }
 
-    /// Bytes of publishes that were released since the client was made. Until it rises, there is no more room than before.
+    /// Bytes of publishes that were released since the client was made. Until it rises, there is no
+    /// more room than before.
     pub fn released(&self) -> u64 {
         self.store.released()
     }
 
-    /// The size of the largest message that the server takes, in bytes; `None` before the first logon.
+    /// The size of the largest message that the server takes, in bytes; `None` before the first
+    /// logon.
     pub fn message_size_max(&self) -> Option<u32> {
         self.message_size_max
     }
@@ -437,11 +461,13 @@ impl ClientCore {
         self.store.count()
     }
 
-    /// Asks for an answer when every publish so far is persisted, and every message is settled durably: [`Event::Answered`]. Continues over
-    /// reconnects, unless settled messages were lost with the connection, because leases end with it.
+    /// Asks for an answer when every publish so far is persisted, and every message is settled
+    /// durably: [`Event::Answered`]. Continues over reconnects, unless settled messages were lost
+    /// with the connection, because leases end with it.
     ///
     /// # Errors
-    /// When the client is closed, or the server's disk takes no more writes; [`FailureCode::Disconnected`], once, when settled messages were lost.
+    /// When the client is closed, or the server's disk takes no more writes;
+    /// [`FailureCode::Disconnected`], once, when settled messages were lost.
     pub fn flush(&mut self) -> Result<CommandId, Failure> {
         self.check_open()?;
         self.send_verdicts();
@@ -453,21 +479,23 @@ impl ClientCore {
         Ok(self.command(|_| command))
     }
 
-    /// The sequence whose acknowledgement says as much about the publishes so far as the answer to a flush would. `None`: only the answer
-    /// says it, or the acknowledgement has come or may wait for an interval.
+    /// The sequence whose acknowledgement says as much about the publishes so far as the answer to
+    /// a flush would. `None`: only the answer says it, or the acknowledgement has come or may wait
+    /// for an interval.
     fn covering_acknowledgement(&self) -> Option<u64> {
         let sequence = self.sent_last.filter(|sequence| *sequence > self.persisted)?;
         (self.config.ack_interval.is_zero() && !self.has_unnumbered).then_some(sequence)
     }
 
-    /// The caller does not wait for the answer to `command` any more. A command that was not sent yet and would act later is withdrawn.
-    /// True: no answer will come; false: one will, to be dropped.
+    /// The caller does not wait for the answer to `command` any more. A command that was not sent
+    /// yet and would act later is withdrawn. True: no answer will come; false: one will, to be
+    /// dropped.
     pub fn abandon(&mut self, command: CommandId) -> bool {
         self.commands.abandon(command, self.is_up())
     }
 
-    /// Enters a subscription. Returns its number and the command that [`Event::Answered`] will name. It is entered again after every
-    /// reconnect until it is unsubscribed.
+    /// Enters a subscription. Returns its number and the command that [`Event::Answered`] will
+    /// name. It is entered again after every reconnect until it is unsubscribed.
     ///
     /// # Errors
     /// [`Code::BadOption`] for options that do not go together, and when the client is closed.
@@ -478,7 +506,8 @@ impl ClientCore {
         Ok((number, self.command(|commands| commands.subscribe(number))))
     }
 
-    /// Changes topic, filter or options of a subscription atomically; it keeps its place in the log unless `spec` names a bookmark.
+    /// Changes topic, filter or options of a subscription atomically; it keeps its place in the log
+    /// unless `spec` names a bookmark.
     ///
     /// # Errors
     /// [`Code::UnknownSubscription`], [`Code::BadOption`] for options that do not go together, and
@@ -490,8 +519,8 @@ impl ClientCore {
         Ok(self.command(|commands| commands.replace(number, spec)))
     }
 
-    /// Ends a subscription. Messages of queues that the program has not begun are released, and their deliveries do not
-    /// count.
+    /// Ends a subscription. Messages of queues that the program has not begun are released, and
+    /// their deliveries do not count.
     ///
     /// # Errors
     /// [`Code::UnknownSubscription`], and when the client is closed.
@@ -512,17 +541,18 @@ impl ClientCore {
         Ok(self.command(|commands| commands.unsubscribe(number, begun)))
     }
 
-    /// Whether the program has messages of queues from the subscription that are neither settled nor lost.
+    /// Whether the program has messages of queues from the subscription that are neither settled
+    /// nor lost.
     pub fn has_begun(&self, number: u32) -> bool {
         self.leases.has_begun(number)
     }
 
-    /// Stops (`paused`) or continues bookmark subscriptions, all with one command. Those that continue share a replay, also after a
-    /// reconnect.
+    /// Stops (`paused`) or continues bookmark subscriptions, all with one command. Those that
+    /// continue share a replay, also after a reconnect.
     ///
     /// # Errors
-    /// [`Code::BadOption`] for an empty list, and for a subscription that is live or has no bookmark,
-    /// [`Code::UnknownSubscription`], and when the client is closed.
+    /// [`Code::BadOption`] for an empty list, and for a subscription that is live or has no
+    /// bookmark, [`Code::UnknownSubscription`], and when the client is closed.
     pub fn set_paused(&mut self, numbers: &[u32], paused: bool) -> Result<CommandId, Failure> {
         self.check_not_closed()?;
         let gives_bookmark = |number| self.commands.gives_bookmark(number);
@@ -541,7 +571,8 @@ impl ClientCore {
         self.subscriptions.spec(number)
     }
 
-    /// The names of the instances that the client was ever logged on to, by their numbers. No instance has the number 0.
+    /// The names of the instances that the client was ever logged on to, by their numbers. No
+    /// instance has the number 0.
     pub fn instances(&self) -> &[Arc<str>] {
         &self.instances
     }
@@ -561,8 +592,8 @@ impl ClientCore {
         self.subscriptions.resume_position(number)?.last
     }
 
-    /// Says goodbye after what is still to be sent, and ends the client for good. Messages of queues that the program has not begun are
-    /// released.
+    /// Says goodbye after what is still to be sent, and ends the client for good. Messages of
+    /// queues that the program has not begun are released.
     pub fn close(&mut self) {
         self.send_verdicts();
         self.release_all();
@@ -572,12 +603,14 @@ impl ClientCore {
         self.finish(None);
     }
 
-    /// Whether and where to connect: `Some((address, at))` while there is no connection and the client is not closed.
+    /// Whether and where to connect: `Some((address, at))` while there is no connection and the
+    /// client is not closed.
     pub fn poll_connect(&self) -> Option<(usize, Instant)> {
         (self.connection.is_none() && !matches!(self.state, State::Closed(_))).then(|| self.backoff.next())
     }
 
-    /// Whether the choice of the next address needs the loads of the servers: call [`ClientCore::set_loads`] before the next attempt.
+    /// Whether the choice of the next address needs the loads of the servers: call
+    /// [`ClientCore::set_loads`] before the next attempt.
     pub fn wants_loads(&self) -> bool {
         self.backoff.wants_loads()
     }
@@ -630,7 +663,8 @@ impl ClientCore {
     /// Bytes came. `bytes` is kept alive by the messages in it.
     ///
     /// # Errors
-    /// The bytes are not the protocol: close the connection, then call [`ClientCore::handle_disconnected`].
+    /// The bytes are not the protocol: close the connection, then call
+    /// [`ClientCore::handle_disconnected`].
     pub fn handle_received(&mut self, now: Instant, bytes: bytes::Bytes) -> Result<(), WireError> {
         let Some(mut connection) = self.connection.take() else { return Ok(()) };
         let result = connection.receive(now, bytes, self);
@@ -663,9 +697,9 @@ impl ClientCore {
         self.store.is_sent() && !(self.is_up() && self.leases.is_due()) && !self.wants_confirmation()
     }
 
-    /// Whether the connection should be closed now. After the client's goodbye, the server closes the connection when it has read
-    /// everything before the goodbye. If the client closed first, with unread messages, it would lose its frames that are still on their
-    /// way.
+    /// Whether the connection should be closed now. After the client's goodbye, the server closes
+    /// the connection when it has read everything before the goodbye. If the client closed first,
+    /// with unread messages, it would lose its frames that are still on their way.
     pub fn wants_close(&self) -> bool {
         matches!(self.state, State::Closed(_)) && !self.is_up()
     }
@@ -725,7 +759,8 @@ impl ClientCore {
         id
     }
 
-    /// Sends a command. One that the server would not take is answered here: the server would end the connection, and the client with it.
+    /// Sends a command. One that the server would not take is answered here: the server would end
+    /// the connection, and the client with it.
     fn send_command(&mut self, id: CommandId, frame: &[u8]) {
         match self.check_command_size(frame.len()) {
             Ok(()) => drop(self.queue_frames(frame)),
@@ -783,7 +818,8 @@ impl ClientCore {
 
     // The following are reports of a connection while it decodes (see `connection`).
 
-    /// The connection ends. A failure of the disk of its server is not that of the next connection, which publishes from now on are for.
+    /// The connection ends. A failure of the disk of its server is not that of the next connection,
+    /// which publishes from now on are for.
     fn ending(&mut self) {
         self.storage_failure = None;
     }
@@ -794,7 +830,8 @@ impl ClientCore {
         self.commands.takes_reasons(logged_on.takes_reasons);
         let highest = logged_on.highest_sequence.max(logged_on.last_sequence);
         self.look_for_others(highest);
-        // Messages that the server saw but did not persist may still appear, so their numbers are taken.
+        // Messages that the server saw but did not persist may still appear, so their numbers are
+        // taken.
         self.last_sequence = self.last_sequence.max(logged_on.highest_sequence);
         self.sent_last = None;
         self.store.reach(logged_on.last_sequence);
@@ -812,7 +849,8 @@ impl ClientCore {
         self.set_state(State::Connected);
     }
 
-    /// Reports the publishes that the server drops as duplicates, because another program has published under the name of the client.
+    /// Reports the publishes that the server drops as duplicates, because another program has
+    /// published under the name of the client.
     fn look_for_others(&mut self, highest: u64) {
         let is_unsent = std::mem::replace(&mut self.is_unsent, false);
         let own = self.last_sequence;

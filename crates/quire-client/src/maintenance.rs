@@ -8,10 +8,11 @@ use quire_types::Files;
 use quire_wire::Encode;
 
 impl ClientCore {
-    /// Asks the server to archive, compress or remove one full journal file: the oldest selected one. With `dry_run` it asks for all
-    /// selected files. Each file comes as [`Event::JsonReply`](super::Event::JsonReply) before the answer. No file: none is selected, or it must
-    /// stay. A connection may have one such command at a time. With `archive_directory` the server refuses the command unless it archives
-    /// there.
+    /// Asks the server to archive, compress or remove one full journal file: the oldest selected
+    /// one. With `dry_run` it asks for all selected files. Each file comes as
+    /// [`Event::JsonReply`](super::Event::JsonReply) before the answer. No file: none is selected,
+    /// or it must stay. A connection may have one such command at a time. With `archive_directory`
+    /// the server refuses the command unless it archives there.
     ///
     /// # Errors
     /// When the client is closed.

@@ -1,4 +1,5 @@
-//! A message as a client has it: a range of the bytes that were received, read when it is asked for.
+//! A message as a client has it: a range of the bytes that were received, read when it is asked
+//! for.
 
 use std::sync::Arc;
 
@@ -26,7 +27,8 @@ pub enum Cause {
     Publish,
     /// It answers a query, or is a record with which a subscription begins.
     Query,
-    /// It was published. The data has only the fields that differ from the message that the subscription had before.
+    /// It was published. The data has only the fields that differ from the message that the
+    /// subscription had before.
     Delta,
     /// The record with its key has left the view of its subscription.
     Left(command::OofReason),
@@ -55,7 +57,8 @@ impl Message {
         let behind = message.topic.len() + message.correlation_id.len() + message.data.len();
         let head = Head {
             subscription: message.subscription,
-            // The fixed parts, the name of a queue, which is a topic, and the headers: about 34,000 bytes at most.
+            // The fixed parts, the name of a queue, which is a topic, and the headers: about 34,000
+            // bytes at most.
             topic_start: (body.len() - behind) as u16,
             topic_size: message.topic.len() as u16,
             correlation_size: message.correlation_id.len() as u8,
@@ -94,13 +97,15 @@ impl Message {
         Message::of_body(message_body(message).into())
     }
 
-    /// The same message in a separate buffer. A message otherwise keeps the whole receive buffer in memory.
+    /// The same message in a separate buffer. A message otherwise keeps the whole receive buffer in
+    /// memory.
     #[must_use]
     pub fn detached(&self) -> Self {
         Message { body: Bytes::copy_from_slice(&self.body), ..self.clone() }
     }
 
-    /// A body from which [`Message::of_body`] makes a copy of this message. Only that it answers a query of a queue is not in it.
+    /// A body from which [`Message::of_body`] makes a copy of this message. Only that it answers a
+    /// query of a queue is not in it.
     pub fn to_body(&self) -> Vec<u8> {
         let kind = match self.head.cause {
             Cause::Left(reason) => command::MessageKind::Oof(reason),
@@ -149,8 +154,8 @@ impl Message {
         self.head.subscription
     }
 
-    /// The queue that it came from, or else the topic that it was published to. An acknowledgement names this topic and its bookmark. Not
-    /// checked to be UTF-8.
+    /// The queue that it came from, or else the topic that it was published to. An acknowledgement
+    /// names this topic and its bookmark. Not checked to be UTF-8.
     pub fn topic(&self) -> &[u8] {
         self.lease.as_ref().map_or_else(|| self.source_topic(), |lease| lease.queue().as_bytes())
     }
@@ -167,12 +172,14 @@ impl Message {
         &self.body[start..start + usize::from(self.head.correlation_size)]
     }
 
-    /// As published. Read from the frame at each call, so that a message without headers pays nothing for them.
+    /// As published. Read from the frame at each call, so that a message without headers pays
+    /// nothing for them.
     pub fn headers(&self) -> Headers<'_> {
         decode_message(&self.body).map_or(Headers::NONE, |message| message.headers)
     }
 
-    /// The key of the message in its last-value topic; empty = none. Read from the frame at each call, as the headers are.
+    /// The key of the message in its last-value topic; empty = none. Read from the frame at each
+    /// call, as the headers are.
     pub fn key(&self) -> &[u8] {
         decode_message(&self.body).map_or(&[], |message| message.key)
     }

@@ -1,7 +1,8 @@
 //! The publishes that the client itself numbered, and that are not known to be persisted.
 //!
-//! When the server has a sequence that the client did not publish, it drops these publishes as duplicates, and the program has to learn that.
-//! A program that numbers its publishes itself may repeat a sequence, and such a repeat is dropped on purpose.
+//! When the server has a sequence that the client did not publish, it drops these publishes as
+//! duplicates, and the program has to learn that. A program that numbers its publishes itself may
+//! repeat a sequence, and such a repeat is dropped on purpose.
 
 use std::collections::VecDeque;
 

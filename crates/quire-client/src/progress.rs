@@ -1,7 +1,8 @@
 //! The progress of the messages that a subscription handed out.
 //!
-//! The resume position is after the last message for which holds: it and every earlier message were processed. A message that is processed
-//! early is noted separately, and does not move the position past unprocessed messages.
+//! The resume position is after the last message for which holds: it and every earlier message were
+//! processed. A message that is processed early is noted separately, and does not move the position
+//! past unprocessed messages.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,8 +12,9 @@ use quire_types::Bookmark;
 use super::resume_position::last_of_each;
 use super::{Lease, Message};
 
-/// The most messages, from the first unprocessed one on, whose state is remembered, 32 bytes each. A handler that fails on one message and
-/// continues with others fills it. From then on the place stays, and later messages are handed out again after a restart.
+/// The most messages, from the first unprocessed one on, whose state is remembered, 32 bytes each.
+/// A handler that fails on one message and continues with others fills it. From then on the place
+/// stays, and later messages are handed out again after a restart.
 const OUTSTANDING_MAX: usize = 1_000_000;
 
 /// The ordinal of a message that is not tracked.
@@ -60,8 +62,8 @@ pub enum Processed {
 }
 
 impl Progress {
-    /// A subscription that resumes; the messages of `known` were processed before. With `acknowledges`, a message of a queue is
-    /// acknowledged when it is processed.
+    /// A subscription that resumes; the messages of `known` were processed before. With
+    /// `acknowledges`, a message of a queue is acknowledged when it is processed.
     pub fn new(known: BTreeSet<Bookmark>, acknowledges: bool) -> Self {
         Progress { known, acknowledges, ..Progress::default() }
     }
@@ -71,7 +73,8 @@ impl Progress {
         self.acknowledges
     }
 
-    /// As [`hand_out`](Self::hand_out), to a program that has processed a message when it asks for the next one.
+    /// As [`hand_out`](Self::hand_out), to a program that has processed a message when it asks for
+    /// the next one.
     pub fn hand_out_in_turn(&mut self, message: &Message) -> Option<u64> {
         if self.acknowledges {
             self.leases.extend(message.lease().cloned());
@@ -79,12 +82,14 @@ impl Progress {
         self.hand_out(message)
     }
 
-    /// The next message is asked for: the leases of those that were handed out in turn, to be acknowledged.
+    /// The next message is asked for: the leases of those that were handed out in turn, to be
+    /// acknowledged.
     pub fn take_leases(&mut self) -> Vec<Arc<Lease>> {
         std::mem::take(&mut self.leases)
     }
 
-    /// The subscription begins again with another bookmark. Messages that were handed out before no longer count.
+    /// The subscription begins again with another bookmark. Messages that were handed out before no
+    /// longer count.
     pub fn begin(&mut self, generation: u16) {
         self.first += self.messages.len() as u64;
         self.messages.clear();
@@ -93,7 +98,8 @@ impl Progress {
         self.is_overflowed = false;
     }
 
-    /// A message is handed out: gives its ordinal. `None`: it was processed before, and is not to be handed out.
+    /// A message is handed out: gives its ordinal. `None`: it was processed before, and is not to
+    /// be handed out.
     pub fn hand_out(&mut self, message: &Message) -> Option<u64> {
         let bookmark = message.bookmark();
         if message.generation() != self.generation {

@@ -1,10 +1,11 @@
-//! A publish in the client: its number, its frame until it is persisted, its place among the other frames, and the reports of the server
-//! about it.
+//! A publish in the client: its number, its frame until it is persisted, its place among the other
+//! frames, and the reports of the server about it.
 //!
-//! The store keeps publishes as encoded frames in one byte stream with ever-growing offsets. `sent` is the offset up to which the current
-//! connection got them. After a reconnect it goes back to the oldest byte that is kept. Frames are dropped in chunks, so a few persisted
-//! frames may be sent again. The server recognizes them by their sequence and discards them. The other commands of a connection end with
-//! it. Each has its place in the stream.
+//! The store keeps publishes as encoded frames in one byte stream with ever-growing offsets. `sent`
+//! is the offset up to which the current connection got them. After a reconnect it goes back to the
+//! oldest byte that is kept. Frames are dropped in chunks, so a few persisted frames may be sent
+//! again. The server recognizes them by their sequence and discards them. The other commands of a
+//! connection end with it. Each has its place in the stream.
 
 use std::collections::VecDeque;
 
@@ -57,9 +58,10 @@ impl<'a> NewMessage<'a> {
 
 /// The delay of a message to be published.
 ///
-/// A delay that begins when the server takes the message does not depend on the clock of the client. It would begin again when the message
-/// is sent again. So a message that is kept has the end of its delay by the clock of the client. It is sent with the relative delay on
-/// the connection that is open when it is published, and with the end on any later one.
+/// A delay that begins when the server takes the message does not depend on the clock of the
+/// client. It would begin again when the message is sent again. So a message that is kept has the
+/// end of its delay by the clock of the client. It is sent with the relative delay on the
+/// connection that is open when it is published, and with the end on any later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewDelay {
     /// The end of the delay by the clock of the client.
@@ -86,8 +88,9 @@ impl ClientCore {
     /// Takes a message; gives its sequence. It is sent as soon as the driver polls.
     ///
     /// # Errors
-    /// [`PublishError::Full`] when the store is full. [`PublishError::Refused`] for a message that can never be sent, when the server's
-    /// disk takes no more writes, or when the client is closed. Also for [`Sequence::Auto`] after the last number, 2^64 - 1
+    /// [`PublishError::Full`] when the store is full. [`PublishError::Refused`] for a message that
+    /// can never be sent, when the server's disk takes no more writes, or when the client is
+    /// closed. Also for [`Sequence::Auto`] after the last number, 2^64 - 1
     /// ([`Code::LimitExceeded`]).
     pub fn publish(&mut self, message: &NewMessage<'_>) -> Result<Option<u64>, PublishError> {
         self.check_open()?;
@@ -175,10 +178,12 @@ impl ClientCore {
     pub(super) fn persisted_up_to(&mut self, sequence: u64) {
         let released = self.store.released();
         self.settle_receipts(sequence);
-        // Also when another server has acknowledged this sequence or a higher one: this server now has the repeated publishes.
+        // Also when another server has acknowledged this sequence or a higher one: this server now
+        // has the repeated publishes.
         self.store.persisted(sequence);
         self.numbered.persisted(sequence);
-        // The server reports a failure from the first sequence that is not persisted, so its journal takes writes again.
+        // The server reports a failure from the first sequence that is not persisted, so its
+        // journal takes writes again.
         if self.storage_failure.as_ref().is_some_and(|failed| sequence >= failed.from) {
             self.storage_failure = None;
         }
@@ -230,7 +235,8 @@ fn end_of(message: &NewMessage<'_>) -> Delay {
 /// Bytes of a chunk: the grain in which persisted frames are dropped.
 const CHUNK_SIZE: usize = if cfg!(test) { 32 * 1024 } else { 256 * 1024 };
 
-/// Keeps the unpersisted publishes where they outlive the client: in a file of the driver (docs/stores.md).
+/// Keeps the unpersisted publishes where they outlive the client: in a file of the driver
+/// (docs/stores.md).
 pub trait PublishLog: Send {
     /// Whether a frame of `frame_size` bytes can be appended now.
     fn has_room(&self, frame_size: usize) -> bool;
@@ -244,11 +250,13 @@ pub trait PublishLog: Send {
     /// It could not be kept. The publish is refused then, and a later one may work out.
     fn append(&mut self, sequence: u64, frame: &[u8]) -> Result<(), Failure>;
 
-    /// Everything up to and including `sequence` is persisted and need not be kept. May keep a little longer.
+    /// Everything up to and including `sequence` is persisted and need not be kept. May keep a
+    /// little longer.
     fn persisted(&mut self, sequence: u64);
 }
 
-/// The unpersisted publishes of one client, in the order of their sequence, and the commands that its connection sends between them.
+/// The unpersisted publishes of one client, in the order of their sequence, and the commands that
+/// its connection sends between them.
 pub(super) struct PublishStore {
     log: Option<Box<dyn PublishLog>>,
     chunks: VecDeque<Chunk>,
@@ -258,19 +266,21 @@ pub(super) struct PublishStore {
     sent: u64,
     /// Offset after the last byte.
     end: u64,
-    /// Commands of this connection that were not sent yet. Each is sent after the publishes up to its offset.
+    /// Commands of this connection that were not sent yet. Each is sent after the publishes up to
+    /// its offset.
     commands: VecDeque<(u64, Vec<u8>)>,
     /// The server has accepted the logon. Until then only the logon is sent.
     is_up: bool,
     size_max: usize,
-    /// Frames that have a relative delay as long as this connection lasts: where each begins, and its delay on any later connection.
+    /// Frames that have a relative delay as long as this connection lasts: where each begins, and
+    /// its delay on any later connection.
     relative: VecDeque<(u64, Delay)>,
     /// A dropped chunk, to be filled again.
     spare: Vec<u8>,
     /// Publishes in all chunks.
     count: u64,
-    /// The sequence up to which the server of this connection has acknowledged. It acknowledges once: a repeated publish below it gets no
-    /// further answer.
+    /// The sequence up to which the server of this connection has acknowledged. It acknowledges
+    /// once: a repeated publish below it gets no further answer.
     known: u64,
 }
 
@@ -299,7 +309,8 @@ impl PublishStore {
         }
     }
 
-    /// From now on everything is kept in `log` too, which holds `frames` already: sequence and frame of each, in their order.
+    /// From now on everything is kept in `log` too, which holds `frames` already: sequence and
+    /// frame of each, in their order.
     pub fn keep_in(&mut self, log: Box<dyn PublishLog>, frames: &[(u64, Vec<u8>)]) {
         for (sequence, frame) in frames {
             self.put(*sequence, |out| out.extend_from_slice(frame));
@@ -311,10 +322,12 @@ impl PublishStore {
         self.log = None;
     }
 
-    /// Whether another frame of this size may be stored. An empty store takes any frame that its log takes.
+    /// Whether another frame of this size may be stored. An empty store takes any frame that its
+    /// log takes.
     ///
     /// # Errors
-    /// [`PublishError::Full`], and [`PublishError::Refused`] for a frame that the log can never take.
+    /// [`PublishError::Full`], and [`PublishError::Refused`] for a frame that the log can never
+    /// take.
     pub fn check_room(&self, size: usize) -> Result<(), PublishError> {
         if let Some(log) = &self.log {
             let limit = log.frame_size_max();
@@ -359,8 +372,8 @@ impl PublishStore {
         Ok(size)
     }
 
-    /// Gives the frame that was appended last, of this size, the delay `now` on this connection, and the delay `later` on any later one.
-    /// The log keeps the frame as it was appended.
+    /// Gives the frame that was appended last, of this size, the delay `now` on this connection,
+    /// and the delay `later` on any later one. The log keeps the frame as it was appended.
     pub fn delay_last(&mut self, size: usize, now: Delay, later: Delay) {
         if let Some(chunk) = self.chunks.back_mut() {
             let start = chunk.frames.len() - size;
@@ -391,7 +404,8 @@ impl PublishStore {
         self.start
     }
 
-    /// The server has accepted the logon, and has everything up to `sequence`. It may be another than before, and have less.
+    /// The server has accepted the logon, and has everything up to `sequence`. It may be another
+    /// than before, and have less.
     pub fn reach(&mut self, sequence: u64) {
         self.known = sequence;
         self.is_up = true;
@@ -402,8 +416,8 @@ impl PublishStore {
         self.is_up
     }
 
-    /// Releases sent publishes that the server had already acknowledged, because it does not acknowledge them again. True when there is
-    /// more room.
+    /// Releases sent publishes that the server had already acknowledged, because it does not
+    /// acknowledge them again. True when there is more room.
     pub fn release_known(&mut self) -> bool {
         let is_known = self.chunks.front().is_some_and(|chunk| {
             chunk.last_sequence <= self.known && self.start + chunk.frames.len() as u64 <= self.sent
@@ -443,13 +457,15 @@ impl PublishStore {
         while self.relative.pop_front_if(|(offset, _)| *offset < self.start).is_some() {}
     }
 
-    /// A connection begins with its logon. The publishes follow from the start when the logon is accepted.
+    /// A connection begins with its logon. The publishes follow from the start when the logon is
+    /// accepted.
     pub fn begin(&mut self, logon: Vec<u8>) {
         self.rewind();
         self.commands.push_back((self.start, logon));
     }
 
-    /// The connection is gone, and its commands with it. The next one is given every publish from the start.
+    /// The connection is gone, and its commands with it. The next one is given every publish from
+    /// the start.
     pub fn rewind(&mut self) {
         self.is_up = false;
         self.commands.clear();
@@ -477,7 +493,8 @@ impl PublishStore {
         self.commands.is_empty() && (!self.is_up || self.sent == self.end)
     }
 
-    /// Moves frames that were not sent yet to `out`, in their order: publishes of about `size` bytes, and the commands between them.
+    /// Moves frames that were not sent yet to `out`, in their order: publishes of about `size`
+    /// bytes, and the commands between them.
     pub fn take(&mut self, out: &mut Vec<u8>, size: usize) {
         let full_size = out.len() + size;
         loop {

@@ -16,8 +16,8 @@ use quire_types::time::Instant;
 use quire_wire::Encode;
 
 impl ClientCore {
-    /// The program is about to get a message. False: it must not see it, because the message is delivered again, perhaps to another
-    /// consumer.
+    /// The program is about to get a message. False: it must not see it, because the message is
+    /// delivered again, perhaps to another consumer.
     pub fn begin(&mut self, lease: &Arc<Lease>, now: Instant) -> bool {
         let begun = lease.begin(now);
         if begun == Begun::Aged {
@@ -26,21 +26,23 @@ impl ClientCore {
         begun != Begun::No
     }
 
-    /// Renews the lease of a message that the program has begun, and others that have run for a while. Returns true when there is something
-    /// to send.
+    /// Renews the lease of a message that the program has begun, and others that have run for a
+    /// while. Returns true when there is something to send.
     pub fn renew(&mut self, lease: &Arc<Lease>, now: Instant) -> bool {
         let ClientCore { leases, commands, .. } = self;
         let frames = leases.renew(lease, now, || commands.unanswered().0);
         !frames.is_empty() && self.queue_frames(&frames)
     }
 
-    /// Deliveries of a subscription that were lost before the program saw them, since the last call.
+    /// Deliveries of a subscription that were lost before the program saw them, since the last
+    /// call.
     pub fn take_unseen(&mut self, number: u32) -> u64 {
         self.leases.take_unseen(number)
     }
 
-    /// The program takes no more messages of a subscription, and keeps those that it has begun. The others are released, and their deliveries do
-    /// not count. Returns the command that [`super::Event::Answered`] will name.
+    /// The program takes no more messages of a subscription, and keeps those that it has begun. The
+    /// others are released, and their deliveries do not count. Returns the command that
+    /// [`super::Event::Answered`] will name.
     ///
     /// # Errors
     /// [`quire_command::Code::UnknownSubscription`], and when the client is closed.
@@ -53,9 +55,11 @@ impl ClientCore {
         Ok(command)
     }
 
-    /// Gives a verdict on a message. The first verdict counts. Acknowledgements wait for a batch. Acknowledgements and expiries wait for a
-    /// connection. When the lease is over, they are still sent, because a `sublease` queue that still has the message takes them. A cancel is
-    /// not sent. Returns true when the driver has work now, or a new [`next_timeout`](Self::next_timeout).
+    /// Gives a verdict on a message. The first verdict counts. Acknowledgements wait for a batch.
+    /// Acknowledgements and expiries wait for a connection. When the lease is over, they are still
+    /// sent, because a `sublease` queue that still has the message takes them. A cancel is not
+    /// sent. Returns true when the driver has work now, or a new
+    /// [`next_timeout`](Self::next_timeout).
     ///
     /// # Errors
     /// When the client is closed, and the verdict would be the first on a message with a lease.
@@ -103,7 +107,8 @@ impl ClientCore {
         Ok(self.is_up())
     }
 
-    /// Asks for longer leases of messages that are still held; `None`: for another period of the queue's. True: there is something to send.
+    /// Asks for longer leases of messages that are still held; `None`: for another period of the
+    /// queue's. True: there is something to send.
     ///
     /// # Errors
     /// When the client is closed.
@@ -191,7 +196,8 @@ impl ClientCore {
         }))
     }
 
-    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination: [`Event::JsonReply`](super::Event::JsonReply).
+    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination:
+    /// [`Event::JsonReply`](super::Event::JsonReply).
     ///
     /// # Errors
     /// When the client is closed.
@@ -218,7 +224,8 @@ impl ClientCore {
         self.check_not_closed().map_err(explain)
     }
 
-    /// Sends the waiting verdicts, before the next command. Without a connection they continue to wait.
+    /// Sends the waiting verdicts, before the next command. Without a connection they continue to
+    /// wait.
     pub(super) fn send_verdicts(&mut self) {
         if self.is_up() {
             let frames = self.take_verdicts();
@@ -277,7 +284,8 @@ impl ClientCore {
         self.queue_frames(&frames);
     }
 
-    /// Sends the frames after everything before them. False: there is no connection, and they are dropped.
+    /// Sends the frames after everything before them. False: there is no connection, and they are
+    /// dropped.
     pub(super) fn queue_frames(&mut self, frames: &[u8]) -> bool {
         let is_up = self.is_up();
         if is_up && !frames.is_empty() {

@@ -1,9 +1,11 @@
 //! Receipts: the outcome of publishes that the program follows one by one, or in batches.
 //!
-//! The server acknowledges publishes up to a sequence, and reports a refusal before it acknowledges beyond it. So a receipt needs only the
-//! range of its sequences: it is settled when the acknowledged sequence reaches the last of them. A sequence that the client used before is
-//! not acknowledged again. A receipt of such a repeat is settled by the answer to a *barrier*, a flush that is sent after it. Repeats of
-//! one sequence that are in progress at the same time cannot be distinguished: the first of them gets a refusal.
+//! The server acknowledges publishes up to a sequence, and reports a refusal before it acknowledges
+//! beyond it. So a receipt needs only the range of its sequences: it is settled when the
+//! acknowledged sequence reaches the last of them. A sequence that the client used before is not
+//! acknowledged again. A receipt of such a repeat is settled by the answer to a *barrier*, a flush
+//! that is sent after it. Repeats of one sequence that are in progress at the same time cannot be
+//! distinguished: the first of them gets a refusal.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +17,8 @@ use quire_command::Code;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReceiptId(pub u64);
 
-/// The outcome of the messages of a receipt. The messages that are not named are persisted. On a topic that is not recorded on purpose
-/// they are accepted.
+/// The outcome of the messages of a receipt. The messages that are not named are persisted. On a
+/// topic that is not recorded on purpose they are accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// The messages that the server refused: sequence and reason.
@@ -31,7 +33,8 @@ pub struct Outcome {
 pub struct BatchError {
     /// The index of that message; `None` when the error is not about one of them.
     pub index: Option<usize>,
-    /// The sequences of the messages before it that were taken. Only a failing disk of the publish store stops a batch in the middle.
+    /// The sequences of the messages before it that were taken. Only a failing disk of the publish
+    /// store stops a batch in the middle.
     pub taken: Vec<u64>,
     /// Why.
     pub error: PublishError,
@@ -42,7 +45,8 @@ pub struct BatchError {
 pub(super) struct Receipts {
     last: u64,
     open: BTreeMap<ReceiptId, Open>,
-    /// By the last sequence of each range. Ranges do not overlap: each begins above all sequences that were given out before.
+    /// By the last sequence of each range. Ranges do not overlap: each begins above all sequences
+    /// that were given out before.
     ranges: BTreeMap<u64, ReceiptId>,
     /// Receipts that wait for a barrier.
     barriers: BTreeMap<CommandId, ReceiptId>,
@@ -60,12 +64,13 @@ struct Open {
 }
 
 impl ClientCore {
-    /// Takes several messages at once, in their order, or none of them. Returns their sequences. With `is_followed` it also returns the
-    /// receipt, and [`Event::Settled`] reports its outcome.
+    /// Takes several messages at once, in their order, or none of them. Returns their sequences.
+    /// With `is_followed` it also returns the receipt, and [`Event::Settled`] reports its outcome.
     ///
     /// # Errors
-    /// As [`ClientCore::publish`]. [`Sequence::None`] is refused with [`Code::BadOption`]. [`PublishError::Full`] when there is no room for
-    /// all of them. An empty store in memory takes a batch of any size.
+    /// As [`ClientCore::publish`]. [`Sequence::None`] is refused with [`Code::BadOption`].
+    /// [`PublishError::Full`] when there is no room for all of them. An empty store in memory takes
+    /// a batch of any size.
     pub fn publish_many(
         &mut self,
         messages: &[NewMessage<'_>],
@@ -107,7 +112,8 @@ impl ClientCore {
         Ok((sequences, receipt))
     }
 
-    /// The program does not ask for the receipt any more. [`Event::PublishFailed`] reports the refusals of its messages.
+    /// The program does not ask for the receipt any more. [`Event::PublishFailed`] reports the
+    /// refusals of its messages.
     pub fn forget_receipt(&mut self, receipt: ReceiptId) {
         let Some(open) = self.receipts.remove(receipt) else { return };
         for (sequence, failure) in open.outcome.refusals {
@@ -120,7 +126,8 @@ impl ClientCore {
         !self.receipts.open.is_empty()
     }
 
-    /// The client is closed, and nothing more will come from a server. The outcome of publishes that receipts wait for stays unknown.
+    /// The client is closed, and nothing more will come from a server. The outcome of publishes
+    /// that receipts wait for stays unknown.
     pub fn end_receipts(&mut self) {
         if self.receipts.open.is_empty() {
             return;
@@ -201,8 +208,9 @@ impl ClientCore {
         Some(failure)
     }
 
-    /// Another program has published under the name of the client. Messages that the client numbered may have been dropped as duplicates.
-    /// Gives how many of them the settled receipts have.
+    /// Another program has published under the name of the client. Messages that the client
+    /// numbered may have been dropped as duplicates. Gives how many of them the settled receipts
+    /// have.
     pub(super) fn overtake_receipts(&mut self, highest: u64) -> u64 {
         let is_overtaken = |open: &Open| open.is_auto && open.range.is_none_or(|(first, _)| first <= highest);
         let overtaken = self.receipts.open.iter().filter(|(_, open)| is_overtaken(open));

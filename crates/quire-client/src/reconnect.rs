@@ -12,7 +12,8 @@ pub enum ServerChooser {
     First,
     /// Another random order each time.
     Random,
-    /// By the number of connections of the servers, which the driver asks for; servers that do not answer are last.
+    /// By the number of connections of the servers, which the driver asks for; servers that do not
+    /// answer are last.
     LeastLoaded,
 }
 
@@ -27,7 +28,8 @@ pub struct Reconnect {
     pub maximum_delay: Duration,
     /// The factor between one wait and the next.
     pub factor: f64,
-    /// A random time up to this share of the initial delay is added to every wait, so that many clients do not reconnect at the same time.
+    /// A random time up to this share of the initial delay is added to every wait, so that many
+    /// clients do not reconnect at the same time.
     pub jitter: f64,
     /// Stop trying after this long without success; `None` = never.
     pub give_up_after: Option<Duration>,
@@ -46,7 +48,8 @@ impl Default for Reconnect {
     }
 }
 
-/// A connection that is lost earlier after its logon is not yet a success: the same cause may end the next one, too.
+/// A connection that is lost earlier after its logon is not yet a success: the same cause may end
+/// the next one, too.
 const LASTING: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -96,7 +99,8 @@ impl Backoff {
         self.wants_loads
     }
 
-    /// The loads of the servers, by address; `None`: it does not answer. The order of equal loads is random.
+    /// The loads of the servers, by address; `None`: it does not answer. The order of equal loads
+    /// is random.
     pub fn set_loads(&mut self, loads: &[Option<u64>]) {
         if std::mem::take(&mut self.wants_loads) {
             self.order.sort_by_key(|address| loads.get(*address).copied().flatten().unwrap_or(u64::MAX));
@@ -116,8 +120,9 @@ impl Backoff {
         }
     }
 
-    /// The connection was lost or could not be made. After a lost one the first address of a new pass is tried at once; the wait begins when
-    /// every address has failed. The second connection in a row that was lost soon after its logon is a failure of its address.
+    /// The connection was lost or could not be made. After a lost one the first address of a new
+    /// pass is tried at once; the wait begins when every address has failed. The second connection
+    /// in a row that was lost soon after its logon is a failure of its address.
     pub fn failed(&mut self, now: Instant) {
         self.failing_since.get_or_insert(now);
         if let Some(up_since) = self.up_since.take() {
@@ -202,7 +207,8 @@ mod tests {
         assert_eq!(backoff.next(), (0, ms(9)));
     }
 
-    /// The instants of the attempts, in milliseconds, when each connection is lost `life_ms` after its logon.
+    /// The instants of the attempts, in milliseconds, when each connection is lost `life_ms` after
+    /// its logon.
     fn attempts(life_ms: u64, address_count: usize) -> Vec<(usize, u64)> {
         let settings = Reconnect { jitter: 0.0, ..Reconnect::default() };
         let mut backoff = Backoff::new(settings, address_count, 7, ms(0));

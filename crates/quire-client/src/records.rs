@@ -1,4 +1,5 @@
-//! The commands of a client for last-value topics: queries, deletes, and questions about records that a subscription has lost.
+//! The commands of a client for last-value topics: queries, deletes, and questions about records
+//! that a subscription has lost.
 
 use super::command::CommandId;
 use super::publish::check_topic;
@@ -28,7 +29,8 @@ pub struct QuerySpec {
     pub select: Option<String>,
 }
 
-/// Which records to delete: those for which all given members hold. At least one of them besides the topic is given.
+/// Which records to delete: those for which all given members hold. At least one of them besides
+/// the topic is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeleteSpec<'a> {
     /// A last-value topic, or a pattern of them.
@@ -42,7 +44,8 @@ pub struct DeleteSpec<'a> {
 }
 
 impl ClientCore {
-    /// Asks for records. They come as [`Event::Messages`] of the number that is given, then [`Event::Completed`] and [`Event::Ended`].
+    /// Asks for records. They come as [`Event::Messages`] of the number that is given, then
+    /// [`Event::Completed`] and [`Event::Ended`].
     ///
     /// # Errors
     /// [`Code::LimitExceeded`] for too many keys, and when the client is closed.
@@ -74,7 +77,8 @@ impl ClientCore {
         Ok((number, command))
     }
 
-    /// The answers to a query will not be taken any more. The server ends it, and later answers are dropped.
+    /// The answers to a query will not be taken any more. The server ends it, and later answers are
+    /// dropped.
     pub fn forget_query(&mut self, number: u32) {
         if self.subscriptions.forget_query(number) {
             let mut frame = Vec::new();
@@ -84,8 +88,8 @@ impl ClientCore {
         }
     }
 
-    /// Deletes records. The delete has a sequence and is kept like a publish. Gives its sequence, and the command: [`Event::JsonReply`] gives
-    /// the number of deleted records.
+    /// Deletes records. The delete has a sequence and is kept like a publish. Gives its sequence,
+    /// and the command: [`Event::JsonReply`] gives the number of deleted records.
     ///
     /// # Errors
     /// As [`ClientCore::publish`], and [`Code::LimitExceeded`] for too many keys.
@@ -111,7 +115,8 @@ impl ClientCore {
         Ok((sequence, command))
     }
 
-    /// Asks about the records that a subscription has lost, or reports that the program has the whole difference.
+    /// Asks about the records that a subscription has lost, or reports that the program has the
+    /// whole difference.
     pub(super) fn ask_about_lost(&mut self, subscription: u32) {
         let Some(question) = self.subscriptions.question(subscription) else {
             return self.events.push_back(Event::Completed { subscription, total: None });
@@ -143,8 +148,8 @@ impl ClientCore {
         self.ask_about_lost(subscription);
     }
 
-    /// A command that is not waiting any more was refused: a question, a query that the server ends before its last record, or a delete
-    /// whose caller has gone.
+    /// A command that is not waiting any more was refused: a question, a query that the server ends
+    /// before its last record, or a delete whose caller has gone.
     pub(super) fn refused_later(&mut self, command: CommandId, failure: Failure) {
         if let Some(number) = self.subscriptions.question_of(command) {
             return self.finish_question(number);

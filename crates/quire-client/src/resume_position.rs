@@ -1,7 +1,9 @@
-//! A place in the log: after the last message that a subscription has received, or that its user has processed.
+//! A place in the log: after the last message that a subscription has received, or that its user
+//! has processed.
 //!
-//! On the instance where it was taken, a place is one bookmark. Another instance may hold the same messages in another order, so that
-//! for it the place is the last bookmark of every publisher: within one publisher the order is the same everywhere.
+//! On the instance where it was taken, a place is one bookmark. Another instance may hold the same
+//! messages in another order, so that for it the place is the last bookmark of every publisher:
+//! within one publisher the order is the same everywhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,9 +11,10 @@ use std::sync::Arc;
 use quire_types::{Bookmark, PublisherId};
 use rustc_hash::FxBuildHasher;
 
-/// The most publishers whose last bookmark is kept. This many fit into one list on the wire (docs/protocol.md, limits). Above it, the least
-/// recently active publisher is forgotten. On another instance, a new message of this publisher may then be missed, if it is there before
-/// the new messages of all other publishers.
+/// The most publishers whose last bookmark is kept. This many fit into one list on the wire
+/// (docs/protocol.md, limits). Above it, the least recently active publisher is forgotten. On
+/// another instance, a new message of this publisher may then be missed, if it is there before the
+/// new messages of all other publishers.
 const PUBLISHERS_MAX: usize = 4096;
 
 /// The place of a subscription.
@@ -53,7 +56,8 @@ impl ResumePosition {
         }
     }
 
-    /// The bookmark that a subscription at this place sends to `instance`; `None` = it has not begun.
+    /// The bookmark that a subscription at this place sends to `instance`; `None` = it has not
+    /// begun.
     pub fn resume_on(&self, instance: &str) -> Option<String> {
         let last = self.last?;
         if *self.instance == *instance {

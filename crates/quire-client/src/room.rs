@@ -5,16 +5,16 @@ use quire_command::Code;
 use quire_types::time::Instant;
 
 impl ClientCore {
-    /// The driver has no room for the messages of some bookmark subscriptions. The server is asked to hold them until a call with `is_held`
-    /// false, also over reconnects. Subscriptions that the user paused stay paused. Returns the commands that [`super::Event::Answered`]
-    /// will name.
+    /// The driver has no room for the messages of some bookmark subscriptions. The server is asked
+    /// to hold them until a call with `is_held` false, also over reconnects. Subscriptions that the
+    /// user paused stay paused. Returns the commands that [`super::Event::Answered`] will name.
     pub fn set_held(&mut self, numbers: &[u32], is_held: bool) -> Vec<CommandId> {
         let lists = self.subscriptions.set_held(numbers, is_held);
         lists.iter().map(|numbers| self.command(|commands| commands.pause(numbers, is_held))).collect()
     }
 
-    /// The subscriptions that share a replay with this one, with itself, in the order of their numbers. Their messages come in the order of
-    /// the log only as long as they are held together.
+    /// The subscriptions that share a replay with this one, with itself, in the order of their
+    /// numbers. Their messages come in the order of the log only as long as they are held together.
     pub fn companions(&self, number: u32) -> Vec<u32> {
         self.subscriptions.companions(number)
     }
@@ -42,7 +42,8 @@ impl ClientCore {
         self.commands.awaits_flush()
     }
 
-    /// Fails the waiting flushes: their answers come after `unread_size` bytes of messages that are not taken.
+    /// Fails the waiting flushes: their answers come after `unread_size` bytes of messages that are
+    /// not taken.
     pub fn stall_flushes(&mut self, unread_size: usize) {
         let reason = format!(
             "receive_size_max: {unread_size} bytes of messages wait to be taken, and the answer comes behind them"

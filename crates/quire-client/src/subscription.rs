@@ -26,7 +26,8 @@ pub struct SubscriptionSpec {
     pub filter: Option<String>,
     /// Where replay begins; present makes it a bookmark subscription.
     pub bookmark: Option<String>,
-    /// `live`, `fully_durable`, `paused`, …; never `replace`, which is an option of the command and not of the subscription.
+    /// `live`, `fully_durable`, `paused`, …; never `replace`, which is an option of the command and
+    /// not of the subscription.
     pub options: SubscribeOptions,
     /// Where it resumes instead, when it ran before: after the messages that were processed.
     pub resume_position: Option<ResumePosition>,
@@ -135,10 +136,12 @@ struct Questioned {
 #[derive(Debug)]
 struct Entry {
     spec: SubscriptionSpec,
-    /// After the last message received, or the last resume position of the server. A bookmark subscription resumes here after a reconnect.
+    /// After the last message received, or the last resume position of the server. A bookmark
+    /// subscription resumes here after a reconnect.
     resume_position: ResumePosition,
-    /// It resumed by a list, or from a store. Repeated messages are dropped for good: the instance may get messages from another one that
-    /// the subscription received there, also long after the replay has caught up.
+    /// It resumed by a list, or from a store. Repeated messages are dropped for good: the instance
+    /// may get messages from another one that the subscription received there, also long after the
+    /// replay has caught up.
     catches_up: bool,
     /// How often it was given a new bookmark.
     generation: u16,
@@ -155,14 +158,15 @@ struct Entry {
     is_bookmark_missing: bool,
     /// The driver has no room for its messages, and the server keeps them back.
     is_held: bool,
-    /// The same for subscriptions that were resumed with one command: they share a replay. A connection enters them again paused, and then
-    /// resumes them with one command.
+    /// The same for subscriptions that were resumed with one command: they share a replay. A
+    /// connection enters them again paused, and then resumes them with one command.
     together: Option<u32>,
     /// It is resumed with others when the connection has entered all of them.
     awaits_resume: bool,
     /// The queue that its messages come from, where they do not say so themselves.
     queue: Option<Arc<str>>,
-    /// The records that it has, when it begins with a query. One with a bookmark has none any more when it follows the log.
+    /// The records that it has, when it begins with a query. One with a bookmark has none any more
+    /// when it follows the log.
     view: Option<View>,
     /// The result of its query was received whole.
     has_records: bool,
@@ -172,7 +176,8 @@ impl Subscriptions {
     pub fn add(&mut self, spec: SubscriptionSpec) -> u32 {
         let number = self.next_number();
         let resume_position = spec.resume_position.clone().unwrap_or_default();
-        // On which instances a kept place was is not known, so that any of its messages may come once more.
+        // On which instances a kept place was is not known, so that any of its messages may come
+        // once more.
         let catches_up = resume_position.last.is_some();
         let view = spec.records.is_some().then(View::default);
         let entry = Entry {
@@ -206,7 +211,8 @@ impl Subscriptions {
         self.queries.insert(number, Asked { topic: topic.into(), command });
     }
 
-    /// The queries whose answers are still coming: they are no more, because the connection is lost.
+    /// The queries whose answers are still coming: they are no more, because the connection is
+    /// lost.
     pub fn take_queries(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.queries).into_keys().collect()
     }
@@ -216,7 +222,8 @@ impl Subscriptions {
         self.queries.iter().find(|(_, asked)| asked.command == command).map(|(number, _)| *number)
     }
 
-    /// The client logged on to an instance. Subscriptions that were on another instance resume by a list.
+    /// The client logged on to an instance. Subscriptions that were on another instance resume by a
+    /// list.
     pub fn reach_instance(&mut self, name: &Arc<str>) {
         self.instance = name.clone();
         for entry in self.entries.values_mut() {
@@ -291,8 +298,9 @@ impl Subscriptions {
         Request::replacing(&subscribe, &former).map(|_| ()).map_err(|error| bad_option(&error))
     }
 
-    /// Changes the pause that the user wants. Returns the subscriptions for which a command is sent. A held one is not resumed.
-    /// `gives_bookmark`: whether a replacement of the subscription that waits gives it a bookmark.
+    /// Changes the pause that the user wants. Returns the subscriptions for which a command is
+    /// sent. A held one is not resumed. `gives_bookmark`: whether a replacement of the subscription
+    /// that waits gives it a bookmark.
     pub fn set_paused(
         &mut self,
         numbers: &[u32],
@@ -326,8 +334,9 @@ impl Subscriptions {
         Ok(numbers.iter().copied().filter(is_told).collect())
     }
 
-    /// A command that paused or resumed these subscriptions is answered, or its connection is lost. Of a subscription that cannot be
-    /// paused as it is in force, the pause is taken back: replacements before the command can have another outcome than it expected.
+    /// A command that paused or resumed these subscriptions is answered, or its connection is lost.
+    /// Of a subscription that cannot be paused as it is in force, the pause is taken back:
+    /// replacements before the command can have another outcome than it expected.
     ///
     /// # Errors
     /// [`Code::BadOption`] for the first such subscription.
@@ -344,8 +353,9 @@ impl Subscriptions {
         result
     }
 
-    /// The driver has no room for some subscriptions, or has room again. Returns those for which commands are sent, for each command a list.
-    /// Subscriptions that share a replay leave it, and continue in it, with one command. The user has paused the others.
+    /// The driver has no room for some subscriptions, or has room again. Returns those for which
+    /// commands are sent, for each command a list. Subscriptions that share a replay leave it, and
+    /// continue in it, with one command. The user has paused the others.
     pub fn set_held(&mut self, numbers: &[u32], is_held: bool) -> Vec<Vec<u32>> {
         let mut alone = Vec::new();
         let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -363,7 +373,8 @@ impl Subscriptions {
         alone.into_iter().chain(groups.into_values()).collect()
     }
 
-    /// The subscriptions that share a replay with this one, with itself, in the order of their numbers.
+    /// The subscriptions that share a replay with this one, with itself, in the order of their
+    /// numbers.
     pub fn companions(&self, number: u32) -> Vec<u32> {
         let together = self.entries.get(&number).and_then(|entry| entry.together);
         let companions = self
@@ -373,7 +384,8 @@ impl Subscriptions {
         companions.map(|(other, _)| *other).collect()
     }
 
-    /// A new connection enters the subscriptions. Returns the lists of those that it then resumes together.
+    /// A new connection enters the subscriptions. Returns the lists of those that it then resumes
+    /// together.
     pub fn begin_connection(&mut self) -> Vec<Vec<u32>> {
         let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (number, entry) in &mut self.entries {
@@ -421,8 +433,8 @@ impl Subscriptions {
         custody.or_else(|| self.queries.contains_key(&number).then_some((Renewal::Never, false)))
     }
 
-    /// The program takes no more messages of the subscription. Those that are still on their way are
-    /// released.
+    /// The program takes no more messages of the subscription. Those that are still on their way
+    /// are released.
     pub fn retire(&mut self, number: u32) -> Result<SubscriptionSpec, Failure> {
         let entry = self.entry(number)?;
         entry.is_retired = true;
@@ -441,8 +453,9 @@ impl Subscriptions {
         Some(queue.get_or_insert_with(|| spec.topic.as_str().into()))
     }
 
-    /// The server has begun or changed it. `detail` is the number of messages of queues that it may have outstanding. For a bookmark
-    /// subscription it shows whether its bookmark is missing. `replacement` is the subscription that the server has accepted.
+    /// The server has begun or changed it. `detail` is the number of messages of queues that it may
+    /// have outstanding. For a bookmark subscription it shows whether its bookmark is missing.
+    /// `replacement` is the subscription that the server has accepted.
     pub fn entered(
         &mut self,
         number: u32,
@@ -493,8 +506,9 @@ impl Subscriptions {
         self.entries.get(&number).map_or(1, |entry| entry.granted)
     }
 
-    /// A run of messages that a subscription, a query or a question received: those that it had received before are taken out of it. Gives the
-    /// number of the subscription or query that they are for.
+    /// A run of messages that a subscription, a query or a question received: those that it had
+    /// received before are taken out of it. Gives the number of the subscription or query that they
+    /// are for.
     pub fn received(&mut self, number: u32, messages: &mut Vec<Message>, instance: &Instance) -> u32 {
         let owner = self.questions.get(&number).map(|question| question.subscription);
         let Some(entry) = self.entries.get_mut(&owner.unwrap_or(number)) else {
@@ -591,7 +605,8 @@ impl Subscriptions {
         self.questions.iter().find(|(_, question)| question.command == command).map(|(number, _)| *number)
     }
 
-    /// A question is answered, or was refused. Gives the messages about the records that the server no longer has.
+    /// A question is answered, or was refused. Gives the messages about the records that the server
+    /// no longer has.
     pub fn question_answered(&mut self, number: u32) -> Option<(u32, Vec<Message>)> {
         let Questioned { subscription, .. } = self.questions.remove(&number)?;
         let view = self.entries.get_mut(&subscription)?.view.as_mut()?;
@@ -613,7 +628,8 @@ impl Subscriptions {
         self.entries.iter().filter(|(_, entry)| entry.accepted).map(|(number, _)| *number)
     }
 
-    /// Encodes the command that enters a subscription at its place, or replaces it by `replacement`.
+    /// Encodes the command that enters a subscription at its place, or replaces it by
+    /// `replacement`.
     pub fn encode(
         &self,
         number: u32,
@@ -628,7 +644,8 @@ impl Subscriptions {
             || replacement.is_some_and(|replacement| replacement.after_bookmark);
         let bookmark = spec.bookmark.as_deref().filter(|_| !replace);
         let resume = bookmark.and_then(|bookmark| resumed(&entry.resume_position, bookmark, &self.instance));
-        // The records of an earlier state are not asked for again when the messages after it have begun to come, nor by a replacement.
+        // The records of an earlier state are not asked for again when the messages after it have
+        // begun to come, nor by a replacement.
         let is_of_log = replace && entry.spec.bookmark.is_some();
         let records = spec.records.as_ref().filter(|_| entry.view.is_some() && !is_of_log);
         let options = match records {
@@ -648,8 +665,8 @@ impl Subscriptions {
         if spec.bookmark.is_some() || (replace && has_bookmark) {
             acks = acks.and(Acks::PERSISTED);
         }
-        // A subscription that was accepted follows every change. When its query is repeated, the records beyond the first ones count, too. A
-        // page follows only its records.
+        // A subscription that was accepted follows every change. When its query is repeated, the
+        // records beyond the first ones count, too. A page follows only its records.
         let skip_n = records.and_then(|records| records.skip_n);
         let top_n = records.and_then(|records| records.top_n).filter(|_| !entry.accepted || skip_n.is_some());
         // After a bookmark they also apply to the messages of the log.
@@ -739,7 +756,8 @@ pub(super) struct Question {
     pub keys: Vec<u8>,
 }
 
-/// Whether the program receives a message of a subscription to records. The record of a repeated result becomes the change that it is.
+/// Whether the program receives a message of a subscription to records. The record of a repeated
+/// result becomes the change that it is.
 fn is_news(view: &mut View, message: &mut Message) -> bool {
     let (topic, key) = (message.source_topic(), message.key());
     // Of a topic that keeps no last values.
@@ -749,7 +767,8 @@ fn is_news(view: &mut View, message: &mut Message) -> bool {
     match message.cause() {
         Cause::Publish | Cause::Delta => {
             let is_known = view.published(topic, key, message.record_hash());
-            // With a bookmark it is a message of the log, which the program receives also when its data is the same.
+            // With a bookmark it is a message of the log, which the program receives also when its
+            // data is the same.
             return !is_known || message.bookmark().is_some();
         }
         // The server counts a record that `top_n` has left out.
@@ -778,8 +797,9 @@ fn is_elsewhere(resume_position: &ResumePosition, instance: &str) -> bool {
     resume_position.last.is_some() && *resume_position.instance != *instance
 }
 
-/// The bookmark with which to continue from the resume position on `instance`; `None` = the bookmark that was requested at first. A range
-/// keeps its end, and has no list. On another instance it begins again, and repeated messages are dropped.
+/// The bookmark with which to continue from the resume position on `instance`; `None` = the
+/// bookmark that was requested at first. A range keeps its end, and has no list. On another
+/// instance it begins again, and repeated messages are dropped.
 fn resumed(resume_position: &ResumePosition, bookmark: &str, instance: &str) -> Option<String> {
     match bookmark.trim_start().strip_prefix(['[', '(']).and_then(|range| range.split_once(':')) {
         Some((_, end)) => {

@@ -1,20 +1,26 @@
-//! The records that a subscription to last-value topics has in view, and their difference after a reconnect.
+//! The records that a subscription to last-value topics has in view, and their difference after a
+//! reconnect.
 //!
-//! A server keeps nothing of a subscription whose connection is gone. So the query of the subscription runs again on the next connection.
-//! The program must not see its whole result a second time, and it must learn of the records that it has lost meanwhile. A [`View`] knows
-//! the keys that the program has, with a hash of the data of each. It compares the repeated result with them. A delta subscription
-//! receives parts of records, so the server sends the hash of the whole record with each part.
+//! A server keeps nothing of a subscription whose connection is gone. So the query of the
+//! subscription runs again on the next connection. The program must not see its whole result a
+//! second time, and it must learn of the records that it has lost meanwhile. A [`View`] knows the
+//! keys that the program has, with a hash of the data of each. It compares the repeated result with
+//! them. A delta subscription receives parts of records, so the server sends the hash of the whole
+//! record with each part.
 //!
 //! - The program receives a new or changed record as `publish`.
-//! - It receives nothing about a record with the same data. A page may have lost such a record and get it back before the result is whole.
-//! - A record that is missing in the result is `oof`, if the program asked for that. The reason is `match` when the server still has the
-//!   record, else `deleted`.
+//! - It receives nothing about a record with the same data. A page may have lost such a record and
+//!   get it back before the result is whole.
+//! - A record that is missing in the result is `oof`, if the program asked for that. The reason is
+//!   `match` when the server still has the record, else `deleted`.
 //!
-//! A subscription may name a pattern, and topics may share a key domain. So a record is known by its topic and its key.
+//! A subscription may name a pattern, and topics may share a key domain. So a record is known by
+//! its topic and its key.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// The keys in one question for lost records. Keys have at most 255 bytes, so the question fits into the smallest frame that a server takes.
+/// The keys in one question for lost records. Keys have at most 255 bytes, so the question fits
+/// into the smallest frame that a server takes.
 const QUESTION_KEYS_MAX: usize = 200;
 
 /// The topic and the key of a record.
@@ -77,7 +83,8 @@ impl View {
         }
     }
 
-    /// A record came into view or changed. Gives whether the program has it already, from before the connection was lost.
+    /// A record came into view or changed. Gives whether the program has it already, from before
+    /// the connection was lost.
     pub fn published(&mut self, topic: &[u8], key: &[u8], hash: u128) -> bool {
         let was_lost = self.is_lost(topic, key);
         matches!(self.know(topic, key, hash), Before::Same) && was_lost
@@ -93,7 +100,8 @@ impl View {
         had
     }
 
-    /// A result was received whole. `is_told`: the program wants to know which records it has lost. Gives whether it was the first result.
+    /// A result was received whole. `is_told`: the program wants to know which records it has lost.
+    /// Gives whether it was the first result.
     pub fn complete(&mut self, is_told: bool) -> bool {
         let round = self.round;
         for (topic, records) in &mut self.topics {
@@ -107,7 +115,8 @@ impl View {
         !std::mem::replace(&mut self.has_first, true)
     }
 
-    /// The next records to ask the server about; none when all were asked about. A publish may have brought some of them back.
+    /// The next records to ask the server about; none when all were asked about. A publish may have
+    /// brought some of them back.
     pub fn question(&mut self) -> Option<&[Name]> {
         self.asked.clear();
         while self.asked.len() < QUESTION_KEYS_MAX
@@ -120,7 +129,8 @@ impl View {
         (!self.asked.is_empty()).then_some(&self.asked)
     }
 
-    /// The server still has a record that it was asked about. Gives whether the program has to be told that it left the view.
+    /// The server still has a record that it was asked about. Gives whether the program has to be
+    /// told that it left the view.
     pub fn exists(&mut self, topic: &[u8], key: &[u8]) -> bool {
         let is_asked = self.asked.iter().any(|name| *name.0 == *topic && *name.1 == *key);
         is_asked && self.is_lost(topic, key) && self.left(topic, key)
@@ -150,7 +160,8 @@ impl View {
         Before::Missing
     }
 
-    /// Whether the program has a record that was missing in the last result, and was not published since.
+    /// Whether the program has a record that was missing in the last result, and was not published
+    /// since.
     fn is_lost(&self, topic: &[u8], key: &[u8]) -> bool {
         let known = self.topics.get(topic).and_then(|records| records.get(key));
         known.is_some_and(|known| known.round != self.round)

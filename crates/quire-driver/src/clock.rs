@@ -7,7 +7,8 @@ use quire_types::time::{Instant, Now};
 
 /// A monotonic clock that starts at zero, and the wall clock.
 ///
-/// The core takes time as an argument. A driver reads it here once per turn and passes the same [`Now`] to every call of that turn.
+/// The core takes time as an argument. A driver reads it here once per turn and passes the same
+/// [`Now`] to every call of that turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: std::time::Instant,

@@ -17,7 +17,8 @@ pub fn socket_pair() -> io::Result<(Owned<UnixStream>, Owned<UnixStream>)> {
     Owned::open_pair(UnixStream::pair)
 }
 
-/// As [`socket_pair`]: a byte in the first one can be read from the second one. Neither of them waits.
+/// As [`socket_pair`]: a byte in the first one can be read from the second one. Neither of them
+/// waits.
 ///
 /// # Errors
 /// The system has no descriptor left.
@@ -39,7 +40,8 @@ pub(crate) fn poller() -> io::Result<Owned<Poller>> {
     })
 }
 
-/// The descriptors that a poller watches. A new one watches those with which it is woken up, and it does not name them.
+/// The descriptors that a poller watches. A new one watches those with which it is woken up, and it
+/// does not name them.
 #[cfg(target_os = "linux")]
 fn watched_by(poller: RawFd) -> Vec<RawFd> {
     // Without `/proc`, a child keeps these. They keep nothing else open.
@@ -48,13 +50,15 @@ fn watched_by(poller: RawFd) -> Vec<RawFd> {
     told.lines().filter_map(number).collect()
 }
 
-/// As on Linux. The pollers of other systems have no descriptors next to them that a child would keep.
+/// As on Linux. The pollers of other systems have no descriptors next to them that a child would
+/// keep.
 #[cfg(not(target_os = "linux"))]
 fn watched_by(_poller: RawFd) -> Vec<RawFd> {
     Vec::new()
 }
 
-/// A connection that does not wait when it is read or written. The connection attempt takes up to `timeout`.
+/// A connection that does not wait when it is read or written. The connection attempt takes up to
+/// `timeout`.
 ///
 /// # Errors
 /// Why there is no connection.
@@ -67,7 +71,8 @@ pub(crate) fn connect(address: &SocketAddr, timeout: Duration) -> io::Result<Own
 
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    // In the table before it connects: a child that is forked meanwhile must not get the connection.
+    // In the table before it connects: a child that is forked meanwhile must not get the
+    // connection.
     let stream = Owned::open(|| socket_with(family, SocketType::STREAM, flags, None).map(TcpStream::from))?;
     match rustix::net::connect(&stream, address) {
         Ok(()) => return Ok(stream),

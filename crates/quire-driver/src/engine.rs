@@ -1,16 +1,18 @@
 //! The embedded engine: a broker on one thread of this process, reached over socket pairs.
 //!
-//! A `file:` or `memory:` client uses its end of a socket pair, and the same protocol as a `quire:` client over TCP. So the code above a
-//! link does not depend on the kind of link. The thread belongs to the engine and never enters the interpreter.
+//! A `file:` or `memory:` client uses its end of a socket pair, and the same protocol as a `quire:`
+//! client over TCP. So the code above a link does not depend on the kind of link. The thread
+//! belongs to the engine and never enters the interpreter.
 //!
 //! Promises:
 //!
 //! - The engine that [`Engine::open`] returns is running and recovered.
 //! - Everything that was acknowledged as persisted is durable.
-//! - [`Engine::close`], or the drop of the last handle, notifies the clients, closes the journal cleanly, and returns only when its lock is
-//!   free again.
+//! - [`Engine::close`], or the drop of the last handle, notifies the clients, closes the journal
+//!   cleanly, and returns only when its lock is free again.
 //!
-//! One process per directory holds the lock. The clients of one process share the engine ([`Engine::shared`]).
+//! One process per directory holds the lock. The clients of one process share the engine
+//! ([`Engine::shared`]).
 
 mod reactor;
 mod registry;
@@ -57,20 +59,24 @@ impl Engine {
     /// Opens the journal and starts the thread; returns when the journal is recovered.
     ///
     /// # Errors
-    /// [`EngineError`]: the configuration, the journal (another process holds it, or it is damaged), or the operating system.
+    /// [`EngineError`]: the configuration, the journal (another process holds it, or it is
+    /// damaged), or the operating system.
     pub fn open(config: BrokerConfig) -> Result<Arc<Engine>, EngineError> {
         Engine::start(config, &mut |_| (), None).map(Arc::new)
     }
 
-    /// The engine of this process on `key`: the running one, or a new one. The last handle that is dropped stops it.
+    /// The engine of this process on `key`: the running one, or a new one. The last handle that is
+    /// dropped stops it.
     ///
     /// # Errors
-    /// As [`Engine::open`], and [`EngineError::ConfigDiffers`] when it runs with another configuration.
+    /// As [`Engine::open`], and [`EngineError::ConfigDiffers`] when it runs with another
+    /// configuration.
     pub fn shared(key: EngineKey, config: BrokerConfig) -> Result<Arc<Engine>, EngineError> {
         registry::shared(key, config, registry::Join::SameConfig)
     }
 
-    /// As [`Engine::shared`], but a running engine may have any configuration. `config` is that of a new one.
+    /// As [`Engine::shared`], but a running engine may have any configuration. `config` is that of
+    /// a new one.
     ///
     /// # Errors
     /// As [`Engine::open`].
@@ -90,7 +96,8 @@ impl Engine {
         let poller = Arc::new(descriptor::poller().map_err(EngineError::Thread)?);
         let notified = Arc::clone(&poller);
         let wake = Box::new(move || {
-            // Fails only when the poller's descriptor is broken. The engine then cannot continue, and its next wait reports the error.
+            // Fails only when the poller's descriptor is broken. The engine then cannot continue,
+            // and its next wait reports the error.
             let _ = notified.notify();
         });
         let (host, _) = Host::open(config, wake, on_progress)?;
@@ -108,7 +115,8 @@ impl Engine {
     /// A new connection to the engine: the client's end of it, a blocking stream.
     ///
     /// # Errors
-    /// `NotConnected` when the engine was stopped, or has failed. The error of the operating system when it has no descriptors left.
+    /// `NotConnected` when the engine was stopped, or has failed. The error of the operating system
+    /// when it has no descriptors left.
     pub fn connect(&self) -> io::Result<Owned<UnixStream>> {
         let (client, server) = descriptor::socket_pair()?;
         server.set_nonblocking(true)?;
@@ -117,7 +125,8 @@ impl Engine {
         Ok(client)
     }
 
-    /// Carries out an administrative command; waits for the reply, which for maintenance takes as long as the disk takes for one file.
+    /// Carries out an administrative command; waits for the reply, which for maintenance takes as
+    /// long as the disk takes for one file.
     ///
     /// # Errors
     /// [`EngineError::Stopped`].
@@ -132,7 +141,8 @@ impl Engine {
         self.reader.clone()
     }
 
-    /// Tells the clients, closes the journal cleanly and waits until both are done. A second call does nothing.
+    /// Tells the clients, closes the journal cleanly and waits until both are done. A second call
+    /// does nothing.
     ///
     /// # Errors
     /// What the journal could not write.

@@ -19,7 +19,8 @@ pub enum EngineError {
     /// The operating system gave no thread, or nothing to wait with.
     #[error("no thread or event queue for the engine: {0}")]
     Thread(#[source] io::Error),
-    /// Another client of this process runs the engine on the same journal with another configuration.
+    /// Another client of this process runs the engine on the same journal with another
+    /// configuration.
     #[error(
         "the engine on {url} already runs in this process with another configuration; pass the same one, or none to join it"
     )]
@@ -30,7 +31,8 @@ pub enum EngineError {
     /// The engine was stopped.
     #[error("the engine was stopped")]
     Stopped,
-    /// A bug in the engine ended it in the middle of a turn. No message of that turn was acknowledged.
+    /// A bug in the engine ended it in the middle of a turn. No message of that turn was
+    /// acknowledged.
     #[error(
         "the engine stopped because of an internal error ({reason}); the journal is consistent: start it again, and clients send \
          what was not acknowledged; please report this error"
@@ -42,8 +44,8 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Runs a turn. A turn that panicked has lost the rest of its input, so its broker must not be used any more: see
-    /// [`crate::Host::abandon`].
+    /// Runs a turn. A turn that panicked has lost the rest of its input, so its broker must not be
+    /// used any more: see [`crate::Host::abandon`].
     ///
     /// # Errors
     /// [`EngineError::Panicked`].

@@ -1,14 +1,17 @@
-//! A broker together with the parts that it must not have itself: a clock, wake-ups, and threads for reads.
+//! A broker together with the parts that it must not have itself: a clock, wake-ups, and threads
+//! for reads.
 //!
-//! Both loops that run a broker use it: the thread of an embedded [`crate::Engine`], and the asyncio server. So a turn is defined in one
-//! place:
+//! Both loops that run a broker use it: the thread of an embedded [`crate::Engine`], and the
+//! asyncio server. So a turn is defined in one place:
 //!
-//! 1. [`Host::begin_turn`]: passes on the journal's wake-up, finished reads and maintenance jobs, and due timers.
+//! 1. [`Host::begin_turn`]: passes on the journal's wake-up, finished reads and maintenance jobs,
+//!    and due timers.
 //! 2. [`Host::handle`] for all input from the loop's transports.
 //! 3. [`Host::end_turn`]: the journal batch goes to its writer, and replays are fed.
-//! 4. [`Host::poll_output`] until it returns `None`. On the way it hands reads and maintenance jobs to threads, and replies to their
-//!    callers. The loop does not see these.
-//! 5. [`Host::sleep`]: sleep until the waker wakes the loop, a transport is ready, or the time is over. The waker does not do so before this call.
+//! 4. [`Host::poll_output`] until it returns `None`. On the way it hands reads and maintenance jobs
+//!    to threads, and replies to their callers. The loop does not see these.
+//! 5. [`Host::sleep`]: sleep until the waker wakes the loop, a transport is ready, or the time is
+//!    over. The waker does not do so before this call.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -36,7 +39,8 @@ pub enum Effect {
         /// The bytes to write.
         bytes: Vec<u8>,
     },
-    /// Write these bytes, after those of an earlier effect for the connection. Other connections get the same bytes.
+    /// Write these bytes, after those of an earlier effect for the connection. Other connections
+    /// get the same bytes.
     SendShared {
         /// The connection.
         connection: ConnectionId,
@@ -86,10 +90,11 @@ pub struct Host {
 }
 
 impl Host {
-    /// Opens the journal that `config` names (or one in memory), recovers it, and puts a broker on it.
+    /// Opens the journal that `config` names (or one in memory), recovers it, and puts a broker on
+    /// it.
     ///
-    /// `wake` is called on other threads whenever the loop has to take a turn; `on_progress` on this one while a long journal
-    /// is read back.
+    /// `wake` is called on other threads whenever the loop has to take a turn; `on_progress` on
+    /// this one while a long journal is read back.
     ///
     /// # Errors
     /// A bad configuration, a journal that is locked or damaged, or no thread available.
@@ -157,8 +162,8 @@ impl Host {
         self.broker.handle(self.now, input);
     }
 
-    /// Hands the broker an administrative command. The reply goes to `answer`, in this turn or a later one. When the host is closed before
-    /// that, `answer` is dropped.
+    /// Hands the broker an administrative command. The reply goes to `answer`, in this turn or a
+    /// later one. When the host is closed before that, `answer` is dropped.
     pub fn admin(&mut self, command: AdminCommand, answer: Sender<AdminReply>) {
         self.last_ticket += 1;
         self.replies.insert(self.last_ticket, answer);
@@ -208,8 +213,8 @@ impl Host {
         self.broker.recycle(bytes);
     }
 
-    /// How long the loop may sleep when nothing happens; `None` = until something does. Ask after the turn and before the loop sleeps: from
-    /// then on the waker wakes it.
+    /// How long the loop may sleep when nothing happens; `None` = until something does. Ask after
+    /// the turn and before the loop sleeps: from then on the waker wakes it.
     pub fn sleep(&self) -> Option<Duration> {
         if !self.waker.may_sleep() {
             return Some(Duration::ZERO);
@@ -227,8 +232,9 @@ impl Host {
         self.broker.is_drained()
     }
 
-    /// Ends a broker whose turn panicked. Records that it had not handed to the journal are dropped, and the journal is not marked as
-    /// stopped cleanly. No record of the turn was acknowledged, because acknowledgements leave at its end.
+    /// Ends a broker whose turn panicked. Records that it had not handed to the journal are
+    /// dropped, and the journal is not marked as stopped cleanly. No record of the turn was
+    /// acknowledged, because acknowledgements leave at its end.
     pub fn abandon(self) {
         drop(self.pool);
         drop(self.maintenance);

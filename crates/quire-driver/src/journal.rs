@@ -1,4 +1,5 @@
-//! A journal that several threads append to, without a broker: the clock, and the push-back when the disk is slower.
+//! A journal that several threads append to, without a broker: the clock, and the push-back when
+//! the disk is slower.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,7 +25,8 @@ struct Inner {
     journal: Journal,
     /// As [`Options::unpersisted_size_max`].
     unpersisted_size_max: usize,
-    /// The last position at which less than half of the limit waited for the disk. When it is persistent, appending continues.
+    /// The last position at which less than half of the limit waited for the disk. When it is
+    /// persistent, appending continues.
     half: Position,
 }
 
@@ -62,15 +64,17 @@ impl SharedJournal {
         Ok((SharedJournal { inner, reader, clock: Clock::start() }, recovery))
     }
 
-    /// Appends as many of `data` as there is room for, in order, and hands them to the disk; call it again with the rest after
-    /// [`SharedJournal::wait_for_room`].
+    /// Appends as many of `data` as there is room for, in order, and hands them to the disk; call
+    /// it again with the rest after [`SharedJournal::wait_for_room`].
     ///
-    /// The first gets the number `sequence`, the others those after it; `None` = those after the highest of the publisher. For each that
-    /// was looked at `bookmarks` gets its name, or `None` for a duplicate, which is dropped.
+    /// The first gets the number `sequence`, the others those after it; `None` = those after the
+    /// highest of the publisher. For each that was looked at `bookmarks` gets its name, or `None`
+    /// for a duplicate, which is dropped.
     ///
     /// # Errors
-    /// Why a record, or any, is not taken; those before it were. [`JournalError::Topic`] for a topic that a server would refuse, too.
-    /// [`JournalError::SequencesEnd`] when no number is left for a record.
+    /// Why a record, or any, is not taken; those before it were. [`JournalError::Topic`] for a
+    /// topic that a server would refuse, too. [`JournalError::SequencesEnd`] when no number is left
+    /// for a record.
     pub fn append<'a>(
         &self,
         head: &Head<'_>,
@@ -134,7 +138,8 @@ impl SharedJournal {
         result
     }
 
-    /// Waits up to `timeout` until there is room again after an append that did not take everything; false when there is none then.
+    /// Waits up to `timeout` until there is room again after an append that did not take
+    /// everything; false when there is none then.
     ///
     /// # Errors
     /// Why the journal takes no more writes.
@@ -151,7 +156,8 @@ impl SharedJournal {
         self.inner.lock().as_ref().map(|inner| inner.journal.appended()).ok_or(JournalError::Closed)
     }
 
-    /// Waits up to `timeout` until `position` is persistent; false when it is not then. Others append meanwhile.
+    /// Waits up to `timeout` until `position` is persistent; false when it is not then. Others
+    /// append meanwhile.
     ///
     /// # Errors
     /// Why it never will be.

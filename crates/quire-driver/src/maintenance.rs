@@ -9,8 +9,8 @@ use quire_broker::{MaintenanceDone, MaintenanceJob};
 use crate::reader_pool::caught;
 use crate::waker::Waker;
 
-/// Runs each job on a separate thread. The cost is small compared with the work on the file, and a server without maintenance has no
-/// thread.
+/// Runs each job on a separate thread. The cost is small compared with the work on the file, and a
+/// server without maintenance has no thread.
 pub(crate) struct MaintenanceWorker {
     done: Receiver<MaintenanceDone>,
     finished: Sender<MaintenanceDone>,
@@ -52,7 +52,8 @@ impl MaintenanceWorker {
         self.done.try_recv().ok()
     }
 
-    /// Waits for the thread: before the next job it has nothing left to do but to notify the waker, at the end it finishes its file.
+    /// Waits for the thread: before the next job it has nothing left to do but to notify the waker,
+    /// at the end it finishes its file.
     fn wait(&mut self) {
         if let Some(thread) = self.thread.take() {
             // It has sent its result; panics are caught in it.

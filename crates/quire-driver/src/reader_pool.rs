@@ -1,11 +1,13 @@
 //! The threads that read the journal for replays.
 //!
-//! A cold replay waits for the disk. The loop serves all connections and must not wait. The broker hands out [`ReadRequest`]s, these
-//! threads run them, and the loop takes the [`ReadDone`]s back when the waker wakes it. A request that panics is a bug in quire. The panic is
-//! caught and logged, so that the other replays and the thread continue.
+//! A cold replay waits for the disk. The loop serves all connections and must not wait. The broker
+//! hands out [`ReadRequest`]s, these threads run them, and the loop takes the [`ReadDone`]s back
+//! when the waker wakes it. A request that panics is a bug in quire. The panic is caught and
+//! logged, so that the other replays and the thread continue.
 //!
-//! The queue needs no separate limit because its users have one. A replay has one outstanding read and one ahead of it, and
-//! `max_subscriptions_per_connection` times `max_connections` limits the replays.
+//! The queue needs no separate limit because its users have one. A replay has one outstanding read
+//! and one ahead of it, and `max_subscriptions_per_connection` times `max_connections` limits the
+//! replays.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,8 +19,9 @@ use quire_broker::{ReadDone, ReadRequest};
 
 use crate::waker::Waker;
 
-/// Number of threads that read. With two, one cold replay does not delay the next. They wait for page faults, not for the processor, so
-/// more threads would only compete with the loop on small machines.
+/// Number of threads that read. With two, one cold replay does not delay the next. They wait for
+/// page faults, not for the processor, so more threads would only compete with the loop on small
+/// machines.
 const READER_THREADS: usize = 2;
 
 /// Threads that run read requests. Dropping it lets what is queued finish and joins them.
@@ -81,7 +84,8 @@ fn read(waiting: &Receiver<ReadRequest>, finished: &Sender<ReadDone>, waker: &Wa
     }
 }
 
-/// The result of `run`; `None` when it panicked, which the panic hook has logged. The state of the request is not used afterwards.
+/// The result of `run`; `None` when it panicked, which the panic hook has logged. The state of the
+/// request is not used afterwards.
 pub(crate) fn caught<T>(run: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(run)).ok()
 }

@@ -1,4 +1,5 @@
-//! Other threads that make the parts of a snapshot while this one puts the parts before them into a table.
+//! Other threads that make the parts of a snapshot while this one puts the parts before them into a
+//! table.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ struct Parts<T> {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Returns the parts of all steps in their order, made by other threads. When the system has no thread left, this one makes them.
+/// Returns the parts of all steps in their order, made by other threads. When the system has no
+/// thread left, this one makes them.
 pub(crate) fn run_steps<T: Send + 'static>(steps: Steps<T>) -> Box<dyn Iterator<Item = T>> {
     let (announce, announced) = bounded(PARTS_AHEAD);
     let source = Arc::new(Mutex::new(Some(Source { steps, announced: announce })));
@@ -54,7 +56,8 @@ fn spawn<T: Send + 'static>(source: Arc<Mutex<Option<Source<T>>>>) -> Option<Joi
     thread::Builder::new().name("quire-snapshot".into()).spawn(run).ok()
 }
 
-/// The next step, and where its part goes; `None` after the last one, and when the other side needs no more.
+/// The next step, and where its part goes; `None` after the last one, and when the other side needs
+/// no more.
 #[expect(clippy::type_complexity, reason = "a call and a channel")]
 fn next_step<T>(source: &mut Option<Source<T>>) -> Option<(Box<dyn FnOnce() -> T + Send>, Sender<T>)> {
     // A source that panics is not used again.

@@ -7,8 +7,9 @@ pub type Wake = Box<dyn Fn() + Send + Sync>;
 
 /// The events outside of the loop since its last turn, and the function that wakes it for them.
 ///
-/// The function is called at most once per turn, for any number of flushes and reads that end meanwhile, and only while the loop is between two
-/// turns. A system call per event would cost more than the events.
+/// The function is called at most once per turn, for any number of flushes and reads that end
+/// meanwhile, and only while the loop is between two turns. A system call per event would cost more
+/// than the events.
 pub struct Waker {
     wake: Wake,
     state: AtomicU8,
@@ -41,14 +42,16 @@ impl Waker {
         }
     }
 
-    /// Called by the loop at the start of a turn, before it looks at anything that is announced here: what is announced
-    /// after this call is announced again. Gives whether the journal flushed.
+    /// Called by the loop at the start of a turn, before it looks at anything that is announced
+    /// here: what is announced after this call is announced again. Gives whether the journal
+    /// flushed.
     pub fn begin_turn(&self) -> bool {
         self.state.swap(AWAKE, Ordering::AcqRel);
         self.flushed.swap(false, Ordering::AcqRel)
     }
 
-    /// Called by the loop at the end of a turn. False: something was announced during the turn, and the next turn is due at once.
+    /// Called by the loop at the end of a turn. False: something was announced during the turn, and
+    /// the next turn is due at once.
     pub fn may_sleep(&self) -> bool {
         self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire) != Err(NOTIFIED)
     }

@@ -1,4 +1,5 @@
-//! A client and an engine in one process, over a real socket pair and a real journal: what a program does all day.
+//! A client and an engine in one process, over a real socket pair and a real journal: what a
+//! program does all day.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -32,7 +33,8 @@ fn engine(directory: Option<&Path>) -> Arc<Engine> {
     Engine::open(BrokerConfig::from_json(&config).unwrap()).unwrap()
 }
 
-/// The client's thread holds the engine until it ends, which may be after the test: a test that has a directory closes the engine itself.
+/// The client's thread holds the engine until it ends, which may be after the test: a test that has
+/// a directory closes the engine itself.
 fn client(engine: &Arc<Engine>, name: &str) -> Client {
     let engine = engine.clone();
     let client =
@@ -166,7 +168,8 @@ fn an_engine_that_is_stopped_and_started_again_has_everything_and_the_client_goe
         for i in 1..=300 {
             publish(&client, "recorded", &(round * 300 + i).to_string());
         }
-        // Stopped while publishes are under way; the client connects again by itself and sends what was not acknowledged.
+        // Stopped while publishes are under way; the client connects again by itself and sends what
+        // was not acknowledged.
         let mut guard = running.lock().unwrap();
         guard.close().unwrap();
         *guard = engine(Some(directory.path()));

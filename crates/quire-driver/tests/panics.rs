@@ -1,5 +1,5 @@
-//! A bug in the middle of a turn ends the engine: nothing goes on with half of its input. Apart from the other tests, because
-//! the panic comes from the logger, of which a process has one.
+//! A bug in the middle of a turn ends the engine: nothing goes on with half of its input. Apart
+//! from the other tests, because the panic comes from the logger, of which a process has one.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,10 @@
-//! The languages in which a subscription selects messages: filters, select lists and topic patterns, over every message type.
+//! The languages in which a subscription selects messages: filters, select lists and topic
+//! patterns, over every message type.
 //!
-//! Filters read a message through [`message_type`], which finds the fields that a filter names without building the rest. It also merges
-//! messages, and [`filter::Assignments`] writes computed fields into a message. No content of a message can end more than the work on this
-//! message: see [`unreadable`].
+//! Filters read a message through [`message_type`], which finds the fields that a filter names
+//! without building the rest. It also merges messages, and [`filter::Assignments`] writes computed
+//! fields into a message. No content of a message can end more than the work on this message: see
+//! [`unreadable`].
 
 pub mod filter;
 pub mod message_type;

@@ -64,7 +64,8 @@ impl Select {
         Ok(Select(Arc::new(selection)))
     }
 
-    /// The same list, which in addition delivers these fields. Of an array it delivers all elements.
+    /// The same list, which in addition delivers these fields. Of an array it delivers all
+    /// elements.
     #[must_use]
     pub fn with_fields(&self, paths: &[Vec<Step>]) -> Self {
         let mut selection = Selection::clone(&self.0);

@@ -1,7 +1,8 @@
 //! The topic of a subscription: one topic, or a pattern over topics.
 //!
-//! A text is a pattern when it holds any of `^ $ * + ? [ ] ( ) { } | \`; a lone `.` does not make one, it is common in names. A
-//! pattern is searched for anywhere in a name. The engine is linear in the length of the name, so that no pattern can stall the broker.
+//! A text is a pattern when it holds any of `^ $ * + ? [ ] ( ) { } | \`; a lone `.` does not make
+//! one, it is common in names. A pattern is searched for anywhere in a name. The engine is linear
+//! in the length of the name, so that no pattern can stall the broker.
 
 use std::sync::Arc;
 
@@ -11,11 +12,12 @@ use regex_syntax::hir::literal::Extractor;
 
 use quire_types::{TopicNameError, check_topic_name};
 
-/// The limit of the compiled form of a pattern, in bytes: a thousand times the size of patterns for names, and small enough that a
-/// connection with many subscriptions stays harmless.
+/// The limit of the compiled form of a pattern, in bytes: a thousand times the size of patterns for
+/// names, and small enough that a connection with many subscriptions stays harmless.
 const PATTERN_SIZE_MAX: usize = 256 * 1024;
 
-/// The cache of one pattern's lazy automaton, in bytes. Beyond it the engine falls back to a slower search, still linear.
+/// The cache of one pattern's lazy automaton, in bytes. Beyond it the engine falls back to a slower
+/// search, still linear.
 const PATTERN_CACHE_SIZE_MAX: usize = 256 * 1024;
 
 /// Why a text names no topic. The fault of the caller.
@@ -27,7 +29,8 @@ pub enum TopicError {
     /// The text is not a name.
     #[error(transparent)]
     Name(#[from] TopicNameError),
-    /// The wildcards of other systems are not those of quire. As a name the text would match nothing.
+    /// The wildcards of other systems are not those of quire. As a name the text would match
+    /// nothing.
     #[error(
         "{topic:?} looks like a wildcard of NATS or MQTT: a pattern is a regular expression, here {instead:?}"
     )]
@@ -163,7 +166,8 @@ impl TopicSelector {
     }
 }
 
-/// The error of the regular expression engine is a picture of several lines. The last line contains the reason.
+/// The error of the regular expression engine is a picture of several lines. The last line contains
+/// the reason.
 fn in_one_line(error: &regex::Error) -> String {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default();

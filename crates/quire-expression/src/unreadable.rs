@@ -1,8 +1,10 @@
 //! The boundary of the code that reads the content of messages.
 //!
-//! Every client can send content, so a failure of its content must not affect more than the message. Everything in this crate that reads a
-//! message runs in [`contained`]. There, a panic becomes [`Malformed::Panicked`], and the message is *unreadable* like one whose bytes are
-//! not of its type: it matches no filter that reads fields, and it has no key (docs/filters.md, "Unreadable messages").
+//! Every client can send content, so a failure of its content must not affect more than the
+//! message. Everything in this crate that reads a message runs in [`contained`]. There, a panic
+//! becomes [`Malformed::Panicked`], and the message is *unreadable* like one whose bytes are not of
+//! its type: it matches no filter that reads fields, and it has no key (docs/filters.md,
+//! "Unreadable messages").
 //!
 //! A server has one [`Unreadables`]. The arenas that read for it report to it, from any thread.
 
@@ -16,7 +18,8 @@ use quire_types::Bookmark;
 use crate::filter::MessageContext;
 use crate::message_type::{Arena, Malformed, MessageType};
 
-/// Panics whose place the panic hook of the program reports. A message that is read again and again must not fill the error output.
+/// Panics whose place the panic hook of the program reports. A message that is read again and again
+/// must not fill the error output.
 const REPORTED_PANICS_MAX: u64 = 10;
 
 thread_local! {
@@ -25,7 +28,8 @@ thread_local! {
 
 /// Runs work on the content of messages.
 ///
-/// Memory that the work has changed may hold half a result after a panic: the work must overwrite it before it reads it.
+/// Memory that the work has changed may hold half a result after a panic: the work must overwrite
+/// it before it reads it.
 ///
 /// # Errors
 /// [`Malformed::Panicked`] after a panic.
@@ -38,7 +42,8 @@ pub fn contained<T>(work: impl FnOnce() -> T) -> Result<T, Malformed> {
     result.map_err(|_| Malformed::Panicked)
 }
 
-/// Lets the panic hook of the program report the first contained panics only, and all others as before.
+/// Lets the panic hook of the program report the first contained panics only, and all others as
+/// before.
 #[inline]
 fn limit_reports() {
     static IS_LIMITED: Once = Once::new();
@@ -80,7 +85,8 @@ pub struct Unreadable {
 }
 
 impl Unreadables {
-    /// How often a message could not be read: each filter or group of filters that reads a message again counts.
+    /// How often a message could not be read: each filter or group of filters that reads a message
+    /// again counts.
     pub fn count(&self) -> u64 {
         self.0.count.load(Ordering::Relaxed)
     }
@@ -233,7 +239,8 @@ mod tests {
             index.for_each_match(&message(data), &mut arena, |_| ());
             filter("TOPIC_NAME() = 'a'").matches_with(&message(data), &mut arena);
         }
-        // The filter, the index, the filter again; and in the index each filter that was tried alone.
+        // The filter, the index, the filter again; and in the index each filter that was tried
+        // alone.
         assert_eq!(unreadables.count(), 5);
         let first = unreadables.take().unwrap();
         assert_eq!((&*first.topic, first.bookmark), ("orders", message(SOUND).bookmark));

@@ -1,5 +1,5 @@
-//! Evaluating a filter asks for no memory once the first messages have been seen; counted by the allocator, not estimated. XML is left out: the parser that splits it
-//! has buffers of its own.
+//! Evaluating a filter asks for no memory once the first messages have been seen; counted by the
+//! allocator, not estimated. XML is left out: the parser that splits it has buffers of its own.
 
 #[path = "../../quire-broker/tests/counting/mod.rs"]
 mod counting;

@@ -1,5 +1,5 @@
-//! JSON as a variant. The bytes of the first test are those of `parse_json` of Spark 4.3. `tests/spark/test_variant.py` compares both for
-//! random texts.
+//! JSON as a variant. The bytes of the first test are those of `parse_json` of Spark 4.3.
+//! `tests/spark/test_variant.py` compares both for random texts.
 
 use proptest::prelude::*;
 use quire_expression::message_type::{VARIANT_DEPTH_MAX, VariantEncoder};

@@ -1,6 +1,8 @@
-//! The functions of `quire_spark::abi` under the names that the JVM looks for (`docs/internals/spark-reader.md`).
+//! The functions of `quire_spark::abi` under the names that the JVM looks for
+//! (`docs/internals/spark-reader.md`).
 //!
-//! Only numbers cross the border, so no function uses its `JNIEnv`. `java/quire/Core.java` declares the same functions.
+//! Only numbers cross the border, so no function uses its `JNIEnv`. `java/quire/Core.java` declares
+//! the same functions.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;

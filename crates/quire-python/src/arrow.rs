@@ -82,7 +82,8 @@ struct Outcome {
 
 #[pymethods]
 impl ArrowScan {
-    /// The stream. It can be taken once. The C interface ends a name at its first NUL, so the names of the stream have U+FFFD there.
+    /// The stream. It can be taken once. The C interface ends a name at its first NUL, so the names
+    /// of the stream have U+FFFD there.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -97,7 +98,8 @@ impl ArrowScan {
         PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
     }
 
-    /// The ranges that were left out so far because they cannot be read: first and last position, and the reason.
+    /// The ranges that were left out so far because they cannot be read: first and last position,
+    /// and the reason.
     #[getter]
     fn skipped(&self) -> Vec<(u64, u64, String)> {
         self.outcome.lock().skipped.clone()

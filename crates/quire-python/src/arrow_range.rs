@@ -1,4 +1,5 @@
-//! A range of the log of a server as Arrow batches, for the data source for Spark when it cannot access the files.
+//! A range of the log of a server as Arrow batches, for the data source for Spark when it cannot
+//! access the files.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,8 @@ const TAKEN_MAX: usize = 4096;
 /// The longest wait before it is looked whether anything else became known.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// The number of messages, bookmark and time of the last one, and whether the end of the range came before the limit.
+/// The number of messages, bookmark and time of the last one, and whether the end of the range came
+/// before the limit.
 type Counted = (u64, Option<(String, u64)>, bool);
 
 /// A subscription with an end, to be read once: either as batches or as a count.
@@ -51,8 +53,9 @@ impl ArrowRange {
         Ok(ArrowScan::of(Box::new(Received { handle, range: self.take(py)?, collector, is_done: false })))
     }
 
-    /// Counts messages, up to `count_max` of them or until they have `size_max` bytes of data. Returns their number, the bookmark and time
-    /// of the last one, and whether the end of the range came first.
+    /// Counts messages, up to `count_max` of them or until they have `size_max` bytes of data.
+    /// Returns their number, the bookmark and time of the last one, and whether the end of the
+    /// range came first.
     fn count(&self, py: Python<'_>, count_max: u64, size_max: u64) -> PyResult<Counted> {
         let mut range = self.take(py)?;
         let (mut count, mut size, mut last) = (0, 0, None);
@@ -140,7 +143,8 @@ impl crate::arrow::Batches for Received {
     }
 }
 
-/// The message as a record. A server sends neither the position in its log nor the type of the message. Only fields of JSON are read.
+/// The message as a record. A server sends neither the position in its log nor the type of the
+/// message. Only fields of JSON are read.
 fn record_of<'a>(message: &'a Message, buffer: &'a mut AttributesBuffer) -> Result<Record<'a>, ScanFailure> {
     let topic = std::str::from_utf8(message.topic());
     let (Ok(topic), Some(bookmark)) = (topic, message.bookmark()) else {

@@ -20,8 +20,8 @@ enum BadRow {
     CorrelationId(usize),
 }
 
-/// Checks rows as `publish_rows` does, for callers that publish later. Returns the size of the largest data, in bytes. Only the server
-/// knows its limit.
+/// Checks rows as `publish_rows` does, for callers that publish later. Returns the size of the
+/// largest data, in bytes. Only the server knows its limit.
 #[pyfunction]
 pub fn check_rows(py: Python<'_>, rows: ArrowRows) -> PyResult<usize> {
     let messages = Messages::new(&rows.0).map_err(|error| PyValueError::new_err(format!("rows: {error}")))?;
@@ -59,7 +59,8 @@ pub fn check_topic(py: Python<'_>, topic: &str) -> PyResult<()> {
         .map_err(|error| errors::new_error(py, "bad_topic", &format!("topic: {error}"), 0))
 }
 
-/// A record batch of any library, without a copy. Its content is checked: text is UTF-8, and every value is inside its column.
+/// A record batch of any library, without a copy. Its content is checked: text is UTF-8, and every
+/// value is inside its column.
 pub struct ArrowRows(pub RecordBatch);
 
 impl<'py> FromPyObject<'_, 'py> for ArrowRows {
@@ -70,7 +71,8 @@ impl<'py> FromPyObject<'_, 'py> for ArrowRows {
         let (schema, array): (Bound<'_, PyCapsule>, Bound<'_, PyCapsule>) = exported.extract()?;
         let schema = schema.pointer_checked(Some(c"arrow_schema"))?.cast::<FFI_ArrowSchema>();
         let array = array.pointer_checked(Some(c"arrow_array"))?.cast::<FFI_ArrowArray>();
-        // SAFETY: a capsule of this name holds such a struct, which lives as long as the capsule, and no other thread looks at it.
+        // SAFETY: a capsule of this name holds such a struct, which lives as long as the capsule,
+        // and no other thread looks at it.
         let array = unsafe { FFI_ArrowArray::from_raw(array.as_ptr()) };
         // SAFETY: as above; it is only looked at while the capsule is held.
         let schema = unsafe { schema.as_ref() };
@@ -79,8 +81,8 @@ impl<'py> FromPyObject<'_, 'py> for ArrowRows {
         {
             return Err(PyTypeError::new_err("rows must be a record batch"));
         }
-        // SAFETY: with the names of the capsules, the exporter promises that the array matches the schema. The content of the buffers is
-        // checked next.
+        // SAFETY: with the names of the capsules, the exporter promises that the array matches the
+        // schema. The content of the buffers is checked next.
         let data = unsafe { from_ffi(array, schema) }.map_err(of_arrow)?;
         data.validate_full().map_err(of_arrow)?;
         if data.null_count() > 0 {

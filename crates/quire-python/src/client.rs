@@ -105,11 +105,12 @@ struct QueryArgument {
     select: Option<String>,
 }
 
-/// The delay of a message: its end in nanoseconds since 1970 by the clock of the client, and, unless the program named the end, its length in
-/// nanoseconds.
+/// The delay of a message: its end in nanoseconds since 1970 by the clock of the client, and,
+/// unless the program named the end, its length in nanoseconds.
 type DelayArgument = (u64, Option<u64>);
 
-/// One message of `publish_many`: topic, data, sequence, expiration in seconds, correlation id, headers, delay, key, whether it is a delta.
+/// One message of `publish_many`: topic, data, sequence, expiration in seconds, correlation id,
+/// headers, delay, key, whether it is a delta.
 #[derive(FromPyObject)]
 struct MessageArgument(
     String,
@@ -163,7 +164,8 @@ impl<'py> FromPyObject<'_, 'py> for ItemArgument {
     }
 }
 
-/// The sequences of a batch, its receipt, and why it was not taken whole: the index of a message, and the error.
+/// The sequences of a batch, its receipt, and why it was not taken whole: the index of a message,
+/// and the error.
 type Batch = (Vec<u64>, Option<Receipt>, Option<(Option<usize>, PyErr)>);
 
 /// The options of a client: `quire.client._options.ClientOptions`, member by member.
@@ -257,8 +259,8 @@ impl Client {
         })
     }
 
-    /// Takes a message and gives its sequence. `sequence`: 0 = the next one, `None` = without one. Raises `BlockingIOError` when the store is
-    /// full: wait with `wait_room`.
+    /// Takes a message and gives its sequence. `sequence`: 0 = the next one, `None` = without one.
+    /// Raises `BlockingIOError` when the store is full: wait with `wait_room`.
     #[pyo3(signature = (
         topic, data, sequence=0, expiration_s=None, correlation_id=None, headers=None, delay=None, sow_key=None, is_delta=false
     ))]
@@ -288,10 +290,12 @@ impl Client {
         self.handle.client().publish(&message).map_err(|error| errors::refused(py, &error))
     }
 
-    /// Takes all of the messages, or none of them: topic, data, sequence, expiration, correlation id, headers, delay and key of each, as in
-    /// `publish`. An item that is only data has the rest from `common`. Returns their sequences, and a receipt when they are followed. With
-    /// `"announced"`, `settled` returns its number. When one cannot be taken: the sequences of the earlier ones that were taken, its index and
-    /// the error. Raises `BlockingIOError` when the store has no room.
+    /// Takes all of the messages, or none of them: topic, data, sequence, expiration, correlation
+    /// id, headers, delay and key of each, as in `publish`. An item that is only data has the rest
+    /// from `common`. Returns their sequences, and a receipt when they are followed. With
+    /// `"announced"`, `settled` returns its number. When one cannot be taken: the sequences of the
+    /// earlier ones that were taken, its index and the error. Raises `BlockingIOError` when the
+    /// store has no room.
     fn publish_many(
         &self,
         py: Python<'_>,
@@ -345,7 +349,8 @@ impl Client {
         Ok(self.handle.client().released())
     }
 
-    /// Whether, within `timeout` seconds, more than `seen` bytes of publishes were released, or no publish is taken any more.
+    /// Whether, within `timeout` seconds, more than `seen` bytes of publishes were released, or no
+    /// publish is taken any more.
     #[pyo3(signature = (seen, timeout=None))]
     fn wait_room(&self, py: Python<'_>, seen: u64, timeout: Option<f64>) -> PyResult<bool> {
         self.handle.check_fork(py)?;
@@ -356,8 +361,8 @@ impl Client {
         Ok(found.is_some())
     }
 
-    /// The numbers of the announced receipts that were settled, none when `timeout` seconds passed first. `None` when the client has ended
-    /// and all were returned.
+    /// The numbers of the announced receipts that were settled, none when `timeout` seconds passed
+    /// first. `None` when the client has ended and all were returned.
     #[pyo3(signature = (timeout=None))]
     fn settled(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Vec<u64>>> {
         self.handle.check_fork(py)?;
@@ -371,10 +376,11 @@ impl Client {
         Ok(Some(receipts.iter().map(|receipt| receipt.0).collect()))
     }
 
-    /// Takes the rows of a record batch as messages: topic, data, and correlation id or NULL. The first row gets the sequence after
-    /// `after`, and the others the sequences after that. Waits up to `timeout` seconds in all while the store is full. Returns the number of
-    /// rows that were taken, which is smaller than that of the batch when the time was over. When a row is refused, the rows before it were
-    /// taken.
+    /// Takes the rows of a record batch as messages: topic, data, and correlation id or NULL. The
+    /// first row gets the sequence after `after`, and the others the sequences after that. Waits up
+    /// to `timeout` seconds in all while the store is full. Returns the number of rows that were
+    /// taken, which is smaller than that of the batch when the time was over. When a row is
+    /// refused, the rows before it were taken.
     fn publish_rows(&self, py: Python<'_>, rows: ArrowRows, after: u64, timeout: f64) -> PyResult<usize> {
         self.handle.check_fork(py)?;
         let messages =
@@ -405,8 +411,8 @@ impl Client {
         Ok(row)
     }
 
-    /// Whether it was logged on within `timeout` seconds. `None`: every address was tried once, none let the client in, and the caller
-    /// does not want to keep trying.
+    /// Whether it was logged on within `timeout` seconds. `None`: every address was tried once,
+    /// none let the client in, and the caller does not want to keep trying.
     #[pyo3(signature = (timeout=None, keeps_trying=true))]
     fn wait_connected(
         &self,
@@ -426,7 +432,8 @@ impl Client {
         }
     }
 
-    /// The bookmark up to which a bookmark subscription has received its messages, or its last resume position.
+    /// The bookmark up to which a bookmark subscription has received its messages, or its last
+    /// resume position.
     fn resume_position(&self, py: Python<'_>, number: u32) -> PyResult<Option<String>> {
         self.handle.check_fork(py)?;
         Ok(self.handle.client().resume_position(number).map(|bookmark| bookmark.to_string()))
@@ -439,7 +446,8 @@ impl Client {
         Ok(self.handle.client().last_sequence())
     }
 
-    /// Whether every publish up to `sequence` was persisted or refused within `timeout` seconds. Raises why it never will be.
+    /// Whether every publish up to `sequence` was persisted or refused within `timeout` seconds.
+    /// Raises why it never will be.
     #[pyo3(signature = (sequence, timeout=None))]
     fn wait_persisted(&self, py: Python<'_>, sequence: u64, timeout: Option<f64>) -> PyResult<bool> {
         self.handle.check_fork(py)?;
@@ -455,7 +463,8 @@ impl Client {
         number_of(py, self.handle.client().flush())
     }
 
-    /// Whether the command was answered within `timeout` seconds; raises its failure. An answer is given once.
+    /// Whether the command was answered within `timeout` seconds; raises its failure. An answer is
+    /// given once.
     #[pyo3(signature = (command, timeout=None))]
     fn wait(&self, py: Python<'_>, command: u32, timeout: Option<f64>) -> PyResult<bool> {
         self.handle.check_fork(py)?;
@@ -506,7 +515,8 @@ impl Client {
         Ok(self.handle.client().answer_count())
     }
 
-    /// When anything last came from the server, and when for each subscription by its number; seconds since 1970.
+    /// When anything last came from the server, and when for each subscription by its number;
+    /// seconds since 1970.
     fn heard(&self, py: Python<'_>) -> PyResult<(Option<f64>, HashMap<u32, f64>)> {
         self.handle.check_fork(py)?;
         let (server, subscriptions) = self.handle.client().heard();
@@ -514,14 +524,16 @@ impl Client {
         Ok((server.map(seconds), subscriptions))
     }
 
-    /// The number of messages that subscriptions missed because earlier ones were not taken in time, by the numbers of the subscriptions.
+    /// The number of messages that subscriptions missed because earlier ones were not taken in
+    /// time, by the numbers of the subscriptions.
     fn missed(&self, py: Python<'_>) -> PyResult<HashMap<u32, u64>> {
         self.handle.check_fork(py)?;
         Ok(self.handle.client().missed())
     }
 
-    /// Starts a subscription; wait for its command. With `handled`, its messages come with `handled_batch`; with `is_kept`, the store keeps
-    /// its place under `sub_id`. `renewal`: the leases that the client renews, `"until_begun"`, `"while_handled"` or `"never"`.
+    /// Starts a subscription; wait for its command. With `handled`, its messages come with
+    /// `handled_batch`; with `is_kept`, the store keeps its place under `sub_id`. `renewal`: the
+    /// leases that the client renews, `"until_begun"`, `"while_handled"` or `"never"`.
     #[allow(clippy::too_many_arguments)] // the ways in which a subscription is served
     fn subscribe(
         &self,
@@ -592,7 +604,8 @@ impl Client {
         number_of(py, self.handle.client().settle_matching(queue, verdict, filter, reason))
     }
 
-    /// Asks for records, or for the messages of a queue that could be delivered: they come, then the subscription ends.
+    /// Asks for records, or for the messages of a queue that could be delivered: they come, then
+    /// the subscription ends.
     fn query(&self, py: Python<'_>, spec: QueryArgument) -> PyResult<Subscription> {
         self.handle.check_fork(py)?;
         let subscribed = self.handle.client().query(&spec.into());
@@ -601,8 +614,8 @@ impl Client {
         Ok(self.subscription(subscribed, progress, Taker::Query))
     }
 
-    /// Deletes records; gives the command, whose `take_json_replies` gives their number. Raises `BlockingIOError` when the store is full: wait
-    /// with `wait_room`.
+    /// Deletes records; gives the command, whose `take_json_replies` gives their number. Raises
+    /// `BlockingIOError` when the store is full: wait with `wait_room`.
     #[pyo3(signature = (topic, filter, keys, data))]
     fn delete(
         &self,
@@ -625,8 +638,9 @@ impl Client {
         number_of(py, self.handle.client().queue_stats(queue))
     }
 
-    /// Asks about the server: `"server"`, its `"clients"` after a connection, its `"subscriptions"` after one of a connection, its `"topics"`
-    /// after a name, its `"replication"`. Gives the command.
+    /// Asks about the server: `"server"`, its `"clients"` after a connection, its `"subscriptions"`
+    /// after one of a connection, its `"topics"` after a name, its `"replication"`. Gives the
+    /// command.
     fn inspect(
         &self,
         py: Python<'_>,
@@ -646,7 +660,8 @@ impl Client {
         number_of(py, self.handle.client().inspect(subject))
     }
 
-    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination; gives the command.
+    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination; gives the
+    /// command.
     fn replicate(&self, py: Python<'_>, destination: &str, action: &str) -> PyResult<u32> {
         self.handle.check_fork(py)?;
         number_of(py, self.handle.client().replicate(destination, link_action(action)?))
@@ -658,7 +673,8 @@ impl Client {
         number_of(py, self.handle.client().define_queue(DefineQueue::Create { settings }))
     }
 
-    /// Has the server change these settings of a queue that was created at run time, as JSON; gives the command.
+    /// Has the server change these settings of a queue that was created at run time, as JSON; gives
+    /// the command.
     fn alter_queue(&self, py: Python<'_>, queue: &str, changes: &str) -> PyResult<u32> {
         self.handle.check_fork(py)?;
         number_of(py, self.handle.client().define_queue(DefineQueue::Alter { queue, changes }))
@@ -670,7 +686,8 @@ impl Client {
         number_of(py, self.handle.client().define_queue(DefineQueue::Drop { queue }))
     }
 
-    /// Asks the server to archive, compress or remove a full journal file, or asks for the selected files. Returns the command.
+    /// Asks the server to archive, compress or remove a full journal file, or asks for the selected
+    /// files. Returns the command.
     #[pyo3(signature = (action, age, size_max, dry_run, archive_directory=None))]
     fn maintain(
         &self,
@@ -686,8 +703,8 @@ impl Client {
         number_of(py, self.handle.client().maintain(action, files, dry_run, archive_directory))
     }
 
-    /// The JSON answers to `queue_stats`, `inspect`, `create_queue`, `drop_queue` or `maintain`, and the number of records of `delete`. Each
-    /// answer is returned once.
+    /// The JSON answers to `queue_stats`, `inspect`, `create_queue`, `drop_queue` or `maintain`,
+    /// and the number of records of `delete`. Each answer is returned once.
     fn take_json_replies(&self, py: Python<'_>, command: u32) -> PyResult<Vec<String>> {
         self.handle.check_fork(py)?;
         Ok(self.handle.client().take_json_replies(CommandId(command)))
@@ -718,8 +735,9 @@ impl Client {
         number_of(py, self.handle.client().set_paused(&numbers, paused))
     }
 
-    /// Messages of the subscriptions with a handler. The handlers have returned from those of the last call. None when `timeout` seconds
-    /// passed first or `handled_ended` has entries. `None` when the client has ended and all were taken.
+    /// Messages of the subscriptions with a handler. The handlers have returned from those of the
+    /// last call. None when `timeout` seconds passed first or `handled_ended` has entries. `None`
+    /// when the client has ended and all were taken.
     #[pyo3(signature = (count_max, timeout=None))]
     fn handled_batch<'py>(
         &self,
@@ -752,7 +770,8 @@ impl Client {
         PyList::new(py, handed).map(Some)
     }
 
-    /// The subscriptions with a handler that have ended and whose messages were all taken, each once: number, and the error that ended it.
+    /// The subscriptions with a handler that have ended and whose messages were all taken, each
+    /// once: number, and the error that ended it.
     fn handled_ended<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u32, Option<Bound<'py, PyAny>>)>> {
         self.handle.check_fork(py)?;
         let passed = self.handled.take_passed();
@@ -771,7 +790,8 @@ impl Client {
         Ok(name_of(&self.handle.client().state()))
     }
 
-    /// The states that the client came into after the one numbered `seen`, with their numbers; waits up to `timeout` seconds for one.
+    /// The states that the client came into after the one numbered `seen`, with their numbers;
+    /// waits up to `timeout` seconds for one.
     #[pyo3(signature = (seen, timeout=None))]
     fn states_after(
         &self,
@@ -795,7 +815,8 @@ impl Client {
         Ok(())
     }
 
-    /// No more messages go to the handlers than have come by now: the next `handled_batch` that finds none gives `None`.
+    /// No more messages go to the handlers than have come by now: the next `handled_batch` that
+    /// finds none gives `None`.
     fn end_handled(&self, py: Python<'_>) -> PyResult<()> {
         self.handle.check_fork(py)?;
         self.handled.close();
@@ -829,7 +850,8 @@ impl Client {
         Ok(self.handle.client().instance())
     }
 
-    /// The size of the largest message that the server takes, in bytes; `None` before the first logon.
+    /// The size of the largest message that the server takes, in bytes; `None` before the first
+    /// logon.
     #[getter]
     fn message_size_max(&self, py: Python<'_>) -> PyResult<Option<u32>> {
         self.handle.check_fork(py)?;
@@ -848,7 +870,8 @@ impl Client {
         Ok(self.handle.client().unpersisted_count())
     }
 
-    /// The publishes that the server refused since the last call: sequence (0 = it had none) and exception.
+    /// The publishes that the server refused since the last call: sequence (0 = it had none) and
+    /// exception.
     fn take_failed_publishes<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, Bound<'py, PyAny>)>> {
         self.handle.check_fork(py)?;
         let failed = self.handle.client().take_failed_publishes();
@@ -857,7 +880,8 @@ impl Client {
         Ok(failed.iter().map(|(sequence, failure)| (*sequence, to_value(failure))).collect())
     }
 
-    /// A descriptor that is readable when something changed after [`Client::arm`]. It belongs to the client.
+    /// A descriptor that is readable when something changed after [`Client::arm`]. It belongs to
+    /// the client.
     fn ready_descriptor(&self, py: Python<'_>) -> PyResult<i32> {
         self.handle.check_fork(py)?;
         let (writer, reader) = wake_up_pair()?;
@@ -868,7 +892,8 @@ impl Client {
         Ok(number)
     }
 
-    /// A descriptor that is readable when the loop should call [`Client::step`]. It belongs to the client.
+    /// A descriptor that is readable when the loop should call [`Client::step`]. It belongs to the
+    /// client.
     fn loop_descriptor(&self, py: Python<'_>) -> PyResult<i32> {
         self.handle.check_fork(py)?;
         Ok(self.handle.client().loop_descriptor()?)
@@ -882,7 +907,8 @@ impl Client {
         Ok(())
     }
 
-    /// Reads and writes on the calling thread, which looks for changes afterwards. With `is_last`, nothing waits after that.
+    /// Reads and writes on the calling thread, which looks for changes afterwards. With `is_last`,
+    /// nothing waits after that.
     fn step(&self, py: Python<'_>, is_last: bool) -> PyResult<()> {
         self.handle.check_fork(py)?;
         self.ready.is_armed.store(false, Ordering::SeqCst);

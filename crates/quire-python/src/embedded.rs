@@ -12,7 +12,8 @@ use crate::engine::to_python;
 use crate::fork::Handle;
 use crate::interpreter;
 
-/// A share of the engine of a directory, or of a name in memory. The engine stops with the last share.
+/// A share of the engine of a directory, or of a name in memory. The engine stops with the last
+/// share.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Embedded {
     engine: Handle<Arc<Engine>>,
@@ -20,8 +21,9 @@ pub struct Embedded {
 
 #[pymethods]
 impl Embedded {
-    /// The running engine on `directory` (an absolute path), or the one in memory with this name; started when there is none. With
-    /// `joins_any`, a running engine may have another configuration.
+    /// The running engine on `directory` (an absolute path), or the one in memory with this name;
+    /// started when there is none. With `joins_any`, a running engine may have another
+    /// configuration.
     #[new]
     fn new(
         py: Python<'_>,
@@ -66,7 +68,8 @@ pub fn local_socket_name(directory: PathBuf) -> PyResult<String> {
     Ok(local::socket_name(&directory)?)
 }
 
-/// Whether a server on this machine runs on a journal directory, and belongs to root or the owner of the directory.
+/// Whether a server on this machine runs on a journal directory, and belongs to root or the owner
+/// of the directory.
 #[pyfunction]
 pub fn runs_locally(py: Python<'_>, directory: PathBuf) -> bool {
     interpreter::outside(py, || local::connect(&directory).is_ok())

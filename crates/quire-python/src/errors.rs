@@ -30,8 +30,8 @@ pub fn not_started(py: Python<'_>, error: StartError) -> PyErr {
     }
 }
 
-/// The exception for a thread or descriptor that the system refused. When a limit of the process is reached, it has a type and names the
-/// limit to raise.
+/// The exception for a thread or descriptor that the system refused. When a limit of the process is
+/// reached, it has a type and names the limit to raise.
 pub fn refused_by_system(py: Python<'_>, reason: &str, cause: &io::Error) -> PyErr {
     match limit_reached(cause) {
         Some(limit) => new_error(py, "limit_exceeded", &format!("{reason}; raise {limit}"), 0),

@@ -24,7 +24,8 @@ impl Filter {
         Ok(Filter { filter })
     }
 
-    /// Whether a message with this data matches. Data that is not of its type matches no filter that reads fields.
+    /// Whether a message with this data matches. Data that is not of its type matches no filter
+    /// that reads fields.
     fn matches(
         &self,
         py: Python<'_>,

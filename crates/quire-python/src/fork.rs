@@ -18,8 +18,8 @@ pub fn after_fork_in_parent() {
     descriptor::after_fork_in_parent();
 }
 
-/// Called in the child. The threads of its parent do not exist in it, and it closes the descriptors of the parent's clients, engines,
-/// journals and stores.
+/// Called in the child. The threads of its parent do not exist in it, and it closes the descriptors
+/// of the parent's clients, engines, journals and stores.
 #[pyfunction]
 pub fn after_fork_in_child() {
     descriptor::after_fork_in_child();
@@ -72,7 +72,8 @@ impl<T> Handle<T> {
 impl<T> Drop for Handle<T> {
     #[allow(unsafe_code)] // dropping a field early
     fn drop(&mut self) {
-        // After a fork its locks may be held by threads that are not here, so that it is left as it is.
+        // After a fork its locks may be held by threads that are not here, so that it is left as it
+        // is.
         if !self.is_forked() {
             // SAFETY: the field is not used again: this is the drop of its owner.
             unsafe { ManuallyDrop::drop(&mut self.value) };

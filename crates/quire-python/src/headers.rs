@@ -13,7 +13,8 @@ enum Value {
     Bytes(PyBackedBytes),
 }
 
-/// The headers of a message that is published: a mapping from names to `str`, `bytes` or `bytearray`. `None`: no headers.
+/// The headers of a message that is published: a mapping from names to `str`, `bytes` or
+/// `bytearray`. `None`: no headers.
 ///
 /// A name or a value that a header cannot have is a `ConfigError` with the key `headers`.
 pub fn from_python(py: Python<'_>, headers: Option<&Bound<'_, PyAny>>) -> PyResult<HeadersBuffer> {

@@ -9,12 +9,14 @@ use pyo3::prelude::*;
 /// The longest that a wait leaves Ctrl-C unseen: short for a person, long for a processor.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// Runs short work outside of the interpreter. Other Python threads run meanwhile, and Ctrl-C is handled after it.
+/// Runs short work outside of the interpreter. Other Python threads run meanwhile, and Ctrl-C is
+/// handled after it.
 pub fn outside<T: Send>(py: Python<'_>, run: impl FnOnce() -> T + Send) -> T {
     py.detach(run)
 }
 
-/// Waits outside the interpreter until `ready` gives something, `timeout` has passed (`None` is given), or a signal handler raises.
+/// Waits outside the interpreter until `ready` gives something, `timeout` has passed (`None` is
+/// given), or a signal handler raises.
 ///
 /// `ready` waits up to the time that it is given, and is called at least once.
 pub fn wait<T: Send>(
@@ -36,8 +38,9 @@ pub fn wait<T: Send>(
     }
 }
 
-/// Runs work that reports its progress outside of the interpreter, and passes the reports to `on_progress(done, total)`. An exception of
-/// `on_progress`, such as that of Ctrl-C, is raised at the end, because a half-recovered journal cannot be used.
+/// Runs work that reports its progress outside of the interpreter, and passes the reports to
+/// `on_progress(done, total)`. An exception of `on_progress`, such as that of Ctrl-C, is raised at
+/// the end, because a half-recovered journal cannot be used.
 pub fn with_progress<T: Send>(
     py: Python<'_>,
     on_progress: Option<Py<PyAny>>,
@@ -56,7 +59,8 @@ pub fn with_progress<T: Send>(
     interrupted.map_or(Ok(value), Err)
 }
 
-/// A timeout in seconds as Python gives it. `None`, and a time that is too long for this machine, mean no limit.
+/// A timeout in seconds as Python gives it. `None`, and a time that is too long for this machine,
+/// mean no limit.
 pub fn timeout(seconds: Option<f64>) -> Option<Duration> {
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok())
 }

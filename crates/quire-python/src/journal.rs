@@ -42,8 +42,8 @@ impl From<Publisher> for PublisherId {
 
 #[pymethods]
 impl Journal {
-    /// Opens, or begins, the journal in a directory. It recovers the journal first and calls `on_progress(done_bytes, total_bytes)`
-    /// meanwhile.
+    /// Opens, or begins, the journal in a directory. It recovers the journal first and calls
+    /// `on_progress(done_bytes, total_bytes)` meanwhile.
     #[new]
     #[pyo3(signature = (directory, *, archive_directory, journal_size, prepared_count, flush_interval, durability, on_progress=None))]
     #[allow(clippy::too_many_arguments)] // keywords on the other side
@@ -74,7 +74,8 @@ impl Journal {
         Ok(Journal { handle: Handle::new(journal) })
     }
 
-    /// Appends, and returns one bookmark for each of `data`, `None` for a duplicate. Waits only when too many bytes wait for the disk.
+    /// Appends, and returns one bookmark for each of `data`, `None` for a duplicate. Waits only
+    /// when too many bytes wait for the disk.
     #[pyo3(signature = (topic, data, *, publisher, sequence, message_type, correlation_id, expiration_s, headers=None))]
     #[allow(clippy::too_many_arguments)] // keywords on the other side
     fn append(

@@ -23,7 +23,8 @@ use crate::interpreter;
 use crate::journal::to_python;
 use crate::message::{Message, Progress, datetime_from_ns};
 
-/// Bytes of records that an iteration takes from the journal at a time: enough to make leaving the interpreter cheap.
+/// Bytes of records that an iteration takes from the journal at a time: enough to make leaving the
+/// interpreter cheap.
 const STEP_SIZE: usize = 256 * 1024;
 
 /// Read access to a journal, also while it is written to.
@@ -32,7 +33,8 @@ pub struct JournalReader {
     reader: Reader,
 }
 
-/// Path, number, first and last bookmark, first and last timestamp in nanoseconds, records, bytes, state.
+/// Path, number, first and last bookmark, first and last timestamp in nanoseconds, records, bytes,
+/// state.
 pub type SegmentFields =
     (PathBuf, u32, Option<String>, Option<String>, Option<u64>, Option<u64>, u64, u64, &'static str);
 
@@ -63,8 +65,8 @@ impl JournalReader {
 
 #[pymethods]
 impl JournalReader {
-    /// Opens a directory without a lock, and the directory that its older files were moved to. This is safe while another process writes
-    /// it.
+    /// Opens a directory without a lock, and the directory that its older files were moved to. This
+    /// is safe while another process writes it.
     #[new]
     #[pyo3(signature = (directory, archive_directory=None))]
     fn open(py: Python<'_>, directory: PathBuf, archive_directory: Option<PathBuf>) -> PyResult<Self> {
@@ -290,7 +292,8 @@ impl Record {
 
 #[pymethods]
 impl Record {
-    /// `"publish"`, `"acknowledge"` (a queue settled messages), `"lease"` (a queue delivered messages), or `"delete"` (of a last-value topic).
+    /// `"publish"`, `"acknowledge"` (a queue settled messages), `"lease"` (a queue delivered
+    /// messages), or `"delete"` (of a last-value topic).
     #[getter]
     fn kind(&self) -> &'static str {
         self.kind.name()
@@ -355,13 +358,15 @@ impl Record {
         self.attributes().key().map(|key| PyBytes::new(py, key))
     }
 
-    /// Name and group of each instance that the record passed, oldest first. Empty if published here.
+    /// Name and group of each instance that the record passed, oldest first. Empty if published
+    /// here.
     #[getter]
     fn path(&self) -> Vec<(&str, &str)> {
         self.attributes().path().instances().map(|instance| (instance.name, instance.group)).collect()
     }
 
-    /// The position in the log of the last instance in `path`; `None` = published here, or not known.
+    /// The position in the log of the last instance in `path`; `None` = published here, or not
+    /// known.
     #[getter]
     fn source_position(&self) -> Option<u64> {
         self.attributes().source()?.position.map(Position::get)

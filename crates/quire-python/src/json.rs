@@ -1,4 +1,5 @@
-//! JSON as text: for commands that print or cut out a message without changing its numbers and names.
+//! JSON as text: for commands that print or cut out a message without changing its numbers and
+//! names.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -10,7 +11,8 @@ pub fn is_json(text: &str) -> bool {
     serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
-/// The members of a JSON object in their order: each name, and its value as text. `None` for text that is not a JSON object.
+/// The members of a JSON object in their order: each name, and its value as text. `None` for text
+/// that is not a JSON object.
 ///
 /// A name that is not Unicode, such as `"\ud800"`, is kept as it is written, with its quotes.
 #[pyfunction]
@@ -27,7 +29,8 @@ pub fn json_members(text: &str) -> Option<Vec<(String, &str)>> {
     Some(members)
 }
 
-/// Whether a dictionary of the value has a key that is not text. JSON makes text of `1` and `None`, which another key may be already.
+/// Whether a dictionary of the value has a key that is not text. JSON makes text of `1` and `None`,
+/// which another key may be already.
 ///
 /// The value became JSON before: nothing in it contains itself.
 #[pyfunction]

@@ -1,7 +1,7 @@
 //! The log lines of the threads of the extension, passed to Python's `logging`.
 //!
-//! These threads hold locks while they log, and must never wait for the interpreter. A separate thread, which the first record starts,
-//! enters the interpreter for them.
+//! These threads hold locks while they log, and must never wait for the interpreter. A separate
+//! thread, which the first record starts, enters the interpreter for them.
 
 use std::mem::replace;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -15,15 +15,17 @@ use pyo3::types::{IntoPyDict, PyDict};
 
 use crate::{fork, interpreter};
 
-/// Records that may wait for the interpreter. More are dropped; they would repeat the records before them.
+/// Records that may wait for the interpreter. More are dropped; they would repeat the records
+/// before them.
 const WAITING_MAX: usize = 1024;
 
 static LOGGER: Logger = Logger { state: Mutex::new(State::Idle) };
 
-/// Makes `logging` the destination of everything that is logged from here on. No thread is started yet.
+/// Makes `logging` the destination of everything that is logged from here on. No thread is started
+/// yet.
 ///
-/// The end of the program passes on the lines that wait, and ends the thread. A thread that enters an interpreter which is ending is
-/// ended by Python in a way that aborts the process.
+/// The end of the program passes on the lines that wait, and ends the thread. A thread that enters
+/// an interpreter which is ending is ended by Python in a way that aborts the process.
 pub fn install(py: Python<'_>) -> PyResult<()> {
     // Fails when the module is loaded a second time. The logger of the first one remains.
     if log::set_logger(&LOGGER).is_ok() {

@@ -1,4 +1,5 @@
-//! Archiving, compressing and removing journal files, one at a time, so that a signal is seen between two of them.
+//! Archiving, compressing and removing journal files, one at a time, so that a signal is seen
+//! between two of them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,8 +46,8 @@ impl JournalMaintenance {
             .map_err(|error| to_python(py, &error))
     }
 
-    /// Gives up the oldest files of a stopped journal that are missing: number of the first, if that is known, and the last of them; `None`
-    /// when no file is missing.
+    /// Gives up the oldest files of a stopped journal that are missing: number of the first, if
+    /// that is known, and the last of them; `None` when no file is missing.
     #[staticmethod]
     fn give_up_missing(
         py: Python<'_>,
@@ -65,8 +66,9 @@ impl JournalMaintenance {
         self.handle.value().archive_directory()
     }
 
-    /// Takes the oldest selected file. With `dry_run` it changes nothing and returns every selected file. Files that queues need stay.
-    /// Returns no file when none is selected, or when the file must stay.
+    /// Takes the oldest selected file. With `dry_run` it changes nothing and returns every selected
+    /// file. Files that queues need stay. Returns no file when none is selected, or when the file
+    /// must stay.
     fn maintain(
         &self,
         py: Python<'_>,

@@ -1,4 +1,5 @@
-//! A received message as Python sees it: a range of the receive buffer, whose fields are converted when they are asked for.
+//! A received message as Python sees it: a range of the receive buffer, whose fields are converted
+//! when they are asked for.
 
 #![allow(unsafe_code)] // the buffer protocol: see the SAFETY notes
 
@@ -32,8 +33,9 @@ use crate::headers;
 ///         print(message.topic, message.json())
 /// ```
 ///
-/// `memoryview(message)` is the data without a copy. Two messages are equal when their topics, bookmarks, timestamps,
-/// correlation ids, headers and data are equal. A pickled message is a copy with all attributes that cannot be settled.
+/// `memoryview(message)` is the data without a copy. Two messages are equal when their topics,
+/// bookmarks, timestamps, correlation ids, headers and data are equal. A pickled message is a copy
+/// with all attributes that cannot be settled.
 #[pyclass(frozen, module = "quire", name = "Message")]
 pub struct Message {
     received: Received,
@@ -75,7 +77,8 @@ impl Progress {
         Arc::new(Progress { sub_id: String::new(), origin: Origin::Journal, ends_with: None })
     }
 
-    /// Of the messages of a subscription or of a query. `ends_with`: the number of a subscription that the program has to hold.
+    /// Of the messages of a subscription or of a query. `ends_with`: the number of a subscription
+    /// that the program has to hold.
     pub fn of_client(
         account: Arc<driver::Progress>,
         handle: Arc<Handle>,
@@ -88,8 +91,8 @@ impl Progress {
         })
     }
 
-    /// The program does not hold the subscription any more. It ends, unless the program has messages under a lease of it: then it ends
-    /// with the last of them.
+    /// The program does not hold the subscription any more. It ends, unless the program has
+    /// messages under a lease of it: then it ends with the last of them.
     pub fn subscription_dropped(&self) {
         let (Origin::Client(handle, _), Some(number)) = (&self.origin, self.ends_with) else { return };
         if !handle.is_forked() && handle.client().retire(number) {
@@ -97,7 +100,8 @@ impl Progress {
         }
     }
 
-    /// The program holds neither the subscription nor a message of it. Does nothing for one that has ended.
+    /// The program holds neither the subscription nor a message of it. Does nothing for one that
+    /// has ended.
     fn end(&self) {
         let (Origin::Client(handle, _), Some(number)) = (&self.origin, self.ends_with) else { return };
         if handle.is_forked() {
@@ -236,12 +240,14 @@ impl Message {
 
     /// The Python object, out of the sight of the cycle collector.
     ///
-    /// The collector tracks every class of an extension. A batch makes more objects than the youngest generation holds, so the collector
-    /// would look at each message, at most of them twice. That is a third of the cost of a message of a replay.
+    /// The collector tracks every class of an extension. A batch makes more objects than the
+    /// youngest generation holds, so the collector would look at each message, at most of them
+    /// twice. That is a third of the cost of a message of a replay.
     pub fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, Message>> {
         let message = Bound::new(py, self)?;
-        // SAFETY: the object is new, whole and owned here. It holds no Python object and cannot be subclassed, so it is never part of a
-        // cycle; an object that is not tracked may be untracked again, as its deallocation does.
+        // SAFETY: the object is new, whole and owned here. It holds no Python object and cannot be
+        // subclassed, so it is never part of a cycle; an object that is not tracked may be
+        // untracked again, as its deallocation does.
         unsafe { ffi::PyObject_GC_UnTrack(message.as_ptr().cast()) };
         Ok(message)
     }
@@ -269,8 +275,8 @@ impl Message {
         PyBytes::new(py, self.received.data())
     }
 
-    /// Returns the data, decoded from JSON. Raises `ValueError` when it is not JSON, or when Python cannot decode it: it is nested too
-    /// deeply, or has an integer of more than 4,300 digits.
+    /// Returns the data, decoded from JSON. Raises `ValueError` when it is not JSON, or when Python
+    /// cannot decode it: it is nested too deeply, or has an integer of more than 4,300 digits.
     fn json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let loads = LOADS.import(py, "json", "loads")?;
@@ -283,7 +289,8 @@ impl Message {
                 ));
             }
             let value = error.value(py);
-            // A text that is not JSON has a place in `doc`, and bytes that are not UTF-8 have an error of their own.
+            // A text that is not JSON has a place in `doc`, and bytes that are not UTF-8 have an
+            // error of their own.
             let is_json = error.is_instance_of::<PyValueError>(py)
                 && !value.hasattr("doc").unwrap_or(false)
                 && !error.is_instance_of::<PyUnicodeDecodeError>(py);
@@ -291,7 +298,8 @@ impl Message {
                 true => format!("the message has an integer of more digits than Python reads: {message}"),
                 false => format!("the message is not JSON: {message}"),
             };
-            // The reason is an addition. Without it the error is still raised. A `UnicodeDecodeError` makes its text of its fields.
+            // The reason is an addition. Without it the error is still raised. A
+            // `UnicodeDecodeError` makes its text of its fields.
             let _ = match value.hasattr("doc") {
                 Ok(true) => value.setattr("args", (format!("{reason}: {value}"),)),
                 _ => value.call_method1("add_note", (reason,)).map(drop),
@@ -308,8 +316,9 @@ impl Message {
 
     /// The time at which the server received the message (UTC), cut to the microsecond.
     ///
-    /// A replay from this time begins after this microsecond, so it can leave out messages that came together with this one:
-    /// to continue after the message, use the message itself as the bookmark.
+    /// A replay from this time begins after this microsecond, so it can leave out messages that
+    /// came together with this one: to continue after the message, use the message itself as the
+    /// bookmark.
     #[getter]
     fn timestamp<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         datetime_from_ns(py, self.timestamp_ns())
@@ -346,7 +355,8 @@ impl Message {
         headers::to_python(py, self.received.headers())
     }
 
-    /// The key of the record in a last-value topic; `None` for messages of other topics and of queues.
+    /// The key of the record in a last-value topic; `None` for messages of other topics and of
+    /// queues.
     #[getter]
     fn sow_key(&self) -> Option<String> {
         let key = self.received.key();
@@ -365,10 +375,11 @@ impl Message {
         }
     }
 
-    /// For an `"oof"`: `"deleted"`, `"expired"`, or `"match"` when the filter does not match the record any more.
+    /// For an `"oof"`: `"deleted"`, `"expired"`, or `"match"` when the filter does not match the
+    /// record any more.
     ///
-    /// The data is then the last message, or the new one with `"match"`. It is empty when the record was deleted while the
-    /// client was disconnected. `None` for other messages.
+    /// The data is then the last message, or the new one with `"match"`. It is empty when the
+    /// record was deleted while the client was disconnected. `None` for other messages.
     #[getter]
     fn reason(&self) -> Option<&'static str> {
         match self.received.cause() {
@@ -379,7 +390,8 @@ impl Message {
         }
     }
 
-    /// Whether the data has only the fields that differ from the previous message of the record, and the key fields.
+    /// Whether the data has only the fields that differ from the previous message of the record,
+    /// and the key fields.
     ///
     /// Only a delta subscription receives such messages. A field that was removed is NULL.
     #[getter]
@@ -431,10 +443,12 @@ impl Message {
         datetime_from_ns(py, u64::try_from(ns).unwrap_or(u64::MAX)).map(Some)
     }
 
-    /// Whether the lease is over: the time is over, another consumer settled the message, or no connection.
+    /// Whether the lease is over: the time is over, another consumer settled the message, or no
+    /// connection.
     ///
-    /// Another consumer may have the message. `ack` and `expire` are still sent. They have an effect if the queue still
-    /// has the message, and its `leasing` is `"sublease"`. `cancel` is not sent, because the message is back in its queue.
+    /// Another consumer may have the message. `ack` and `expire` are still sent. They have an
+    /// effect if the queue still has the message, and its `leasing` is `"sublease"`. `cancel` is
+    /// not sent, because the message is back in its queue.
     #[getter]
     fn lease_lost(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.leased_here(py)?.is_some_and(|(lease, client)| client.is_lost(lease)))
@@ -452,7 +466,8 @@ impl Message {
         self.lease().map_or(0, |lease| lease.cancels())
     }
 
-    /// The handler gets the message. False: it was released or lost before, and the handler must not see it.
+    /// The handler gets the message. False: it was released or lost before, and the handler must
+    /// not see it.
     fn _begin(&self, py: Python<'_>) -> PyResult<bool> {
         let Origin::Client(handle, account) = &self.progress.origin else { return Ok(true) };
         handle.check_fork(py)?;
@@ -487,10 +502,12 @@ impl Message {
         }
     }
 
-    /// Acknowledges the message: it leaves its queue. Without a queue, it does the same as `discard`.
+    /// Acknowledges the message: it leaves its queue. Without a queue, it does the same as
+    /// `discard`.
     ///
-    /// Acknowledgements are sent together (`ack_batch_size` of the client), also after the end of the lease.
-    /// Raises `DisconnectedError` when the client is closed, as `cancel`, `expire` and `extend` do.
+    /// Acknowledgements are sent together (`ack_batch_size` of the client), also after the end of
+    /// the lease. Raises `DisconnectedError` when the client is closed, as `cancel`, `expire` and
+    /// `extend` do.
     fn ack(&self, py: Python<'_>) -> PyResult<()> {
         self.settle(py, Verdict::Acknowledge, "")
     }
@@ -558,7 +575,8 @@ impl Message {
         }
         let reason = reason_of(py, error);
         let text = reason.as_deref().unwrap_or_default();
-        // The caller must get the error of the block, not the error that a copy, or a message of a closed client, cannot be settled.
+        // The caller must get the error of the block, not the error that a copy, or a message of a
+        // closed client, cannot be settled.
         match (&self.progress.origin, self.leased()) {
             (Origin::Client(handle, _), _) if handle.is_forked() => (),
             (_, Some((lease, client))) => drop(client.settle_because(lease, Verdict::Cancel, text)),
@@ -625,8 +643,9 @@ impl Message {
             return Err(PyBufferError::new_err("no view to fill"));
         }
         let data = slf.get().received.data();
-        // SAFETY: `view` is not null. The bytes are never written, never move while the message lives (it is frozen), and the view
-        // holds a reference to the message until it is released. Asking for a writable view is refused by the call itself.
+        // SAFETY: `view` is not null. The bytes are never written, never move while the message
+        // lives (it is frozen), and the view holds a reference to the message until it is released.
+        // Asking for a writable view is refused by the call itself.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,
@@ -641,7 +660,8 @@ impl Message {
     }
 }
 
-/// The arguments of `quire._message.copy_of`: the body of a message, its command, and the name of its subscription.
+/// The arguments of `quire._message.copy_of`: the body of a message, its command, and the name of
+/// its subscription.
 type Copied<'a> = (Bound<'a, PyBytes>, &'static str, &'a str);
 
 /// A copy of a message from its pickled parts.

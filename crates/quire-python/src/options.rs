@@ -14,8 +14,8 @@ pub fn check_subscription(py: Python<'_>, spec: SpecArgument) -> PyResult<()> {
     SubscriptionSpec::from(spec).check().map_err(|error| raised(py, &error, Spelling::Argument))
 }
 
-/// Raises `ConfigError` for options of a subscription that do not go together. With `as_flags` they are options of the command line. A
-/// `bookmark` is an option, too, and so is the end of its range.
+/// Raises `ConfigError` for options of a subscription that do not go together. With `as_flags` they
+/// are options of the command line. A `bookmark` is an option, too, and so is the end of its range.
 #[pyfunction]
 #[pyo3(signature = (names, as_flags, bookmark=None))]
 pub fn check_options(

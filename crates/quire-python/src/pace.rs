@@ -18,7 +18,8 @@ pub struct Pace {
     started: Instant,
 }
 
-/// Messages that are released at one instant. A message that was due by then is released without reading the clock again.
+/// Messages that are released at one instant. A message that was due by then is released without
+/// reading the clock again.
 struct Group {
     pace: CorePace,
     now: time::Instant,

@@ -33,8 +33,9 @@ impl Receipt {
         Ok(self.handle.client().is_settled(self.id))
     }
 
-    /// The outcome of the messages: both parts are empty when all are persisted. `False` when that is not known within `timeout` seconds.
-    /// Raises the reason for which the server takes no publishes for now.
+    /// The outcome of the messages: both parts are empty when all are persisted. `False` when that
+    /// is not known within `timeout` seconds. Raises the reason for which the server takes no
+    /// publishes for now.
     #[pyo3(signature = (timeout=None))]
     fn outcome<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Asked<'py>> {
         self.handle.check_fork(py)?;

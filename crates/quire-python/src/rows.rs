@@ -149,7 +149,8 @@ impl Fields {
         Ok(Fields { paths, plan, fields, arena: Mutex::default() })
     }
 
-    /// The first field that a select list excludes. A list with a mistake excludes none: the server says what is wrong with it.
+    /// The first field that a select list excludes. A list with a mistake excludes none: the server
+    /// says what is wrong with it.
     fn excluded_by(&self, select: &str) -> Option<&str> {
         let select = Select::parse(select).ok()?;
         self.paths.iter().find(|path| !select.has(&path_of(path))).map(String::as_str)

@@ -1,4 +1,5 @@
-//! The reads of Spark, for the data source in Python. It gives and takes the texts of `docs/internals/spark-reader.md`.
+//! The reads of Spark, for the data source in Python. It gives and takes the texts of
+//! `docs/internals/spark-reader.md`.
 
 use std::collections::BTreeMap;
 
@@ -197,7 +198,8 @@ impl SparkJournal {
         outside(py, || journals::reader_of(&self.range(position, position, at)).map(drop))
     }
 
-    /// The position after which the range begins now, and warnings, if files were removed. With `fails`, removed messages are an error.
+    /// The position after which the range begins now, and warnings, if files were removed. With
+    /// `fails`, removed messages are an error.
     fn retained(&self, py: Python<'_>, after: u64, limit: u64, fails: bool) -> PyResult<(u64, Vec<String>)> {
         outside(py, || {
             let found = journals::reader(&self.directory, self.archive.as_deref())?;

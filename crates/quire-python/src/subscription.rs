@@ -16,7 +16,8 @@ use crate::interpreter;
 use crate::message::{Message, Progress};
 use crate::rows::Rows;
 
-/// Messages that an iteration takes from the queue at a time, to lock it and leave the interpreter once for many.
+/// Messages that an iteration takes from the queue at a time, to lock it and leave the interpreter
+/// once for many.
 const AHEAD_COUNT: usize = 1024;
 
 /// One subscription: its queue, and the progress of its messages.
@@ -74,8 +75,8 @@ enum Next {
 impl Subscription {
     /// The next message, or `None` when the subscription has ended by the user's will.
     ///
-    /// Raises `TimeoutError` after `timeout` seconds, or the error with which the server ended the subscription. `ahead`: messages to take
-    /// from the queue at a time.
+    /// Raises `TimeoutError` after `timeout` seconds, or the error with which the server ended the
+    /// subscription. `ahead`: messages to take from the queue at a time.
     #[pyo3(signature = (timeout=None, ahead=1024))]
     fn next<'py>(
         &self,
@@ -93,13 +94,15 @@ impl Subscription {
         }
     }
 
-    /// An iterator over the messages, of which `ahead` are taken from the queue at a time. It keeps `owner` alive. It ends only with the
-    /// subscription: after an exception, such as that of a signal handler, it continues.
+    /// An iterator over the messages, of which `ahead` are taken from the queue at a time. It keeps
+    /// `owner` alive. It ends only with the subscription: after an exception, such as that of a
+    /// signal handler, it continues.
     fn iterate(slf: Py<Self>, owner: Py<PyAny>, ahead: usize) -> SubscriptionMessages {
         SubscriptionMessages { subscription: slf, _owner: owner, ahead }
     }
 
-    /// Up to `count_max` messages: at least one, none when `timeout` seconds passed first, `None` when the subscription has ended.
+    /// Up to `count_max` messages: at least one, none when `timeout` seconds passed first, `None`
+    /// when the subscription has ended.
     #[pyo3(signature = (count_max, timeout=None))]
     fn batch<'py>(
         &self,
@@ -113,7 +116,8 @@ impl Subscription {
         PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?).map(Some)
     }
 
-    /// Moves messages to `rows`: gives their number, 0 when `timeout` seconds passed first, `None` when there are no more.
+    /// Moves messages to `rows`: gives their number, 0 when `timeout` seconds passed first, `None`
+    /// when there are no more.
     #[pyo3(signature = (rows, timeout=None))]
     fn collect(&self, py: Python<'_>, rows: &Rows, timeout: Option<f64>) -> PyResult<Option<usize>> {
         self.handle.check_fork(py)?;
@@ -147,7 +151,8 @@ impl Subscription {
         Ok(self.queue.total(self.number))
     }
 
-    /// Whether the last record of the query has arrived. With a handler: whether the handler has returned from it.
+    /// Whether the last record of the query has arrived. With a handler: whether the handler has
+    /// returned from it.
     fn is_snapshot(&self, py: Python<'_>) -> PyResult<bool> {
         self.handle.check_fork(py)?;
         Ok(match self.taker {
@@ -165,7 +170,8 @@ impl Subscription {
         self.wait_event(py, timeout, |slice| self.queue.wait_caught_up(self.number, slice))
     }
 
-    /// Whether the program was handed the last result of the query, and no connection was lost since.
+    /// Whether the program was handed the last result of the query, and no connection was lost
+    /// since.
     fn is_current(&self, py: Python<'_>) -> PyResult<bool> {
         self.handle.check_fork(py)?;
         Ok(self.queue.is_current(self.number))
@@ -176,13 +182,15 @@ impl Subscription {
         Ok(self.queue.is_completed(self.number))
     }
 
-    /// Whether the program was handed the whole replay within `timeout` seconds; `None` when the client has ended before.
+    /// Whether the program was handed the whole replay within `timeout` seconds; `None` when the
+    /// client has ended before.
     #[pyo3(signature = (timeout=None))]
     fn wait_completed(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         self.wait_event(py, timeout, |slice| self.queue.wait_completed(self.number, slice))
     }
 
-    /// Messages that the program has and has not processed, and, without a handler, those that it could take.
+    /// Messages that the program has and has not processed, and, without a handler, those that it
+    /// could take.
     #[getter]
     fn outstanding_count(&self, py: Python<'_>) -> PyResult<usize> {
         self.handle.check_fork(py)?;
@@ -192,7 +200,8 @@ impl Subscription {
         Ok(self.progress.outstanding_count() + ahead + waiting)
     }
 
-    /// How many messages of queues it may have outstanding; 0 when none of its messages comes from a queue.
+    /// How many messages of queues it may have outstanding; 0 when none of its messages comes from
+    /// a queue.
     #[getter]
     fn granted_backlog(&self, py: Python<'_>) -> PyResult<u32> {
         self.handle.check_fork(py)?;
@@ -220,7 +229,8 @@ impl Subscription {
 }
 
 impl Subscription {
-    /// Up to `count_max` messages; when the queue has to be asked, up to `take_max` are taken from it.
+    /// Up to `count_max` messages; when the queue has to be asked, up to `take_max` are taken from
+    /// it.
     fn messages(
         &self,
         py: Python<'_>,
@@ -259,7 +269,8 @@ impl Subscription {
         }
     }
 
-    /// The messages of the queue, none when `timeout` passed first; `None` when there will be no more.
+    /// The messages of the queue, none when `timeout` passed first; `None` when there will be no
+    /// more.
     fn take(
         &self,
         py: Python<'_>,
@@ -311,7 +322,8 @@ impl Subscription {
 }
 
 impl Drop for Subscription {
-    /// The program has dropped it. The remaining answers of a query are not taken, and the state of a handler's subscription is forgotten.
+    /// The program has dropped it. The remaining answers of a query are not taken, and the state of
+    /// a handler's subscription is forgotten.
     fn drop(&mut self) {
         if self.handle.is_forked() {
             return;

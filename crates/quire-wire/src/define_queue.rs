@@ -1,4 +1,5 @@
-//! Queues that a client creates, alters and drops: [`Command::DefineQueue`] (protocol.md section 3).
+//! Queues that a client creates, alters and drops: [`Command::DefineQueue`] (protocol.md section
+//! 3).
 
 use super::frame::{Fields, WireError, put_field, put_frame};
 use super::from_client::DEFINE_QUEUE;

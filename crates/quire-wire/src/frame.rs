@@ -1,7 +1,8 @@
 //! Cutting a byte stream into frames, and the two small readers and writers under the codec.
 //!
-//! A frame is only believed as far as its length was checked: [`Inbox`] refuses a frame above its limit from the first four
-//! bytes, before anything is buffered for it, and never copies a frame that arrived whole.
+//! A frame is only believed as far as its length was checked: [`Inbox`] refuses a frame above its
+//! limit from the first four bytes, before anything is buffered for it, and never copies a frame
+//! that arrived whole.
 
 use quire_command::{Code, KEY_SIZE_MAX};
 use quire_types::Headers;
@@ -12,12 +13,13 @@ pub const LENGTH_SIZE: usize = 4;
 /// The largest frame before logon: room for every field of a logon, and no more for a stranger.
 pub const LOGON_FRAME_SIZE_MAX: usize = 64 * 1024;
 
-/// The most bytes of a frame other than the data of a message: topic, correlation id, headers, fixed fields, and the fields of a command
-/// except its filter.
+/// The most bytes of a frame other than the data of a message: topic, correlation id, headers,
+/// fixed fields, and the fields of a command except its filter.
 pub const FRAME_OVERHEAD_MAX: usize = 128 * 1024;
 
-/// The largest frame that a server sends after logon. `max_message_size` limits what a connection publishes, and not what it receives: a
-/// server delivers every message that it has. A record of its log has at most 1 GiB.
+/// The largest frame that a server sends after logon. `max_message_size` limits what a connection
+/// publishes, and not what it receives: a server delivers every message that it has. A record of
+/// its log has at most 1 GiB.
 pub const SERVER_FRAME_SIZE_MAX: usize = (1 << 30) + FRAME_OVERHEAD_MAX;
 
 /// Why bytes are not a frame of this protocol. The fault of the peer.
@@ -91,11 +93,13 @@ pub(super) trait FromBody<'a>: Sized {
 
 /// Where the bytes of one direction of one connection arrive.
 ///
-/// Call [`Inbox::next`] with the received bytes until it returns `None`. The bytes of an unfinished frame are then kept for the next call.
-/// A frame that is whole in the received bytes is not copied.
+/// Call [`Inbox::next`] with the received bytes until it returns `None`. The bytes of an unfinished
+/// frame are then kept for the next call. A frame that is whole in the received bytes is not
+/// copied.
 #[derive(Debug)]
 pub struct Inbox {
-    /// The beginning of a frame whose rest has not arrived, or (until the next call) a frame that was completed here.
+    /// The beginning of a frame whose rest has not arrived, or (until the next call) a frame that
+    /// was completed here.
     partial: Vec<u8>,
     partial_is_done: bool,
     frame_size_max: usize,
@@ -120,7 +124,8 @@ impl Inbox {
         if self.partial_is_done { 0 } else { self.partial.len() }
     }
 
-    /// Returns the next whole frame, and takes the bytes that it needs from the front of `bytes`. `None` when more bytes must arrive first.
+    /// Returns the next whole frame, and takes the bytes that it needs from the front of `bytes`.
+    /// `None` when more bytes must arrive first.
     ///
     /// # Errors
     /// [`WireError::TooLarge`] and [`WireError::Empty`]; the stream cannot be read on after either.
@@ -174,7 +179,8 @@ impl Inbox {
     }
 }
 
-/// The frame at the front of `bytes`, and the bytes after it; `None` when it is empty or not all there.
+/// The frame at the front of `bytes`, and the bytes after it; `None` when it is empty or not all
+/// there.
 pub(super) fn split_frame(bytes: &[u8]) -> Option<(RawFrame<'_>, &[u8])> {
     let size = u32::from_le_bytes(*bytes.first_chunk::<LENGTH_SIZE>()?) as usize;
     let (frame, rest) = bytes.split_at_checked(LENGTH_SIZE + size)?;
@@ -185,7 +191,8 @@ fn whole(frame: &[u8]) -> RawFrame<'_> {
     RawFrame { kind: frame[LENGTH_SIZE], body: &frame[LENGTH_SIZE + 1..] }
 }
 
-/// Appends one frame to `out`. `body` writes the bytes after the kind; then the length is filled in.
+/// Appends one frame to `out`. `body` writes the bytes after the kind; then the length is filled
+/// in.
 pub(super) fn put_frame(out: &mut Vec<u8>, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; LENGTH_SIZE]);

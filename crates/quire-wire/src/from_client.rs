@@ -42,7 +42,8 @@ const FLAG_NOT_BEFORE: u8 = 8;
 const FLAG_KEY: u8 = 16;
 const FLAG_DELTA: u8 = 32;
 
-/// Where the flags of a publish frame are, and its delay if it has one; in bytes from the beginning of the frame.
+/// Where the flags of a publish frame are, and its delay if it has one; in bytes from the beginning
+/// of the frame.
 const PUBLISH_FLAGS_AT: usize = LENGTH_SIZE + 1;
 const PUBLISH_DELAY_AT: usize = PUBLISH_FLAGS_AT + 16;
 
@@ -56,8 +57,8 @@ impl<'a> Decode<'a> for Command<'a> {
     }
 }
 
-/// The publish frames at the front of `bytes`, up to another frame or an unfinished one. Nothing is taken from `bytes`, and a frame with a
-/// mistake is left to [`Command::decode`].
+/// The publish frames at the front of `bytes`, up to another frame or an unfinished one. Nothing is
+/// taken from `bytes`, and a frame with a mistake is left to [`Command::decode`].
 #[inline(always)]
 pub fn publishes<'a>(mut bytes: &'a [u8]) -> impl Iterator<Item = Publish<'a>> {
     std::iter::from_fn(move || {

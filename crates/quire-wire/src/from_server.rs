@@ -192,7 +192,8 @@ fn put_message_head(message: &Message<'_>, data_size: usize, out: &mut Vec<u8>) 
     }
 }
 
-/// Apart from [`put_message_head`], so that a message with neither headers nor a key costs one comparison.
+/// Apart from [`put_message_head`], so that a message with neither headers nor a key costs one
+/// comparison.
 #[inline(never)]
 fn put_head_with_additions(message: &Message<'_>, data_size: usize, out: &mut Vec<u8>) {
     put_head::<true>(message, data_size, out);
@@ -305,7 +306,8 @@ pub fn decode_message(body: &[u8]) -> Result<Message<'_>, WireError> {
 /// The flags of parts that few messages have.
 const ADDITIONS: u8 = FLAG_HEADERS | FLAG_KEY | FLAG_RECORD | FLAG_OOF | FLAG_DELTA;
 
-/// Apart from [`decode_message`], so that a message with neither headers nor a key costs one comparison.
+/// Apart from [`decode_message`], so that a message with neither headers nor a key costs one
+/// comparison.
 #[inline(never)]
 fn decode_with_additions(body: &[u8]) -> Result<Message<'_>, WireError> {
     decode::<true>(body)

@@ -1,4 +1,5 @@
-//! Subscriptions and queries, and deletes of records: the commands that select messages (protocol.md section 3).
+//! Subscriptions and queries, and deletes of records: the commands that select messages
+//! (protocol.md section 3).
 
 use super::frame::{Encode, Fields, FromBody, WireError, put_field, put_frame};
 use super::from_client::{QUERY, SOW_DELETE, SUBSCRIBE, decode_acks, put_command};

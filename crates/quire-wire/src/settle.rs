@@ -1,4 +1,5 @@
-//! The commands of a client for messages of a queue that it received: [`Settle`] and [`Extend`] (protocol.md section 3).
+//! The commands of a client for messages of a queue that it received: [`Settle`] and [`Extend`]
+//! (protocol.md section 3).
 
 use super::frame::{Body, Encode, FromBody, WireError, put_frame};
 use super::from_client::{EXTEND, SETTLE};

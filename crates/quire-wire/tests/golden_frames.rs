@@ -1,7 +1,8 @@
 //! Every frame, byte by byte, as `tests/golden/frames.txt` has it.
 //!
-//! The layout is a contract with clients that other people write. An encoder and a decoder that drift together pass every round trip, and
-//! fail here. A frame that is new goes into the list below, and its bytes, checked by hand against docs/protocol.md, into the file.
+//! The layout is a contract with clients that other people write. An encoder and a decoder that
+//! drift together pass every round trip, and fail here. A frame that is new goes into the list
+//! below, and its bytes, checked by hand against docs/protocol.md, into the file.
 
 use quire_command::*;
 use quire_types::{Action, Delay, Files, Headers, Timestamp, Verdict};
@@ -504,7 +505,8 @@ fn headers() -> Headers<'static> {
     Headers::from_bytes(b"\x05trace\0\x03\0abc").unwrap()
 }
 
-/// The name of the frame; a frame that is new does not compile before it is named here, and is then missed below.
+/// The name of the frame; a frame that is new does not compile before it is named here, and is then
+/// missed below.
 fn client_name(frame: &Command<'_>) -> &'static str {
     match frame {
         Command::Logon(_) => "logon",
@@ -603,7 +605,8 @@ fn no_kind_of_frame_is_missing() {
     for (_, frame) in client_frames() {
         assert!(has(format!("client/{}", client_name(&frame))));
     }
-    // The kinds that decode at all: a frame that is neither in the file nor above would be found here.
+    // The kinds that decode at all: a frame that is neither in the file nor above would be found
+    // here.
     for kind in 0..=255 {
         let body = [0; 64];
         match Command::decode(RawFrame { kind, body: &body[..0] }) {

@@ -1,5 +1,6 @@
-//! The codec keeps its laws: what is encoded decodes to the same value, any bytes give a value or the peer's error, and what
-//! is accepted encodes again to something that decodes to the same value.
+//! The codec keeps its laws: what is encoded decodes to the same value, any bytes give a value or
+//! the peer's error, and what is accepted encodes again to something that decodes to the same
+//! value.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -399,7 +400,8 @@ fn bookmarks(bytes: &[u8]) -> Bookmarks<'_> {
     Bookmarks::from_bytes(bytes).unwrap()
 }
 
-/// The layout is a contract with clients that other people write: byte by byte, as protocol.md says.
+/// The layout is a contract with clients that other people write: byte by byte, as protocol.md
+/// says.
 #[test]
 fn the_frames_of_queues_have_the_documented_layout() {
     let mut bytes = Vec::new();

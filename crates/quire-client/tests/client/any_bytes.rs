@@ -1,4 +1,5 @@
-//! Whatever a server sends: the client takes it or gives the connection up with an error, and never panics.
+//! Whatever a server sends: the client takes it or gives the connection up with an error, and never
+//! panics.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

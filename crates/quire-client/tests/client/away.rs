@@ -1,4 +1,5 @@
-//! Commands that a client gives while it has no connection: what is answered at once, and what is not done later.
+//! Commands that a client gives while it has no connection: what is answered at once, and what is
+//! not done later.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Two servers that hold the same messages in another order: a subscription that goes over to the other one misses nothing and gets nothing
-//! twice. The same publishers feed both, as replication would.
+//! Two servers that hold the same messages in another order: a subscription that goes over to the
+//! other one misses nothing and gets nothing twice. The same publishers feed both, as replication
+//! would.
 
 use std::time::Duration;
 

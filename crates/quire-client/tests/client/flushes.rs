@@ -1,5 +1,5 @@
-//! Flushes: the acknowledgement of the last publish is the answer where it says as much as the answer to the command would. Everywhere else
-//! the command is sent.
+//! Flushes: the acknowledgement of the last publish is the answer where it says as much as the
+//! answer to the command would. Everywhere else the command is sent.
 
 use std::time::Duration;
 
@@ -107,7 +107,8 @@ fn stalled() -> ClientCore {
 fn a_publish_is_taken_as_soon_as_the_server_reports_that_its_disk_has_room() {
     let reason = "the journal takes writes again";
     let ends = Reply::Error { code: Code::StorageFull, reason };
-    // The acknowledgement and the end of the connection may arrive apart. The end comes alone when every publish was persisted before.
+    // The acknowledgement and the end of the connection may arrive apart. The end comes alone when
+    // every publish was persisted before.
     for reply in [Reply::Persisted { sequence: 1 }, ends] {
         let mut core = stalled();
         hear(&mut core, &reply);

@@ -1,4 +1,5 @@
-//! Who owns the lease of a message that a client has fetched, over virtual time. The server is the test.
+//! Who owns the lease of a message that a client has fetched, over virtual time. The server is the
+//! test.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

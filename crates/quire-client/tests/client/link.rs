@@ -1,4 +1,5 @@
-//! Clients and servers over a fake network with virtual time: the real client core against the real broker, bytes between them.
+//! Clients and servers over a fake network with virtual time: the real client core against the real
+//! broker, bytes between them.
 
 use std::collections::BTreeMap;
 use std::path::Path;

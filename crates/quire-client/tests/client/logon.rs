@@ -33,7 +33,8 @@ fn a_logon_that_waits_for_the_disk_is_kept_alive_by_heartbeats() {
     assert_eq!(link.clients[publisher].core.persisted(), 1);
 }
 
-/// Once, whoever began again from the start under the same name waited for room for ever: a server acknowledges what it gets first only.
+/// Once, whoever began again from the start under the same name waited for room for ever: a server
+/// acknowledges what it gets first only.
 #[test]
 fn what_the_server_has_already_does_not_fill_the_store() {
     let mut link = Link::new(&["one"]);
@@ -129,7 +130,8 @@ fn a_client_is_told_that_another_program_has_published_under_its_name() {
     assert_eq!(log_on(&mut core, 1000), Some(((7, 5, 1000), (6, may))));
     assert_eq!(log_on(&mut core, 1000), None);
     assert_eq!(core.publish(&message).unwrap(), Some(1001));
-    // A client that publishes before its first logon has sent none of them. Some of their sequences may be above those of the server.
+    // A client that publishes before its first logon has sent none of them. Some of their sequences
+    // may be above those of the server.
     for (highest, dropped) in [(10, 6), (6, 6), (2, 2)] {
         let mut core = ClientCore::new(config("loader-9"), Instant(0));
         (1..=6).for_each(|sequence| assert_eq!(core.publish(&message).unwrap(), Some(sequence)));
@@ -137,7 +139,8 @@ fn a_client_is_told_that_another_program_has_published_under_its_name() {
         assert_eq!(log_on(&mut core, highest), Some(((6, 0, highest), (1, were))));
         assert_eq!(log_on(&mut core, highest.max(6)), None);
     }
-    // The server drops the repeats of a program that numbers its publishes. That is what the program wants.
+    // The server drops the repeats of a program that numbers its publishes. That is what the
+    // program wants.
     let mut core = ClientCore::new(config("loader-9"), Instant(0));
     let numbered = NewMessage { sequence: Sequence::Given(3), ..message };
     assert_eq!(core.publish(&numbered).unwrap(), Some(3));

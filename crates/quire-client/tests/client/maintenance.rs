@@ -1,4 +1,5 @@
-//! A client asks its server for journal maintenance: what it is told, and what it knows when the connection breaks.
+//! A client asks its server for journal maintenance: what it is told, and what it knows when the
+//! connection breaks.
 
 use quire_client::FailureCode;
 use quire_command::Code;

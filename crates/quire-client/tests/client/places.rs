@@ -1,4 +1,5 @@
-//! A bookmark subscription goes on where it was: no gap and no duplicate, also when it has received nothing.
+//! A bookmark subscription goes on where it was: no gap and no duplicate, also when it has received
+//! nothing.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! A client with messages of a queue in its hands: what it says, when, and what it does not say any more. The server is the test.
+//! A client with messages of a queue in its hands: what it says, when, and what it does not say any
+//! more. The server is the test.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Receipts: each publish that is followed learns its own outcome, over lost connections, repeats, and the end of the client.
+//! Receipts: each publish that is followed learns its own outcome, over lost connections, repeats,
+//! and the end of the client.
 
 use std::time::Duration;
 
@@ -24,7 +25,8 @@ fn follow(link: &mut Link, client: usize, messages: &[NewMessage<'_>]) -> (Vec<u
     (sequences, receipt.expect("it is followed"))
 }
 
-/// A receipt, the codes of its refusals by their sequences, and the code of why it is not known what became of the others.
+/// A receipt, the codes of its refusals by their sequences, and the code of why it is not known
+/// what became of the others.
 type Settled = (ReceiptId, Vec<(u64, FailureCode)>, Option<FailureCode>);
 
 /// The receipts that were settled since the last call.
@@ -210,7 +212,8 @@ fn a_batch_is_taken_whole_or_not_at_all() {
 }
 
 proptest! {
-    /// Against the obvious model: of every followed message it is known whether its topic is refused.
+    /// Against the obvious model: of every followed message it is known whether its topic is
+    /// refused.
     #[test]
     fn every_receipt_is_settled_once_with_the_refusals_of_its_messages(
         steps in proptest::collection::vec((0u8..8, proptest::collection::vec((any::<bool>(), 0u64..4), 1..5)), 1..30),
@@ -231,7 +234,8 @@ proptest! {
                     let mut last = link.clients[client].core.last_sequence();
                     let (mut messages, mut refused) = (Vec::new(), Vec::new());
                     for (is_refused, back) in items {
-                        // Some are repeats, also of each other. All repeats of a sequence are refused, or none: they cannot be told apart.
+                        // Some are repeats, also of each other. All repeats of a sequence are
+                        // refused, or none: they cannot be told apart.
                         let sequence = (last + 1).saturating_sub(back).max(1);
                         let is_refused = if sequence > last { is_refused } else { sequence % 2 == 0 };
                         let given = if back == 0 { Sequence::Auto } else { Sequence::Given(sequence) };

@@ -1,5 +1,6 @@
-//! Queries, deletes and subscriptions to records, against a server that the test plays: after every reconnect the program has exactly the
-//! records that the server has, and was told of every difference once.
+//! Queries, deletes and subscriptions to records, against a server that the test plays: after every
+//! reconnect the program has exactly the records that the server has, and was told of every
+//! difference once.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,8 +16,8 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::link::config;
 
-/// A server with one last-value topic. The filter of every subscription matches data that begins with an even byte, which is below the limit
-/// that the filter names.
+/// A server with one last-value topic. The filter of every subscription matches data that begins
+/// with an even byte, which is below the limit that the filter names.
 struct Server {
     records: BTreeMap<String, u8>,
     /// Frames that are on their way to the client.
@@ -488,8 +489,8 @@ fn a_record_of_a_first_result_that_was_interrupted_is_a_record() {
     assert_eq!(world.completed, 1);
 }
 
-/// A subscription with the record `a` reconnects, the record is missing in its result, and comes back as `data` before the answer to the
-/// question about it.
+/// A subscription with the record `a` reconnects, the record is missing in its result, and comes
+/// back as `data` before the answer to the question about it.
 fn world_with_a_record_that_comes_back(data: u8) -> World {
     let mut world = World::new();
     world.server.put("a", 2);

@@ -1,4 +1,5 @@
-//! Replacements of one subscription that are sent before the earlier ones are answered (docs/clients.md).
+//! Replacements of one subscription that are sent before the earlier ones are answered
+//! (docs/clients.md).
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! A driver without room for more messages has the server keep those of a bookmark subscription back, and nothing is missed by it.
+//! A driver without room for more messages has the server keep those of a bookmark subscription
+//! back, and nothing is missed by it.
 
 use std::time::Duration;
 

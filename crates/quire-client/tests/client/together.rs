@@ -1,5 +1,6 @@
-//! Subscriptions that were resumed together share a replay: its order, its rate, and no gap or duplicate for any of them. A lost connection, a
-//! server that restarts, a hold and a fail-over do not separate them (docs/replay.md, "Pause and resume").
+//! Subscriptions that were resumed together share a replay: its order, its rate, and no gap or
+//! duplicate for any of them. A lost connection, a server that restarts, a hold and a fail-over do
+//! not separate them (docs/replay.md, "Pause and resume").
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -89,7 +90,8 @@ fn subscriptions_share_one_rate_after_a_lost_connection() {
 
 #[test]
 fn a_group_that_is_paused_between_the_messages_of_one_record_is_resumed_as_one_replay() {
-    // Both subscriptions get every message. After an odd number of messages, one has a message more than the other.
+    // Both subscriptions get every message. After an odd number of messages, one has a message more
+    // than the other.
     for before in 1..6 {
         let (mut link, _, reader) = link_with(50, &["x"]);
         let one = link.subscribe(reader, paused("x", Some("10")));

@@ -1,4 +1,5 @@
-//! The connection of a client: connects, reads, writes, keeps the timers, until the client is closed.
+//! The connection of a client: connects, reads, writes, keeps the timers, until the client is
+//! closed.
 //!
 //! The thread of the client, a call that waits, a publish and an event loop take turns with the
 //! connection. [`quire_client::drive`] decides which of them has the connection, and which watches
@@ -202,8 +203,8 @@ impl Inner {
         is_closed && (self.is_hurried || wire.is_none() || self.core.wants_close())
     }
 
-    /// Whether the log is to say that another attempt to connect has failed. The caller of a client that waits for its first connection gets
-    /// the error.
+    /// Whether the log is to say that another attempt to connect has failed. The caller of a client
+    /// that waits for its first connection gets the error.
     fn is_to_warn(&self, shared: &Shared) -> bool {
         let is_unnoticed = match self.core.state() {
             State::Connecting => shared.is_in_background && self.failed_attempts >= shared.link_count,
@@ -329,7 +330,8 @@ fn disconnected(shared: &Shared, code: &'static str, reason: String) {
     shared.announce();
 }
 
-/// Logs `text` about the connection, with the client, the address, the code and the number of unpersisted publishes as fields.
+/// Logs `text` about the connection, with the client, the address, the code and the number of
+/// unpersisted publishes as fields.
 fn warn(inner: &Inner, code: &str, text: std::fmt::Arguments<'_>) {
     log::warn!(
         target: "quire.client",

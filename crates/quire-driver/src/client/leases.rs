@@ -12,7 +12,8 @@ use quire_types::time::Instant;
 use super::{Client, Feed, Progress, Queue, Subscribed};
 
 impl Client {
-    /// The program is about to get a message. False: it must not see it; see [`quire_client::ClientCore::begin`].
+    /// The program is about to get a message. False: it must not see it; see
+    /// [`quire_client::ClientCore::begin`].
     pub fn begin(&self, message: &Message) -> bool {
         let Some(lease) = message.lease() else { return true };
         let now = self.shared.now();
@@ -52,7 +53,8 @@ impl Client {
         Ok(())
     }
 
-    /// Acknowledges several messages, under one lock. Gives the number of those that the client refused, and the last reason.
+    /// Acknowledges several messages, under one lock. Gives the number of those that the client
+    /// refused, and the last reason.
     fn acknowledge_all(&self, leases: &[Arc<Lease>]) -> (usize, Option<Failure>) {
         let now = self.shared.now();
         let mut inner = self.shared.inner.lock();
@@ -69,7 +71,8 @@ impl Client {
         (refused_count, reason)
     }
 
-    /// The program asks for the next message of a subscription: it has processed all that it was handed.
+    /// The program asks for the next message of a subscription: it has processed all that it was
+    /// handed.
     ///
     /// # Errors
     /// The store could not keep that.
@@ -89,7 +92,8 @@ impl Client {
         kept
     }
 
-    /// The program has processed one message without a verdict. It is acknowledged if the subscription acknowledges.
+    /// The program has processed one message without a verdict. It is acknowledged if the
+    /// subscription acknowledges.
     ///
     /// # Errors
     /// As [`Client::settle`], and when the store could not keep that.
@@ -157,7 +161,8 @@ impl Client {
         self.command(|core| core.settle_matching(queue, verdict, filter, reason))
     }
 
-    /// Asks for records, or for the messages of a queue that could be delivered. The local queue ends after the last of them.
+    /// Asks for records, or for the messages of a queue that could be delivered. The local queue
+    /// ends after the last of them.
     ///
     /// # Errors
     /// See [`quire_client::ClientCore::query`].
@@ -173,8 +178,8 @@ impl Client {
         Ok(Subscribed { number, command, queue, progress })
     }
 
-    /// Asks for the figures of a queue, or of all. Take them with [`take_json_replies`](Self::take_json_replies) when the command is
-    /// answered.
+    /// Asks for the figures of a queue, or of all. Take them with
+    /// [`take_json_replies`](Self::take_json_replies) when the command is answered.
     ///
     /// # Errors
     /// See [`quire_client::ClientCore::queue_stats`].
@@ -182,7 +187,8 @@ impl Client {
         self.command(|core| core.queue_stats(queue))
     }
 
-    /// Asks about the server; take the answer with [`take_json_replies`](Self::take_json_replies) when the command is answered.
+    /// Asks about the server; take the answer with [`take_json_replies`](Self::take_json_replies)
+    /// when the command is answered.
     ///
     /// # Errors
     /// See [`quire_client::ClientCore::inspect`].
@@ -190,8 +196,8 @@ impl Client {
         self.command(|core| core.inspect(subject))
     }
 
-    /// Has the server create or drop a queue. Take the answer with [`take_json_replies`](Self::take_json_replies) when the command is
-    /// answered.
+    /// Has the server create or drop a queue. Take the answer with
+    /// [`take_json_replies`](Self::take_json_replies) when the command is answered.
     ///
     /// # Errors
     /// See [`quire_client::ClientCore::define_queue`].
@@ -199,8 +205,8 @@ impl Client {
         self.command(|core| core.define_queue(action))
     }
 
-    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination. Take the answer with
-    /// [`take_json_replies`](Self::take_json_replies) when the command is answered.
+    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination. Take the
+    /// answer with [`take_json_replies`](Self::take_json_replies) when the command is answered.
     ///
     /// # Errors
     /// See [`quire_client::ClientCore::replicate`].

@@ -1,5 +1,5 @@
-//! The transports of a client: a TCP connection, a Unix socket of a server on this machine, or its end of a socket pair whose other end is
-//! an engine in this process.
+//! The transports of a client: a TCP connection, a Unix socket of a server on this machine, or its
+//! end of a socket pair whose other end is an engine in this process.
 
 use std::io::{self, Read, Write};
 use std::net::ToSocketAddrs;
@@ -44,7 +44,8 @@ pub(super) enum ConnectError {
     Connect(#[from] io::Error),
 }
 
-/// The text of an error without the number that the operating system gives it: people search for the text.
+/// The text of an error without the number that the operating system gives it: people search for
+/// the text.
 fn without_number(error: &io::Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {

@@ -22,7 +22,8 @@ impl Asker {
         Asker(ClientConfig { name, heartbeat: None, address_count: 1, ..client.clone() })
     }
 
-    /// The number of connections of each server, in the order of `links`. All are asked at the same time.
+    /// The number of connections of each server, in the order of `links`. All are asked at the same
+    /// time.
     pub fn ask(&self, links: &[Link]) -> Vec<Option<u64>> {
         std::thread::scope(|scope| {
             let ask = |link| scope.spawn(move || self.connection_count(link).ok().flatten());

@@ -1,8 +1,10 @@
-//! The socket of the administrator: how a process finds the server that runs on a journal directory of this machine.
+//! The socket of the administrator: how a process finds the server that runs on a journal directory
+//! of this machine.
 //!
-//! The server listens on a Unix socket without a file. The name of the socket comes from the device and inode of the directory. So a
-//! program that knows the directory finds the server, and a killed server leaves no file. Both sides check the identity of the peer,
-//! because any program may take the name.
+//! The server listens on a Unix socket without a file. The name of the socket comes from the device
+//! and inode of the directory. So a program that knows the directory finds the server, and a killed
+//! server leaves no file. Both sides check the identity of the peer, because any program may take
+//! the name.
 
 use std::fs;
 use std::io;
@@ -24,8 +26,8 @@ pub fn socket_name(directory: &Path) -> io::Result<String> {
 /// Connects to the server that runs on a journal directory.
 ///
 /// # Errors
-/// `ConnectionRefused` when there is none. `PermissionDenied` when the program there belongs to neither root nor the owner of the
-/// directory. `Unsupported` on systems other than Linux.
+/// `ConnectionRefused` when there is none. `PermissionDenied` when the program there belongs to
+/// neither root nor the owner of the directory. `Unsupported` on systems other than Linux.
 #[cfg(target_os = "linux")]
 pub fn connect(directory: &Path) -> io::Result<Owned<UnixStream>> {
     use std::os::linux::net::SocketAddrExt;

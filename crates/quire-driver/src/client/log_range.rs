@@ -8,15 +8,17 @@ use quire_command::Code;
 
 use super::{Client, Queue, Taken, closed};
 
-/// The messages of a bookmark subscription with an end that the log had when it was planned, and that asked for `completed`.
+/// The messages of a bookmark subscription with an end that the log had when it was planned, and
+/// that asked for `completed`.
 ///
-/// A subscription waits for an end that is not in the log, because it may come. This one is known to have been there: that the log was
-/// read without finding it means that it was removed, or that it is another log.
+/// A subscription waits for an end that is not in the log, because it may come. This one is known
+/// to have been there: that the log was read without finding it means that it was removed, or that
+/// it is another log.
 pub struct LogRange {
     queue: Arc<Queue>,
     number: u32,
-    /// A command that was sent after the end of the log was reached. When its answer arrives, everything that the server sent before it has
-    /// arrived.
+    /// A command that was sent after the end of the log was reached. When its answer arrives,
+    /// everything that the server sent before it has arrived.
     question: Option<CommandId>,
 }
 
@@ -56,7 +58,8 @@ impl LogRange {
         }
     }
 
-    /// The server ends a subscription as it completes it, when the end is in the log: both are here when it has answered something later.
+    /// The server ends a subscription as it completes it, when the end is in the log: both are here
+    /// when it has answered something later.
     fn look_for_the_end(&mut self, client: &Client, timeout: Duration) -> Step {
         let question = match self.question.map_or_else(|| client.flush(), Ok) {
             Ok(question) => question,

@@ -5,7 +5,8 @@
 //! are batched automatically: while one write is in progress, the next ones collect in the core. A
 //! caller that waits takes the place of the thread ([`quire_client::drive`]).
 //!
-//! For callers: this module never enters Python, every wait has a limit, and a wait that timed out may be repeated.
+//! For callers: this module never enters Python, every wait has a limit, and a wait that timed out
+//! may be repeated.
 
 mod io;
 mod leases;
@@ -53,7 +54,8 @@ pub struct Options {
     pub links: Vec<Link>,
     /// The core's part; its `address_count` is that of `links`.
     pub config: ClientConfig,
-    /// File of the publish store, bounded by the `publish_store_size_max` of `config`; `None` = in memory only.
+    /// File of the publish store, bounded by the `publish_store_size_max` of `config`; `None` = in
+    /// memory only.
     pub publish_store: Option<PathBuf>,
     /// Where the places of bookmark subscriptions are kept.
     pub bookmark_store: BookmarkStore,
@@ -61,7 +63,8 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// No caller waits for the first connection. The log says when there is none.
     pub is_in_background: bool,
-    /// Limit of the bytes of messages that wait for the caller. docs/clients.md, "Bounds", describes the behavior above it.
+    /// Limit of the bytes of messages that wait for the caller. docs/clients.md, "Bounds",
+    /// describes the behavior above it.
     pub receive_size_max: usize,
 }
 
@@ -71,7 +74,8 @@ pub struct Client {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A subscription that the core accepted, and the command whose answer contains the result of the server.
+/// A subscription that the core accepted, and the command whose answer contains the result of the
+/// server.
 pub struct Subscribed {
     /// The number of the subscription.
     pub number: u32,
@@ -86,7 +90,8 @@ pub struct Subscribed {
 /// The beginning of the log.
 const EPOCH: &str = "0";
 
-/// The bookmark that means the place that the store has kept under the name of the subscription; EPOCH when there is none.
+/// The bookmark that means the place that the store has kept under the name of the subscription;
+/// EPOCH when there is none.
 pub const MOST_RECENT: &str = "most_recent";
 
 /// Why a client does not start.
@@ -141,7 +146,8 @@ pub struct LastError {
 pub enum FirstContact {
     /// The client was logged on.
     Connected,
-    /// Every address was tried, and none accepted the client. [`Client::last_error`] has the reason. The client keeps trying.
+    /// Every address was tried, and none accepted the client. [`Client::last_error`] has the
+    /// reason. The client keeps trying.
     Refused,
     /// The client has ended for good.
     Ended(Failure),
@@ -162,7 +168,8 @@ struct Inner {
     feeds: HashMap<u32, Feed>,
     /// The numbers of those that are full.
     full: Vec<u32>,
-    /// Subscriptions that begin, or begin again, with the bookmark of the command when the server accepts it.
+    /// Subscriptions that begin, or begin again, with the bookmark of the command when the server
+    /// accepts it.
     beginnings: HashMap<CommandId, u32>,
     /// Queues that subscriptions share, also while they have none.
     shared_queues: Vec<Weak<Queue>>,
@@ -205,10 +212,12 @@ struct Feed {
     missed_count: u64,
 }
 
-/// States that are kept for [`Client::states_after`]. A caller that rarely looks still sees the current state.
+/// States that are kept for [`Client::states_after`]. A caller that rarely looks still sees the
+/// current state.
 const STATES_MAX: usize = 64;
 
-/// Refused publishes that are kept for [`Client::take_failed_publishes`]; older ones are dropped first.
+/// Refused publishes that are kept for [`Client::take_failed_publishes`]; older ones are dropped
+/// first.
 const FAILED_PUBLISHES_MAX: usize = 1024;
 
 impl Client {
@@ -282,8 +291,9 @@ impl Client {
         result
     }
 
-    /// Deletes records. Gives the sequence of the delete, and the command: wait for it, then [`Client::take_json_replies`] gives the number of
-    /// deleted records. With [`PublishError::Full`], wait with [`Client::wait_room`] and try again.
+    /// Deletes records. Gives the sequence of the delete, and the command: wait for it, then
+    /// [`Client::take_json_replies`] gives the number of deleted records. With
+    /// [`PublishError::Full`], wait with [`Client::wait_room`] and try again.
     ///
     /// # Errors
     /// See [`ClientCore::delete`].
@@ -296,7 +306,8 @@ impl Client {
         result
     }
 
-    /// Takes several messages under one lock, as many as there is room for. Returns their number, and the sequence of the last.
+    /// Takes several messages under one lock, as many as there is room for. Returns their number,
+    /// and the sequence of the last.
     ///
     /// # Errors
     /// As [`Client::publish`], for the first that is not taken, when none was.
@@ -322,9 +333,10 @@ impl Client {
         self.shared.inner.lock().core.instance().map(str::to_owned)
     }
 
-    /// Waits until more than `seen` bytes were released, so that the publish store may have room again, or until no publish is taken any
-    /// more. False when `timeout` passed first. Read `seen` with [`Client::released`] before the publish that found the store full. A
-    /// release in between is then not missed.
+    /// Waits until more than `seen` bytes were released, so that the publish store may have room
+    /// again, or until no publish is taken any more. False when `timeout` passed first. Read `seen`
+    /// with [`Client::released`] before the publish that found the store full. A release in between
+    /// is then not missed.
     pub fn wait_room(&self, seen: u64, timeout: Duration) -> bool {
         let found = |inner: &mut Inner| {
             let core = &inner.core;
@@ -334,7 +346,8 @@ impl Client {
         self.wait_for(timeout, found).is_some()
     }
 
-    /// The bookmark up to which a bookmark subscription has received its messages, or its last resume position.
+    /// The bookmark up to which a bookmark subscription has received its messages, or its last
+    /// resume position.
     pub fn resume_position(&self, number: u32) -> Option<Bookmark> {
         self.shared.inner.lock().core.last_received(number)
     }
@@ -356,9 +369,11 @@ impl Client {
         Ok(command)
     }
 
-    /// Enters a subscription, whose user calls it `sub_id`. Its messages go to `queue`, or to a separate queue. With `is_kept`, the place
-    /// of a bookmark subscription is kept in the store under this name. With the bookmark [`MOST_RECENT`] it then continues where the last
-    /// subscription of this name was. With `acknowledges`, a message of a queue is acknowledged when it is processed.
+    /// Enters a subscription, whose user calls it `sub_id`. Its messages go to `queue`, or to a
+    /// separate queue. With `is_kept`, the place of a bookmark subscription is kept in the store
+    /// under this name. With the bookmark [`MOST_RECENT`] it then continues where the last
+    /// subscription of this name was. With `acknowledges`, a message of a queue is acknowledged
+    /// when it is processed.
     ///
     /// # Errors
     /// See [`ClientCore::subscribe`] and [`BookmarkStore::keep`].
@@ -398,7 +413,8 @@ impl Client {
         Ok(Subscribed { number, command, queue, progress })
     }
 
-    /// A queue that several subscriptions may share. It holds their messages in the order in which they arrived. It ends with the client.
+    /// A queue that several subscriptions may share. It holds their messages in the order in which
+    /// they arrived. It ends with the client.
     pub fn shared_queue(&self) -> Arc<Queue> {
         let queue = Arc::new(Queue::new(self.shared.room.clone()));
         let mut inner = self.shared.inner.lock();
@@ -433,18 +449,21 @@ impl Client {
     pub fn unsubscribe(&self, number: u32) -> Result<CommandId, Failure> {
         let mut inner = self.shared.inner.lock();
         let command = inner.core.unsubscribe(number)?;
-        // Under the same lock: a full subscription keeps the thread from reading, and the answer has to be read.
+        // Under the same lock: a full subscription keeps the thread from reading, and the answer
+        // has to be read.
         if let Some(feed) = inner.feeds.remove(&number) {
             feed.queue.end(number, None);
         }
-        // Without a connection it is answered already, and the thread may sleep until the next attempt.
+        // Without a connection it is answered already, and the thread may sleep until the next
+        // attempt.
         self.shared.dispatch(&mut inner);
         self.shared.wake(inner);
         Ok(command)
     }
 
-    /// The program has dropped a subscription. False: it has messages of a queue that it has begun, so that it keeps the subscription, and
-    /// gets no more messages. True: the subscription can end.
+    /// The program has dropped a subscription. False: it has messages of a queue that it has begun,
+    /// so that it keeps the subscription, and gets no more messages. True: the subscription can
+    /// end.
     pub fn retire(&self, number: u32) -> bool {
         let mut inner = self.shared.inner.lock();
         if !inner.core.has_begun(number) {
@@ -481,7 +500,8 @@ impl Client {
         }
     }
 
-    /// Asks the server to archive, compress or remove a full journal file; see [`quire_client::ClientCore::maintain`]. Take the result with
+    /// Asks the server to archive, compress or remove a full journal file; see
+    /// [`quire_client::ClientCore::maintain`]. Take the result with
     /// [`take_json_replies`](Self::take_json_replies) when the command is answered.
     ///
     /// # Errors
@@ -496,7 +516,8 @@ impl Client {
         self.command(|core| core.maintain(action, files, dry_run, archive_directory))
     }
 
-    /// The JSON answers to a command of [`queue_stats`](Self::queue_stats) or [`maintain`](Self::maintain). Each answer is returned once.
+    /// The JSON answers to a command of [`queue_stats`](Self::queue_stats) or
+    /// [`maintain`](Self::maintain). Each answer is returned once.
     pub fn take_json_replies(&self, command: CommandId) -> Vec<String> {
         self.shared.inner.lock().json_replies.remove(&command).unwrap_or_default()
     }
@@ -526,8 +547,8 @@ impl Client {
         })
     }
 
-    /// Waits until the client was logged on or ended for good, or, unless `keeps_trying`, every address was tried once; `None` when
-    /// `timeout` passed first.
+    /// Waits until the client was logged on or ended for good, or, unless `keeps_trying`, every
+    /// address was tried once; `None` when `timeout` passed first.
     pub fn wait_connected(&self, timeout: Duration, keeps_trying: bool) -> Option<FirstContact> {
         self.wait_for(timeout, |inner| match inner.core.state() {
             State::Connected => Some(FirstContact::Connected),
@@ -544,7 +565,8 @@ impl Client {
         self.shared.inner.lock().core.state().clone()
     }
 
-    /// The states that the client came into after the one with the number `seen` (0 = all), with their numbers. The latest 64 are known.
+    /// The states that the client came into after the one with the number `seen` (0 = all), with
+    /// their numbers. The latest 64 are known.
     pub fn states_after(&self, seen: u64) -> Vec<(u64, State)> {
         self.shared.inner.lock().states_after(seen)
     }
@@ -570,8 +592,9 @@ impl Client {
         self.shared.inner.lock().core.last_sequence()
     }
 
-    /// Waits until the server has persisted or refused every publish up to `sequence`. Fails when the client has ended before, or when the
-    /// server's disk takes no more writes. `None` when `timeout` passed first.
+    /// Waits until the server has persisted or refused every publish up to `sequence`. Fails when
+    /// the client has ended before, or when the server's disk takes no more writes. `None` when
+    /// `timeout` passed first.
     pub fn wait_persisted(&self, sequence: u64, timeout: Duration) -> Option<Result<(), Failure>> {
         self.wait_for(timeout, |inner| {
             let core = &inner.core;
@@ -598,7 +621,8 @@ impl Client {
         self.shared.inner.lock().core.is_bookmark_missing(subscription)
     }
 
-    /// How many messages of queues a subscription may have outstanding; 0 when none of its messages comes from a queue.
+    /// How many messages of queues a subscription may have outstanding; 0 when none of its messages
+    /// comes from a queue.
     pub fn granted_backlog(&self, subscription: u32) -> u32 {
         self.shared.inner.lock().core.granted_backlog(subscription)
     }
@@ -627,13 +651,14 @@ impl Client {
         self.shared.watchers.loop_descriptor()
     }
 
-    /// An event loop is about to wait. When it waits often, it gets the connection: call [`Client::step`] when the descriptor of
-    /// [`Client::loop_descriptor`] is readable.
+    /// An event loop is about to wait. When it waits often, it gets the connection: call
+    /// [`Client::step`] when the descriptor of [`Client::loop_descriptor`] is readable.
     pub fn lend(&self) {
         io::lend(&self.shared);
     }
 
-    /// Reads and writes what is possible now, on the thread of the event loop. `on_ready` is called on it.
+    /// Reads and writes what is possible now, on the thread of the event loop. `on_ready` is called
+    /// on it.
     pub fn step(&self) {
         io::step(&self.shared);
     }
@@ -645,27 +670,30 @@ impl Client {
         self.shared.obey(inner, orders);
     }
 
-    /// Calls `on_ready`, and wakes all waiting threads. The client's thread did not make the change.
+    /// Calls `on_ready`, and wakes all waiting threads. The client's thread did not make the
+    /// change.
     pub fn announce(&self) {
         self.shared.announce();
     }
 
-    /// Room was made in a queue. Call it after taking messages, so that subscriptions that wait for room continue.
+    /// Room was made in a queue. Call it after taking messages, so that subscriptions that wait for
+    /// room continue.
     pub fn taken(&self, queue: &Queue) {
         if queue.is_awaited() {
             self.shared.wake(self.shared.inner.lock());
         }
     }
 
-    /// The number of messages that each subscription missed because earlier ones were not taken in time. Subscriptions that missed none are
-    /// left out.
+    /// The number of messages that each subscription missed because earlier ones were not taken in
+    /// time. Subscriptions that missed none are left out.
     pub fn missed(&self) -> HashMap<u32, u64> {
         let inner = self.shared.inner.lock();
         let missed = inner.feeds.iter().map(|(number, feed)| (*number, feed.missed()));
         missed.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// The answers to a query will not be taken any more. Those that wait in its `queue` are dropped.
+    /// The answers to a query will not be taken any more. Those that wait in its `queue` are
+    /// dropped.
     pub fn forget_query(&self, number: u32, queue: &Queue) {
         let mut inner = self.shared.inner.lock();
         inner.core.forget_query(number);
@@ -683,20 +711,23 @@ impl Client {
         self.shared.wake(inner);
     }
 
-    /// Says goodbye and takes no further publish. Publishes that were taken before are still sent, until [`Client::close`].
+    /// Says goodbye and takes no further publish. Publishes that were taken before are still sent,
+    /// until [`Client::close`].
     pub fn begin_close(&self) {
         let mut inner = self.shared.inner.lock();
         inner.core.close();
         self.shared.wake(inner);
     }
 
-    /// Whether all output was sent and the thread has ended, after [`Client::begin_close`]; false when `timeout` passed first.
+    /// Whether all output was sent and the thread has ended, after [`Client::begin_close`]; false
+    /// when `timeout` passed first.
     pub fn wait_closed(&self, timeout: Duration) -> bool {
         self.wait_for(timeout, |inner| inner.is_done.then_some(())).is_some()
     }
 
-    /// Ends the client, after waiting up to `timeout` for publishes that were not sent yet. Gives how many publishes are not known to be
-    /// persisted. The file of the publish store is free from then on.
+    /// Ends the client, after waiting up to `timeout` for publishes that were not sent yet. Gives
+    /// how many publishes are not known to be persisted. The file of the publish store is free from
+    /// then on.
     pub fn close(&self, timeout: Duration) -> u64 {
         self.begin_close();
         let is_done = self.wait_closed(timeout);
@@ -748,8 +779,8 @@ impl Client {
         }
     }
 
-    /// Waits until `ready` gives something; `None` when `timeout` passed first. The calling thread drives the connection meanwhile, unless
-    /// another one does.
+    /// Waits until `ready` gives something; `None` when `timeout` passed first. The calling thread
+    /// drives the connection meanwhile, unless another one does.
     fn wait_for<T>(&self, timeout: Duration, mut ready: impl FnMut(&mut Inner) -> Option<T>) -> Option<T> {
         let deadline = Instant::now() + timeout;
         let mut inner = self.shared.inner.lock();

@@ -55,8 +55,8 @@ impl Progress {
         })
     }
 
-    /// The subscription begins, or begins again, with the bookmark of its command. A store that cannot keep that reports it with the next
-    /// message.
+    /// The subscription begins, or begins again, with the bookmark of its command. A store that
+    /// cannot keep that reports it with the next message.
     pub(super) fn begin(&self, generation: u16) {
         let mut state = self.state.lock();
         state.progress.begin(generation);
@@ -68,8 +68,9 @@ impl Progress {
         }
     }
 
-    /// Messages are handed out. Returns the results of `make` for those that were not processed before, each with its ordinal. `to`
-    /// determines how the program reports that a message is processed.
+    /// Messages are handed out. Returns the results of `make` for those that were not processed
+    /// before, each with its ordinal. `to` determines how the program reports that a message is
+    /// processed.
     pub fn hand_out<T>(
         &self,
         messages: Vec<Message>,
@@ -97,8 +98,8 @@ impl Progress {
         handed
     }
 
-    /// The next message is asked for: all that were handed out are processed. Gives the leases to acknowledge, and whether the store kept
-    /// the rest.
+    /// The next message is asked for: all that were handed out are processed. Gives the leases to
+    /// acknowledge, and whether the store kept the rest.
     pub(super) fn processed_all(&self) -> (Vec<Arc<Lease>>, Result<(), Failure>) {
         let mut state = self.state.lock();
         let processed = state.progress.processed_all();
@@ -110,7 +111,8 @@ impl Progress {
         self.state.lock().progress.acknowledges()
     }
 
-    /// One message is processed; again, or one of a bookmark that the subscription no longer has, changes nothing.
+    /// One message is processed; again, or one of a bookmark that the subscription no longer has,
+    /// changes nothing.
     ///
     /// # Errors
     /// The store could not keep that.

@@ -10,7 +10,8 @@ use quire_client::{Failure, Message};
 
 use super::room::Room;
 
-/// The messages of one subscription, or of several in the order in which they arrived. Bounded by the client's [`Room`].
+/// The messages of one subscription, or of several in the order in which they arrived. Bounded by
+/// the client's [`Room`].
 pub struct Queue {
     state: Mutex<QueueState>,
     changed: Condvar,
@@ -19,7 +20,8 @@ pub struct Queue {
     is_full: AtomicBool,
     /// Messages that were taken, and that the program was not handed yet.
     ahead_count: AtomicU64,
-    /// A replay was completed, and the program was not handed its last message when that was last looked at.
+    /// A replay was completed, and the program was not handed its last message when that was last
+    /// looked at.
     is_completing: AtomicBool,
 }
 
@@ -46,7 +48,8 @@ struct Completed {
     behind: u64,
     /// Whether [`Queue::handed`] gave it.
     is_passed: bool,
-    /// The same for the last result, when the query was repeated after a reconnect. `None`: it is being repeated.
+    /// The same for the last result, when the query was repeated after a reconnect. `None`: it is
+    /// being repeated.
     behind_last: Option<u64>,
     /// For a query: the number of records that match it.
     total: Option<u64>,
@@ -70,11 +73,13 @@ pub enum Taken {
     Messages(Vec<Message>),
     /// None in time.
     Nothing,
-    /// None, and there will be no more: the subscription was ended; `None` = by the user, or at the end of its range.
+    /// None, and there will be no more: the subscription was ended; `None` = by the user, or at the
+    /// end of its range.
     Ended(Option<Failure>),
 }
 
-/// No subscription has this number. A thread that takes from a queue that several subscriptions share uses it.
+/// No subscription has this number. A thread that takes from a queue that several subscriptions
+/// share uses it.
 pub const NO_SUBSCRIPTION: u32 = 0;
 
 /// The cost of a message in addition to its data, for the limit.
@@ -92,8 +97,9 @@ impl Queue {
         }
     }
 
-    /// Takes up to `count_max` messages of the subscription `number`'s queue, waiting up to `timeout` for the first. They do not go beyond
-    /// the end of a replay that has completed. Say with [`Queue::handed`] when the program was handed them.
+    /// Takes up to `count_max` messages of the subscription `number`'s queue, waiting up to
+    /// `timeout` for the first. They do not go beyond the end of a replay that has completed. Say
+    /// with [`Queue::handed`] when the program was handed them.
     pub fn take(&self, number: u32, count_max: usize, timeout: Duration) -> Taken {
         let mut state = self.state.lock();
         let mut deadline = None;
@@ -122,8 +128,8 @@ impl Queue {
         }
     }
 
-    /// The subscriptions that have ended and whose messages were all taken, each once, with the failure that ended it. A thread that takes
-    /// under [`NO_SUBSCRIPTION`] is woken for them.
+    /// The subscriptions that have ended and whose messages were all taken, each once, with the
+    /// failure that ended it. A thread that takes under [`NO_SUBSCRIPTION`] is woken for them.
     pub fn take_passed(&self) -> Vec<(u32, Option<Failure>)> {
         let mut state = self.state.lock();
         let taken_count = state.taken_count;
@@ -143,7 +149,8 @@ impl Queue {
         self.state.lock().has_passed()
     }
 
-    /// Whether there will be no more messages of the subscription. For [`NO_SUBSCRIPTION`]: whether [`Queue::take`] returns for an end.
+    /// Whether there will be no more messages of the subscription. For [`NO_SUBSCRIPTION`]: whether
+    /// [`Queue::take`] returns for an end.
     pub(super) fn is_over(&self, number: u32) -> bool {
         let state = self.state.lock();
         state.end_of(number).is_some() || (number == NO_SUBSCRIPTION && state.has_passed())
@@ -161,8 +168,9 @@ impl Queue {
         self.state.lock().messages.len()
     }
 
-    /// The program got `count` of the messages that were taken. True when the last message of a replay was among them. The caller then
-    /// wakes the threads that wait for the end of the replay.
+    /// The program got `count` of the messages that were taken. True when the last message of a
+    /// replay was among them. The caller then wakes the threads that wait for the end of the
+    /// replay.
     pub fn handed(&self, count: u64) -> bool {
         self.ahead_count.fetch_sub(count, Ordering::AcqRel);
         if !self.is_completing.load(Ordering::Acquire) {
@@ -181,8 +189,8 @@ impl Queue {
         is_passed
     }
 
-    /// Whether the replay of the subscription has caught up with the live stream, as far as it was received. Or whether the result of its
-    /// query has arrived.
+    /// Whether the replay of the subscription has caught up with the live stream, as far as it was
+    /// received. Or whether the result of its query has arrived.
     pub fn is_caught_up(&self, number: u32) -> bool {
         self.state.lock().completed_of(number).is_some()
     }
@@ -192,17 +200,20 @@ impl Queue {
         self.wait_until(number, timeout, |state| state.completed_of(number).is_some())
     }
 
-    /// Whether the replay of the subscription has caught up with the live stream, and the program was handed all of it.
+    /// Whether the replay of the subscription has caught up with the live stream, and the program
+    /// was handed all of it.
     pub fn is_completed(&self, number: u32) -> bool {
         self.has_completed(&self.state.lock(), number)
     }
 
-    /// Waits until it has; false when `timeout` passed first or the subscription ended before it had caught up.
+    /// Waits until it has; false when `timeout` passed first or the subscription ended before it
+    /// had caught up.
     pub fn wait_completed(&self, number: u32, timeout: Duration) -> bool {
         self.wait_until(number, timeout, |state| self.has_completed(state, number))
     }
 
-    /// Waits until `is_so`, which can become true after a replay has caught up, or as long as its subscription has not ended.
+    /// Waits until `is_so`, which can become true after a replay has caught up, or as long as its
+    /// subscription has not ended.
     fn wait_until(&self, number: u32, timeout: Duration, is_so: impl Fn(&QueueState) -> bool) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.state.lock();
@@ -236,7 +247,8 @@ impl Queue {
         self.wake(&state);
     }
 
-    /// The replay of the subscription has caught up, or its result is complete, for the first time or after a reconnect.
+    /// The replay of the subscription has caught up, or its result is complete, for the first time
+    /// or after a reconnect.
     pub(super) fn complete(&self, number: u32, total: Option<u64>) {
         let mut state = self.state.lock();
         let behind = state.pushed_count;
@@ -254,7 +266,8 @@ impl Queue {
         self.wake(&state);
     }
 
-    /// The query of the subscription is repeated: until it is complete, the program may miss changes.
+    /// The query of the subscription is repeated: until it is complete, the program may miss
+    /// changes.
     pub(super) fn outdate(&self, number: u32) {
         let mut state = self.state.lock();
         if let Some(completed) = state.completed.iter_mut().find(|completed| completed.number == number) {
@@ -282,7 +295,8 @@ impl Queue {
         self.wake(&state);
     }
 
-    /// Nothing more comes, because the client has ended or stops taking: what is here can still be taken.
+    /// Nothing more comes, because the client has ended or stops taking: what is here can still be
+    /// taken.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
@@ -300,7 +314,8 @@ impl Queue {
         self.end(number, None);
     }
 
-    /// Drops the messages that the program must not see any more. Nothing else changes for the subscriptions that share the queue.
+    /// Drops the messages that the program must not see any more. Nothing else changes for the
+    /// subscriptions that share the queue.
     pub(super) fn drop_over(&self) {
         let mut state = self.state.lock();
         let before = state.size;

@@ -34,8 +34,9 @@ pub enum Followed {
 }
 
 impl Client {
-    /// Takes several messages at once, or none of them. Returns their sequences, and a receipt when they are followed. With
-    /// [`PublishError::Full`](quire_client::PublishError::Full), wait with [`Client::wait_room`] and try again.
+    /// Takes several messages at once, or none of them. Returns their sequences, and a receipt when
+    /// they are followed. With [`PublishError::Full`](quire_client::PublishError::Full), wait with
+    /// [`Client::wait_room`] and try again.
     ///
     /// # Errors
     /// See [`quire_client::ClientCore::publish_many`].
@@ -61,7 +62,8 @@ impl Client {
     /// The outcome of the messages of a receipt; `None` when it is not known within `timeout`.
     ///
     /// # Errors
-    /// The disk of the server takes no publishes for now. The messages stay in the publish store, so a later call may give the outcome.
+    /// The disk of the server takes no publishes for now. The messages stay in the publish store,
+    /// so a later call may give the outcome.
     pub fn outcome(&self, receipt: ReceiptId, timeout: Duration) -> Option<Result<Outcome, Failure>> {
         self.wait_for(timeout, |inner| match inner.receipts.settled.get_mut(&receipt) {
             Some(settled) => {
@@ -72,7 +74,8 @@ impl Client {
         })
     }
 
-    /// The program does not ask for a receipt any more. Refusals that it has not seen are given by [`Client::take_failed_publishes`].
+    /// The program does not ask for a receipt any more. Refusals that it has not seen are given by
+    /// [`Client::take_failed_publishes`].
     pub fn forget_receipt(&self, receipt: ReceiptId) {
         let mut inner = self.shared.inner.lock();
         inner.receipts.announcing.remove(&receipt);
@@ -95,8 +98,8 @@ impl Client {
         }
     }
 
-    /// The receipts to announce that were settled since the last call, none when `timeout` passed first. `None` when the client has ended
-    /// and all were announced.
+    /// The receipts to announce that were settled since the last call, none when `timeout` passed
+    /// first. `None` when the client has ended and all were announced.
     pub fn take_settled(&self, timeout: Duration) -> Option<Vec<ReceiptId>> {
         let found = |inner: &mut Inner| {
             let receipts = &mut inner.receipts;
@@ -119,7 +122,8 @@ impl Inner {
         self.receipts.settled.insert(receipt, Settled { outcome, is_seen: false });
     }
 
-    /// The server takes no publishes for now. Callers that wait for a receipt look at it. The receipts are announced again when they are settled.
+    /// The server takes no publishes for now. Callers that wait for a receipt look at it. The
+    /// receipts are announced again when they are settled.
     pub(super) fn announce_unsettled(&mut self) {
         let mut unsettled: Vec<ReceiptId> = self.receipts.announcing.iter().copied().collect();
         unsettled.sort_unstable();

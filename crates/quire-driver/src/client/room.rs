@@ -1,7 +1,8 @@
-//! Room for messages that were not taken yet, and the handling of a subscription that uses more than its share of it.
+//! Room for messages that were not taken yet, and the handling of a subscription that uses more
+//! than its share of it.
 //!
-//! The client continues to read, so that messages that are not taken do not delay acknowledgements. docs/clients.md, "Bounds", describes
-//! the effect on each kind of subscription.
+//! The client continues to read, so that messages that are not taken do not delay acknowledgements.
+//! docs/clients.md, "Bounds", describes the effect on each kind of subscription.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +29,8 @@ pub(super) enum Full {
     Held,
     /// An ordinary subscription misses the messages that arrive meanwhile. The number counts them.
     Missing(u64),
-    /// Messages from queues and changes of records are neither held by the server nor missed. Instead the socket is not read.
+    /// Messages from queues and changes of records are neither held by the server nor missed.
+    /// Instead the socket is not read.
     Unread,
 }
 
@@ -55,12 +57,14 @@ impl Room {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Whether a queue of this size has more than its share, now that there is too much in all of them.
+    /// Whether a queue of this size has more than its share, now that there is too much in all of
+    /// them.
     pub fn is_over_share(&self, queue_size: usize) -> bool {
         self.size() > self.size_max && queue_size >= self.share()
     }
 
-    /// Whether a queue that was full may continue: at half of its share, so that it does not stop and continue with every message.
+    /// Whether a queue that was full may continue: at half of its share, so that it does not stop
+    /// and continue with every message.
     pub fn is_under_half(&self, queue_size: usize) -> bool {
         queue_size <= self.share() / 2
     }
@@ -94,7 +98,8 @@ impl Inner {
         self.full.push(number);
     }
 
-    /// Lets subscriptions continue for which there is room again. Returns whether the socket may be read.
+    /// Lets subscriptions continue for which there is room again. Returns whether the socket may be
+    /// read.
     pub(super) fn make_room(&mut self) -> bool {
         let Inner { core, feeds, full, abandoned, .. } = self;
         let mut continued = Vec::new();
@@ -127,9 +132,10 @@ impl Inner {
             .any(|number| matches!(feeds.get(number).map(|feed| &feed.full), Some(Some(Full::Unread))))
     }
 
-    /// Asks the server to hold the messages of a subscription, and of those that share its replay and its queue: their messages stay in the
-    /// order of the log. A subscription with a separate queue is not held for another one, because the program may wait for its messages
-    /// first. The answer is not used.
+    /// Asks the server to hold the messages of a subscription, and of those that share its replay
+    /// and its queue: their messages stay in the order of the log. A subscription with a separate
+    /// queue is not held for another one, because the program may wait for its messages first. The
+    /// answer is not used.
     fn hold(&mut self, number: u32) {
         let Some(queue) = self.feeds.get(&number).map(|feed| feed.queue.clone()) else { return };
         let mut held = self.core.companions(number);
@@ -166,7 +172,8 @@ impl Inner {
 }
 
 impl Shared {
-    /// Whether the socket is read now. While a flush or a receipt waits, twice the room is used; when that is full, too, the flush fails.
+    /// Whether the socket is read now. While a flush or a receipt waits, twice the room is used;
+    /// when that is full, too, the flush fails.
     pub(super) fn is_reading(&self, inner: &mut Inner) -> bool {
         if inner.make_room() {
             return true;

@@ -106,8 +106,8 @@ impl Watchers {
         }
     }
 
-    /// The thread sleeps here; `None` = until it is woken. Gives the number of the registration that
-    /// has reported the socket.
+    /// The thread sleeps here; `None` = until it is woken. Gives the number of the registration
+    /// that has reported the socket.
     pub fn sleep_as_thread(&self, events: &mut Events, timeout: Option<Duration>) -> Option<usize> {
         events.clear();
         // An interrupted wait is as good as a wake-up.

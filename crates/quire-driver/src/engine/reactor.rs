@@ -1,4 +1,5 @@
-//! The thread of an embedded engine: waits for its socket pairs and its waker, and takes turns with the broker.
+//! The thread of an embedded engine: waits for its socket pairs and its waker, and takes turns with
+//! the broker.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,11 +17,12 @@ use super::transport::{HIGH_WATER_BYTES, LOW_WATER_BYTES, Outgoing, Received, Tr
 use crate::error::EngineError;
 use crate::host::{Effect, Host};
 
-/// What is read from one connection in one turn at most: enough for one system call to carry hundreds of messages, little
-/// enough that a fast connection does not hold up the others.
+/// What is read from one connection in one turn at most: enough for one system call to carry
+/// hundreds of messages, little enough that a fast connection does not hold up the others.
 const READ_BYTES_MAX: usize = 256 * 1024;
 
-/// How long a peer that does not read may hold up a connection that closes, and with it the engine's stop.
+/// How long a peer that does not read may hold up a connection that closes, and with it the
+/// engine's stop.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 pub(super) struct Reactor {
@@ -61,8 +63,9 @@ impl Reactor {
         }
     }
 
-    /// Takes turns until it gets the request to stop and all pending output was sent. Then it closes the journal. A turn that panics is the
-    /// last one: the connections end without further output, so that clients send unacknowledged publishes again.
+    /// Takes turns until it gets the request to stop and all pending output was sent. Then it
+    /// closes the journal. A turn that panics is the last one: the connections end without further
+    /// output, so that clients send unacknowledged publishes again.
     pub(super) fn run(mut self) -> Result<(), EngineError> {
         let mut events = Events::new();
         while !(self.stopping && self.host.is_drained() && self.transports.is_empty()) {
@@ -124,8 +127,9 @@ impl Reactor {
         while let Some(effect) = self.host.poll_output() {
             self.perform(effect);
         }
-        // Written only now, so that all output of a turn for a connection leaves in one call. The amount that the peer takes may be news
-        // for the broker, which handles it in a turn that follows at once.
+        // Written only now, so that all output of a turn for a connection leaves in one call. The
+        // amount that the peer takes may be news for the broker, which handles it in a turn that
+        // follows at once.
         for connection in std::mem::take(&mut self.touched) {
             self.flush(connection);
         }
@@ -164,8 +168,9 @@ impl Reactor {
     #[allow(unsafe_code)]
     fn watch(&self, connection: ConnectionId, stream: &UnixStream) -> io::Result<()> {
         let interest = Event::readable(key(connection));
-        // SAFETY: the poller asks that a stream is deleted from it before it is closed. The stream goes into `transports`, and is taken
-        // out of there in `forget` and `run` only, which delete it first.
+        // SAFETY: the poller asks that a stream is deleted from it before it is closed. The stream
+        // goes into `transports`, and is taken out of there in `forget` and `run` only, which
+        // delete it first.
         unsafe { self.poller.add_with_mode(stream, interest, PollMode::Level) }
     }
 
@@ -222,7 +227,8 @@ impl Reactor {
         }
     }
 
-    /// Writes the bytes that the peer takes, and tells the broker when the backlog passes a water mark.
+    /// Writes the bytes that the peer takes, and tells the broker when the backlog passes a water
+    /// mark.
     fn flush(&mut self, connection: ConnectionId) {
         let Some(transport) = self.transports.get_mut(&connection) else { return };
         let host = &mut self.host;
@@ -299,6 +305,7 @@ fn log_level(level: Level) -> log::Level {
 }
 
 fn key(connection: ConnectionId) -> usize {
-    // One engine makes far fewer than 2^64 connections, and descriptors run out long before a 32-bit `usize` does.
+    // One engine makes far fewer than 2^64 connections, and descriptors run out long before a
+    // 32-bit `usize` does.
     connection.0 as usize
 }

@@ -42,8 +42,9 @@ struct Registry {
     stopped: Condvar,
 }
 
-/// The registry of this process, once it is used. A forked child begins another one, because threads that do not exist in the child run the
-/// engines of its parent, and may hold the lock of the registry.
+/// The registry of this process, once it is used. A forked child begins another one, because
+/// threads that do not exist in the child run the engines of its parent, and may hold the lock of
+/// the registry.
 static REGISTRY: AtomicPtr<Registry> = AtomicPtr::new(ptr::null_mut());
 
 #[allow(unsafe_code)] // a value that is replaced without a lock
@@ -90,7 +91,8 @@ pub(super) enum Join {
     AnyConfig,
 }
 
-/// The running engine on `key`, or a new one. An engine that is just stopping is waited for: its journal is locked until then.
+/// The running engine on `key`, or a new one. An engine that is just stopping is waited for: its
+/// journal is locked until then.
 pub(super) fn shared(key: EngineKey, config: BrokerConfig, join: Join) -> Result<Arc<Engine>, EngineError> {
     let registry = registry();
     let mut entries = registry.entries.lock();
@@ -104,7 +106,8 @@ pub(super) fn shared(key: EngineKey, config: BrokerConfig, join: Join) -> Result
         }
         registry.stopped.wait(&mut entries);
     }
-    // Taken before the lock is released: recovery may be long, and others must be able to share other engines meanwhile.
+    // Taken before the lock is released: recovery may be long, and others must be able to share
+    // other engines meanwhile.
     entries.insert(key.clone(), Entry { engine: Weak::new(), config: config.clone() });
     drop(entries);
     let running = Running(key.clone());

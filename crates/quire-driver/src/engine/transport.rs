@@ -8,15 +8,17 @@ use std::sync::Arc;
 
 use quire_journal::descriptor::Owned;
 
-/// Above this many waiting bytes, the driver tells the broker that the connection takes no more, and the broker stops feeding its replays.
-/// One chunk of a replay is at most as large. So a connection holds about twice this amount, not counting the buffers of the kernel.
+/// Above this many waiting bytes, the driver tells the broker that the connection takes no more,
+/// and the broker stops feeding its replays. One chunk of a replay is at most as large. So a
+/// connection holds about twice this amount, not counting the buffers of the kernel.
 pub(super) const HIGH_WATER_BYTES: usize = 1024 * 1024;
 
-/// Below this many waiting bytes, the driver tells the broker to continue. This is early enough that the peer does not run out of data
-/// meanwhile.
+/// Below this many waiting bytes, the driver tells the broker to continue. This is early enough
+/// that the peer does not run out of data meanwhile.
 pub(super) const LOW_WATER_BYTES: usize = 256 * 1024;
 
-/// Buffers handed to the kernel in one call. A turn queues few buffers per connection, so more of them mean a slow peer.
+/// Buffers handed to the kernel in one call. A turn queues few buffers per connection, so more of
+/// them mean a slow peer.
 const SLICES_MAX: usize = 16;
 
 /// The result of reading.
@@ -101,7 +103,8 @@ impl Transport {
         }
     }
 
-    /// Writes the bytes that the peer takes. Buffers that are not shared and have left completely go to `sent`.
+    /// Writes the bytes that the peer takes. Buffers that are not shared and have left completely
+    /// go to `sent`.
     ///
     /// # Errors
     /// The connection is broken.

@@ -1,7 +1,9 @@
-//! How far subscriptions were processed, in memory or in a file: a log of changes that is rewritten when it has grown (docs/stores.md).
+//! How far subscriptions were processed, in memory or in a file: a log of changes that is rewritten
+//! when it has grown (docs/stores.md).
 //!
-//! A change is in the file before the caller continues. So after `kill -9` at any instant, a subscription resumes after the last message
-//! that counted as processed. No processed message is delivered again.
+//! A change is in the file before the caller continues. So after `kill -9` at any instant, a
+//! subscription resumes after the last message that counted as processed. No processed message is
+//! delivered again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +27,8 @@ const FORGET: u64 = 4;
 /// A file below this size is not rewritten: it is read in milliseconds.
 const REWRITTEN_SIZE_MIN: u64 = 1024 * 1024;
 
-/// The file is rewritten when it is this many times larger than its content, so that rewriting costs less than the writing did.
+/// The file is rewritten when it is this many times larger than its content, so that rewriting
+/// costs less than the writing did.
 const GROWTH: u64 = 4;
 
 /// Bytes of the name of a subscription: a name, with room for the additions of programs.
@@ -101,9 +104,11 @@ impl BookmarkStore {
         BookmarkStore(Arc::new(Mutex::new(State { slots, log, is_closed: false, failure: None })))
     }
 
-    /// A subscription keeps its place here from now on; gives the place that an earlier one had, if it `resumes` there.
+    /// A subscription keeps its place here from now on; gives the place that an earlier one had, if
+    /// it `resumes` there.
     ///
-    /// Without `resumes`, [`PositionWriter::begin`] forgets that place once the server has accepted the subscription.
+    /// Without `resumes`, [`PositionWriter::begin`] forgets that place once the server has accepted
+    /// the subscription.
     ///
     /// # Errors
     /// The store is closed, or failed before.
@@ -158,14 +163,16 @@ impl BookmarkStore {
         let mut state = self.0.lock();
         state.is_closed = true;
         if let Some(log) = state.log.take() {
-            // A power cut could take the newest entries, so they are synced. The caller cannot receive an error any more.
+            // A power cut could take the newest entries, so they are synced. The caller cannot
+            // receive an error any more.
             let _ = log.file.sync();
         }
     }
 }
 
 impl PositionWriter {
-    /// The server accepted the subscription with the bookmark of its command. The kept place is forgotten.
+    /// The server accepted the subscription with the bookmark of its command. The kept place is
+    /// forgotten.
     ///
     /// # Errors
     /// It could not be written.
@@ -329,7 +336,8 @@ fn put_reached(
     publishers.for_each(|bookmark| put_bookmark(out, bookmark));
 }
 
-/// At most 65,535 bytes of it. Names of subscriptions and instances are far shorter, and were checked before.
+/// At most 65,535 bytes of it. Names of subscriptions and instances are far shorter, and were
+/// checked before.
 fn put_text(out: &mut Vec<u8>, text: &str) {
     let bytes = &text.as_bytes()[..text.len().min(usize::from(u16::MAX))];
     out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());

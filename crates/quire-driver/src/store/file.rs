@@ -1,5 +1,5 @@
-//! The common parts of both kinds of store file: the header in two copies, and entries that contain their place (docs/internals/notes.md,
-//! "Format of store files").
+//! The common parts of both kinds of store file: the header in two copies, and entries that contain
+//! their place (docs/internals/notes.md, "Format of store files").
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -130,13 +130,15 @@ impl StoreFile {
         }
     }
 
-    /// Writes to the slot of the older header. The first header of a file is synced before an entry can follow it.
+    /// Writes to the slot of the older header. The first header of a file is synced before an entry
+    /// can follow it.
     pub fn write_header(&self, header: &Header) -> std::io::Result<()> {
         self.file.write_all_at(&header.encode(), (header.generation % 2) * HEADER_SIZE as u64)?;
         if header.generation == 1 { self.sync() } else { Ok(()) }
     }
 
-    /// Writes at an offset of the log, over the end of a ring of `capacity` bytes and on at its beginning.
+    /// Writes at an offset of the log, over the end of a ring of `capacity` bytes and on at its
+    /// beginning.
     pub fn write(&self, bytes: &[u8], offset: u64, capacity: u64) -> std::io::Result<()> {
         if capacity == 0 {
             return self.file.write_all_at(bytes, START + offset);

@@ -1,8 +1,9 @@
-//! The files in which a client keeps data that must outlive it (docs/stores.md): its unpersisted publishes, and the place up to which it
-//! has processed each subscription.
+//! The files in which a client keeps data that must outlive it (docs/stores.md): its unpersisted
+//! publishes, and the place up to which it has processed each subscription.
 //!
-//! Every entry is written with one call before the caller continues, so that it survives the end of the process. Entries are synced only
-//! when the file is closed, so a power cut may take the newest ones.
+//! Every entry is written with one call before the caller continues, so that it survives the end of
+//! the process. Entries are synced only when the file is closed, so a power cut may take the newest
+//! ones.
 
 mod bookmark;
 mod file;

@@ -1,8 +1,9 @@
 //! Unpersisted publishes in a file: a ring of entries, one per publish (docs/stores.md).
 //!
-//! A publish is written before the client takes it, and leaves the ring by moving its start, which is written to the header. So after
-//! `kill -9` at any instant the file holds every publish that was taken and is not known to be persisted; perhaps also some that are
-//! persisted, which the server drops when they come again.
+//! A publish is written before the client takes it, and leaves the ring by moving its start, which
+//! is written to the header. So after `kill -9` at any instant the file holds every publish that
+//! was taken and is not known to be persisted; perhaps also some that are persisted, which the
+//! server drops when they come again.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -69,7 +70,8 @@ impl PublishFile {
         let highest = frames.iter().map(|(sequence, _)| *sequence).max().unwrap_or(0);
         let last_sequence = highest.max(header.last_sequence);
         if frames.is_empty() && header.capacity != capacity {
-            // The offset continues, so that an entry of the old ring is not taken for one of the new ring.
+            // The offset continues, so that an entry of the old ring is not taken for one of the
+            // new ring.
             header =
                 Header { generation: header.generation, start: parsed.end.next_multiple_of(capacity), ..new };
             file.truncate(super::file::START).map_err(StoreError::io(path))?;
@@ -143,7 +145,8 @@ impl PublishLog for PublishFile {
 
 impl Drop for PublishFile {
     fn drop(&mut self) {
-        // A power cut could take the newest entries, so they are synced. The caller cannot receive an error any more.
+        // A power cut could take the newest entries, so they are synced. The caller cannot receive
+        // an error any more.
         let _ = self.file.sync();
     }
 }

@@ -1,4 +1,5 @@
-//! Any bytes in the files of a store: an error that says so, or what was really put in; never a panic, never something made up.
+//! Any bytes in the files of a store: an error that says so, or what was really put in; never a
+//! panic, never something made up.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The store files (docs/stores.md): what they hold after the process is gone, and what they say when they are not whole.
+//! The store files (docs/stores.md): what they hold after the process is gone, and what they say
+//! when they are not whole.
 
 mod any_bytes;
 mod publishes;

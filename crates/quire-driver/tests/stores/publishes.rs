@@ -29,8 +29,8 @@ fn sequences(stored: &StoredPublishes) -> Vec<u64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Against the obvious model, through many rounds of a small ring. What is gone from the file must be persisted, and what is not
-    /// persisted must be there.
+    /// Against the obvious model, through many rounds of a small ring. What is gone from the file
+    /// must be persisted, and what is not persisted must be there.
     #[test]
     fn what_is_not_persisted_is_there_after_every_end_of_the_process(
         steps in proptest::collection::vec((0u8..8, 0usize..9_000), 1..120),
@@ -51,7 +51,8 @@ proptest! {
                     store.persisted(persisted);
                 }
                 _ => {
-                    // Nothing is done at the end that `kill -9` would leave out: closing only syncs.
+                    // Nothing is done at the end that `kill -9` would leave out: closing only
+                    // syncs.
                     drop(store);
                     let (again, stored) = open(&path);
                     store = again;
@@ -135,7 +136,8 @@ fn one_damaged_header_is_no_harm_and_two_are_an_error() {
     assert!(matches!(flipped(&[30, 512 + 30]), Err(StoreError::Corrupt { at: 0, .. })));
 }
 
-/// Found by random changes: it was taken for a file whose making a power cut had ended, and its publishes for nothing.
+/// Found by random changes: it was taken for a file whose making a power cut had ended, and its
+/// publishes for nothing.
 #[test]
 fn a_store_whose_header_is_zeros_is_damaged_and_not_new() {
     let directory = tempfile::tempdir().unwrap();

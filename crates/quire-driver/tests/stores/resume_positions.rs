@@ -80,7 +80,8 @@ proptest! {
                     }
                 }
                 _ => {
-                    // Nothing is done at the end that `kill -9` would leave out: closing only syncs.
+                    // Nothing is done at the end that `kill -9` would leave out: closing only
+                    // syncs.
                     store.close();
                     store = BookmarkStore::open(&path).unwrap();
                     for (sub_id, expected) in &model {

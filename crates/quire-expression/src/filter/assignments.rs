@@ -1,10 +1,15 @@
-//! Constructed fields: values that are computed from a message and written into it (docs/last-values.md, "Constructed fields").
+//! Constructed fields: values that are computed from a message and written into it
+//! (docs/last-values.md, "Constructed fields").
 //!
-//! A list of `expression AS /destination` is parsed once, for one message type. [`Assignments::apply`] promises:
+//! A list of `expression AS /destination` is parsed once, for one message type.
+//! [`Assignments::apply`] promises:
 //!
-//! - Every expression reads the message as it was before the first assignment, and the previous record.
-//! - A field that the message has is replaced in place. Another one is added at the end of its object.
-//! - The other bytes of the message are copied as they are. The result is a well-formed message of the type.
+//! - Every expression reads the message as it was before the first assignment, and the previous
+//!   record.
+//! - A field that the message has is replaced in place. Another one is added at the end of its
+//!   object.
+//! - The other bytes of the message are copied as they are. The result is a well-formed message of
+//!   the type.
 //! - An unreadable message is an error, and never half a result.
 
 use std::fmt;
@@ -19,7 +24,8 @@ use crate::message_type::{
 };
 use crate::unreadable::contained;
 
-/// Entries of one list: more fields than a person writes one by one. Each finds its place among the others.
+/// Entries of one list: more fields than a person writes one by one. Each finds its place among the
+/// others.
 pub const ASSIGNMENT_COUNT_MAX: usize = 256;
 
 /// When a list of assignments runs, in the life of a record.
@@ -44,7 +50,8 @@ pub struct AssignmentError {
 }
 
 impl AssignmentError {
-    /// Four lines for a terminal: which entry, its text around the mistake, a caret under the spot, and what is wrong.
+    /// Four lines for a terminal: which entry, its text around the mistake, a caret under the spot,
+    /// and what is wrong.
     pub fn with_caret(&self) -> String {
         format!("entry {}\n{}", self.number, self.error.with_caret(&self.text))
     }
@@ -68,16 +75,19 @@ struct List {
 struct Entry {
     text: Box<str>,
     parsed: Parsed,
-    /// The expression's own fields: places in the values of the message, which those of the previous record follow.
+    /// The expression's own fields: places in the values of the message, which those of the
+    /// previous record follow.
     fields: Box<[FieldId]>,
 }
 
 impl Assignments {
-    /// Parses a list of `expression AS /destination`, for messages of one type. The name of a field alone is its own destination.
+    /// Parses a list of `expression AS /destination`, for messages of one type. The name of a field
+    /// alone is its own destination.
     ///
     /// # Errors
-    /// [`AssignmentError`] for these mistakes: an expression with a mistake, `OF PREVIOUS` in [`Stage::Preprocessing`], a destination that
-    /// the message type cannot write. Two destinations of which one is the other or a part of it are a mistake too.
+    /// [`AssignmentError`] for these mistakes: an expression with a mistake, `OF PREVIOUS` in
+    /// [`Stage::Preprocessing`], a destination that the message type cannot write. Two destinations
+    /// of which one is the other or a part of it are a mistake too.
     pub fn parse<T: AsRef<str>>(
         entries: &[T],
         message_type: MessageType,
@@ -110,8 +120,8 @@ impl Assignments {
         !self.0.previous_plan.is_empty()
     }
 
-    /// Writes into `out` the message with the values of all entries. The earlier content of `out` is removed. Fields of a previous record
-    /// that is missing or malformed are NULL.
+    /// Writes into `out` the message with the values of all entries. The earlier content of `out`
+    /// is removed. Fields of a previous record that is missing or malformed are NULL.
     ///
     /// `message` must have the message type of the list.
     ///
@@ -231,7 +241,8 @@ impl Parsing {
 
     fn finished(self, message_type: MessageType) -> List {
         let Parsing { entries, paths, destinations, plan, previous_plan } = self;
-        // Only now it is known how many values the message has, which those of the previous record follow.
+        // Only now it is known how many values the message has, which those of the previous record
+        // follow.
         let place = |(field, is_previous): (FieldId, bool)| {
             if is_previous { field.after(plan.len()) } else { field }
         };

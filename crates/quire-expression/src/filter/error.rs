@@ -8,7 +8,8 @@ use std::fmt;
 pub struct FilterError {
     /// Where, in characters from 1.
     pub column: usize,
-    /// What is wrong at this place: the tokens that are allowed there and the text that is, or a sentence.
+    /// What is wrong at this place: the tokens that are allowed there and the text that is, or a
+    /// sentence.
     pub reason: String,
 }
 
@@ -33,7 +34,8 @@ impl FilterError {
         FilterError { column: column_of(text, offset), reason: advice.to_owned() }
     }
 
-    /// Three lines for a terminal: the text around the mistake, a caret under the spot, and what is wrong.
+    /// Three lines for a terminal: the text around the mistake, a caret under the spot, and what is
+    /// wrong.
     pub fn with_caret(&self, text: &str) -> String {
         format!("{}\n{self}", caret(text, self.column))
     }
@@ -43,7 +45,8 @@ fn column_of(text: &str, offset: usize) -> usize {
     text.get(..offset).unwrap_or(text).chars().count() + 1
 }
 
-/// Two lines for a terminal: a filter around `column`, counted in characters from 1, and a caret under it.
+/// Two lines for a terminal: a filter around `column`, counted in characters from 1, and a caret
+/// under it.
 pub fn caret(text: &str, column: usize) -> String {
     let before = column.saturating_sub(1);
     let start = before.saturating_sub(CONTEXT_CHARS);
@@ -57,5 +60,6 @@ pub fn caret(text: &str, column: usize) -> String {
     format!("{shown}\n{}^", " ".repeat(before - start))
 }
 
-/// How much of a long filter is shown around the caret, in characters to either side: a line of a terminal.
+/// How much of a long filter is shown around the caret, in characters to either side: a line of a
+/// terminal.
 const CONTEXT_CHARS: usize = 60;

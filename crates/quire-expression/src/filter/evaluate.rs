@@ -1,4 +1,5 @@
-//! Evaluating a compiled expression over the fields of one message: conditions in three-valued logic, everything else as values.
+//! Evaluating a compiled expression over the fields of one message: conditions in three-valued
+//! logic, everything else as values.
 
 use std::cmp::Ordering;
 
@@ -7,11 +8,12 @@ use super::function::{Function, regexp_replace};
 use super::node::{Affix, Comparison, Node, Operator};
 use crate::message_type::{Arena, FieldId, Number, Truth, Value, compare};
 
-/// The most pairs that a comparison of two arrays looks at; beyond it the result is unknown, so that no message makes a
-/// filter slow for everyone.
+/// The most pairs that a comparison of two arrays looks at; beyond it the result is unknown, so
+/// that no message makes a filter slow for everyone.
 pub const ARRAY_PAIR_COUNT_MAX: usize = 1 << 20;
 
-/// Effort of one search for a pattern, and of each byte that it goes through: slow patterns take so long, common ones less.
+/// Effort of one search for a pattern, and of each byte that it goes through: slow patterns take so
+/// long, common ones less.
 const PATTERN_EFFORT: u64 = 500;
 const SEARCH_EFFORT: u64 = 4;
 
@@ -21,8 +23,8 @@ const CALL_EFFORT: u64 = 50;
 /// Effort of each element of an array that is looked at.
 const ELEMENT_EFFORT: u64 = 10;
 
-/// Effort of each part of a text that is replaced, and of each match of a pattern: a match has its groups. Texts in which every byte is
-/// replaced take so long.
+/// Effort of each part of a text that is replaced, and of each match of a pattern: a match has its
+/// groups. Texts in which every byte is replaced take so long.
 const REPLACED_EFFORT: u64 = 12;
 const REPLACED_MATCH_EFFORT: u64 = 36;
 
@@ -260,7 +262,8 @@ impl Comparison {
 }
 
 impl Operator {
-    /// NULL with any value is NULL. A value that is not a number is NaN. Integers stay exact while they fit, and become floats beyond.
+    /// NULL with any value is NULL. A value that is not a number is NaN. Integers stay exact while
+    /// they fit, and become floats beyond.
     pub fn apply<'a>(self, left: Value<'a>, right: Value<'a>) -> Value<'a> {
         let (Some(left), Some(right)) = (left.to_number(), right.to_number()) else { return Value::Null };
         let exact =
@@ -291,7 +294,8 @@ impl Operator {
     }
 }
 
-/// TRUE if it holds for any element, NULL if it is unknown for one or there is none, else FALSE. A value that is not an array counts as one element.
+/// TRUE if it holds for any element, NULL if it is unknown for one or there is none, else FALSE. A
+/// value that is not an array counts as one element.
 #[inline]
 pub(super) fn any_element<'a>(value: Value<'a>, mut holds: impl FnMut(Value<'a>) -> Truth) -> Truth {
     let Value::Array(elements) = value else { return holds(value) };

@@ -1,7 +1,7 @@
 //! The words of the language.
 //!
-//! One rule is worth knowing: a slash right before a name character begins an identifier, a slash before a blank or a parenthesis
-//! divides, and any other slash is a mistake.
+//! One rule is worth knowing: a slash right before a name character begins an identifier, a slash
+//! before a blank or a parenthesis divides, and any other slash is a mistake.
 
 use std::fmt;
 
@@ -213,7 +213,8 @@ fn short(text: &str) -> String {
     }
 }
 
-/// First byte of a step: a letter, an underscore, an `@`, part of a character beyond ASCII, or, for FIX tags, a digit.
+/// First byte of a step: a letter, an underscore, an `@`, part of a character beyond ASCII, or, for
+/// FIX tags, a digit.
 fn is_name_start(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'@' || byte >= 0x80
 }

@@ -1,14 +1,17 @@
 //! Regular expressions over bytes.
 //!
-//! Patterns run in time linear in the text. Those that only a backtracking engine can run (back-references, look-around) are refused, unless the
-//! configuration allows them; then a limit on their steps makes a text that would take too long one that does not match.
+//! Patterns run in time linear in the text. Those that only a backtracking engine can run
+//! (back-references, look-around) are refused, unless the configuration allows them; then a limit
+//! on their steps makes a text that would take too long one that does not match.
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// The most bytes of a compiled pattern: about a thousand times the size of usual patterns. A filter may hold hundreds of them.
+/// The most bytes of a compiled pattern: about a thousand times the size of usual patterns. A
+/// filter may hold hundreds of them.
 const PATTERN_SIZE_MAX: usize = 256 * 1024;
 
-/// The cache of one pattern's lazy automaton, in bytes. Beyond it the engine falls back to a slower search, still linear.
+/// The cache of one pattern's lazy automaton, in bytes. Beyond it the engine falls back to a slower
+/// search, still linear.
 const PATTERN_CACHE_SIZE_MAX: usize = 256 * 1024;
 
 /// The steps of a backtracking pattern on one text: some milliseconds.
@@ -61,8 +64,8 @@ impl Pattern {
         }
     }
 
-    /// Calls `visit` with the text before each match and with the groups of the match. Returns the rest after the last match, or `None`
-    /// when the engine gave up, or `visit` returned false.
+    /// Calls `visit` with the text before each match and with the groups of the match. Returns the
+    /// rest after the last match, or `None` when the engine gave up, or `visit` returned false.
     pub fn split_matches<'t>(
         &self,
         text: &'t [u8],

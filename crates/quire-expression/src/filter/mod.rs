@@ -1,17 +1,21 @@
-//! Content filters and expressions: which messages a subscriber wants, and values computed from a message (`docs/filters.md`).
+//! Content filters and expressions: which messages a subscriber wants, and values computed from a
+//! message (`docs/filters.md`).
 //!
-//! A text is parsed once, into a tree and the list of the fields that it names. Evaluation reads those fields out of the message in one
-//! pass and walks the tree. Intermediate values are in an [`Arena`] that is used again for the next message. A filter matches when it is
-//! TRUE. A comparison with a missing field gives NULL, and NULL does not match.
+//! A text is parsed once, into a tree and the list of the fields that it names. Evaluation reads
+//! those fields out of the message in one pass and walks the tree. Intermediate values are in an
+//! [`Arena`] that is used again for the next message. A filter matches when it is TRUE. A
+//! comparison with a missing field gives NULL, and NULL does not match.
 //!
-//! No input of a client or a message can cause a panic, recursion without limit, or more than linear time. Nesting, size, patterns, fields
-//! and computed texts have limits, and patterns run on an engine without backtracking.
+//! No input of a client or a message can cause a panic, recursion without limit, or more than
+//! linear time. Nesting, size, patterns, fields and computed texts have limits, and patterns run on
+//! an engine without backtracking.
 //!
 //! - `lexer`, `parse`, `node`: from text to the compiled form, with errors that name the column.
 //! - `evaluate`, `like`, `function`: from fields to a result.
 //! - `view`: conditions of a filter that an index of values can look up.
 //! - `assignments`: fields of a message that are computed from it.
-//! - `index`: the filters of the subscriptions of a topic, of which only those are evaluated that can match.
+//! - `index`: the filters of the subscriptions of a topic, of which only those are evaluated that
+//!   can match.
 
 mod assignments;
 mod error;
@@ -43,25 +47,28 @@ pub use node::NESTING_MAX;
 pub use parse::path_of;
 pub use view::{Equality, Range};
 
-/// The longest filter, in bytes. Filters of hundreds of predicates are normal; a larger text is a mistake.
+/// The longest filter, in bytes. Filters of hundreds of predicates are normal; a larger text is a
+/// mistake.
 pub const FILTER_SIZE_MAX: usize = 1024 * 1024;
 
-/// Effort of a filter, in addition to the effort of its parts and of reading the message (1 per byte).
+/// Effort of a filter, in addition to the effort of its parts and of reading the message (1 per
+/// byte).
 const FILTER_EFFORT: u64 = 100;
 
-/// Effort that one filter may take for one message where no other work waits for it: about a second. A subscription whose filter takes more is
-/// ended.
+/// Effort that one filter may take for one message where no other work waits for it: about a
+/// second. A subscription whose filter takes more is ended.
 pub const EVALUATION_EFFORT_MAX: u64 = 1_000_000_000;
 
-/// Effort that the filters of all subscriptions may take for one message while everything else waits: some hundred microseconds. What is not
-/// decided within it is decided elsewhere.
+/// Effort that the filters of all subscriptions may take for one message while everything else
+/// waits: some hundred microseconds. What is not decided within it is decided elsewhere.
 pub const TURN_EFFORT_MAX: u64 = 200_000;
 
 /// The functions and values that an expression may use.
 #[derive(Clone, Debug, Default)]
 pub struct FilterOptions {
-    /// Patterns with back-references and look-around may be used. They run under a limit of steps, and a text that would take more does not
-    /// match; but they are slow for everyone long before that, so that only a configuration should allow them.
+    /// Patterns with back-references and look-around may be used. They run under a limit of steps,
+    /// and a text that would take more does not match; but they are slow for everyone long before
+    /// that, so that only a configuration should allow them.
     pub allow_backtracking: bool,
     /// The values of `CLIENT_NAME()` and similar functions.
     pub client: ClientFacts,
@@ -117,7 +124,8 @@ pub struct MessageContext<'a> {
 }
 
 impl<'a> MessageContext<'a> {
-    /// The values of the fields of `plan`, as [`MessageType::read`] gives them. `None` = the message is unreadable, which the arena reports.
+    /// The values of the fields of `plan`, as [`MessageType::read`] gives them. `None` = the
+    /// message is unreadable, which the arena reports.
     pub fn read(&self, plan: &FieldPlan, arena: &'a Arena) -> Option<&'a [Value<'a>]> {
         self.readable(arena, || self.message_type.read_bare(self.data, plan, arena))
     }
@@ -134,7 +142,8 @@ pub struct Expression(Arc<Text>);
 struct Text {
     text: Box<str>,
     parsed: Parsed,
-    /// How to read the fields for this expression alone. Made when first wanted: in an index, fields are read for all filters at once.
+    /// How to read the fields for this expression alone. Made when first wanted: in an index,
+    /// fields are read for all filters at once.
     reading: OnceLock<Box<(FieldPlan, Box<[FieldId]>)>>,
 }
 
@@ -159,7 +168,8 @@ impl Filter {
 
     /// Whether the message matches. One that is unreadable matches no filter that reads fields.
     ///
-    /// Takes memory from the allocator; where many messages are looked at, use [`Filter::matches_with`].
+    /// Takes memory from the allocator; where many messages are looked at, use
+    /// [`Filter::matches_with`].
     pub fn matches(&self, message: &MessageContext<'_>) -> bool {
         self.matches_with(message, &mut Arena::default())
     }
@@ -169,7 +179,8 @@ impl Filter {
         self.decide(message, arena) == Some(true)
     }
 
-    /// Whether the message matches; `None` when that takes more effort than [`Arena::allow`] has left.
+    /// Whether the message matches; `None` when that takes more effort than [`Arena::allow`] has
+    /// left.
     pub fn decide(&self, message: &MessageContext<'_>, arena: &mut Arena) -> Option<bool> {
         arena.reset();
         let parsed = self.0.parsed();
@@ -217,7 +228,8 @@ impl Expression {
         self.fields().eq([self.text()]).then(|| path_of(self.text()))
     }
 
-    /// Its value for the message. NULL when it reads fields and the message is unreadable. The value lives as long as the arguments.
+    /// Its value for the message. NULL when it reads fields and the message is unreadable. The
+    /// value lives as long as the arguments.
     pub fn evaluate<'a>(&'a self, message: &'a MessageContext<'a>, arena: &'a mut Arena) -> Value<'a> {
         arena.reset();
         let arena = &*arena;
@@ -254,7 +266,8 @@ impl fmt::Debug for Expression {
     }
 }
 
-/// Filters are equal when they are the same but for blanks, case of keywords and spelling of operators.
+/// Filters are equal when they are the same but for blanks, case of keywords and spelling of
+/// operators.
 impl PartialEq for Filter {
     fn eq(&self, other: &Self) -> bool {
         self.parsed().canonical == other.parsed().canonical

@@ -1,13 +1,16 @@
-//! The compiled form of an expression: a tree without cycles or sharing, at most [`NESTING_MAX`] levels deep.
+//! The compiled form of an expression: a tree without cycles or sharing, at most [`NESTING_MAX`]
+//! levels deep.
 //!
-//! Chains of one level of operators (`a AND b AND c`, `1 + 2 - 3`) are one node with many children. So the depth of the tree is the nesting
-//! in the text, and not its length. Evaluating and dropping it recurse no deeper than that.
+//! Chains of one level of operators (`a AND b AND c`, `1 + 2 - 3`) are one node with many children.
+//! So the depth of the tree is the nesting in the text, and not its length. Evaluating and dropping
+//! it recurse no deeper than that.
 
 use super::function::Function;
 use super::like::Pattern;
 use crate::message_type::{Number, Value};
 
-/// How deep parentheses, NOT and calls may nest: no person writes more, and evaluation recurses as deep.
+/// How deep parentheses, NOT and calls may nest: no person writes more, and evaluation recurses as
+/// deep.
 pub const NESTING_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -37,7 +40,8 @@ pub(super) enum Node {
 }
 
 impl Node {
-    /// The patterns in it. Counted when a subscription begins or ends, not kept: there are many more filters than that.
+    /// The patterns in it. Counted when a subscription begins or ends, not kept: there are many
+    /// more filters than that.
     pub fn pattern_count(&self) -> usize {
         let all = |nodes: &[Node]| nodes.iter().map(Node::pattern_count).sum::<usize>();
         match self {

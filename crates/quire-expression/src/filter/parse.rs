@@ -130,7 +130,8 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// `[NOT] LIKE`, `IN`, `BETWEEN`, `BEGINS WITH`, `ENDS WITH`, and `IS [NOT]`. Returns whether one was there.
+    /// `[NOT] LIKE`, `IN`, `BETWEEN`, `BEGINS WITH`, `ENDS WITH`, and `IS [NOT]`. Returns whether
+    /// one was there.
     fn tail(&mut self, left: Node) -> Result<(Node, bool), FilterError> {
         if self.take_word("IS")? {
             let is_negated = self.take_word("NOT")?;
@@ -309,7 +310,8 @@ impl<'t> Parser<'t> {
         })
     }
 
-    /// Refuses the wildcard of SQL: as a regular expression it asks for a percent sign, so the filter would match nothing without a word.
+    /// Refuses the wildcard of SQL: as a regular expression it asks for a percent sign, so the
+    /// filter would match nothing without a word.
     fn check_like(&self) -> Result<(), FilterError> {
         match self.token {
             Token::Text(quoted) if unquoted(quoted).starts_with('%') || unquoted(quoted).ends_with('%') => {

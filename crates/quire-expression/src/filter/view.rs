@@ -1,4 +1,5 @@
-//! A view into a parsed filter, for an index of values: conditions that must be TRUE wherever the filter is.
+//! A view into a parsed filter, for an index of values: conditions that must be TRUE wherever the
+//! filter is.
 
 use super::node::{Comparison, Literal, Node};
 use super::{Filter, Parsed};
@@ -9,19 +10,21 @@ use crate::message_type::{Number, Value, boolean_text};
 pub struct Equality<'f> {
     /// The field, as written in the filter.
     pub field: &'f str,
-    /// The constants, of which it must be equal to one: numbers, texts and Booleans. There are none when NULL is the only member of a list.
+    /// The constants, of which it must be equal to one: numbers, texts and Booleans. There are none
+    /// when NULL is the only member of a list.
     pub values: Vec<Value<'f>>,
 }
 
 impl<'f> Equality<'f> {
-    /// The constants, when all of them are texts, and none of them spells a number, TRUE or FALSE. Only a text with the same bytes is equal to
-    /// such a text.
+    /// The constants, when all of them are texts, and none of them spells a number, TRUE or FALSE.
+    /// Only a text with the same bytes is equal to such a text.
     pub fn plain_texts(&self) -> Option<Vec<&'f [u8]>> {
         self.values.iter().map(|value| plain_text(*value)).collect()
     }
 }
 
-/// A field that must be in a range. Of an array, one element may be above the lower bound and another below the upper bound.
+/// A field that must be in a range. Of an array, one element may be above the lower bound and
+/// another below the upper bound.
 #[derive(Clone, Copy, Debug)]
 pub struct Range<'f> {
     /// The field, as written in the filter.
@@ -33,8 +36,9 @@ pub struct Range<'f> {
 }
 
 impl Filter {
-    /// Comparisons with `=` and `IN` of a field with constants that the filter joins with AND. The filter is TRUE only for messages for
-    /// which all of them hold. Other parts of the filter are left out.
+    /// Comparisons with `=` and `IN` of a field with constants that the filter joins with AND. The
+    /// filter is TRUE only for messages for which all of them hold. Other parts of the filter are
+    /// left out.
     pub fn equalities(&self) -> Vec<Equality<'_>> {
         let parsed = self.parsed();
         let mut found = Vec::new();
@@ -42,8 +46,9 @@ impl Filter {
         found
     }
 
-    /// Comparisons with `=`, `<`, `<=`, `>`, `>=` and `BETWEEN` of a field with constants that the filter joins with AND. The filter is TRUE
-    /// only for messages for which all of them hold. Other parts of the filter are left out. Bounds are included, also those of `<` and `>`.
+    /// Comparisons with `=`, `<`, `<=`, `>`, `>=` and `BETWEEN` of a field with constants that the
+    /// filter joins with AND. The filter is TRUE only for messages for which all of them hold.
+    /// Other parts of the filter are left out. Bounds are included, also those of `<` and `>`.
     pub fn ranges(&self) -> Vec<Range<'_>> {
         let parsed = self.parsed();
         let mut found = Vec::new();

@@ -1,4 +1,5 @@
-//! The memory of one evaluation: everything that is read from a message or computed about it lives here until the next message.
+//! The memory of one evaluation: everything that is read from a message or computed about it lives
+//! here until the next message.
 
 use std::cell::Cell;
 
@@ -8,19 +9,24 @@ use bumpalo::collections::Vec as BumpVec;
 use super::{Malformed, Number, Value};
 use crate::unreadable::Unreadables;
 
-/// The most that the values of one message may take, in bytes: enough for every element of a 10 MB array, and no more for a message made to hurt.
+/// The most that the values of one message may take, in bytes: enough for every element of a 10 MB
+/// array, and no more for a message made to hurt.
 pub const ARENA_SIZE_MAX: usize = 512 * 1024 * 1024;
 
-/// The largest text that a function may compute, in bytes: as large as the largest message. A larger one is NULL.
+/// The largest text that a function may compute, in bytes: as large as the largest message. A
+/// larger one is NULL.
 pub const TEXT_SIZE_MAX: usize = 16 * 1024 * 1024;
 
-/// Bytes of memory that are kept for the next message. So a rare large message does not hold memory forever.
+/// Bytes of memory that are kept for the next message. So a rare large message does not hold memory
+/// forever.
 const ARENA_SIZE_KEPT: usize = 1024 * 1024;
 
-/// Where the values of one message live. Reused from message to message, so that evaluation does not allocate.
+/// Where the values of one message live. Reused from message to message, so that evaluation does
+/// not allocate.
 ///
-/// It also holds the *effort* that evaluation may still take: about a nanosecond of work each. Effort is counted by the work and not by a
-/// clock, so that equal messages and filters always give equal results. There is no limit unless [`Arena::allow`] sets one.
+/// It also holds the *effort* that evaluation may still take: about a nanosecond of work each.
+/// Effort is counted by the work and not by a clock, so that equal messages and filters always give
+/// equal results. There is no limit unless [`Arena::allow`] sets one.
 #[derive(Debug)]
 pub struct Arena {
     bump: Bump,
@@ -61,7 +67,8 @@ impl Arena {
         self.bump.allocated_bytes() > ARENA_SIZE_KEPT
     }
 
-    /// Sets the effort that evaluation may take from now on. After it is used up, the values that evaluation returns are not results.
+    /// Sets the effort that evaluation may take from now on. After it is used up, the values that
+    /// evaluation returns are not results.
     pub fn allow(&mut self, effort: u64) {
         self.effort.set(effort);
     }
@@ -96,8 +103,8 @@ impl Arena {
         TextBuilder { bytes: self.list(), overflowed: false }
     }
 
-    /// The text of a single value as text functions see it: the raw text of a number, `true` or `false`. `None` for NULL and compound
-    /// values.
+    /// The text of a single value as text functions see it: the raw text of a number, `true` or
+    /// `false`. `None` for NULL and compound values.
     pub fn text<'a>(&'a self, value: Value<'a>) -> Option<&'a [u8]> {
         match value.scalar() {
             Value::Text(text) => Some(text),

@@ -5,7 +5,8 @@
 //! - An ObjectId is its 24 hexadecimal digits.
 //! - A date is a float in seconds since 1970, and a timestamp is an integer.
 //! - A decimal128 is the nearest float.
-//! - Binary, code, symbols and the pattern of a regular expression are text. Of code with a scope the code counts, of a pointer its ObjectId.
+//! - Binary, code, symbols and the pattern of a regular expression are text. Of code with a scope
+//!   the code counts, of a pointer its ObjectId.
 //!
 //! Names and strings are UTF-8, as the format says.
 
@@ -116,7 +117,8 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// Bytes with their size and their subtype before them. Those of the old subtype have their size twice.
+    /// Bytes with their size and their subtype before them. Those of the old subtype have their
+    /// size twice.
     fn binary(&mut self) -> Result<&'a [u8], Malformed> {
         const OLD: u8 = 0x02;
         let size = self.size()?;
@@ -131,8 +133,8 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// Takes a document. Calls `element` with the type and name of each element while the reader is at its value. `element` must take the
-    /// value.
+    /// Takes a document. Calls `element` with the type and name of each element while the reader is
+    /// at its value. `element` must take the value.
     pub(super) fn document(
         &mut self,
         depth: usize,
@@ -212,7 +214,8 @@ impl<'a> Bytes<'a> {
         Ok(digits.value())
     }
 
-    /// Takes code and its scope, and gives the code. It is not a document, although it has a size before it.
+    /// Takes code and its scope, and gives the code. It is not a document, although it has a size
+    /// before it.
     fn code_with_scope(&mut self, depth: usize) -> Result<&'a [u8], Malformed> {
         let start = self.at;
         let size = self.size()?;

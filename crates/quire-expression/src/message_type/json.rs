@@ -1,10 +1,13 @@
-//! `json`: a scanner that checks the text that it passes, keeps the wanted fields, and stops when it has them.
+//! `json`: a scanner that checks the text that it passes, keeps the wanted fields, and stops when
+//! it has them.
 //!
-//! The parser is written by hand for these reasons: It looks only at the structure of unwanted values. It compares names without decoding
-//! them. It gives the raw text of numbers. It does not read the text after the last wanted member.
+//! The parser is written by hand for these reasons: It looks only at the structure of unwanted
+//! values. It compares names without decoding them. It gives the raw text of numbers. It does not
+//! read the text after the last wanted member.
 //!
-//! It accepts the grammar of RFC 8259. Bytes inside strings are taken as they are and not checked to be UTF-8, because the language
-//! compares bytes. Of several members with one name, the last one counts. A property test compares the parser with serde_json.
+//! It accepts the grammar of RFC 8259. Bytes inside strings are taken as they are and not checked
+//! to be UTF-8, because the language compares bytes. Of several members with one name, the last one
+//! counts. A property test compares the parser with serde_json.
 
 use super::occurrences::FIRST_VALUES;
 use super::plan::Names;
@@ -15,7 +18,8 @@ use super::{
     Visit, push,
 };
 
-/// Reads a message until every wanted member was found, descending into wanted objects in the same pass.
+/// Reads a message until every wanted member was found, descending into wanted objects in the same
+/// pass.
 pub(super) fn read_document<'a>(data: &'a [u8], reading: &mut Reading<'_, 'a>) -> Result<(), Malformed> {
     let mut scanner = Scanner::new(data);
     scanner.skip_blanks();
@@ -68,7 +72,8 @@ fn read_object<'a>(
     })
 }
 
-/// Writes the part of a whole message that a selection keeps. A root that is not an object has no parts.
+/// Writes the part of a whole message that a selection keeps. A root that is not an object has no
+/// parts.
 pub(super) fn select_document(
     data: &[u8],
     selection: &Selection,
@@ -97,7 +102,8 @@ struct Selecting<'s, 'a> {
 }
 
 impl<'a> Selecting<'_, 'a> {
-    /// Takes a value, and writes what is left of it; whether anything is. Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
+    /// Takes a value, and writes what is left of it; whether anything is. Recursion is bounded by
+    /// `DOCUMENT_DEPTH_MAX`.
     fn value(
         &mut self,
         scanner: &mut Scanner<'a>,
@@ -213,7 +219,8 @@ impl Format for Json {
     }
 }
 
-/// The names of the members of a whole message, in their order. A root that is not an object has none.
+/// The names of the members of a whole message, in their order. A root that is not an object has
+/// none.
 pub(super) fn member_names<'a>(data: &'a [u8], arena: &'a Arena) -> Result<&'a [&'a [u8]], Malformed> {
     let mut scanner = Scanner::new(data);
     let mut names = arena.list();
@@ -253,8 +260,8 @@ pub(super) struct RawString<'a> {
     pub(super) escaped: Escaped,
 }
 
-/// As large as a word: these strings travel in results through memory, and a byte that is written and then read with its whole word makes
-/// the processor wait.
+/// As large as a word: these strings travel in results through memory, and a byte that is written
+/// and then read with its whole word makes the processor wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub(super) enum Escaped {
@@ -281,7 +288,8 @@ impl<'a> RawString<'a> {
         text.bytes().ok_or(Malformed::TooLarge)
     }
 
-    /// Calls `push` with the parts of the decoded text in order. A lone surrogate is U+FFFD. Returns whether there is none.
+    /// Calls `push` with the parts of the decoded text in order. A lone surrogate is U+FFFD.
+    /// Returns whether there is none.
     #[inline]
     pub(super) fn decode(self, mut push: impl FnMut(&[u8])) -> bool {
         let (mut rest, mut is_whole) = (self.bytes, true);
@@ -311,7 +319,8 @@ impl<'a> RawString<'a> {
     }
 }
 
-/// The character of `\u` and the digits after it, with a low surrogate after a high one. `None` for a lone surrogate.
+/// The character of `\u` and the digits after it, with a low surrogate after a high one. `None` for
+/// a lone surrogate.
 fn decode_unicode(rest: &mut &[u8]) -> Option<char> {
     let first = hex_digits(rest)?;
     *rest = &rest[4..];
@@ -388,21 +397,22 @@ impl<'a> Scanner<'a> {
         if self.at == self.data.len() { Ok(()) } else { self.malformed("end of the message") }
     }
 
-    /// Notes that a wanted member of the message itself was found. After the last of them the rest is not read, unless it may contain one
-    /// of the names again: then that one counts.
+    /// Notes that a wanted member of the message itself was found. After the last of them the rest
+    /// is not read, unless it may contain one of the names again: then that one counts.
     #[inline]
     fn found(&mut self, names: &Names, field: FieldId) {
         let Some(index) = names.index_of(field) else { return };
         let all = u64::MAX >> (64 - names.count());
-        // Asked once: a message of nothing but repetitions must not be searched again for each of them.
+        // Asked once: a message of nothing but repetitions must not be searched again for each of
+        // them.
         if self.seen != all {
             self.seen |= 1 << index;
             self.is_done = self.seen == all && !names.may_stand_in(&self.data[self.at..]);
         }
     }
 
-    /// Takes an object. Calls `member` with each name while the scanner is at its value. `member` must take the value. Stops when that
-    /// makes the scanner done.
+    /// Takes an object. Calls `member` with each name while the scanner is at its value. `member`
+    /// must take the value. Stops when that makes the scanner done.
     #[inline]
     fn for_each_member(
         &mut self,
@@ -459,7 +469,8 @@ impl<'a> Scanner<'a> {
         Ok(RawString { bytes, escaped: Escaped::No })
     }
 
-    /// The rest of a string that began at `start`. The scanner is at a character that is not its closing quote.
+    /// The rest of a string that began at `start`. The scanner is at a character that is not its
+    /// closing quote.
     #[cold]
     fn string_with_escapes(&mut self, start: usize) -> Result<RawString<'a>, Malformed> {
         loop {
@@ -642,7 +653,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Takes a value and keeps it. Recursion, for arrays in arrays, is bounded by `DOCUMENT_DEPTH_MAX`.
+    /// Takes a value and keeps it. Recursion, for arrays in arrays, is bounded by
+    /// `DOCUMENT_DEPTH_MAX`.
     fn read_value(&mut self, arena: &'a Arena, depth: usize) -> Result<Value<'a>, Malformed> {
         match self.peek() {
             b'"' => Ok(Value::text(self.string()?.decoded(arena)?)),
@@ -687,7 +699,8 @@ impl<'a> Scanner<'a> {
         Ok(Value::Array(elements.into_bump_slice()))
     }
 
-    /// Takes an array. Calls `element` while the scanner is at each value. `element` must take the value.
+    /// Takes an array. Calls `element` while the scanner is at each value. `element` must take the
+    /// value.
     #[inline]
     fn for_each_element(
         &mut self,

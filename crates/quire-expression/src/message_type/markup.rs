@@ -1,8 +1,9 @@
 //! Well-formed XML as a series of pieces, for reading fields and for writing them.
 //!
-//! The library finds the pieces, and compares the names of tags. It leaves other rules of well-formedness to its users. They are here:
-//! characters, names, references, attributes, comments, processing instructions, the declaration, and what may be outside of the root
-//! element. A document type is refused.
+//! The library finds the pieces, and compares the names of tags. It leaves other rules of
+//! well-formedness to its users. They are here: characters, names, references, attributes,
+//! comments, processing instructions, the declaration, and what may be outside of the root element.
+//! A document type is refused.
 //!
 //! A byte order mark before the document is not a part of it (XML 1.0, appendix F).
 
@@ -168,7 +169,8 @@ impl<'a> Tag<'a> {
         self.content.get(..self.name_size).unwrap_or_default()
     }
 
-    /// Calls `each` with the name and the value of each attribute. The value has its escapes, which are checked.
+    /// Calls `each` with the name and the value of each attribute. The value has its escapes, which
+    /// are checked.
     pub(super) fn for_each_attribute(
         &self,
         mut each: impl FnMut(&'a str, &'a str) -> Result<(), Malformed>,

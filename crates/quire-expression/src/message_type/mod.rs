@@ -1,17 +1,20 @@
 //! Message types: how the fields of a message are found in its bytes.
 //!
-//! [`MessageType`] is the closed list of formats with their stable codes. [`MessageType::read`] takes the paths of a [`FieldPlan`] out of
-//! one message in one pass and gives a value for each. Its promises:
+//! [`MessageType`] is the closed list of formats with their stable codes. [`MessageType::read`]
+//! takes the paths of a [`FieldPlan`] out of one message in one pass and gives a value for each.
+//! Its promises:
 //!
-//! - The text before the wanted fields, and the fields themselves, are checked. JSON is not read after the last wanted field. The other
-//!   formats are read whole.
-//! - A malformed message is an error, never half a result. So is one in which a reader panics ([`contained`]).
+//! - The text before the wanted fields, and the fields themselves, are checked. JSON is not read
+//!   after the last wanted field. The other formats are read whole.
+//! - A malformed message is an error, never half a result. So is one in which a reader panics
+//!   ([`contained`]).
 //! - Memory is bounded by [`ARENA_SIZE_MAX`], depth by [`DOCUMENT_DEPTH_MAX`].
 //!
 //! [`merge`] and [`difference`] are the write side.
 //!
-//! Each format is one file, and implements the trait `Format`: the members of one object, in order. Everything above one object (paths
-//! through arrays, indexes, repeated names) is the same for all formats and is written here once.
+//! Each format is one file, and implements the trait `Format`: the members of one object, in order.
+//! Everything above one object (paths through arrays, indexes, repeated names) is the same for all
+//! formats and is written here once.
 
 mod arena;
 mod binary;
@@ -44,10 +47,12 @@ pub use self::variant::{VARIANT_DEPTH_MAX, VARIANT_SIZE_MAX, VariantEncoder};
 pub use self::write::{AssignError, CONSTRUCTED_SIZE_MAX, MergeError, Side, difference, merge};
 pub(crate) use self::write::{Fields, assign, expected_path};
 
-/// How deep objects and arrays may nest in a message. Real messages stay below ten; readers recurse or keep a bit per level.
+/// How deep objects and arrays may nest in a message. Real messages stay below ten; readers recurse
+/// or keep a bit per level.
 pub const DOCUMENT_DEPTH_MAX: usize = 256;
 
-/// The formats that messages can have. The codes are stored in the journal and never change meaning.
+/// The formats that messages can have. The codes are stored in the journal and never change
+/// meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum MessageType {
@@ -67,7 +72,8 @@ pub enum MessageType {
     Xml = 7,
 }
 
-/// Why the fields of a message cannot be read. Filters that read fields do not match such a message.
+/// Why the fields of a message cannot be read. Filters that read fields do not match such a
+/// message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The bytes are not of the format.
@@ -136,12 +142,14 @@ impl MessageType {
         !matches!(self, MessageType::Binary)
     }
 
-    /// Whether a part of a message can be taken out and is a message, so that a select list can make sense.
+    /// Whether a part of a message can be taken out and is a message, so that a select list can
+    /// make sense.
     pub const fn has_parts(self) -> bool {
         matches!(self, MessageType::Json | MessageType::Nvfix | MessageType::Fix | MessageType::Msgpack)
     }
 
-    /// The values of the fields of `plan` in the message `data`, by [`FieldId::index`]; NULL where there is none.
+    /// The values of the fields of `plan` in the message `data`, by [`FieldId::index`]; NULL where
+    /// there is none.
     ///
     /// A root that is not an object has no fields.
     ///
@@ -211,8 +219,9 @@ impl MessageType {
         Ok(reading.values)
     }
 
-    /// The names and values of all members of a [`Value::Compound`] of this format, in order. Each name is there once: as in
-    /// [`MessageType::read`], the last of several values counts, and in XML they are an array.
+    /// The names and values of all members of a [`Value::Compound`] of this format, in order. Each
+    /// name is there once: as in [`MessageType::read`], the last of several values counts, and in
+    /// XML they are an array.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -265,7 +274,8 @@ impl MessageType {
     }
 }
 
-/// The names of the members of a whole JSON message, in their order, one that is repeated each time. A root that is not an object has none.
+/// The names of the members of a whole JSON message, in their order, one that is repeated each
+/// time. A root that is not an object has none.
 ///
 /// # Errors
 /// The message is not JSON.
@@ -281,8 +291,9 @@ type NamedMember<'a> = (&'a [u8], u32, Value<'a>);
 
 /// One format.
 trait Format {
-    /// Calls `found` with each wanted member of the compound value `raw`, in order. `raw` is the whole message for the plan's root,
-    /// otherwise a [`Value::Compound`] of this format. Everything in `raw` is checked.
+    /// Calls `found` with each wanted member of the compound value `raw`, in order. `raw` is the
+    /// whole message for the plan's root, otherwise a [`Value::Compound`] of this format.
+    /// Everything in `raw` is checked.
     fn members<'a>(
         &self,
         raw: &'a [u8],
@@ -290,7 +301,8 @@ trait Format {
         found: Found<'_, 'a>,
     ) -> Result<(), Malformed>;
 
-    /// Whether several members of one name are an array (in text formats without arrays), or only the last one counts.
+    /// Whether several members of one name are an array (in text formats without arrays), or only
+    /// the last one counts.
     const REPEATED_NAMES_ARE_ARRAYS: bool;
 
     /// The value of the compound `raw` itself, for formats whose compounds can also have text.
@@ -333,7 +345,8 @@ struct Reading<'p, 'a> {
     is_whole: bool,
 }
 
-/// A member on the way into an array: the field, which compound value it stood in, its place among all, the value.
+/// A member on the way into an array: the field, which compound value it stood in, its place among
+/// all, the value.
 type Member<'a> = (FieldId, u32, u32, Value<'a>);
 
 impl<'a> Reading<'_, 'a> {

@@ -1,8 +1,9 @@
 //! `msgpack`: MessagePack with a map at the root.
 //!
-//! `nil` is NULL. `str` and `bin` are text. A timestamp (`ext` of the type -1) is a number of seconds since 1970. Any other `ext` is text, with
-//! its bytes as they are. A key that is not a string is addressed by its
-//! text, as in `/7` or `/true`. Arrays and maps as keys cannot be addressed.
+//! `nil` is NULL. `str` and `bin` are text. A timestamp (`ext` of the type -1) is a number of
+//! seconds since 1970. Any other `ext` is text, with its bytes as they are. A key that is not a
+//! string is addressed by its text, as in `/7` or `/true`. Arrays and maps as keys cannot be
+//! addressed.
 
 use super::plan::Names;
 use super::selection::Selection;
@@ -47,7 +48,8 @@ impl Format for Msgpack {
     }
 }
 
-/// The members of a map that was checked before. Those with an array or a map as the key are left out.
+/// The members of a map that was checked before. Those with an array or a map as the key are left
+/// out.
 pub(super) fn all_members<'a>(
     raw: &'a [u8],
     arena: &'a Arena,
@@ -333,7 +335,8 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// Seconds since 1970 of the bytes of a timestamp, which has three forms; `None` for any other bytes.
+/// Seconds since 1970 of the bytes of a timestamp, which has three forms; `None` for any other
+/// bytes.
 fn seconds_of(bytes: &[u8]) -> Option<Number> {
     const NS_PER_S: u32 = 1_000_000_000;
     let (seconds, ns) = match bytes {

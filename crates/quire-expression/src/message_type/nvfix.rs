@@ -1,9 +1,11 @@
 //! `nvfix` and `fix`: pairs of tag and value, each ended by SOH (the last SOH may be missing).
 //!
-//! Types are inferred from the text of a value. A tag that occurs more than once is an array in the order of the message.
+//! Types are inferred from the text of a value. A tag that occurs more than once is an array in the
+//! order of the message.
 //!
-//! A FIX data field may contain SOH. The field directly before it gives its size in bytes: `95=3`, `96=…`. Where the size does not lead to the
-//! end of a pair, the data ends at the next SOH, as every other value does.
+//! A FIX data field may contain SOH. The field directly before it gives its size in bytes: `95=3`,
+//! `96=…`. Where the size does not lead to the end of a pair, the data ends at the next SOH, as
+//! every other value does.
 
 use memchr::memchr;
 
@@ -125,7 +127,8 @@ impl PairReader<'_> {
         }
     }
 
-    /// Where the data field ends that comes next, when this pair is its size and leads to the end of a pair.
+    /// Where the data field ends that comes next, when this pair is its size and leads to the end
+    /// of a pair.
     #[inline]
     fn end_of_data(&self, tag: std::ops::Range<usize>, value: std::ops::Range<usize>) -> Option<usize> {
         let data_tag = data_tag_of(number_of(&self.data[tag])?)?;
@@ -171,7 +174,8 @@ fn is_size_of(size_tag: &[u8], tag: &[u8]) -> bool {
     number_of(size_tag).and_then(data_tag_of).is_some_and(|data_tag| number_of(tag) == Some(data_tag))
 }
 
-/// The data field whose size this tag gives. These are the pairs of the field types Length and data, in FIX 4.0 to 5.0 SP2.
+/// The data field whose size this tag gives. These are the pairs of the field types Length and
+/// data, in FIX 4.0 to 5.0 SP2.
 fn data_tag_of(size_tag: u32) -> Option<u32> {
     Some(match size_tag {
         93 => 89,

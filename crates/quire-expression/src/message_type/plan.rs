@@ -1,6 +1,8 @@
-//! Which fields to read: the paths of all filters that look at a message, as one tree, so that each message is read once.
+//! Which fields to read: the paths of all filters that look at a message, as one tree, so that each
+//! message is read once.
 //!
-//! A plan counts the users of each path. Adding and releasing a path cost its length, not the size of the plan.
+//! A plan counts the users of each path. Adding and releasing a path cost its length, not the size
+//! of the plan.
 
 use hashbrown::HashMap;
 use memchr::memmem::Finder;
@@ -9,7 +11,8 @@ use rustc_hash::FxBuildHasher;
 /// The most steps of one identifier. Reading a path recurses once per step.
 pub const PATH_STEP_COUNT_MAX: usize = 64;
 
-/// Above this many names below one step, they are looked up by hash and no longer one after the other.
+/// Above this many names below one step, they are looked up by hash and no longer one after the
+/// other.
 const FEW_NAMES: usize = 6;
 
 /// One step of an identifier.
@@ -21,7 +24,8 @@ pub enum Step {
     Index(u32),
 }
 
-/// A field of a plan: the place of its value in the result of [`MessageType::read`](super::MessageType::read).
+/// A field of a plan: the place of its value in the result of
+/// [`MessageType::read`](super::MessageType::read).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FieldId(u32);
 
@@ -81,7 +85,8 @@ impl FewName {
     }
 }
 
-/// Length, first and last byte of a name. They are enough to distinguish nearly all names without reading the names.
+/// Length, first and last byte of a name. They are enough to distinguish nearly all names without
+/// reading the names.
 type Key = u64;
 
 #[inline(always)]
@@ -262,7 +267,8 @@ impl Names {
         }
     }
 
-    /// Which of a few names leads to this field, below [`Names::count`]; `None` where there are many.
+    /// Which of a few names leads to this field, below [`Names::count`]; `None` where there are
+    /// many.
     #[inline]
     pub(crate) fn index_of(&self, field: FieldId) -> Option<usize> {
         match self {
@@ -271,7 +277,8 @@ impl Names {
         }
     }
 
-    /// Whether this part of a JSON text may contain one of the names. A backslash may spell any of them.
+    /// Whether this part of a JSON text may contain one of the names. A backslash may spell any of
+    /// them.
     pub(crate) fn may_stand_in(&self, text: &[u8]) -> bool {
         let Names::Few(names) = self else { return true };
         memchr::memchr(b'\\', text).is_some() || names.iter().any(|known| known.quoted.find(text).is_some())

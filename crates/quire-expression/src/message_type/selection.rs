@@ -1,4 +1,5 @@
-//! Parts of messages: which fields stay in, and the bytes that are left (docs/replay.md, "Select lists").
+//! Parts of messages: which fields stay in, and the bytes that are left (docs/replay.md, "Select
+//! lists").
 
 use super::nvfix::{FIX, NVFIX};
 use super::{Arena, FieldId, FieldPlan, Malformed, MessageType, Step, json, msgpack};
@@ -32,7 +33,8 @@ impl Selection {
         is_in
     }
 
-    /// The selected part of a message, in `out` if it is not the whole message. A message that cannot be parsed is returned whole.
+    /// The selected part of a message, in `out` if it is not the whole message. A message that
+    /// cannot be parsed is returned whole.
     pub fn apply<'a>(
         &self,
         message_type: Option<MessageType>,

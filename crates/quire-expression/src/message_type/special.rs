@@ -1,18 +1,20 @@
-//! Finds the bytes at which a JSON string may not simply continue: quotes, backslashes and control characters. It looks at 64 bytes at a
-//! time.
+//! Finds the bytes at which a JSON string may not simply continue: quotes, backslashes and control
+//! characters. It looks at 64 bytes at a time.
 //!
-//! On x86-64 it uses vector instructions that are part of the architecture. Elsewhere it is a loop without branches over an array of fixed
-//! size, from which the compiler makes vector instructions.
+//! On x86-64 it uses vector instructions that are part of the architecture. Elsewhere it is a loop
+//! without branches over an array of fixed size, from which the compiler makes vector instructions.
 
 /// Bytes that [`specials`] looks at together.
 pub(super) const BLOCK_SIZE: usize = 64;
 
-/// A bit for each byte of `block` that is a quote, a backslash or a control character, the lowest for the first byte.
+/// A bit for each byte of `block` that is a quote, a backslash or a control character, the lowest
+/// for the first byte.
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code)]
 #[inline(always)]
 pub(super) fn specials(block: &[u8; BLOCK_SIZE]) -> u64 {
-    // SAFETY: every processor of this architecture has SSE2, which is all that the function asks for.
+    // SAFETY: every processor of this architecture has SSE2, which is all that the function asks
+    // for.
     unsafe { specials_by_sse2(block) }
 }
 
@@ -49,7 +51,8 @@ pub(super) fn portable_specials(block: &[u8; BLOCK_SIZE]) -> u64 {
     }
     let mut bits = 0;
     for (index, flags) in flags.as_chunks::<8>().0.iter().enumerate() {
-        // Eight flags of 0 or 1: the product moves the lowest bit of each byte next to the others at the top.
+        // Eight flags of 0 or 1: the product moves the lowest bit of each byte next to the others
+        // at the top.
         let gathered = u64::from_le_bytes(*flags).wrapping_mul(0x0102_0408_1020_4080) >> 56;
         bits |= gathered << (8 * index);
     }

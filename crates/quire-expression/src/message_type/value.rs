@@ -1,8 +1,8 @@
 //! Values that an identifier names in a message, or that an expression computes.
 //!
-//! A value borrows its bytes from the message, from the filter or from the [`Arena`](super::Arena) of the evaluation, and is copied freely.
-//! The message format gives the type. In formats of untyped text, the form of the text gives it. The type never limits how the value can be
-//! used.
+//! A value borrows its bytes from the message, from the filter or from the [`Arena`](super::Arena)
+//! of the evaluation, and is copied freely. The message format gives the type. In formats of
+//! untyped text, the form of the text gives it. The type never limits how the value can be used.
 
 use std::cmp::Ordering;
 
@@ -52,8 +52,9 @@ const POWERS_OF_TEN: [f64; SHORT_DECIMAL] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
 
 impl Number {
-    /// The number that the whole of `text` spells: `[+-]digits[.digits][e[+-]digits]`. `nan`, `inf`, hexadecimal and surrounding
-    /// blanks do not make numbers, so that ticker symbols stay text.
+    /// The number that the whole of `text` spells: `[+-]digits[.digits][e[+-]digits]`. `nan`,
+    /// `inf`, hexadecimal and surrounding blanks do not make numbers, so that ticker symbols stay
+    /// text.
     pub fn parse(text: &[u8]) -> Option<Number> {
         let (negative, digits) = match text {
             [b'-', rest @ ..] => (true, rest),
@@ -84,8 +85,9 @@ impl Number {
         std::str::from_utf8(text).ok()?.parse().ok().map(Number::Float)
     }
 
-    /// The number with these ASCII digits before and after its point. Together they are at most as many as a float has exactly, and so is the
-    /// power of ten. The result of one division of two exact numbers is the nearest float.
+    /// The number with these ASCII digits before and after its point. Together they are at most as
+    /// many as a float has exactly, and so is the power of ten. The result of one division of two
+    /// exact numbers is the nearest float.
     fn of_short_decimal(negative: bool, whole: &[u8], fraction: &[u8]) -> Number {
         let digits = whole.iter().chain(fraction);
         let magnitude = digits.fold(0_u64, |sum, digit| sum * 10 + u64::from(digit - b'0')) as f64;
@@ -163,7 +165,8 @@ impl Number {
         }
     }
 
-    /// The shortest text that reads back as the same number, into `out`. A zero has no sign, because -0 and 0 are equal.
+    /// The shortest text that reads back as the same number, into `out`. A zero has no sign,
+    /// because -0 and 0 are equal.
     pub fn write_text(self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
         match self {
             Number::Integer(number) => write!(out, "{number}"),
@@ -226,7 +229,8 @@ impl<'a> Value<'a> {
         value
     }
 
-    /// As a condition: numbers by being non-zero, text through a number or `true` and `false` in any case.
+    /// As a condition: numbers by being non-zero, text through a number or `true` and `false` in
+    /// any case.
     pub fn truth(self) -> Truth {
         match self.scalar() {
             Value::Boolean(value) => Truth::from(value),
@@ -305,8 +309,9 @@ pub(crate) fn boolean_text(text: &[u8]) -> Option<bool> {
 
 /// The order of two single values, `None` when it is unknown (NULL, NaN, compound).
 ///
-/// Equal types compare in that type, text as bytes. Text meets a number as a number if it spells one and is greater than any number otherwise.
-/// A Boolean is 1 or 0, except against the texts `true` and `false`.
+/// Equal types compare in that type, text as bytes. Text meets a number as a number if it spells
+/// one and is greater than any number otherwise. A Boolean is 1 or 0, except against the texts
+/// `true` and `false`.
 pub fn compare(left: Value<'_>, right: Value<'_>) -> Option<Ordering> {
     match (left.scalar(), right.scalar()) {
         (Value::Number(left, _), Value::Number(right, _)) => left.compare(right),

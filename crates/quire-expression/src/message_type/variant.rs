@@ -1,7 +1,8 @@
 //! JSON text as a variant of Spark: its value and the names of its members, in two binary forms.
 //!
-//! The bytes are those that `parse_json` of Spark makes (`docs/internals/spark-reader.md`, "Variants"). So the order of members is that of
-//! UTF-16, and the text after the value is not read.
+//! The bytes are those that `parse_json` of Spark makes (`docs/internals/spark-reader.md`,
+//! "Variants"). So the order of members is that of UTF-16, and the text after the value is not
+//! read.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -38,7 +39,8 @@ const SHORT_NAME_SIZE_MAX: usize = 15;
 /// Members and elements for which memory is kept.
 const KEPT_ENTRIES_MAX: usize = 1 << 16;
 
-/// Converts JSON texts to variants. Keeps the names of earlier messages, because the next ones mostly have the same.
+/// Converts JSON texts to variants. Keeps the names of earlier messages, because the next ones
+/// mostly have the same.
 #[derive(Default)]
 pub struct VariantEncoder {
     names: Names,
@@ -75,11 +77,12 @@ struct Level {
 }
 
 impl VariantEncoder {
-    /// Appends the value of a JSON text to `value`, and its names to `metadata`. Leaves both unchanged after an error.
+    /// Appends the value of a JSON text to `value`, and its names to `metadata`. Leaves both
+    /// unchanged after an error.
     ///
     /// # Errors
-    /// The text does not begin with JSON, or Spark makes no variant of it: an object has a name twice, a string has a lone surrogate, or a
-    /// limit is exceeded.
+    /// The text does not begin with JSON, or Spark makes no variant of it: an object has a name
+    /// twice, a string has a lone surrogate, or a limit is exceeded.
     pub fn encode(
         &mut self,
         json: &str,
@@ -204,7 +207,8 @@ impl<'a> Writer<'_, 'a> {
         }
     }
 
-    /// Writes a single value. Of an object or array returns the character that ends it; the scanner stays at its beginning.
+    /// Writes a single value. Of an object or array returns the character that ends it; the scanner
+    /// stays at its beginning.
     #[inline]
     fn value(&mut self) -> Result<Option<u8>, Malformed> {
         if self.out.len() - self.start > VARIANT_SIZE_MAX {
@@ -244,7 +248,8 @@ impl<'a> Writer<'_, 'a> {
         Ok(())
     }
 
-    /// The end of the value. The rest of the text is not read. After a number only a blank is allowed, and a literal must be a whole word.
+    /// The end of the value. The rest of the text is not read. After a number only a blank is
+    /// allowed, and a literal must be a whole word.
     fn end(&self) -> Result<(), Malformed> {
         if self.out.len() - self.start > VARIANT_SIZE_MAX {
             return Err(Malformed::TooLarge);
@@ -375,7 +380,8 @@ fn units(text: &[u8]) -> usize {
     text.iter().map(|byte| usize::from(byte & 0xC0 != 0x80) + usize::from(*byte >= 0xF0)).sum()
 }
 
-/// An integer of the smallest width, a decimal of the smallest width that keeps all digits, or a double.
+/// An integer of the smallest width, a decimal of the smallest width that keeps all digits, or a
+/// double.
 fn write_number(text: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     let (is_negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -455,7 +461,8 @@ fn write_double(text: &[u8], out: &mut Vec<u8>) {
 struct Names {
     symbols: Vec<Symbol>,
     bytes: Vec<u8>,
-    /// Search trees, because no choice of names makes a search in them slow. Short names are packed into one number.
+    /// Search trees, because no choice of names makes a search in them slow. Short names are packed
+    /// into one number.
     short: BTreeMap<u128, u32>,
     long: BTreeMap<Box<[u8]>, u32>,
     /// The name that was found last in this message; 0 = none yet.
@@ -570,7 +577,8 @@ fn packed(name: &[u8]) -> Option<u128> {
     Some(u128::from_le_bytes(packed))
 }
 
-/// A byte of UTF-8 so that texts have the order of UTF-16: there, characters of four bytes come before the last ones of three.
+/// A byte of UTF-8 so that texts have the order of UTF-16: there, characters of four bytes come
+/// before the last ones of three.
 fn rank(byte: &u8) -> u8 {
     match byte {
         0xEE | 0xEF => byte + 0x10,

@@ -1,14 +1,16 @@
 //! `xml`: elements and attributes of any schema, without document types.
 //!
-//! The first step of a path is the root element. `/a/@b` is an attribute. The value of an element is the text directly in it, without
-//! blanks around it and with its type inferred. An element that holds only other elements, or attributes, is an object. Several elements
-//! with the same name and parent are an array.
+//! The first step of a path is the root element. `/a/@b` is an attribute. The value of an element
+//! is the text directly in it, without blanks around it and with its type inferred. An element that
+//! holds only other elements, or attributes, is an object. Several elements with the same name and
+//! parent are an array.
 //!
 //! A document is read in one pass. Only the elements that a step with an index names are read
 //! again, for the fields below that step.
 //!
-//! Entities other than the five of XML itself need a document type. Document types are refused, so that no message can expand into
-//! something large or refer to an outside resource. The other rules of well-formedness are those of XML 1.0: see `markup`.
+//! Entities other than the five of XML itself need a document type. Document types are refused, so
+//! that no message can expand into something large or refer to an outside resource. The other rules
+//! of well-formedness are those of XML 1.0: see `markup`.
 
 use super::arena::TEXT_SIZE_MAX;
 use super::markup::{Markup, Piece, Tag, unescape};

@@ -123,7 +123,8 @@ impl Law {
         }
     }
 
-    /// The fields, and the whole message: whether it is sound. This is all that the fuzzer does with most inputs.
+    /// The fields, and the whole message: whether it is sound. This is all that the fuzzer does
+    /// with most inputs.
     pub fn reads(&mut self, data: &[u8]) -> bool {
         let Law { message_type, plan, arena, .. } = self;
         arena.reset();
@@ -141,7 +142,8 @@ impl Law {
         whole.is_ok()
     }
 
-    /// All paths that read a message end in a value, or in malformed, alike. Returns whether the message is sound.
+    /// All paths that read a message end in a value, or in malformed, alike. Returns whether the
+    /// message is sound.
     pub fn agrees(&mut self, data: &[u8]) -> bool {
         let is_sound = self.reads(data);
         let shown = |values: Result<&[Value<'_>], Malformed>| values.map(|values| format!("{values:?}"));
@@ -200,7 +202,8 @@ impl Law {
                 Ok(()) | Err(MergeError::NotAnObject { .. }) => assert!(is_sound, "a merge takes it"),
                 Err(MergeError::Malformed { reason, .. }) => {
                     assert_ne!(reason, Malformed::Panicked);
-                    // The result of a merge is malformed where a size of a data field was wrong before.
+                    // The result of a merge is malformed where a size of a data field was wrong
+                    // before.
                     let is_fix = message_type == MessageType::Fix;
                     assert!(is_fix || !is_sound, "a merge does not take it: {reason}");
                 }

@@ -1,5 +1,6 @@
-//! A corpus of messages of every type, sound and malformed, and mutations of it. Whatever path reads a message, the result is the same.
-//! `make fuzz` begins its guided fuzzing with the same messages.
+//! A corpus of messages of every type, sound and malformed, and mutations of it. Whatever path
+//! reads a message, the result is the same. `make fuzz` begins its guided fuzzing with the same
+//! messages.
 
 mod law;
 

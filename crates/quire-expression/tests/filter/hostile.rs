@@ -1,11 +1,13 @@
-//! What a client or a message can send: any bytes, deep nesting, huge numbers and texts. Nothing panics, and all of it ends soon.
+//! What a client or a message can send: any bytes, deep nesting, huge numbers and texts. Nothing
+//! panics, and all of it ends soon.
 
 use proptest::prelude::*;
 use quire_expression::message_type::*;
 
 use super::{message, parsed};
 
-/// Filters that reach every way of reading: members, elements, arrays of objects, attributes, functions of whole arrays.
+/// Filters that reach every way of reading: members, elements, arrays of objects, attributes,
+/// functions of whole arrays.
 const FILTERS: &[&str] = &[
     "/a = 1 OR /b/c LIKE 'x' OR /a[0]/b = /b",
     "ARRAY_SUM(/a) > 1 OR ARRAY_TO_STRING(/a/b, ',', '-') = 'x'",

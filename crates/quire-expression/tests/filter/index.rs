@@ -1,4 +1,5 @@
-//! The index gives every subscription that wants a message and no other, in the order in which they came: what evaluating each filter gives.
+//! The index gives every subscription that wants a message and no other, in the order in which they
+//! came: what evaluating each filter gives.
 
 use proptest::prelude::*;
 use quire_expression::filter::*;
@@ -31,7 +32,8 @@ fn the_index_gives_every_subscription_that_wants_the_message_and_forgets_those_t
     assert!(index.is_empty());
 }
 
-/// A constant: numbers in several spellings, texts that are and are not numbers, Booleans and their names.
+/// A constant: numbers in several spellings, texts that are and are not numbers, Booleans and their
+/// names.
 fn constant() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => (-3..6_i32).prop_map(|number| number.to_string()),

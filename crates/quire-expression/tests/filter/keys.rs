@@ -1,4 +1,5 @@
-//! Filters of a last-value topic can ask for the key of a message, and for the time of its last update.
+//! Filters of a last-value topic can ask for the key of a message, and for the time of its last
+//! update.
 
 use quire_types::Timestamp;
 

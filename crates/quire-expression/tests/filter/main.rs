@@ -1,5 +1,6 @@
-//! The filter language says what `docs/filters.md` says: the golden vectors hold, so do the examples of the page, mistakes point at their column, the index
-//! gives what evaluating each filter gives, and nothing that a client or a message can send does more than fail.
+//! The filter language says what `docs/filters.md` says: the golden vectors hold, so do the
+//! examples of the page, mistakes point at their column, the index gives what evaluating each
+//! filter gives, and nothing that a client or a message can send does more than fail.
 
 mod golden;
 mod hostile;

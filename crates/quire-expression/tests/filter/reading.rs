@@ -1,4 +1,5 @@
-//! Reading fields: whatever the format, what is read is what an independent reader of the same bytes sees.
+//! Reading fields: whatever the format, what is read is what an independent reader of the same
+//! bytes sees.
 
 use proptest::prelude::*;
 use quire_expression::message_type::*;
@@ -91,7 +92,8 @@ proptest! {
             1 => text.insert(at, byte),
             _ => { text.remove(at); }
         }
-        // The two differ where they should: bytes that are no UTF-8, lone surrogates, floats beyond all bounds, depth.
+        // The two differ where they should: bytes that are no UTF-8, lone surrogates, floats beyond
+        // all bounds, depth.
         let expected = serde_json::from_slice::<Document>(&text);
         if std::str::from_utf8(&text).is_err() || expected.as_ref().is_err_and(|error| {
             let reason = error.to_string();
@@ -107,7 +109,8 @@ proptest! {
         prop_assert_eq!(found.is_ok(), expected.is_ok(), "{} {:?} {:?}", String::from_utf8_lossy(&text), found.err(), expected.err());
     }
 
-    /// A message is not read behind the last wanted member, and that shows in nothing that is well formed.
+    /// A message is not read behind the last wanted member, and that shows in nothing that is well
+    /// formed.
     #[test]
     fn json_that_is_not_read_to_its_end_says_the_same(
         members in proptest::collection::vec((
@@ -149,7 +152,8 @@ fn json_is_not_read_behind_the_last_wanted_member() {
     assert!(!read(r#"{"a":1 "b":2}"#, &["a", "b"]));
 }
 
-/// Each repetition of a wanted name could be a reason to look through the rest once more, for hours.
+/// Each repetition of a wanted name could be a reason to look through the rest once more, for
+/// hours.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "what would take hours is to fail after a minute")]
 fn a_message_of_repetitions_is_searched_once() {
@@ -211,7 +215,8 @@ fn a_data_field_of_fix_has_the_size_that_the_field_before_it_says() {
         ("95=5|96=a|b=c", ["5", "a|b=c", "NULL"]),
         ("95=5|96=a|58=|58=x|", ["5", "a|58=", "x"]),
         ("95=0|96=|58=x|", ["0", "NULL", "x"]),
-        // A size that does not lead to the end of a pair, or that belongs to no data, has no effect.
+        // A size that does not lead to the end of a pair, or that belongs to no data, has no
+        // effect.
         ("95=4|96=abc|58=x|", ["4", "abc", "x"]),
         ("95=900|96=abc|58=x|", ["900", "abc", "x"]),
         ("95=-1|96=abc|58=x|", ["-1", "abc", "x"]),

@@ -1,4 +1,5 @@
-//! Messages that a client can send: any bytes, deep nesting, names that repeat. Nothing panics, all of it ends soon, and a result can be read.
+//! Messages that a client can send: any bytes, deep nesting, names that repeat. Nothing panics, all
+//! of it ends soon, and a result can be read.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -107,7 +108,8 @@ fn assert_merges_to(message_type: MessageType, old: &[u8], new: &[u8], delta: &[
         return;
     }
     let mut rest = Vec::new();
-    // From the new message to the merged one only NULLs are added, and NULLs are not sent for fields that are not there.
+    // From the new message to the merged one only NULLs are added, and NULLs are not sent for
+    // fields that are not there.
     let is_other = difference(message_type, &result, new, &[], &mut rest);
     assert_eq!(is_other, Ok(false), "{message_type:?} {} / {}", shown(), String::from_utf8_lossy(&rest));
     if !differs && message_type != MessageType::Binary {

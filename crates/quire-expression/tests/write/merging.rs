@@ -171,7 +171,8 @@ fn xml_after_a_byte_order_mark_is_merged_and_compared() {
 
 #[test]
 fn msgpack_keys_are_equal_when_paths_name_them_equally() {
-    // 1 as an integer of one byte and of nine, and as a text; true and 'true'; nil, which no path names.
+    // 1 as an integer of one byte and of nine, and as a text; true and 'true'; nil, which no path
+    // names.
     let base = b"\x84\x01\xa1a\xc3\xa1b\xc0\xa1c\xa1x\x05";
     let delta = b"\x84\xd3\0\0\0\0\0\0\0\x01\xa1d\xa4true\xa1e\xc0\xa1f\xa1y\x06";
     let expected = b"\x85\x01\xa1d\xc3\xa1e\xc0\xa1f\xa1x\x05\xa1y\x06";
@@ -257,7 +258,8 @@ proptest! {
         prop_assert_eq!(merged(message_type, &base, &encode(message_type, &empty)), base);
     }
 
-    /// JSON as people write it: blanks, escapes, and several members of one name, of which serde_json takes the last one too.
+    /// JSON as people write it: blanks, escapes, and several members of one name, of which
+    /// serde_json takes the last one too.
     #[test]
     fn json_merges_as_serde_reads_it(base in spelled(), delta in spelled()) {
         let out = merged(MessageType::Json, base.as_bytes(), delta.as_bytes());

@@ -1,4 +1,5 @@
-//! Documents as the obvious tree, and how each format writes them. The encoders and decoders know only what the generators make.
+//! Documents as the obvious tree, and how each format writes them. The encoders and decoders know
+//! only what the generators make.
 
 use proptest::collection::{hash_map, vec};
 use proptest::prelude::*;

@@ -71,8 +71,8 @@ pub fn role_of(kind: u8) -> Result<Role, BadFrame> {
     }
 }
 
-/// A message that the destination had at a position of its log. It has everything before it, as long
-/// as it still has this one.
+/// A message that the destination had at a position of its log. It has everything before it, as
+/// long as it still has this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The position of the message in the log of the destination.
@@ -367,8 +367,8 @@ pub fn take_records(mut body: &[u8]) -> Result<Records<'_>, BadFrame> {
 }
 
 impl<'a> Records<'a> {
-    /// The records after the first `done` bytes, in their order, each with the number of bytes up to
-    /// its end. Ends after the first bytes that are not a record.
+    /// The records after the first `done` bytes, in their order, each with the number of bytes up
+    /// to its end. Ends after the first bytes that are not a record.
     pub fn each_after(self, done: usize) -> impl Iterator<Item = Result<(LinkRecord<'a>, usize), BadFrame>> {
         let mut rest = self.bytes.get(done..).unwrap_or_default();
         std::iter::from_fn(move || {

@@ -1,4 +1,5 @@
-//! Functions that take a whole array. A single value counts as an array of one; NULL as an empty one.
+//! Functions that take a whole array. A single value counts as an array of one; NULL as an empty
+//! one.
 
 use std::cmp::Ordering;
 

@@ -1,7 +1,8 @@
 //! The functions of the language, as one table.
 //!
-//! A function takes its arguments as nodes and evaluates those that it needs. Unless its page in `docs/filters.md` states another rule, a
-//! NULL argument gives NULL, an argument that is not a number gives NaN, and of an array only the first element counts.
+//! A function takes its arguments as nodes and evaluates those that it needs. Unless its page in
+//! `docs/filters.md` states another rule, a NULL argument gives NULL, an argument that is not a
+//! number gives NaN, and of an array only the first element counts.
 
 mod array;
 mod message;
@@ -39,8 +40,9 @@ const fn function(
     Function { name, arguments, evaluate }
 }
 
-/// Every function, in the order of `docs/filters.md`. The parser handles the others: `REGEXP_REPLACE`, which needs its pattern compiled,
-/// and the functions about client and instance, which are constants for a filter.
+/// Every function, in the order of `docs/filters.md`. The parser handles the others:
+/// `REGEXP_REPLACE`, which needs its pattern compiled, and the functions about client and instance,
+/// which are constants for a filter.
 pub(super) const FUNCTIONS: &[Function] = &[
     function("INSTR", 2..=2, text::instr),
     function("INSTR_I", 2..=2, text::instr_i),
@@ -126,7 +128,8 @@ pub fn similar<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&
         .map(|(_, known)| known)
 }
 
-/// How many letters must be added, removed or changed. Names are short; longer ones are compared by their beginning.
+/// How many letters must be added, removed or changed. Names are short; longer ones are compared by
+/// their beginning.
 fn distance(left: &[u8], right: &[u8]) -> usize {
     const COMPARED: usize = 24;
     let (left, right) = (&left[..left.len().min(COMPARED)], &right[..right.len().min(COMPARED)]);

@@ -107,7 +107,8 @@ pub fn greatest<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value
     best(arguments.iter().map(|argument| evaluation.value(argument)), Ordering::Greater)
 }
 
-/// Which of `n` equal parts between `low` and `high` holds `x`: 0 before them, `n + 1` after them. The bounds may fall instead of rise.
+/// Which of `n` equal parts between `low` and `high` holds `x`: 0 before them, `n + 1` after them.
+/// The bounds may fall instead of rise.
 pub fn width_bucket<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'a> {
     let Some([x, low, high, count]) = four(evaluation, arguments) else { return Value::Null };
     if [x, low, high, count].iter().any(|number| number.is_nan()) {

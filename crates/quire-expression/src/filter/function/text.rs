@@ -1,4 +1,5 @@
-//! Functions on text. Text is bytes; case is folded for ASCII letters only, so that no character is damaged.
+//! Functions on text. Text is bytes; case is folded for ASCII letters only, so that no character is
+//! damaged.
 
 use memchr::memmem;
 
@@ -104,7 +105,8 @@ pub fn replace<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<
     replaced.value()
 }
 
-/// Every match of `pattern`; `\1` to `\9` in the replacement are the groups of the match, `\0` all of it.
+/// Every match of `pattern`; `\1` to `\9` in the replacement are the groups of the match, `\0` all
+/// of it.
 pub fn regexp_replace<'a>(
     evaluation: &Evaluation<'a>,
     arguments: &'a [Node; 2],

@@ -1,4 +1,5 @@
-//! Functions on dates and times. A time is a float, the seconds since 1970 UTC; the time zone is UTC throughout.
+//! Functions on dates and times. A time is a float, the seconds since 1970 UTC; the time zone is
+//! UTC throughout.
 
 use std::io::Write;
 
@@ -232,7 +233,8 @@ impl Default for Parts {
 }
 
 impl Parts {
-    /// Takes the text that `format` describes from the front of `text` and returns the rest; `None` when `text` does not match.
+    /// Takes the text that `format` describes from the front of `text` and returns the rest; `None`
+    /// when `text` does not match.
     fn parse<'t>(&mut self, mut text: &'t [u8], mut format: &[u8]) -> Option<&'t [u8]> {
         while let Some((byte, after)) = format.split_first() {
             format = after;
@@ -371,7 +373,8 @@ fn name<'t>(text: &'t [u8], names: &[&str]) -> Option<(usize, &'t [u8])> {
     })
 }
 
-/// Days since 1970 of a date of the Gregorian calendar. Years begin in March here, so that the leap day is the last.
+/// Days since 1970 of a date of the Gregorian calendar. Years begin in March here, so that the leap
+/// day is the last.
 fn days_of(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);

@@ -1,15 +1,17 @@
 //! Which tests of single fields a filter cannot be TRUE without.
 //!
-//! A *cover* is a list of tests. Whenever the filter is TRUE, at least one of its tests holds. `AND` has the covers of each of its parts,
-//! because all of them must be TRUE. `OR` has a cover when all its parts have one: all of these tests together. Other expressions have no
-//! cover, which is always correct. An empty cover means that the filter is never TRUE.
+//! A *cover* is a list of tests. Whenever the filter is TRUE, at least one of its tests holds.
+//! `AND` has the covers of each of its parts, because all of them must be TRUE. `OR` has a cover
+//! when all its parts have one: all of these tests together. Other expressions have no cover, which
+//! is always correct. An empty cover means that the filter is never TRUE.
 
 use super::field::FLOAT_EXACT_MAX;
 use super::ranges::Place;
 use crate::filter::node::{Comparison, Literal, Node};
 use crate::message_type::{Number, boolean_text};
 
-/// The most tests of one cover. Above this number, finding the filter in that many places costs about the same as evaluating it.
+/// The most tests of one cover. Above this number, finding the filter in that many places costs
+/// about the same as evaluating it.
 const TEST_COUNT_MAX: usize = 1_024;
 
 /// Something about one field.
@@ -25,7 +27,8 @@ pub(super) struct Test {
 pub(super) enum Wanted {
     /// Equal to this.
     Equal(Literal),
-    /// Between these, both included. Of an array, one element may be above the first and another below the second.
+    /// Between these, both included. Of an array, one element may be above the first and another
+    /// below the second.
     Within(Place, Place),
 }
 
@@ -53,8 +56,8 @@ pub(super) fn covers(node: &Node) -> Vec<Vec<Test>> {
     }
 }
 
-/// Whether the filter only compares a field for equality with one constant, or with several. Then it is TRUE when one of its tests holds,
-/// and does not need to be evaluated.
+/// Whether the filter only compares a field for equality with one constant, or with several. Then
+/// it is TRUE when one of its tests holds, and does not need to be evaluated.
 pub(super) fn is_only_equality(node: &Node) -> bool {
     // The texts `true` and `false` are entered as numbers, which they are not equal to.
     let is_plain = |node: &Node| match node {
@@ -127,12 +130,13 @@ fn within(field: u32, low: &Literal, high: &Literal) -> Option<Vec<Test>> {
         return Some(Vec::new());
     }
     let (low, high) = (place(low)?, place(high)?);
-    // Text that spells a number has one place among the numbers and another among the texts. So bounds of both kinds are not an interval
-    // for it.
+    // Text that spells a number has one place among the numbers and another among the texts. So
+    // bounds of both kinds are not an interval for it.
     low.is_like(high).then(|| vec![Test { field, wanted: Wanted::Within(low, high) }])
 }
 
-/// The place of a constant in the order of values. Only for constants whose place is the same for all values that they are compared with.
+/// The place of a constant in the order of values. Only for constants whose place is the same for
+/// all values that they are compared with.
 fn place(literal: &Literal) -> Option<Place> {
     match literal {
         Literal::Number(number) if !number.is_nan() => Some(Place::number(number.as_f64())),
@@ -157,7 +161,8 @@ fn is_exact(literal: &Literal) -> bool {
     matches!(literal, Literal::Number(number) if number.as_f64().abs() < FLOAT_EXACT_MAX)
 }
 
-/// The test that is equal to the filter for numbers below [`FLOAT_EXACT_MAX`], if the filter only compares one field with numbers.
+/// The test that is equal to the filter for numbers below [`FLOAT_EXACT_MAX`], if the filter only
+/// compares one field with numbers.
 pub(super) fn only_range(node: &Node) -> Option<Test> {
     let parts = match node {
         Node::And(parts) => parts,

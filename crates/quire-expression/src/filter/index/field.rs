@@ -13,8 +13,9 @@ use crate::message_type::{Number, Value, boolean_text};
 
 /// The entries that test one field.
 ///
-/// A text and a number that are equal have the same number as key: a text constant that spells a number, or a Boolean, is entered there
-/// too. The map only has to return every entry that can match, so keys may be rounded: equal integers are also equal as floats.
+/// A text and a number that are equal have the same number as key: a text constant that spells a
+/// number, or a Boolean, is entered there too. The map only has to return every entry that can
+/// match, so keys may be rounded: equal integers are also equal as floats.
 #[derive(Debug, Default)]
 pub(super) struct FieldIndex {
     numbers: HashMap<u64, Entries, FxBuildHasher>,
@@ -79,7 +80,8 @@ impl FieldIndex {
         }
     }
 
-    /// How many other entries a message with the wanted value would have to be checked against; for ranges a guess.
+    /// How many other entries a message with the wanted value would have to be checked against; for
+    /// ranges a guess.
     pub fn cost(&self, wanted: &Wanted) -> usize {
         match wanted {
             Wanted::Equal(Literal::Text(text)) => {
@@ -97,7 +99,8 @@ impl FieldIndex {
         }
     }
 
-    /// Calls `candidate` with every entry one of whose tests holds for `value`, and possibly more; possibly several times.
+    /// Calls `candidate` with every entry one of whose tests holds for `value`, and possibly more;
+    /// possibly several times.
     pub fn for_each_candidate(&self, value: Value<'_>, mut candidate: impl FnMut(u32, Finding)) {
         match value {
             Value::Null | Value::Compound(_) => {}
@@ -190,8 +193,9 @@ fn is_exact_number(value: Value<'_>) -> bool {
 
 /// The numbers that a value may be equal to: as a number, and as a Boolean.
 fn number_keys(value: Value<'_>) -> [Option<u64>; 2] {
-    // Adding zero makes the negative zero the positive one. The bits in which integers differ are the upper ones. The hash needs them below:
-    // otherwise all integers have the same place in the map.
+    // Adding zero makes the negative zero the positive one. The bits in which integers differ are
+    // the upper ones. The hash needs them below: otherwise all integers have the same place in the
+    // map.
     let key = |number: Number| (!number.is_nan()).then(|| (number.as_f64() + 0.0).to_bits().rotate_right(32));
     let boolean_key = |value: bool| key(Number::Integer(value.into()));
     match value {
@@ -228,7 +232,8 @@ mod tests {
             FxBuildHasher.hash_one(key.unwrap())
         };
         for step in [1, 1_000, 1 << 20] {
-            // A map takes the place from the lower bits, and compares the upper seven before the key.
+            // A map takes the place from the lower bits, and compares the upper seven before the
+            // key.
             let places: BTreeSet<_> = (0..1024).map(|number| hash(number * step) % 1024).collect();
             let tags: BTreeSet<_> = (0..1024).map(|number| hash(number * step) >> 57).collect();
             assert!(places.len() > 400 && tags.len() > 60, "{step}: {} and {}", places.len(), tags.len());

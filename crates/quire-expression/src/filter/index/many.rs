@@ -1,4 +1,5 @@
-//! The index proper, for a topic with more than one subscription: equal filters in one entry, entries found by tests of fields.
+//! The index proper, for a topic with more than one subscription: equal filters in one entry,
+//! entries found by tests of fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
@@ -18,7 +19,8 @@ use crate::unreadable::contained;
 /// The module above describes its promises and its structure.
 #[derive(Debug)]
 pub(super) struct Many<Id> {
-    /// The entry of each subscription, none for those without a filter, and its place in the order of insertion.
+    /// The entry of each subscription, none for those without a filter, and its place in the order
+    /// of insertion.
     places: HashMap<Id, (Option<u32>, u64), FxBuildHasher>,
     unfiltered: BTreeMap<u64, Id>,
     entries: Slab<Entry<Id>>,
@@ -29,7 +31,8 @@ pub(super) struct Many<Id> {
     /// The entries without a cover.
     uncovered: BTreeSet<u32>,
     inserted_count: u64,
-    /// Counts messages. It distinguishes an entry that was found twice for one message from one that was found for an earlier message.
+    /// Counts messages. It distinguishes an entry that was found twice for one message from one
+    /// that was found for an earlier message.
     generation: u64,
     candidates: Vec<u32>,
     matches: Vec<(u64, Id)>,
@@ -169,7 +172,8 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
         self.open.iter().for_each(|(_, id)| each(*id, Decision::Open));
     }
 
-    /// Adds the members of all entries that match, and of those for which no effort was left. Returns the number of matches.
+    /// Adds the members of all entries that match, and of those for which no effort was left.
+    /// Returns the number of matches.
     fn match_entries(&mut self, message: &MessageContext<'_>, arena: &mut Arena) -> usize {
         self.generation += 1;
         arena.reset();

@@ -1,14 +1,17 @@
-//! The subscriptions of a topic by their filters, so that a message is only checked against the filters that can match.
+//! The subscriptions of a topic by their filters, so that a message is only checked against the
+//! filters that can match.
 //!
-//! [`SubscriptionIndex::for_each_match`] gives exactly the subscriptions whose filter is TRUE for the message, in the order in which they
-//! were inserted. Its cost grows with the number of filters that could not be ruled out, not with the number of subscriptions. Inserting
-//! and removing cost the logarithm of their number. There are no rebuilds.
+//! [`SubscriptionIndex::for_each_match`] gives exactly the subscriptions whose filter is TRUE for
+//! the message, in the order in which they were inserted. Its cost grows with the number of filters
+//! that could not be ruled out, not with the number of subscriptions. Inserting and removing cost
+//! the logarithm of their number. There are no rebuilds.
 //!
-//! How it works: subscriptions with equal filters share an *entry*, evaluated once (`many`). From its filter an entry gets a *cover*: a few
-//! tests of single fields. At least one of them holds whenever the filter is TRUE (`cover`). Tests for equality are hashed, and ranges are
-//! in interval trees, per field (`field`, `ranges`). A message is read once for all entries. The tests that hold for its values give the
-//! candidates, which are then evaluated in full. So the tests have to be complete, not exact. Entries without a cover are always
-//! candidates.
+//! How it works: subscriptions with equal filters share an *entry*, evaluated once (`many`). From
+//! its filter an entry gets a *cover*: a few tests of single fields. At least one of them holds
+//! whenever the filter is TRUE (`cover`). Tests for equality are hashed, and ranges are in interval
+//! trees, per field (`field`, `ranges`). A message is read once for all entries. The tests that
+//! hold for its values give the candidates, which are then evaluated in full. So the tests have to
+//! be complete, not exact. Entries without a cover are always candidates.
 
 mod cover;
 mod field;
@@ -49,8 +52,8 @@ impl<Id> Default for SubscriptionIndex<Id> {
 }
 
 impl<Id: Copy + Eq + Hash> SubscriptionIndex<Id> {
-    /// Adds a subscription. `None` = it wants every message. A subscription that is there already gets the new filter, and comes last from
-    /// then on.
+    /// Adds a subscription. `None` = it wants every message. A subscription that is there already
+    /// gets the new filter, and comes last from then on.
     pub fn insert(&mut self, id: Id, filter: Option<Filter>) {
         match &mut self.0 {
             Kind::Empty => self.0 = Kind::One(id, filter),
@@ -94,8 +97,8 @@ impl<Id: Copy + Eq + Hash> SubscriptionIndex<Id> {
         self.len() == 0
     }
 
-    /// Calls `each` for every subscription that wants the message, in the order in which they were inserted. `arena` is where the
-    /// message is read to; keep it between calls.
+    /// Calls `each` for every subscription that wants the message, in the order in which they were
+    /// inserted. `arena` is where the message is read to; keep it between calls.
     pub fn for_each_match(
         &mut self,
         message: &MessageContext<'_>,
@@ -106,8 +109,9 @@ impl<Id: Copy + Eq + Hash> SubscriptionIndex<Id> {
         self.for_each_decision(message, arena, |id, _| each(id));
     }
 
-    /// As [`SubscriptionIndex::for_each_match`], within the effort that `arena` allows: also calls `each`, with [`Decision::Open`], for every
-    /// subscription of which it could not be decided whether it wants the message.
+    /// As [`SubscriptionIndex::for_each_match`], within the effort that `arena` allows: also calls
+    /// `each`, with [`Decision::Open`], for every subscription of which it could not be decided
+    /// whether it wants the message.
     pub fn for_each_decision(
         &mut self,
         message: &MessageContext<'_>,

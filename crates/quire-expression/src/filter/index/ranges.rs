@@ -1,13 +1,15 @@
 //! An interval tree: which ranges overlap a place, in logarithmic time and the number of them.
 //!
-//! A balanced (AVL) tree in the order of the lower bounds, in which every node contains the highest upper bound below it. Balance, and with
-//! it the depth of the recursion, does not depend on the bounds.
+//! A balanced (AVL) tree in the order of the lower bounds, in which every node contains the highest
+//! upper bound below it. Balance, and with it the depth of the recursion, does not depend on the
+//! bounds.
 
 use std::cmp::Ordering;
 
 use slab::Slab;
 
-/// A place in the order of all values: numbers, then texts. Texts that begin alike share one, so that what is found by it has to be looked at again.
+/// A place in the order of all values: numbers, then texts. Texts that begin alike share one, so
+/// that what is found by it has to be looked at again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place(u128);
 
@@ -50,7 +52,8 @@ impl Place {
 
     /// Of a number that is not NaN.
     pub fn number(number: f64) -> Place {
-        // Adding zero makes the negative zero the positive one. Turning the bits so makes their order that of the numbers.
+        // Adding zero makes the negative zero the positive one. Turning the bits so makes their
+        // order that of the numbers.
         let bits = (number + 0.0).to_bits();
         let ordered = if bits >> 63 == 1 { !bits } else { bits | 1 << 63 };
         // Every second place, so that there is one just below and one just above.
@@ -107,7 +110,8 @@ impl RangeTree {
         self.root = self.removed(self.root, low, entry);
     }
 
-    /// Calls `visit` with the entry of each range that begins at or below `high` and ends at or above `low`.
+    /// Calls `visit` with the entry of each range that begins at or below `high` and ends at or
+    /// above `low`.
     pub fn for_each_overlap(&self, low: Place, high: Place, visit: &mut impl FnMut(u32)) {
         self.overlaps(self.root, low, high, visit);
     }
@@ -190,7 +194,8 @@ impl RangeTree {
         node.low.cmp(&low).then(node.entry.cmp(&entry))
     }
 
-    /// Restores the balance of `at` after one of its subtrees grew or shrank by a level. Returns the node that is now in its place.
+    /// Restores the balance of `at` after one of its subtrees grew or shrank by a level. Returns
+    /// the node that is now in its place.
     fn balanced(&mut self, at: u32) -> u32 {
         let Node { left, right, .. } = *self.node(at);
         match i16::from(self.height(left)) - i16::from(self.height(right)) {
@@ -316,7 +321,8 @@ mod tests {
                 if is_removal && !list.is_empty() {
                     let (from, _, entry) = list.swap_remove(entry as usize % list.len());
                     tree.remove(from, entry);
-                    // Of several ranges with one beginning and one entry, any may have gone: forget them all.
+                    // Of several ranges with one beginning and one entry, any may have gone: forget
+                    // them all.
                     while let Some(at) = list.iter().position(|known| known.0 == from && known.2 == entry) {
                         list.swap_remove(at);
                         tree.remove(from, entry);

@@ -78,8 +78,8 @@ const OTHER_FUNCTIONS: &[&str] = &[
     "AMPS_VERSION",
 ];
 
-/// The value of a function about the client or the instance; `None` for other names. They are constants of a filter, because it belongs to
-/// one subscriber.
+/// The value of a function about the client or the instance; `None` for other names. They are
+/// constants of a filter, because it belongs to one subscriber.
 fn fact(name: &str, options: &FilterOptions) -> Option<Literal> {
     let ClientFacts { client_name, connection_name, user, remote_address } = &options.client;
     let InstanceFacts { name: instance_name, group, version } = &options.instance;

@@ -1,4 +1,5 @@
-//! `bson`: documents with their size before them and a zero byte after them. The type of a value comes before its name.
+//! `bson`: documents with their size before them and a zero byte after them. The type of a value
+//! comes before its name.
 
 use super::tree::{Kind, Space, Tree};
 use super::{Layout, Patch};
@@ -64,7 +65,8 @@ pub(super) fn set_size(out: &mut [u8], start: usize) {
     out[start..start + 4].copy_from_slice(&size.to_le_bytes());
 }
 
-/// Takes a document. `depth` is the number of documents around it; recursion is bounded by `DOCUMENT_DEPTH_MAX`.
+/// Takes a document. `depth` is the number of documents around it; recursion is bounded by
+/// `DOCUMENT_DEPTH_MAX`.
 fn read_document(
     reader: &mut Bytes<'_>,
     tree: &mut Tree<'_>,

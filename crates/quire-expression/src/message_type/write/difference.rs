@@ -26,7 +26,8 @@ pub(super) fn difference<L: Layout>(
     Ok(differs)
 }
 
-/// Marks the fields of two objects that differ; whether any does. Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
+/// Marks the fields of two objects that differ; whether any does. Recursion is bounded by
+/// `DOCUMENT_DEPTH_MAX`.
 fn compare<L: Layout>(old: &mut Tree<'_>, old_object: u32, new: &mut Tree<'_>, new_object: u32) -> bool {
     old.index(old_object);
     new.index(new_object);

@@ -56,7 +56,8 @@ fn write_name(out: &mut Vec<u8>, tree: &Tree<'_>, member: u32) {
     out.extend_from_slice(tree.bytes(node.start..node.value));
 }
 
-/// Takes an object. `depth` is the number of objects around it; recursion is bounded by `DOCUMENT_DEPTH_MAX`.
+/// Takes an object. `depth` is the number of objects around it; recursion is bounded by
+/// `DOCUMENT_DEPTH_MAX`.
 fn read_object(
     scanner: &mut Scanner<'_>,
     tree: &mut Tree<'_>,

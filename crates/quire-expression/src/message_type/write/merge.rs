@@ -47,7 +47,8 @@ struct Merging<'m, 'o, 'n> {
 }
 
 impl Merging<'_, '_, '_> {
-    /// Merges an object of the delta into one of the base. Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
+    /// Merges an object of the delta into one of the base. Recursion is bounded by
+    /// `DOCUMENT_DEPTH_MAX`.
     fn object<L: Layout>(&mut self, base: u32, delta: u32) {
         self.match_members::<L>(base, delta);
         let is_added = |new: &Tree<'_>, member: u32| new.counts(member) && new.node(member).partner == NONE;
@@ -103,7 +104,8 @@ impl Merging<'_, '_, '_> {
         let named = self.old.node(member).partner;
         let (old, new) = (self.old.node(member), self.new.node(named));
         if new.partner != member {
-            // Of an array of members the first place is kept. Of other members of one name only the last counts, and the others stay.
+            // Of an array of members the first place is kept. Of other members of one name only the
+            // last counts, and the others stay.
             if L::REPEATED_NAMES_ARE_ARRAYS {
                 L::remove(&mut self.patch, self.old, member);
             }

@@ -1,16 +1,21 @@
-//! The write side of message types: merging a part of a message into a message, the difference of two messages, and messages with
-//! constructed fields (docs/last-values.md, "Merging and differences" and "Constructed fields").
+//! The write side of message types: merging a part of a message into a message, the difference of
+//! two messages, and messages with constructed fields (docs/last-values.md, "Merging and
+//! differences" and "Constructed fields").
 //!
 //! [`merge`], [`difference`] and [`assign`] promise:
 //!
-//! - The bytes of a message that the merge does not name are copied as they are, blanks and spelling included.
+//! - The bytes of a message that the merge does not name are copied as they are, blanks and
+//!   spelling included.
 //! - A result is a well-formed message of its format.
-//! - Both messages are read whole. An unreadable one is an error, and never half a result: the output is empty then.
-//! - Nesting is bounded by [`DOCUMENT_DEPTH_MAX`](super::DOCUMENT_DEPTH_MAX), and memory by [`ARENA_SIZE_MAX`]. Time grows with the size
-//!   of the messages, and with the logarithm of the number of members of one object.
+//! - Both messages are read whole. An unreadable one is an error, and never half a result: the
+//!   output is empty then.
+//! - Nesting is bounded by [`DOCUMENT_DEPTH_MAX`](super::DOCUMENT_DEPTH_MAX), and memory by
+//!   [`ARENA_SIZE_MAX`]. Time grows with the size of the messages, and with the logarithm of the
+//!   number of members of one object.
 //!
-//! Each message is read once, into a `Tree` of the places of its fields. The rules are written once, over two trees. A format says how its
-//! bytes become a tree, and how a member is written: the trait `Layout`.
+//! Each message is read once, into a `Tree` of the places of its fields. The rules are written
+//! once, over two trees. A format says how its bytes become a tree, and how a member is written:
+//! the trait `Layout`.
 
 mod bson;
 mod construct;
@@ -29,10 +34,12 @@ use tree::{Kind, Node, Tree};
 pub use construct::{AssignError, CONSTRUCTED_SIZE_MAX};
 pub(crate) use construct::{Fields, assign, expected_path};
 
-/// The largest message that is merged or compared, in bytes: a sum of two of them fits the sizes of BSON.
+/// The largest message that is merged or compared, in bytes: a sum of two of them fits the sizes of
+/// BSON.
 const MESSAGE_SIZE_MAX: usize = i32::MAX as usize / 2 - 16;
 
-/// The most fields of one message. Two trees of them, and the room in which lists grow, are below [`ARENA_SIZE_MAX`].
+/// The most fields of one message. Two trees of them, and the room in which lists grow, are below
+/// [`ARENA_SIZE_MAX`].
 const NODE_COUNT_MAX: usize = ARENA_SIZE_MAX / 4 / size_of::<Node>();
 
 /// A message of fewer bytes is read whole: to look up its fields in a delta takes longer than to
@@ -79,11 +86,11 @@ impl Side {
     }
 }
 
-/// Writes into `out` the message `base` with the fields that `delta` names: replaced in place, or added at the end of their object. The
-/// earlier content of `out` is removed.
+/// Writes into `out` the message `base` with the fields that `delta` names: replaced in place, or
+/// added at the end of their object. The earlier content of `out` is removed.
 ///
-/// Objects merge field by field. Every other value is replaced whole, arrays too. A NULL in `delta` sets the field to NULL. A `binary`
-/// message has no fields: its merge is `delta`.
+/// Objects merge field by field. Every other value is replaced whole, arrays too. A NULL in `delta`
+/// sets the field to NULL. A `binary` message has no fields: its merge is `delta`.
 ///
 /// # Errors
 /// [`MergeError`]; `out` is empty then.
@@ -113,12 +120,14 @@ pub fn merge(
     result
 }
 
-/// Writes into `out` the message that turns `old` into `new` when it is merged: the fields of `new` that differ, and a NULL for each field
-/// that `new` does not have. The fields `keep` of `new` are in it too. Returns whether the messages differ in any field. The earlier
-/// content of `out` is removed.
+/// Writes into `out` the message that turns `old` into `new` when it is merged: the fields of `new`
+/// that differ, and a NULL for each field that `new` does not have. The fields `keep` of `new` are
+/// in it too. Returns whether the messages differ in any field. The earlier content of `out` is
+/// removed.
 ///
-/// Values are equal when their types and their texts are equal: `1` and `1.0` differ. Objects are compared field by field, arrays as a
-/// whole. A path of `keep` that leads into an array keeps the whole array. A `binary` message has no fields: its difference is `new`.
+/// Values are equal when their types and their texts are equal: `1` and `1.0` differ. Objects are
+/// compared field by field, arrays as a whole. A path of `keep` that leads into an array keeps the
+/// whole array. A `binary` message has no fields: its difference is `new`.
 ///
 /// # Errors
 /// [`MergeError`]; `out` is empty then.
@@ -154,7 +163,8 @@ trait Layout {
     /// Whether several members of one name are an array, or only the last one counts.
     const REPEATED_NAMES_ARE_ARRAYS: bool = false;
 
-    /// Attributes of XML come before its elements: the members of an object are written in as many rounds.
+    /// Attributes of XML come before its elements: the members of an object are written in as many
+    /// rounds.
     const ROUND_COUNT: u8 = 1;
 
     /// The round in which a member is written.
@@ -173,7 +183,8 @@ trait Layout {
     /// Marks the root element, without which there is no message.
     fn keep_root(_new: &mut Tree<'_>) {}
 
-    /// Begins to change an object that gets `added_count` members more. The result is for [`Layout::leave`].
+    /// Begins to change an object that gets `added_count` members more. The result is for
+    /// [`Layout::leave`].
     fn enter(_patch: &mut Patch<'_>, _base: &Tree<'_>, _object: u32, _added_count: u32) -> usize {
         0
     }
@@ -213,8 +224,8 @@ trait Layout {
     /// Writes what comes before one more member of an object.
     fn write_separator(_out: &mut Vec<u8>) {}
 
-    /// Begins to write an object with the name and the place of `object`, and as many members. The result is for
-    /// [`Layout::write_end`].
+    /// Begins to write an object with the name and the place of `object`, and as many members. The
+    /// result is for [`Layout::write_end`].
     fn write_start(out: &mut Vec<u8>, tree: &Tree<'_>, object: u32, member_count: u32) -> usize;
 
     /// Ends the members of one round.

@@ -71,7 +71,8 @@ pub(super) fn write_map_head(out: &mut Vec<u8>, count: u32) {
     }
 }
 
-/// Takes the members of a map. `depth` is the number of maps around it; recursion is bounded by `DOCUMENT_DEPTH_MAX`.
+/// Takes the members of a map. `depth` is the number of maps around it; recursion is bounded by
+/// `DOCUMENT_DEPTH_MAX`.
 fn read_map(
     reader: &mut Bytes<'_>,
     tree: &mut Tree<'_>,

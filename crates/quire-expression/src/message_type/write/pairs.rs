@@ -1,4 +1,5 @@
-//! `nvfix` and `fix`: pairs of tag and value with a separator between them. A tag that occurs more than once is an array.
+//! `nvfix` and `fix`: pairs of tag and value with a separator between them. A tag that occurs more
+//! than once is an array.
 
 use super::tree::{Kind, Space, Tree};
 use super::{Layout, MergeError, Patch, Side};
@@ -25,7 +26,8 @@ impl<const NUMERIC_TAGS: bool> Layout for Tagged<NUMERIC_TAGS> {
 
     fn leave(patch: &mut Patch<'_>, base: &Tree<'_>, object: u32, _entered: usize, added_count: u32) {
         let tail = base.node(object).tail;
-        // A base without the last separator gets one where its last pair is not the last one of the result: data may end with SOH.
+        // A base without the last separator gets one where its last pair is not the last one of the
+        // result: data may end with SOH.
         if base.data.len() == tail as usize && (added_count > 0 || patch.at == tail) {
             Self::go_to_end(patch, base, object, 0);
         }
@@ -44,7 +46,8 @@ impl<const NUMERIC_TAGS: bool> Layout for Tagged<NUMERIC_TAGS> {
 
     fn remove(patch: &mut Patch<'_>, base: &Tree<'_>, member: u32) {
         let node = base.node(member);
-        // The separator after it may be missing. The one before it is there, because the first pair of an array is never removed.
+        // The separator after it may be missing. The one before it is there, because the first pair
+        // of an array is never removed.
         patch.copy_to(node.start - 1);
         patch.skip_to(node.end);
     }
@@ -66,8 +69,8 @@ impl<const NUMERIC_TAGS: bool> Layout for Tagged<NUMERIC_TAGS> {
         write_separator(out);
     }
 
-    /// A wrong size of a data field leads to another place when other pairs follow it. Then its data takes some of them in, so there are
-    /// fewer fields.
+    /// A wrong size of a data field leads to another place when other pairs follow it. Then its
+    /// data takes some of them in, so there are fewer fields.
     fn check(out: &[u8], member_count: impl FnOnce() -> u32) -> Result<(), MergeError> {
         if NUMERIC_TAGS {
             check(out, member_count()).map_err(|reason| MergeError::Malformed { side: Side::New, reason })

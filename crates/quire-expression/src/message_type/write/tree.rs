@@ -1,7 +1,8 @@
 //! The fields of one message, by their places in it. Merges and differences work on them.
 //!
-//! The list of nodes is in the order of the message: an object comes directly before its members. Arrays are values without nodes. Names
-//! are compared by a short hash first. An object of many members has its names sorted, so that no choice of names makes a lookup slow.
+//! The list of nodes is in the order of the message: an object comes directly before its members.
+//! Arrays are values without nodes. Names are compared by a short hash first. An object of many
+//! members has its names sorted, so that no choice of names makes a lookup slow.
 //!
 //! A large base of a merge has nodes only for the fields that the delta names
 //! ([`Tree::read_for`]). So a small delta of a large record, or a constructed field, needs little
@@ -26,9 +27,11 @@ pub(super) struct Tree<'a> {
     pub data: &'a [u8],
     pub nodes: Vec<Node>,
     repeated_names_are_arrays: bool,
-    /// XML: whether an element with text is an object. Then its text is not a field, and a merge keeps it.
+    /// XML: whether an element with text is an object. Then its text is not a field, and a merge
+    /// keeps it.
     pub has_text_objects: bool,
-    /// Names that differ from the bytes in the message: JSON with escapes, numbers as keys of MessagePack.
+    /// Names that differ from the bytes in the message: JSON with escapes, numbers as keys of
+    /// MessagePack.
     decoded_names: Vec<u8>,
     /// Members of large objects, by hash, name and place.
     sorted: Vec<u32>,
@@ -67,7 +70,8 @@ pub(super) struct Node {
     pub value: u32,
     /// Where both end.
     pub end: u32,
-    /// Of an object: the end of its head. JSON: after `{`. MessagePack: after the count. XML: after the attributes.
+    /// Of an object: the end of its head. JSON: after `{`. MessagePack: after the count. XML: after
+    /// the attributes.
     pub body: u32,
     /// Of an object: the place for further members.
     pub tail: u32,
@@ -77,7 +81,8 @@ pub(super) struct Node {
     pub member_count: u32,
     /// Of an object of many members: the beginning of its part of `sorted`.
     sorted: u32,
-    /// The node that counts among those of this name: the first of an array of elements or pairs, otherwise the last.
+    /// The node that counts among those of this name: the first of an array of elements or pairs,
+    /// otherwise the last.
     pub representative: u32,
     /// Of the node that counts: how many have its name.
     pub group_size: u32,
@@ -330,7 +335,8 @@ impl<'a> Tree<'a> {
         std::iter::successors(self.first(object), move |member| self.after(object, *member))
     }
 
-    /// The members of an indexed object that are written for a member that counts: all elements of an array, otherwise this one.
+    /// The members of an indexed object that are written for a member that counts: all elements of
+    /// an array, otherwise this one.
     pub fn group(&self, representative: u32) -> impl Iterator<Item = u32> + '_ {
         std::iter::successors(Some(representative), |member| {
             let follower = self.node(*member).follower;
@@ -343,8 +349,8 @@ impl<'a> Tree<'a> {
         self.node(node).representative == node
     }
 
-    /// Prepares an object for [`Tree::find`], and finds the members that have one name. Of them the first counts when they are an array,
-    /// otherwise the last.
+    /// Prepares an object for [`Tree::find`], and finds the members that have one name. Of them the
+    /// first counts when they are an array, otherwise the last.
     pub fn index(&mut self, object: u32) {
         let count = self.node(object).member_count;
         let (mut few, mut many) = ([0; FEW_MEMBERS], Vec::new());
@@ -405,8 +411,9 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// The member of an indexed object with the name that `node` has in `other`: the one that counts. `hint` is where it is looked for
-    /// first; it becomes the place after the result, because two messages mostly have their fields in the same order.
+    /// The member of an indexed object with the name that `node` has in `other`: the one that
+    /// counts. `hint` is where it is looked for first; it becomes the place after the result,
+    /// because two messages mostly have their fields in the same order.
     pub fn find(&self, object: u32, other: &Tree<'_>, node: u32, hint: &mut Option<u32>) -> Option<u32> {
         self.find_name(object, other.name(node), other.node(node).hash, hint)
     }
@@ -439,8 +446,8 @@ impl<'a> Tree<'a> {
         sorted.get(place).copied().filter(is_it)
     }
 
-    /// The field that a path names, after all objects on the way to it. A path that leads into an array ends there. Empty when the message
-    /// has no such field.
+    /// The field that a path names, after all objects on the way to it. A path that leads into an
+    /// array ends there. Empty when the message has no such field.
     pub fn path(&self, path: &[Step]) -> Vec<u32> {
         let mut way = Vec::new();
         let mut object = 0;

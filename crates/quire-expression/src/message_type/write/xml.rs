@@ -1,7 +1,7 @@
 //! `xml`: elements and attributes. Elements of one name and parent are an array.
 //!
-//! An element with text directly in it is one value, together with its attributes and elements. An element with nothing in it is NULL, but
-//! the root element is an object then.
+//! An element with text directly in it is one value, together with its attributes and elements. An
+//! element with nothing in it is NULL, but the root element is an object then.
 
 use super::tree::{Kind, Mark, Node, Space, Tree};
 use super::{Layout, MergeError, Patch};
@@ -68,7 +68,8 @@ impl Layout for Xml {
         let node = base.node(member);
         patch.copy_to(node.start);
         patch.skip_to(node.end);
-        // The texts on both sides become one, in which `]]>` must not occur. Base text has none by itself.
+        // The texts on both sides become one, in which `]]>` must not occur. Base text has none by
+        // itself.
         let is_bracket = |byte: &&u8| **byte == b']';
         let before = patch.out.iter().rev().take(2).take_while(is_bracket).count();
         let after = patch.base[node.end as usize..].iter().take(2).take_while(is_bracket).count();
@@ -128,7 +129,8 @@ fn write_end_tag(out: &mut Vec<u8>, tree: &Tree<'_>, element: u32) {
 
 struct Reading<'r, 'a> {
     tree: &'r mut Tree<'a>,
-    /// The document, and the elements that are open. Not recursion: an element costs less here than a call.
+    /// The document, and the elements that are open. Not recursion: an element costs less here than
+    /// a call.
     open: Vec<Open>,
 }
 

@@ -1,4 +1,5 @@
-//! `bson`: integers in their narrowest form, floats as they are. A text that is not UTF-8 is binary.
+//! `bson`: integers in their narrowest form, floats as they are. A text that is not UTF-8 is
+//! binary.
 
 use super::{AssignError, Field, Fields, check_size};
 use crate::message_type::bson::Bytes;

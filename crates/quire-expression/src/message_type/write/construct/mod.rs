@@ -1,8 +1,9 @@
-//! Messages of computed values, and their merge into a message (docs/last-values.md, "Constructed fields").
+//! Messages of computed values, and their merge into a message (docs/last-values.md, "Constructed
+//! fields").
 //!
-//! The values become a delta in the format of the message. It is merged as any delta is, except that an assigned object replaces an object
-//! whole. A format says how it writes the kinds of values. It checks which paths it can write when they are configured, not for each
-//! message.
+//! The values become a delta in the format of the message. It is merged as any delta is, except
+//! that an assigned object replaces an object whole. A format says how it writes the kinds of
+//! values. It checks which paths it can write when they are configured, not for each message.
 
 mod bson;
 mod json;
@@ -53,7 +54,8 @@ enum Field {
 }
 
 impl Fields {
-    /// Adds the value with this number. False when the place is taken, or when a field on the way to it has a value.
+    /// Adds the value with this number. False when the place is taken, or when a field on the way
+    /// to it has a value.
     pub fn add(&mut self, path: &[Step], value: usize) -> bool {
         let [Step::Name(name), rest @ ..] = path else { return false };
         let known = self.0.iter_mut().find(|(known, _)| known == name);
@@ -79,7 +81,8 @@ impl Fields {
     }
 }
 
-/// The form that a format expects in the place of a path that it cannot write; `None` when it can write the path.
+/// The form that a format expects in the place of a path that it cannot write; `None` when it can
+/// write the path.
 pub(crate) fn expected_path(message_type: MessageType, path: &[Step]) -> Option<&'static str> {
     let name = |step: &Step| match step {
         Step::Name(name) => Some(name.clone()),
@@ -97,7 +100,8 @@ pub(crate) fn expected_path(message_type: MessageType, path: &[Step]) -> Option<
     }
 }
 
-/// Writes into `out` the message with the values of `fields`. `paths` are the paths of the same fields.
+/// Writes into `out` the message with the values of `fields`. `paths` are the paths of the same
+/// fields.
 pub(crate) fn assign(
     message_type: MessageType,
     message: &[u8],
@@ -162,7 +166,8 @@ fn check_size(out: &[u8]) -> Result<(), AssignError> {
     if out.len() > CONSTRUCTED_SIZE_MAX { Err(AssignError::TooLarge) } else { Ok(()) }
 }
 
-/// Writes a number so that it is read with its type: a whole float ends with `.0`. False for a float that is not finite, which has no text.
+/// Writes a number so that it is read with its type: a whole float ends with `.0`. False for a
+/// float that is not finite, which has no text.
 fn write_number(number: Number, raw: &[u8], out: &mut Vec<u8>) -> bool {
     if !raw.is_empty() {
         out.extend_from_slice(raw);

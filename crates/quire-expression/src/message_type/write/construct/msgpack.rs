@@ -1,4 +1,5 @@
-//! `msgpack`: integers in their narrowest form, floats with 64 bits. A text that is not UTF-8 is `bin`.
+//! `msgpack`: integers in their narrowest form, floats with 64 bits. A text that is not UTF-8 is
+//! `bin`.
 
 use super::{AssignError, Field, Fields, check_size};
 use crate::message_type::write::msgpack::{NIL, write_map_head};
@@ -96,7 +97,8 @@ fn write_bytes(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), AssignError> {
     Ok(())
 }
 
-/// Writes a size in its shortest form: in the type itself where that has room, otherwise in 8, 16 or 32 bits after their type.
+/// Writes a size in its shortest form: in the type itself where that has room, otherwise in 8, 16
+/// or 32 bits after their type.
 fn write_head(
     out: &mut Vec<u8>,
     size: usize,

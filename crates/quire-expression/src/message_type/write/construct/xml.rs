@@ -57,7 +57,8 @@ fn write_attribute(name: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> Result<(
     check_size(out)
 }
 
-/// Writes an element, or as many as an array has elements. Recursion is bounded by the depth of the message that the value comes from.
+/// Writes an element, or as many as an array has elements. Recursion is bounded by the depth of the
+/// message that the value comes from.
 fn write_elements(name: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> Result<(), AssignError> {
     match value {
         Value::Array(elements) if !elements.is_empty() => {
