@@ -1,4 +1,5 @@
-//! A broker driven without sockets, over a journal in memory that is written by hand, so that no disk is measured.
+//! A broker driven without sockets, over a journal in memory that is written by hand, so that no
+//! disk is measured.
 
 use std::path::Path;
 use std::sync::Arc;

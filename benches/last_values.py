@@ -181,7 +181,8 @@ def query_figures(server: Served, records: int, options: argparse.Namespace) -> 
             kind()
         for name in ["ping", "query by key", "query in Python"]:
             took[name] = []
-        # The kinds alternate in short portions, so that other work of the machine affects all of them.
+        # The kinds alternate in short portions, so that other work of the machine affects all of
+        # them.
         for _ in range(10):
             for name, each in took.items():
                 each += timed(kinds[name], options.seconds / 10)

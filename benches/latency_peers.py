@@ -105,7 +105,8 @@ class PostgreSQLPeer(PostgreSQL, Peer):
             yield _PostgreSQLSession(connection)
 
 
-#: A consumer that found no message waits for the notification. Notifications of one transaction are sent once.
+#: A consumer that found no message waits for the notification. Notifications of one transaction are
+#: sent once.
 _INSERT = (
     "WITH added AS (INSERT INTO work (data) SELECT * FROM unnest(%b::bytea[])) SELECT pg_notify('work', '')"
 )

@@ -81,7 +81,8 @@ class Recorded:
             with contextlib.suppress(OSError):  # the client has what it wants
                 for start in range(self._answer_size, len(everything), _CHUNK_SIZE):
                     client.sendall(everything[start : start + _CHUNK_SIZE])
-                # A socket that is closed with unread bytes resets the connection, and the client would lose the last messages.
+                # A socket that is closed with unread bytes resets the connection, and the client
+                # would lose the last messages.
                 client.shutdown(socket.SHUT_WR)
                 while client.recv(_CHUNK_SIZE):
                     pass

@@ -114,7 +114,8 @@ def bench_beside(directory: Path, options: argparse.Namespace) -> dict[str, Any]
     _fill(directory, [("bench", count)], size)
     rounds = []
     for _ in range(options.rounds):
-        # A server keeps the pages that it has read: only with a new one the journal comes from the disk again.
+        # A server keeps the pages that it has read: only with a new one the journal comes from the
+        # disk again.
         _forget_pages(directory)
         with Served(directory) as server, quire.Client(server.url, name="beside") as client:
             # Until it has filled its next segment, which takes the disk.

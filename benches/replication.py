@@ -116,7 +116,8 @@ def _lone_delay(client: quire.Client, data: bytes, count: int) -> float:
 
 def _filled(cluster: quire.testing.Cluster, data: bytes, count: int) -> None:
     """Publishes to the first instance while the second one does not run."""
-    # A killed instance sends the messages of its last second back, as it would to an instance that lost its disk.
+    # A killed instance sends the messages of its last second back, as it would to an instance that
+    # lost its disk.
     cluster.terminate(1)
     with quire.Client(cluster[0].url, name="filler", command_timeout=None) as client:
         _rate(client, data, count)
@@ -149,7 +150,8 @@ def _behind(directory: Path, data: bytes, options: argparse.Namespace) -> dict[s
                 was_behind = _link(cluster)["seconds_behind"] > 0
                 cluster.kill(1)
                 if not was_behind:
-                    # It had caught up before the end of the round: the figure is one of a live destination.
+                    # It had caught up before the end of the round: the figure is one of a live
+                    # destination.
                     break
     ratio = statistics.median(rates["behind"]) / statistics.median(rates["alone"])
     return {"rate_ratio": round(ratio, 2), "rounds_that_were_behind": len(rates["behind"]) - (not was_behind)}

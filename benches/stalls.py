@@ -46,12 +46,14 @@ _RATE = 200
 _SECONDS = 3.0
 #: Seconds after which a peer that is not answered is given up.
 _TIMEOUT = 300.0
-#: Seconds between two heartbeats that the watching connection asks for. Two of them without a frame are a lost connection.
+#: Seconds between two heartbeats that the watching connection asks for. Two of them without a frame
+#: are a lost connection.
 _HEARTBEAT = 0.5
 #: Queues of the server.
 _QUEUES = 30
 
-#: A row in three steps: what is prepared, what the others wait for, and at last what became of the peer.
+#: A row in three steps: what is prepared, what the others wait for, and at last what became of the
+#: peer.
 Steps = AsyncIterator[str | None]
 
 

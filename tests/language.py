@@ -24,9 +24,9 @@ SENTENCE_WORDS_MAX = 35
 PROSE_COLUMNS_MAX = 100
 #: Crates whose comments are still wider than prose. A crate is removed here when it is wrapped.
 NOT_WRAPPED = {"broker", "kernel", "python", "queue", "sim"}
-#: Folders of Python files whose comments are at most as wide as prose.
-WRAPPED_FOLDERS = ("python", "tests", "examples")
-SCRIPTS = (".py", ".pyi")
+#: Other folders whose comments are at most as wide as prose.
+WRAPPED_FOLDERS = ("python", "tests", "examples", "benches", "fuzz/src")
+SOURCES = {".py", ".pyi", ".rs"}
 
 #: Idioms for which the field has a term, and clauses as subjects.
 PATTERNS = re.compile(
@@ -136,12 +136,10 @@ def wide_comments(path: Path) -> list[str]:
 def wrapped_files() -> list[Path]:
     """The files of `wide_comments` that must have none."""
     crates = (path for path in (ROOT / "crates").iterdir() if path.is_dir())
-    wrapped = [path for path in crates if path.name.removeprefix("quire-") not in NOT_WRAPPED]
-    found = [path for crate in wrapped for path in crate.rglob("*.rs")]
-    found += [
-        path for name in WRAPPED_FOLDERS for path in (ROOT / name).rglob("*.py*") if path.suffix in SCRIPTS
-    ]
-    return sorted(found)
+    folders = [path for path in crates if path.name.removeprefix("quire-") not in NOT_WRAPPED]
+    folders += (ROOT / name for name in WRAPPED_FOLDERS)
+    files = (path for folder in folders for path in folder.rglob("*"))
+    return sorted(path for path in files if path.suffix in SOURCES)
 
 
 def files() -> list[Path]:

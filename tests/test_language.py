@@ -54,7 +54,7 @@ def test_idioms_are_told_from_plain_words(text: str, count: int, tmp_path: Path)
 
 def test_comments_stay_as_narrow_as_prose() -> None:
     files = language.wrapped_files()
-    assert {path.suffix for path in files} == {".rs", ".py", ".pyi"}
+    assert {path.suffix for path in files} == language.SOURCES
     wide = {str(path): found for path in files if (found := language.wide_comments(path))}
     assert not wide, f"wrap these comments at 100 columns: {wide}"
 

@@ -1,5 +1,5 @@
-//! The broker without sockets: publishes taken (decoded, checked, appended to the open batch), fan-out to ordinary subscribers, and
-//! replay as far as the frames that are handed out.
+//! The broker without sockets: publishes taken (decoded, checked, appended to the open batch),
+//! fan-out to ordinary subscribers, and replay as far as the frames that are handed out.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use quire_benches::driven_broker::Bench;

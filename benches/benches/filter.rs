@@ -1,5 +1,6 @@
-//! Filters: one filter over one message, by message type and by what it asks; the index of the subscriptions of a topic, beside evaluating
-//! each filter in turn; and a publisher in front of that index in a whole broker.
+//! Filters: one filter over one message, by message type and by what it asks; the index of the
+//! subscriptions of a topic, beside evaluating each filter in turn; and a publisher in front of
+//! that index in a whole broker.
 
 use std::hint::black_box;
 use std::iter::Cycle;
@@ -94,7 +95,8 @@ fn filter_text(kind: &str, number: usize) -> String {
     }
 }
 
-/// Two things take turns, so that what else the machine does falls on both: the time of the second as a part of that of the first.
+/// Two things take turns, so that what else the machine does falls on both: the time of the second
+/// as a part of that of the first.
 fn ratio(
     group: &mut BenchmarkGroup<'_, WallTime>,
     name: &str,
@@ -256,7 +258,8 @@ impl Published {
         }
     }
 
-    /// Frames are decoded, appended to the journal, matched, and encoded for the subscription that gets the message.
+    /// Frames are decoded, appended to the journal, matched, and encoded for the subscription that
+    /// gets the message.
     fn round(&mut self) -> Duration {
         if self.rounds_left == 0 {
             *self = Published::new(self.kind, self.count);

@@ -1,4 +1,5 @@
-//! Decoding publishes: 128 bytes of data each, in reads of 256 KiB. Build for 5 million/s on one core.
+//! Decoding publishes: 128 bytes of data each, in reads of 256 KiB. Build for 5 million/s on one
+//! core.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use quire_command::*;

@@ -1,8 +1,9 @@
-//! The journal against what the disk gives: appends with group commit beside raw writes of the same bytes, finding a bookmark, and
-//! reading the log plain and compressed.
+//! The journal against what the disk gives: appends with group commit beside raw writes of the same
+//! bytes, finding a bookmark, and reading the log plain and compressed.
 //!
-//! What is compared is measured in the same run, in turns, and the ratio is printed: the machine and its load drop out of it.
-//! `QUIRE_BENCH_RECORDS=10000000` finds in that many records instead of a million.
+//! What is compared is measured in the same run, in turns, and the ratio is printed: the machine
+//! and its load drop out of it. `QUIRE_BENCH_RECORDS=10000000` finds in that many records instead
+//! of a million.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -64,7 +65,8 @@ fn median(mut spent: Vec<Duration>) -> Duration {
     spent[spent.len() / 2]
 }
 
-/// Appends as fast as the disk takes it; the time until everything is persistent, and how often was synced.
+/// Appends as fast as the disk takes it; the time until everything is persistent, and how often was
+/// synced.
 fn append_all(directory: &Path, data_size: usize) -> (Duration, u64) {
     const SEGMENT_SIZE: u64 = APPENDED_SIZE + (8 << 20);
     let data = vec![5; data_size];
@@ -76,8 +78,9 @@ fn append_all(directory: &Path, data_size: usize) -> (Duration, u64) {
         ..Options::default()
     };
     let (mut journal, _) = Journal::open(directory, &options, &mut |_| ()).expect("a journal");
-    // The first segment is taken before it could be filled, and the first bodies of batches are memory that the system has yet to give;
-    // what is measured is the second segment of a journal that has filled one.
+    // The first segment is taken before it could be filled, and the first bodies of batches are
+    // memory that the system has yet to give; what is measured is the second segment of a journal
+    // that has filled one.
     wait_for_file(&directory.join(APPENDED_TO));
     append_records(&mut journal, 1, options.segment_size / size + 1, &data);
     // The next one is filled with zeros meanwhile, which is not what is measured here.
@@ -109,7 +112,8 @@ fn append_records(journal: &mut Journal, publisher: u64, count: u64, data: &[u8]
 /// The segment that the journal appends to, at its size.
 const APPENDED_TO: &str = "quire.0000000001.journal";
 
-/// Writes and syncs the bytes that the journal appended, from memory, in as many steps, to a file that was written before.
+/// Writes and syncs the bytes that the journal appended, from memory, in as many steps, to a file
+/// that was written before.
 fn write_raw(directory: &Path, steps: u64) -> Duration {
     let path = directory.join("raw");
     let file = File::create(&path).expect("a file");

@@ -1,4 +1,5 @@
-//! Merging a part of a message into a message of 300 bytes, and the difference of two such messages, by message type.
+//! Merging a part of a message into a message of 300 bytes, and the difference of two such
+//! messages, by message type.
 
 use std::hint::black_box;
 

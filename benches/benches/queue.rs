@@ -1,6 +1,7 @@
-//! The queue engine alone: leasing and acknowledging by the number of subscriptions and by the depth of the queue, filters that rarely
-//! match, and the restart. Messages enter outside the measured time; every delivery and every acknowledgement is one call of its own,
-//! as is taking the change that the broker would log.
+//! The queue engine alone: leasing and acknowledging by the number of subscriptions and by the
+//! depth of the queue, filters that rarely match, and the restart. Messages enter outside the
+//! measured time; every delivery and every acknowledgement is one call of its own, as is taking the
+//! change that the broker would log.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -95,7 +96,8 @@ impl Bench {
     }
 }
 
-/// Two queues take turns, so that what else the machine does falls on both: the time of the second as a part of that of the first.
+/// Two queues take turns, so that what else the machine does falls on both: the time of the second
+/// as a part of that of the first.
 fn ratio(
     group: &mut BenchmarkGroup<'_, WallTime>,
     name: String,
@@ -170,7 +172,8 @@ fn depth(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// 100 subscriptions with a filter that one message in 10,000 matches, beside one that takes the rest.
+/// 100 subscriptions with a filter that one message in 10,000 matches, beside one that takes the
+/// rest.
 fn rare_matches(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("filters");
     group.throughput(Throughput::Elements(ROUND)).sample_size(10);

@@ -1,5 +1,6 @@
-//! Queues through the broker without sockets: a message published, queued, delivered and acknowledged, and a restart with many
-//! unacknowledged. The journal is one in memory, driven by hand, so that no disk is measured.
+//! Queues through the broker without sockets: a message published, queued, delivered and
+//! acknowledged, and a restart with many unacknowledged. The journal is one in memory, driven by
+//! hand, so that no disk is measured.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ const WORKER: u64 = 2;
 /// Acknowledgements in one command, as clients send them.
 const ACK_BATCH_SIZE: u64 = 80;
 
-/// Messages between two writes of the journal: what arrives within a flush at some 200,000 a second.
+/// Messages between two writes of the journal: what arrives within a flush at some 200,000 a
+/// second.
 const ROUND_COUNT: u64 = 400;
 
 struct Bench {

@@ -1,4 +1,5 @@
-//! The engine of last-value topics alone: puts of new and of known keys with the generation of the key, lookups, and scans with a filter.
+//! The engine of last-value topics alone: puts of new and of known keys with the generation of the
+//! key, lookups, and scans with a filter.
 
 use std::time::{Duration, Instant};
 

@@ -59,7 +59,8 @@ QUERIES: dict[str, tuple[Query, str]] = {
 }
 #: Compared with `from_json` over Parquet.
 FIELDS = "three fields of the data"
-#: Compared with `parse_json` over Parquet. With this mark, a reader gives the text, and Spark parses it.
+#: Compared with `parse_json` over Parquet. With this mark, a reader gives the text, and Spark
+#: parses it.
 VARIANT, PARSED = "data as variant", " + parse_json"
 
 

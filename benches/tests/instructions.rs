@@ -1,8 +1,10 @@
-//! Guards the hot paths by what does not depend on how busy the machine is: the instructions that one message costs. Each path runs in a
-//! separate process that is followed step by step through the part that counts, so that nothing but the kernel is needed.
+//! Guards the hot paths by what does not depend on how busy the machine is: the instructions that
+//! one message costs. Each path runs in a separate process that is followed step by step through
+//! the part that counts, so that nothing but the kernel is needed.
 //!
-//! A limit is a tenth to a quarter above what was counted when it was set: compilers and processors (copying memory is done in their own
-//! way) differ by less. A path that goes above its limit has become dearer; one that goes far below gets a new limit.
+//! A limit is a tenth to a quarter above what was counted when it was set: compilers and processors
+//! (copying memory is done in their own way) differ by less. A path that goes above its limit has
+//! become dearer; one that goes far below gets a new limit.
 
 use std::process::{self, ExitCode, Stdio};
 
@@ -101,7 +103,8 @@ fn count(path: &Path) -> Result<Option<u64>, Box<dyn std::error::Error>> {
     let child = Pid::from_raw(i32::try_from(child.id())?);
     let mut count = 0;
     let mut is_begun = false;
-    // An instruction that copies memory stops after each byte or word of it; it still counts as one instruction.
+    // An instruction that copies memory stops after each byte or word of it; it still counts as one
+    // instruction.
     let mut place = 0;
     loop {
         match waitpid(child, None)? {
@@ -310,7 +313,8 @@ fn proportional() {
     work_off(FairnessModel::Proportional);
 }
 
-/// 10,000 messages outstanding with 1,000 subscriptions; the oldest is acknowledged, another leased.
+/// 10,000 messages outstanding with 1,000 subscriptions; the oldest is acknowledged, another
+/// leased.
 fn work_off(model: FairnessModel) {
     const NOW: Time = Time::new(1_000_000_000);
     const CONNECTION: ConnectionId = ConnectionId::new(1);

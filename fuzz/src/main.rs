@@ -1,7 +1,9 @@
-//! Any bytes for one reader of messages, guided by coverage: the law of `crates/quire-expression/tests/corpus`.
+//! Any bytes for one reader of messages, guided by coverage: the law of
+//! `crates/quire-expression/tests/corpus`.
 //!
-//! `QUIRE_READER` is the name of a message type. One input in 32 takes all nine paths, which cost more; the input decides, so that it has the
-//! same coverage each time. The arguments are those of libFuzzer. `SEEDS=directory` writes the corpus there, and ends.
+//! `QUIRE_READER` is the name of a message type. One input in 32 takes all nine paths, which cost
+//! more; the input decides, so that it has the same coverage each time. The arguments are those of
+//! libFuzzer. `SEEDS=directory` writes the corpus there, and ends.
 
 #![no_main]
 

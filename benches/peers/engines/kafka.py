@@ -173,7 +173,8 @@ class Kafka(Broker):
             consumer.assign([TopicPartition("keyed", 0, 0)])
             ready()
             while True:
-                # There is no filter on the broker: every subscriber reads everything and keeps its own.
+                # There is no filter on the broker: every subscriber reads everything and keeps its
+                # own.
                 batch = _data(consumer.consume(1000, timeout=1))
                 if came(sum(data[: data.index(b" ")] in wanted for data in batch)):
                     return

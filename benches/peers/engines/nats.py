@@ -93,7 +93,8 @@ class Nats(Broker, LastValues):
 
     async def _replay(self, count: int) -> None:
         async with self._connected() as (_, stream):
-            # An ordered consumer, pushed and not acknowledged, is its documented way to read a stream.
+            # An ordered consumer, pushed and not acknowledged, is its documented way to read a
+            # stream.
             subscription = await stream.subscribe("log", ordered_consumer=True)
             taken = size = 0
             while taken < count:

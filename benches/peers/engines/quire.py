@@ -13,7 +13,8 @@ from pathlib import Path
 
 import quire
 
-# Imported here: `quire.Client` is loaded at its first use, and no engine is charged for its imports.
+# Imported here: `quire.Client` is loaded at its first use, and no engine is charged for its
+# imports.
 from quire import Client
 
 from ..engine import Broker, Durability, LastValues, Record, Table, pauses
@@ -169,7 +170,8 @@ class Quire(Broker, LastValues):
             known = 0
             for batch in records.batches(timeout=0.1):
                 known += len(batch)
-                # It is set when the last record has arrived, which can be before that record is taken.
+                # It is set when the last record has arrived, which can be before that record is
+                # taken.
                 if not batch and records.snapshot.wait(0):
                     break
             ready(known)

@@ -249,7 +249,8 @@ def server_version() -> str:
 
 
 def program(name: str) -> str:
-    # Some packages refuse to run it under another user than their own; the library's script does not.
+    # Some packages refuse to run it under another user than their own; the library's script does
+    # not.
     for found in (*Path("/usr/lib/rabbitmq").glob(f"lib/*/sbin/{name}"), shutil.which(name)):
         if found:
             return str(found)

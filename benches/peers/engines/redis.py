@@ -165,8 +165,9 @@ class Redis(Broker, LastValues):
         _check_search(table)
         with self._connected() as client:
             for start in range(0, len(records), WINDOW):
-                # A transaction has one sync; a pipeline has one for each 16 KB that the server reads. Outside of a
-                # transaction RediSearch also holds the connection at each record.
+                # A transaction has one sync; a pipeline has one for each 16 KB that the server
+                # reads. Outside of a transaction RediSearch also holds the connection at each
+                # record.
                 pipeline = client.pipeline(transaction=True)
                 for record in records[start : start + WINDOW]:
                     key = f"{table.value}:{record.key}"
@@ -202,7 +203,8 @@ class Redis(Broker, LastValues):
                         1,
                         "data",
                     )
-                    # The number of results; then for each its key, and the names and values of its fields.
+                    # The number of results; then for each its key, and the names and values of its
+                    # fields.
                     came([fields[1] for fields in client.execute_command(*search)[2::2]])
 
     def watch(self, ready: Callable[[int], None], came: Callable[[int], bool]) -> None:

@@ -63,7 +63,8 @@ class Brokers(Replicated):
 
     def prepare(self) -> None:
         self._create_topic()
-        # Clients that wait to be collected would connect again and again after the brokers have ended.
+        # Clients that wait to be collected would connect again and again after the brokers have
+        # ended.
         gc.collect()
 
     def _create_topic(self) -> None:

@@ -65,7 +65,8 @@ class Copied(Replicated):
         return redis.Redis(port=self.port, socket_timeout=60)
 
     def prepare(self) -> None:
-        # A replica writes a new append-only file after the copy at the beginning, and says nothing about syncs before it is done.
+        # A replica writes a new append-only file after the copy at the beginning, and says nothing
+        # about syncs before it is done.
         deadline = time.monotonic() + START_TIMEOUT_S
         with self._connected() as client:
             while True:
@@ -83,7 +84,8 @@ class Copied(Replicated):
         count = 0
         with self._connected() as client:
             while more():
-                # A transaction has one sync; a pipeline has one for each 16 KB that the server reads.
+                # A transaction has one sync; a pipeline has one for each 16 KB that the server
+                # reads.
                 pipeline = client.pipeline(transaction=False)
                 pipeline.execute_command("MULTI")
                 for _ in range(window):
@@ -104,8 +106,9 @@ class Copied(Replicated):
 def _waits(timeout_ms: int) -> list[tuple[object, ...]]:
     waits: list[tuple[object, ...]] = [("WAIT", 1, timeout_ms)]
     if _has_waitaof():
-        # Both commands ask the replica how far it is. It answers before it syncs what came with the question, and says
-        # by itself once a second what it has synced. So the second question gets an answer earlier.
+        # Both commands ask the replica how far it is. It answers before it syncs what came with the
+        # question, and says by itself once a second what it has synced. So the second question gets
+        # an answer earlier.
         waits.append(("WAITAOF", 1, 1, timeout_ms))
     return waits
 
@@ -114,7 +117,8 @@ def _confirm(pipeline: Any, timeout_ms: int = 0) -> None:
     """Executes the pipeline, and waits until this server and one replica have synced what the connection has written."""
     for wait in _waits(timeout_ms):
         pipeline.execute_command(*wait)
-    # How many replicas have it. `WAITAOF`: whether this server has synced it, and how many replicas have.
+    # How many replicas have it. `WAITAOF`: whether this server has synced it, and how many replicas
+    # have.
     answer = pipeline.execute()[-1]
     if 0 in (answer if isinstance(answer, list) else [answer]):
         raise RuntimeError(f"a message has no synced copy: {answer}")
