@@ -33,7 +33,7 @@ pub use iso_time::time_ns;
 pub use last_values::{LastValues, Lifetimes, Positions, last_values};
 pub use messages::{Messages, MessagesError};
 pub use plan::{Bounds, Part, Plan};
-pub use scan::{Progress, Scan, ScanError, Skipped};
+pub use scan::{Scan, ScanError, ScanProgress, Skipped};
 pub use spec::{
     AggregateSpec, Attribute, ColumnSpec, FieldType, Function, Literal, Operator, PredicateSpec, ScanSpec,
     Source, SpecError, Topics,

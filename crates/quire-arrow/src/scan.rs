@@ -29,13 +29,13 @@ pub struct Scan {
     matcher: Matcher,
     table: Table,
     skipped: Vec<Skipped>,
-    progress: Arc<Progress>,
+    progress: Arc<ScanProgress>,
     is_done: bool,
 }
 
 /// How far a scan is, for other threads. They can end it.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct ScanProgress {
     /// Records that were looked at.
     pub records: AtomicU64,
     /// Batches of the log that were read.
@@ -45,7 +45,7 @@ pub struct Progress {
     is_cancelled: AtomicBool,
 }
 
-impl Progress {
+impl ScanProgress {
     /// Ends the scan before it reads another batch of the log.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Relaxed);
@@ -111,7 +111,7 @@ pub enum ScanError {
         /// Rows of the batch.
         row_count: usize,
     },
-    /// [`Progress::cancel`].
+    /// [`ScanProgress::cancel`].
     #[error("the scan was cancelled")]
     Cancelled,
     /// The columns do not form a batch.
@@ -191,7 +191,7 @@ impl Scan {
     }
 
     /// Its progress, which stays readable after the scan.
-    pub fn progress(&self) -> Arc<Progress> {
+    pub fn progress(&self) -> Arc<ScanProgress> {
         self.progress.clone()
     }
 

@@ -10,7 +10,7 @@ use super::command::CommandId;
 use super::leases::{Key, Unwanted};
 use super::message::Message;
 use super::subscription::CaughtUp;
-use super::{ClientConfig, ClientCore, Event, Failure, State};
+use super::{ClientConfig, ClientCore, ConnectionState, Event, Failure};
 use quire_command::{AckKind, Code, Command, Logon, Reply};
 use quire_types::time::Instant;
 use quire_wire::{
@@ -227,7 +227,7 @@ impl Connection {
                 }
             }
             Reply::Error { code, reason } => {
-                if ends_for_good(code) || (!core.is_up() && *core.state() == State::Connecting) {
+                if ends_for_good(code) || (!core.is_up() && *core.state() == ConnectionState::Connecting) {
                     core.finish(Some(Failure::new(code, reason)));
                 }
                 core.ending();

@@ -55,7 +55,7 @@ use leases::Leases;
 pub use leases::{LossCause, LossCount};
 pub use message::{Cause, Message};
 use numbered::Numbered;
-pub use progress::{Processed, Progress};
+pub use progress::{Processed, SubscriptionProgress};
 use publish::PublishStore;
 pub use publish::{NewDelay, NewMessage, PublishError, PublishLog};
 use quire_command::{Code, Command, LoggedOn};
@@ -171,7 +171,7 @@ pub(crate) fn closed() -> Failure {
 
 /// The state of the connection to the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ConnectionState {
     /// Never connected yet.
     Connecting,
     /// Logged on.
@@ -310,7 +310,7 @@ pub enum Event {
 /// The client core. See the module for the order of calls.
 pub struct ClientCore {
     config: ClientConfig,
-    state: State,
+    state: ConnectionState,
     connection: Option<Connection>,
     /// All connections so far.
     connection_count: u32,
@@ -355,7 +355,7 @@ impl ClientCore {
             store: PublishStore::new(config.publish_store_size_max),
             leases: Leases::new(config.ack_batch_size, config.ack_timeout),
             config,
-            state: State::Connecting,
+            state: ConnectionState::Connecting,
             connection: None,
             connection_count: 0,
             last_sequence: 0,
@@ -408,7 +408,7 @@ impl ClientCore {
     }
 
     /// The current state of the client.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &ConnectionState {
         &self.state
     }
 
@@ -606,7 +606,8 @@ impl ClientCore {
     /// Whether and where to connect: `Some((address, at))` while there is no connection and the
     /// client is not closed.
     pub fn poll_connect(&self) -> Option<(usize, Instant)> {
-        (self.connection.is_none() && !matches!(self.state, State::Closed(_))).then(|| self.backoff.next())
+        (self.connection.is_none() && !matches!(self.state, ConnectionState::Closed(_)))
+            .then(|| self.backoff.next())
     }
 
     /// Whether the choice of the next address needs the loads of the servers: call
@@ -622,7 +623,7 @@ impl ClientCore {
 
     /// The name of the instance that the client is logged on to.
     pub fn instance(&self) -> Option<&str> {
-        (self.state == State::Connected).then_some(&*self.instance.name)
+        (self.state == ConnectionState::Connected).then_some(&*self.instance.name)
     }
 
     /// A connection to the address that [`ClientCore::poll_connect`] named is open.
@@ -641,11 +642,11 @@ impl ClientCore {
         self.leases.report(now, &mut self.events);
         self.ending();
         self.backoff.failed(now);
-        if matches!(self.state, State::Closed(_)) {
+        if matches!(self.state, ConnectionState::Closed(_)) {
             return;
         }
         if was_up {
-            self.set_state(State::Reconnecting);
+            self.set_state(ConnectionState::Reconnecting);
             self.commands.disconnected(unsaid, &mut self.subscriptions, &mut self.events);
         }
         if let Some(after) = self.backoff.given_up(now) {
@@ -701,7 +702,7 @@ impl ClientCore {
     /// the connection when it has read everything before the goodbye. If the client closed first,
     /// with unread messages, it would lose its frames that are still on their way.
     pub fn wants_close(&self) -> bool {
-        matches!(self.state, State::Closed(_)) && !self.is_up()
+        matches!(self.state, ConnectionState::Closed(_)) && !self.is_up()
     }
 
     /// The next thing to hand on.
@@ -785,8 +786,8 @@ impl ClientCore {
 
     fn check_not_closed(&self) -> Result<(), Failure> {
         match &self.state {
-            State::Closed(None) => Err(closed()),
-            State::Closed(Some(failure)) => Err(failure.clone()),
+            ConnectionState::Closed(None) => Err(closed()),
+            ConnectionState::Closed(Some(failure)) => Err(failure.clone()),
             _ => Ok(()),
         }
     }
@@ -796,7 +797,7 @@ impl ClientCore {
         self.storage_failure().cloned().map_or(Ok(()), Err)
     }
 
-    fn set_state(&mut self, state: State) {
+    fn set_state(&mut self, state: ConnectionState) {
         if self.state != state {
             self.state = state;
             self.events.push_back(Event::StateChanged);
@@ -805,7 +806,7 @@ impl ClientCore {
 
     /// Ends the client permanently. Every waiting command and subscription gets the failure.
     fn finish(&mut self, failure: Option<Failure>) {
-        if matches!(self.state, State::Closed(_)) {
+        if matches!(self.state, ConnectionState::Closed(_)) {
             return;
         }
         let told = failure.clone().unwrap_or_else(closed);
@@ -813,7 +814,7 @@ impl ClientCore {
         for subscription in self.subscriptions.clear() {
             self.events.push_back(Event::Ended { subscription, failure: Some(told.clone()) });
         }
-        self.set_state(State::Closed(failure));
+        self.set_state(ConnectionState::Closed(failure));
     }
 
     // The following are reports of a connection while it decodes (see `connection`).
@@ -846,7 +847,7 @@ impl ClientCore {
         for (command, frame) in self.commands.frames(&self.subscriptions) {
             self.send_command(command, &frame);
         }
-        self.set_state(State::Connected);
+        self.set_state(ConnectionState::Connected);
     }
 
     /// Reports the publishes that the server drops as duplicates, because another program has

@@ -22,7 +22,7 @@ const UNTRACKED: u64 = u64::MAX;
 
 /// The account of one subscription.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct SubscriptionProgress {
     /// From the first that is not processed.
     messages: VecDeque<Outstanding>,
     /// The ordinal of the first of them.
@@ -61,11 +61,11 @@ pub enum Processed {
     Ahead(Bookmark),
 }
 
-impl Progress {
+impl SubscriptionProgress {
     /// A subscription that resumes; the messages of `known` were processed before. With
     /// `acknowledges`, a message of a queue is acknowledged when it is processed.
     pub fn new(known: BTreeSet<Bookmark>, acknowledges: bool) -> Self {
-        Progress { known, acknowledges, ..Progress::default() }
+        SubscriptionProgress { known, acknowledges, ..SubscriptionProgress::default() }
     }
 
     /// Whether a message of a queue is acknowledged when it is processed.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quire_types::Bookmark;
 
 use super::leases::{BegunList, Waiting, pieces};
-use super::{Begun, ClientCore, CommandId, Failure, Lease, State};
+use super::{Begun, ClientCore, CommandId, ConnectionState, Failure, Lease};
 use quire_command::{
     Acks, Bookmarks, Code, Command, DefineQueue, LinkAction, REASON_SIZE_MAX, SETTLE_BOOKMARKS_MAX,
     Selection, Settle, Subject, put_bookmark,
@@ -261,7 +261,9 @@ impl ClientCore {
 
     /// Whether to ask now if the settled messages are durable.
     pub(super) fn wants_confirmation(&self) -> bool {
-        self.is_up() && self.commands.wants_confirmation() && !matches!(self.state, State::Closed(_))
+        self.is_up()
+            && self.commands.wants_confirmation()
+            && !matches!(self.state, ConnectionState::Closed(_))
     }
 
     /// Releases the messages of queues that the program has not begun. Gives those that it has

@@ -105,13 +105,13 @@ impl SubscriptionSpec {
 
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
-    entries: BTreeMap<u32, Entry>,
+    entries: BTreeMap<u32, SubscriptionEntry>,
     /// Queries whose answers are still coming.
     queries: BTreeMap<u32, Asked>,
     /// Questions whether lost records still exist.
     questions: BTreeMap<u32, Questioned>,
     last_number: u32,
-    /// The last value of [`Entry::together`].
+    /// The last value of [`SubscriptionEntry::together`].
     last_group: u32,
     /// Name of the instance of the moment.
     instance: Arc<str>,
@@ -134,7 +134,7 @@ struct Questioned {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct SubscriptionEntry {
     spec: SubscriptionSpec,
     /// After the last message received, or the last resume position of the server. A bookmark
     /// subscription resumes here after a reconnect.
@@ -180,7 +180,7 @@ impl Subscriptions {
         // once more.
         let catches_up = resume_position.last.is_some();
         let view = spec.records.is_some().then(View::default);
-        let entry = Entry {
+        let entry = SubscriptionEntry {
             spec,
             view,
             has_records: false,
@@ -275,7 +275,8 @@ impl Subscriptions {
     /// [`Code::UnknownSubscription`], and [`Code::BadOption`] for options that do not go together.
     pub fn check_replacement(&self, number: u32, replacement: &Replacement<'_>) -> Result<(), Failure> {
         let Replacement { spec, after_bookmark } = *replacement;
-        let Entry { spec: former, .. } = self.entries.get(&number).ok_or_else(|| unknown(number))?;
+        let SubscriptionEntry { spec: former, .. } =
+            self.entries.get(&number).ok_or_else(|| unknown(number))?;
         let keys = spec.keys();
         let mut subscribe = spec.subscribe(keys.as_deref());
         let has_bookmark = former.bookmark.is_some() || after_bookmark;
@@ -311,7 +312,7 @@ impl Subscriptions {
             return Err(Failure::new(Code::BadOption, "no subscription is named"));
         }
         for number in numbers {
-            let Entry { spec, .. } = self.entry(*number)?;
+            let SubscriptionEntry { spec, .. } = self.entry(*number)?;
             let has_bookmark = spec.bookmark.is_some() || gives_bookmark(*number);
             if !has_bookmark || spec.options.has(SubscribeOptions::LIVE) {
                 return Err(unpausable(*number));
@@ -320,7 +321,8 @@ impl Subscriptions {
         self.last_group = self.last_group.wrapping_add(1);
         let group = self.last_group;
         for number in numbers {
-            let Entry { spec: SubscriptionSpec { options, .. }, together, .. } = self.entry(*number)?;
+            let SubscriptionEntry { spec: SubscriptionSpec { options, .. }, together, .. } =
+                self.entry(*number)?;
             let was_paused = options.has(SubscribeOptions::PAUSED);
             let without = SubscribeOptions(options.0 & !SubscribeOptions::PAUSED.0);
             *options = if paused { without.and(SubscribeOptions::PAUSED) } else { without };
@@ -343,7 +345,9 @@ impl Subscriptions {
     pub fn settle_pause(&mut self, numbers: impl Iterator<Item = u32>) -> Result<(), Failure> {
         let mut result = Ok(());
         for number in numbers {
-            let Some(Entry { spec, together, .. }) = self.entries.get_mut(&number) else { continue };
+            let Some(SubscriptionEntry { spec, together, .. }) = self.entries.get_mut(&number) else {
+                continue;
+            };
             if spec.bookmark.is_none() || spec.options.has(SubscribeOptions::LIVE) {
                 spec.options = SubscribeOptions(spec.options.0 & !SubscribeOptions::PAUSED.0);
                 *together = None;
@@ -449,7 +453,7 @@ impl Subscriptions {
         if let Some(asked) = self.queries.get(&number) {
             return Some(&asked.topic);
         }
-        let Entry { queue, spec, .. } = self.entries.get_mut(&number)?;
+        let SubscriptionEntry { queue, spec, .. } = self.entries.get_mut(&number)?;
         Some(queue.get_or_insert_with(|| spec.topic.as_str().into()))
     }
 
@@ -578,7 +582,7 @@ impl Subscriptions {
     pub fn outdate(&mut self) -> Vec<u32> {
         self.questions.clear();
         let viewing = self.entries.iter_mut().filter(|(_, entry)| entry.accepted);
-        let restart = |(number, entry): (&u32, &mut Entry)| {
+        let restart = |(number, entry): (&u32, &mut SubscriptionEntry)| {
             entry.view.as_mut()?.restart();
             Some(*number)
         };
@@ -588,7 +592,7 @@ impl Subscriptions {
     /// The next question about records that a subscription has lost; `None` when there is none.
     pub fn question(&mut self, subscription: u32) -> Option<Question> {
         let number = self.next_number();
-        let Entry { view, spec, .. } = self.entries.get_mut(&subscription)?;
+        let SubscriptionEntry { view, spec, .. } = self.entries.get_mut(&subscription)?;
         let mut keys = Vec::new();
         view.as_mut()?.question()?.iter().for_each(|(_, key)| put_key(&mut keys, key));
         let (topic, select) = (spec.topic.clone(), spec.select.clone());
@@ -696,7 +700,7 @@ impl Subscriptions {
         }
     }
 
-    fn entry(&mut self, number: u32) -> Result<&mut Entry, Failure> {
+    fn entry(&mut self, number: u32) -> Result<&mut SubscriptionEntry, Failure> {
         self.entries.get_mut(&number).ok_or_else(|| unknown(number))
     }
 }
@@ -715,7 +719,7 @@ fn unknown(number: u32) -> Failure {
     Failure::new(Code::UnknownSubscription, format!("no subscription has the number {number}"))
 }
 
-impl Entry {
+impl SubscriptionEntry {
     /// A place in the log after its records is known. It resumes there, without the records.
     fn follow_log(&mut self) {
         if self.has_records && self.spec.bookmark.is_some() {

@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use polling::Poller;
 use quire_broker::{AdminCommand, AdminReply, BrokerConfig, ConfigError};
 use quire_journal::descriptor::Owned;
-use quire_journal::{Progress, Reader};
+use quire_journal::{Reader, RecoveryProgress};
 
 use crate::descriptor;
 use crate::error::EngineError;
@@ -86,7 +86,7 @@ impl Engine {
 
     fn start(
         config: BrokerConfig,
-        on_progress: &mut dyn FnMut(Progress),
+        on_progress: &mut dyn FnMut(RecoveryProgress),
         on_stopped: Option<registry::Running>,
     ) -> Result<Engine, EngineError> {
         if config.replication.accepts || !config.replication.destinations.is_empty() {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use quire_broker::{AdminCommand, AdminReply, Broker, BrokerConfig, ConnectionId, Event, Input, Output};
-use quire_journal::{Journal, JournalError, Progress, Reader, Recovery};
+use quire_journal::{Journal, JournalError, Reader, Recovery, RecoveryProgress};
 use quire_types::time::Now;
 
 use crate::clock::Clock;
@@ -101,7 +101,7 @@ impl Host {
     pub fn open(
         config: BrokerConfig,
         wake: Wake,
-        on_progress: &mut dyn FnMut(Progress),
+        on_progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<(Host, Option<Recovery>), EngineError> {
         let (journal, recovery) = match &config.transaction_log.journal_directory {
             Some(directory) => {

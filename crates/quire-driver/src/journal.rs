@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use quire_journal::{
     Appended, AttributesBuffer, Bookmark, FileMaintenance, Headers, Journal, JournalError, NewAttributes,
-    NewRecord, Options, Position, Progress, PublisherId, Reader, RecordKind, Recovery,
+    NewRecord, Options, Position, PublisherId, Reader, RecordKind, Recovery, RecoveryProgress,
 };
 use quire_types::check_topic_name;
 
@@ -55,7 +55,7 @@ impl SharedJournal {
     pub fn open(
         directory: &Path,
         options: &Options,
-        on_progress: &mut dyn FnMut(Progress),
+        on_progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<(Self, Recovery), JournalError> {
         let (journal, recovery) = Journal::open(directory, options, on_progress)?;
         let (reader, half) = (journal.reader(), journal.appended());

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quire_broker::BrokerConfig;
-use quire_client::{ClientConfig, Message, NewMessage, Reconnect, State, SubscriptionSpec};
+use quire_client::{ClientConfig, ConnectionState, Message, NewMessage, Reconnect, SubscriptionSpec};
 use quire_command::{Code, Reply};
 use quire_driver::client::{Client, FirstContact, Link, Options, Queue, Stream, Subscribed, Taken};
 use quire_driver::descriptor::socket_pair;
@@ -211,11 +211,13 @@ fn a_second_client_of_the_same_name_takes_it_over_and_the_first_does_not_come_ba
     let first = client(&engine, "same");
     let second = client(&engine, "same");
     let deadline = Instant::now() + SOON;
-    while !matches!(first.state(), State::Closed(_)) {
+    while !matches!(first.state(), ConnectionState::Closed(_)) {
         assert!(Instant::now() < deadline);
         std::thread::yield_now();
     }
-    assert!(matches!(first.state(), State::Closed(Some(failure)) if failure.code == Code::NameInUse));
+    assert!(
+        matches!(first.state(), ConnectionState::Closed(Some(failure)) if failure.code == Code::NameInUse)
+    );
     publish(&second, "recorded", "x");
     flush(&second);
 }

@@ -43,13 +43,13 @@ pub use quire_types::{
 };
 pub use read::cursor::{AllTopics, Batch, Cursor, Records, TopicFilter};
 pub use read::plan::{BlockContent, BlockRange};
-pub use read::reader::{Place, Reader, SegmentInfo, SegmentState};
+pub use read::reader::{Reader, RecordPlace, SegmentInfo, SegmentState};
 pub use read::verify::Damage;
 pub use record::attributes::{
     Attributes, AttributesBuffer, Instance, InstancePath, InstancePathBuffer, NewAttributes, Origin, Source,
 };
 pub use record::deleted::{BadDeletedKeys, DeletedKeys, put_deleted_key};
 pub use record::{NewRecord, Record, RecordKind};
-pub use recover::{Cut, Progress, Recovery};
+pub use recover::{Cut, Recovery, RecoveryProgress};
 pub use sidecar::{FoundSidecar, SidecarHead, SidecarReader, Sidecars};
 pub use write::journal::{Appended, Durability, Journal, Options};

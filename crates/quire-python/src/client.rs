@@ -16,8 +16,8 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
 use quire_arrow::Messages;
 use quire_client::{
-    BatchError, ClientConfig, CommandId, DeleteSpec, Failure, Message as Received, NewDelay, NewMessage,
-    PublishError, QuerySpec, Reconnect, RecordsSpec, Renewal, Sequence, ServerChooser, State,
+    BatchError, ClientConfig, CommandId, ConnectionState, DeleteSpec, Failure, Message as Received, NewDelay,
+    NewMessage, PublishError, QuerySpec, Reconnect, RecordsSpec, Renewal, Sequence, ServerChooser,
     SubscriptionSpec,
 };
 use quire_command::{DefineQueue, Subject, SubscribeOptions};
@@ -36,7 +36,7 @@ use crate::fork;
 use crate::headers;
 use crate::interpreter;
 use crate::maintenance::{action_of, files_of, link_action};
-use crate::message::Progress;
+use crate::message::MessageSource;
 use crate::queue::verdict_of;
 use crate::receipt::Receipt;
 use crate::store::BookmarkStore;
@@ -59,7 +59,7 @@ pub struct Client {
     handled: Arc<Queue>,
     /// Messages of the last `handled_batch`, which the handlers have not all returned from.
     in_hand_count: AtomicU64,
-    handled_progress: Mutex<HashMap<u32, Arc<Progress>>>,
+    handled_sources: Mutex<HashMap<u32, Arc<MessageSource>>>,
     ready: Arc<Ready>,
 }
 
@@ -253,7 +253,7 @@ impl Client {
         Ok(Client {
             handle: Arc::new(handle),
             handled,
-            handled_progress: Mutex::default(),
+            handled_sources: Mutex::default(),
             in_hand_count: AtomicU64::new(0),
             ready: Arc::default(),
         })
@@ -503,7 +503,7 @@ impl Client {
     /// A subscription was not accepted: nothing is kept of it.
     fn forget(&self, number: u32) {
         if !self.handle.is_forked() {
-            self.handled_progress.lock().remove(&number);
+            self.handled_sources.lock().remove(&number);
             self.handled.forget(number);
         }
     }
@@ -552,22 +552,22 @@ impl Client {
             _ => Renewal::UntilBegun,
         };
         let spec = SubscriptionSpec { renewal, ..spec.into() };
-        // Held meanwhile, so that no message is taken before its progress is known.
-        let mut by_number = self.handled_progress.lock();
+        // Held meanwhile, so that no message is taken before its source is known.
+        let mut by_number = self.handled_sources.lock();
         let subscribed = self
             .handle
             .client()
             .subscribe(spec, &sub_id, is_kept, auto_ack, handled.then(|| self.handled.clone()))
             .map_err(|failure| errors::to_python(py, &failure))?;
-        let progress = Progress::of_client(
+        let source = MessageSource::of_client(
             subscribed.progress.clone(),
             self.handle.clone(),
             (!handled).then_some(subscribed.number),
         );
         if handled {
-            by_number.insert(subscribed.number, progress.clone());
+            by_number.insert(subscribed.number, source.clone());
         }
-        Ok(self.subscription(subscribed, progress, if handled { Taker::Handler } else { Taker::Program }))
+        Ok(self.subscription(subscribed, source, if handled { Taker::Handler } else { Taker::Program }))
     }
 
     /// Starts to settle messages of a queue by bookmark; gives the command.
@@ -610,8 +610,8 @@ impl Client {
         self.handle.check_fork(py)?;
         let subscribed = self.handle.client().query(&spec.into());
         let subscribed = subscribed.map_err(|failure| errors::to_python(py, &failure))?;
-        let progress = Progress::of_client(subscribed.progress.clone(), self.handle.clone(), None);
-        Ok(self.subscription(subscribed, progress, Taker::Query))
+        let source = MessageSource::of_client(subscribed.progress.clone(), self.handle.clone(), None);
+        Ok(self.subscription(subscribed, source, Taker::Query))
     }
 
     /// Deletes records; gives the command, whose `take_json_replies` gives their number. Raises
@@ -760,11 +760,11 @@ impl Client {
         let Some(messages) = taken.unwrap_or_else(|| Some(Vec::new())) else { return Ok(None) };
         client.taken(&self.handled);
         self.in_hand_count.store(messages.len() as u64, Ordering::Release);
-        let by_number = self.handled_progress.lock();
+        let by_number = self.handled_sources.lock();
         let mut handed = Vec::with_capacity(messages.len());
         for run in runs(messages) {
-            if let Some(progress) = run.first().and_then(|first| by_number.get(&first.subscription())) {
-                handed.extend(progress.hand_out(run, HandedTo::Handler));
+            if let Some(source) = run.first().and_then(|first| by_number.get(&first.subscription())) {
+                handed.extend(source.hand_out(run, HandedTo::Handler));
             }
         }
         PyList::new(py, handed).map(Some)
@@ -776,7 +776,7 @@ impl Client {
         self.handle.check_fork(py)?;
         let passed = self.handled.take_passed();
         if !passed.is_empty() {
-            let mut by_number = self.handled_progress.lock();
+            let mut by_number = self.handled_sources.lock();
             passed.iter().for_each(|(number, _)| drop(by_number.remove(number)));
         }
         let error =
@@ -934,11 +934,11 @@ impl Client {
 }
 
 impl Client {
-    fn subscription(&self, subscribed: Subscribed, progress: Arc<Progress>, taker: Taker) -> Subscription {
+    fn subscription(&self, subscribed: Subscribed, source: Arc<MessageSource>, taker: Taker) -> Subscription {
         Subscription {
             handle: self.handle.clone(),
             queue: subscribed.queue,
-            progress,
+            source,
             number: subscribed.number,
             command: subscribed.command.0,
             taker,
@@ -959,12 +959,12 @@ fn runs(messages: Vec<Received>) -> Vec<Vec<Received>> {
     runs
 }
 
-fn name_of(state: &State) -> &'static str {
+fn name_of(state: &ConnectionState) -> &'static str {
     match state {
-        State::Connecting => "connecting",
-        State::Connected => "connected",
-        State::Reconnecting => "reconnecting",
-        State::Closed(_) => "closed",
+        ConnectionState::Connecting => "connecting",
+        ConnectionState::Connected => "connected",
+        ConnectionState::Reconnecting => "reconnecting",
+        ConnectionState::Closed(_) => "closed",
     }
 }
 

@@ -20,7 +20,7 @@ use quire_broker::{
 use quire_driver::descriptor::wake_up_pair;
 use quire_driver::{Effect, EngineError, Host};
 use quire_journal::descriptor::Owned;
-use quire_journal::{JournalError, Progress};
+use quire_journal::{JournalError, RecoveryProgress};
 
 use crate::errors;
 use crate::fork::Handle;
@@ -114,7 +114,7 @@ impl Engine {
                 // When it is full, the waiting thread already has a wake-up.
                 let _ = is_due.try_send(());
             });
-            let (host, _) = Host::open(config, wake, &mut |Progress { done_bytes, total_bytes }| {
+            let (host, _) = Host::open(config, wake, &mut |RecoveryProgress { done_bytes, total_bytes }| {
                 report(done_bytes, total_bytes);
             })?;
             let running = Mutex::new(Some(Running { host, effects: Vec::new() }));

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use quire_driver::{Head, SharedJournal};
 use quire_expression::message_type::MessageType;
-use quire_journal::{Durability, JournalError, Options, Position, Progress, PublisherId};
+use quire_journal::{Durability, JournalError, Options, Position, PublisherId, RecoveryProgress};
 
 use crate::engine::journal_code;
 use crate::errors;
@@ -66,7 +66,7 @@ impl Journal {
             ..Options::default()
         };
         let opened = interpreter::with_progress(py, on_progress, |report| {
-            SharedJournal::open(&directory, &options, &mut |Progress { done_bytes, total_bytes }| {
+            SharedJournal::open(&directory, &options, &mut |RecoveryProgress { done_bytes, total_bytes }| {
                 report(done_bytes, total_bytes);
             })
         })?;

@@ -21,7 +21,7 @@ use crate::errors;
 use crate::headers;
 use crate::interpreter;
 use crate::journal::to_python;
-use crate::message::{Message, Progress, datetime_from_ns};
+use crate::message::{Message, MessageSource, datetime_from_ns};
 
 /// Bytes of records that an iteration takes from the journal at a time: enough to make leaving the
 /// interpreter cheap.
@@ -129,7 +129,7 @@ impl JournalReader {
         filter: Option<&str>,
     ) -> PyResult<Messages> {
         let steps = Mutex::new(Steps::new(self.scan(py, after, until, topic, filter)?));
-        Ok(Messages { steps, progress: Progress::of_journal() })
+        Ok(Messages { steps, source: MessageSource::of_journal() })
     }
 
     /// The records of a range, of every kind.
@@ -190,7 +190,7 @@ impl<T: Send> Steps<T> {
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Messages {
     steps: Mutex<Steps<Received>>,
-    progress: Arc<Progress>,
+    source: Arc<MessageSource>,
 }
 
 #[pymethods]
@@ -206,7 +206,7 @@ impl Messages {
             more
         })?;
         let Some(received) = next else { return Ok(None) };
-        let message = self.progress.hand_out(vec![received], HandedTo::Loop).pop();
+        let message = self.source.hand_out(vec![received], HandedTo::Loop).pop();
         message.map(|message| message.into_object(py)).transpose()
     }
 }

@@ -19,7 +19,7 @@ use crate::{fork, interpreter};
 /// before them.
 const WAITING_MAX: usize = 1024;
 
-static LOGGER: Logger = Logger { state: Mutex::new(State::Idle) };
+static LOGGER: Logger = Logger { state: Mutex::new(LoggerState::Idle) };
 
 /// Makes `logging` the destination of everything that is logged from here on. No thread is started
 /// yet.
@@ -37,8 +37,8 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
 
 #[pyfunction]
 fn finish(py: Python<'_>) {
-    let ended = replace(&mut *LOGGER.state.lock(), State::Finished);
-    if let State::Started(thread) = ended
+    let ended = replace(&mut *LOGGER.state.lock(), LoggerState::Finished);
+    if let LoggerState::Started(thread) = ended
         && let Some(thread) = thread.into_value()
     {
         drop(thread.sender);
@@ -48,10 +48,10 @@ fn finish(py: Python<'_>) {
 }
 
 struct Logger {
-    state: Mutex<State>,
+    state: Mutex<LoggerState>,
 }
 
-enum State {
+enum LoggerState {
     Idle,
     Started(fork::Handle<Thread>),
     /// The interpreter ends: nothing is logged.
@@ -115,13 +115,13 @@ impl Log for Logger {
     fn flush(&self) {}
 }
 
-impl State {
+impl LoggerState {
     fn send(&mut self, line: Line) {
         let runs = match self {
-            State::Finished => return,
+            LoggerState::Finished => return,
             // A child after a fork starts another thread.
-            State::Started(thread) => !thread.is_forked(),
-            State::Idle => false,
+            LoggerState::Started(thread) => !thread.is_forked(),
+            LoggerState::Idle => false,
         };
         if !runs {
             let (sender, receiver) = sync_channel(WAITING_MAX);
@@ -129,9 +129,9 @@ impl State {
                 std::thread::Builder::new().name("quire-logging".into()).spawn(move || hand_on(&receiver));
             // Without a thread nothing is logged.
             let Ok(handle) = started else { return };
-            *self = State::Started(fork::Handle::new(Thread { sender, handle }));
+            *self = LoggerState::Started(fork::Handle::new(Thread { sender, handle }));
         }
-        if let State::Started(thread) = self {
+        if let LoggerState::Started(thread) = self {
             // Full: see `WAITING_MAX`.
             let _ = thread.value().sender.try_send(line);
         }

@@ -39,13 +39,13 @@ use crate::headers;
 #[pyclass(frozen, module = "quire", name = "Message")]
 pub struct Message {
     received: Received,
-    progress: Arc<Progress>,
+    source: Arc<MessageSource>,
     /// Which one it is among those that its subscription handed out.
     ordinal: u64,
 }
 
-/// The parts that the messages of one subscription have in common.
-pub struct Progress {
+/// The subscription, query or journal of messages: what all messages from there have in common.
+pub struct MessageSource {
     /// The user's name of the subscription.
     pub sub_id: String,
     origin: Origin,
@@ -56,7 +56,7 @@ pub struct Progress {
 /// Where messages come from.
 enum Origin {
     /// A client received them. With the progress of the subscription.
-    Client(Arc<Handle>, Arc<driver::Progress>),
+    Client(Arc<Handle>, Arc<driver::SharedProgress>),
     /// They were read from a journal.
     Journal,
     /// It is a copy of a message, perhaps of another process.
@@ -65,26 +65,26 @@ enum Origin {
     Test(OnceLock<Verdict>),
 }
 
-impl Drop for Progress {
+impl Drop for MessageSource {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl Progress {
+impl MessageSource {
     /// Of messages that are read from a journal.
     pub fn of_journal() -> Arc<Self> {
-        Arc::new(Progress { sub_id: String::new(), origin: Origin::Journal, ends_with: None })
+        Arc::new(MessageSource { sub_id: String::new(), origin: Origin::Journal, ends_with: None })
     }
 
     /// Of the messages of a subscription or of a query. `ends_with`: the number of a subscription
     /// that the program has to hold.
     pub fn of_client(
-        account: Arc<driver::Progress>,
+        account: Arc<driver::SharedProgress>,
         handle: Arc<Handle>,
         ends_with: Option<u32>,
     ) -> Arc<Self> {
-        Arc::new(Progress {
+        Arc::new(MessageSource {
             sub_id: account.sub_id.clone(),
             origin: Origin::Client(handle, account),
             ends_with,
@@ -129,7 +129,7 @@ impl Progress {
 
     /// Messages are handed out. Those that were processed in an earlier life are left out.
     pub fn hand_out(self: &Arc<Self>, received: Vec<Received>, to: HandedTo) -> Vec<Message> {
-        let new = |received, ordinal| Message { received, progress: self.clone(), ordinal };
+        let new = |received, ordinal| Message { received, source: self.clone(), ordinal };
         match &self.origin {
             Origin::Client(_, account) => account.hand_out(received, to, new),
             _ => received.into_iter().map(|received| new(received, 0)).collect(),
@@ -150,10 +150,10 @@ impl Progress {
 
     /// Messages that were handed out and are not processed.
     pub fn outstanding_count(&self) -> usize {
-        self.account().map_or(0, driver::Progress::outstanding_count)
+        self.account().map_or(0, driver::SharedProgress::outstanding_count)
     }
 
-    fn account(&self) -> Option<&driver::Progress> {
+    fn account(&self) -> Option<&driver::SharedProgress> {
         match &self.origin {
             Origin::Client(_, account) => Some(account),
             _ => None,
@@ -174,7 +174,7 @@ impl Message {
 
     /// The lease, and the client that settles it.
     fn leased(&self) -> Option<(&Arc<Lease>, &driver::Client)> {
-        match &self.progress.origin {
+        match &self.source.origin {
             Origin::Client(handle, _) => Some((self.lease()?, handle.client())),
             _ => None,
         }
@@ -184,14 +184,14 @@ impl Message {
     /// this state up to date.
     fn leased_here(&self, py: Python<'_>) -> PyResult<Option<(&Arc<Lease>, &driver::Client)>> {
         let leased = self.leased();
-        if let (Some(_), Origin::Client(handle, _)) = (leased, &self.progress.origin) {
+        if let (Some(_), Origin::Client(handle, _)) = (leased, &self.source.origin) {
             handle.check_fork(py)?;
         }
         Ok(leased)
     }
 
     fn settle(&self, py: Python<'_>, verdict: Verdict, reason: &str) -> PyResult<()> {
-        if let Origin::Test(first) = &self.progress.origin {
+        if let Origin::Test(first) = &self.source.origin {
             // The first verdict counts, as it does for a client.
             first.get_or_init(|| verdict);
         }
@@ -204,9 +204,9 @@ impl Message {
     fn with_account(
         &self,
         py: Python<'_>,
-        tell: impl FnOnce(&driver::Client, &driver::Progress) -> Result<(), Failure>,
+        tell: impl FnOnce(&driver::Client, &driver::SharedProgress) -> Result<(), Failure>,
     ) -> PyResult<()> {
-        let (handle, account) = match &self.progress.origin {
+        let (handle, account) = match &self.source.origin {
             Origin::Client(handle, account) => (handle, account),
             Origin::Journal | Origin::Test(_) => return Ok(()),
             Origin::Copy => {
@@ -235,7 +235,7 @@ impl Message {
 
     /// One that no client received.
     fn alone(received: Received, sub_id: String, origin: Origin) -> Self {
-        Message { received, progress: Arc::new(Progress { sub_id, origin, ends_with: None }), ordinal: 0 }
+        Message { received, source: Arc::new(MessageSource { sub_id, origin, ends_with: None }), ordinal: 0 }
     }
 
     /// The Python object, out of the sight of the cycle collector.
@@ -402,13 +402,13 @@ impl Message {
     /// The name of the subscription that received the message.
     #[getter]
     fn sub_id(&self) -> &str {
-        &self.progress.sub_id
+        &self.source.sub_id
     }
 
     /// The same message, which no longer refers to the receive buffer.
     fn _detached<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, Message>> {
         let received = self.received.detached();
-        Message { received, progress: self.progress.clone(), ordinal: self.ordinal }.into_object(py)
+        Message { received, source: self.source.clone(), ordinal: self.ordinal }.into_object(py)
     }
 
     #[getter]
@@ -469,7 +469,7 @@ impl Message {
     /// The handler gets the message. False: it was released or lost before, and the handler must
     /// not see it.
     fn _begin(&self, py: Python<'_>) -> PyResult<bool> {
-        let Origin::Client(handle, account) = &self.progress.origin else { return Ok(true) };
+        let Origin::Client(handle, account) = &self.source.origin else { return Ok(true) };
         handle.check_fork(py)?;
         if handle.client().begin(&self.received) {
             return Ok(true);
@@ -489,7 +489,7 @@ impl Message {
     /// The first verdict of the program on the message.
     #[getter]
     fn _verdict(&self) -> Option<&'static str> {
-        let verdict = match &self.progress.origin {
+        let verdict = match &self.source.origin {
             Origin::Test(verdict) => verdict.get().copied(),
             _ => self.lease()?.verdict(),
         };
@@ -549,7 +549,7 @@ impl Message {
     fn extend(&self, py: Python<'_>, period: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let lease = self.check_queued(py, "extend")?;
         let period = period.map(|period| duration(py, period, "period")).transpose()?;
-        match &self.progress.origin {
+        match &self.source.origin {
             Origin::Client(..) => {
                 self.with_account(py, |client, _| client.extend(std::slice::from_ref(lease), period))
             }
@@ -577,7 +577,7 @@ impl Message {
         let text = reason.as_deref().unwrap_or_default();
         // The caller must get the error of the block, not the error that a copy, or a message of a
         // closed client, cannot be settled.
-        match (&self.progress.origin, self.leased()) {
+        match (&self.source.origin, self.leased()) {
             (Origin::Client(handle, _), _) if handle.is_forked() => (),
             (_, Some((lease, client))) => drop(client.settle_because(lease, Verdict::Cancel, text)),
             (_, None) => drop(self.settle(py, Verdict::Cancel, text)),

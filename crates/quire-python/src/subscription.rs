@@ -7,25 +7,25 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use quire_client::{Failure, Message as Received, State};
+use quire_client::{ConnectionState, Failure, Message as Received};
 use quire_driver::client::{HandedTo, Queue, Taken};
 
 use crate::client::Handle;
 use crate::errors;
 use crate::interpreter;
-use crate::message::{Message, Progress};
+use crate::message::{Message, MessageSource};
 use crate::rows::Rows;
 
 /// Messages that an iteration takes from the queue at a time, to lock it and leave the interpreter
 /// once for many.
 const AHEAD_COUNT: usize = 1024;
 
-/// One subscription: its queue, and the progress of its messages.
+/// One subscription: its queue, and the source of its messages.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Subscription {
     pub handle: Arc<Handle>,
     pub queue: Arc<Queue>,
-    pub progress: Arc<Progress>,
+    pub source: Arc<MessageSource>,
     #[pyo3(get)]
     pub number: u32,
     /// The command whose answer contains the result of the server.
@@ -197,7 +197,7 @@ impl Subscription {
         let waiting = if self.taker == Taker::Handler { 0 } else { self.queue.len() };
         let is_over = |message: &Received| message.lease().is_some_and(|lease| lease.is_settled_or_over());
         let ahead = self.ahead.lock().iter().filter(|message| !is_over(message)).count();
-        Ok(self.progress.outstanding_count() + ahead + waiting)
+        Ok(self.source.outstanding_count() + ahead + waiting)
     }
 
     /// How many messages of queues it may have outstanding; 0 when none of its messages comes from
@@ -224,7 +224,7 @@ impl Subscription {
     #[getter]
     fn most_recent(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.handle.check_fork(py)?;
-        Ok(self.progress.most_recent().map(|bookmark| bookmark.to_string()))
+        Ok(self.source.most_recent().map(|bookmark| bookmark.to_string()))
     }
 }
 
@@ -241,7 +241,7 @@ impl Subscription {
         self.handle.check_fork(py)?;
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         loop {
-            self.progress.processed_all(py)?;
+            self.source.processed_all(py)?;
             let mut ready = self.take_ahead(count_max);
             if ready.is_empty() {
                 let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -259,7 +259,7 @@ impl Subscription {
             // Messages that were released or lost are delivered again.
             ready.retain(|message| self.handle.client().begin(message));
             // Nothing is left of them when all were processed in an earlier life, released or lost.
-            let handed = self.progress.hand_out(ready, HandedTo::Loop);
+            let handed = self.source.hand_out(ready, HandedTo::Loop);
             if self.queue.handed(handed_count) {
                 self.handle.client().announce();
             }
@@ -290,7 +290,9 @@ impl Subscription {
                 Ok(Some(messages))
             }
             // A user that closed the client did not ask for an error.
-            Some(Next::Ended(Some(failure))) if self.handle.client().state() != State::Closed(None) => {
+            Some(Next::Ended(Some(failure)))
+                if self.handle.client().state() != ConnectionState::Closed(None) =>
+            {
                 Err(errors::to_python(py, &failure))
             }
             Some(Next::Ended(_)) => Ok(None),
@@ -307,7 +309,7 @@ impl Subscription {
     ) -> PyResult<Option<bool>> {
         self.handle.check_fork(py)?;
         let ready = |slice| {
-            let closed = matches!(self.handle.client().state(), State::Closed(_));
+            let closed = matches!(self.handle.client().state(), ConnectionState::Closed(_));
             let has_happened = happens(slice);
             (has_happened || closed).then_some(has_happened.then_some(true))
         };
@@ -329,7 +331,7 @@ impl Drop for Subscription {
             return;
         }
         match self.taker {
-            Taker::Program => self.progress.subscription_dropped(),
+            Taker::Program => self.source.subscription_dropped(),
             Taker::Handler => self.queue.forget(self.number),
             Taker::Query => self.handle.client().forget_query(self.number, &self.queue),
         }

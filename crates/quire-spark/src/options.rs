@@ -116,7 +116,7 @@ const WITHOUT_LAST_VALUES: [(&str, &str); 8] = [
 /// A place in a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum LogPlace {
     /// Before the first message.
     Earliest,
     /// After the last message.
@@ -173,9 +173,9 @@ pub struct ReadOptions {
     /// A content filter.
     pub filter: Option<String>,
     /// Where the read begins; `None` = not said.
-    pub starting: Option<Place>,
+    pub starting: Option<LogPlace>,
     /// Where it ends.
-    pub ending: Place,
+    pub ending: LogPlace,
     /// Nanoseconds since 1970; they win over `starting` and `ending`.
     pub starting_ns: Option<u64>,
     /// The same for the end.
@@ -268,7 +268,7 @@ impl ReadOptions {
             },
             filter: given.text("filter").map(Into::into),
             starting: given.place("startingOffsets")?,
-            ending: given.place("endingOffsets")?.unwrap_or(Place::Latest),
+            ending: given.place("endingOffsets")?.unwrap_or(LogPlace::Latest),
             starting_ns: given.time("startingTimestamp")?,
             ending_ns: given.time("endingTimestamp")?,
             starts_at_latest: strategy == "latest",
@@ -305,7 +305,7 @@ impl ReadOptions {
         }
         let ending = match (self.ending_ns, &self.ending) {
             (Some(_), _) => "endingTimestamp",
-            (None, Place::Latest) => return Ok(()),
+            (None, LogPlace::Latest) => return Ok(()),
             (None, _) => "endingOffsets",
         };
         Err(Failure::option(format!(
@@ -457,15 +457,15 @@ impl Given {
         Ok(Some(ns.clamp(0, i64::MAX.into()) as u64))
     }
 
-    fn place(&self, key: &'static str) -> Outcome<Option<Place>> {
+    fn place(&self, key: &'static str) -> Outcome<Option<LogPlace>> {
         let Some(text) = self.text(key) else { return Ok(None) };
         let text = text.trim();
         if let Some(back) = whole(text).filter(|_| text.starts_with('-')) {
             let back = u64::try_from(back.unsigned_abs()).unwrap_or(u64::MAX);
-            return Ok(Some(Place::Back(back)));
+            return Ok(Some(LogPlace::Back(back)));
         }
         if let Some(ns) = ago_ns(key, text)? {
-            return Ok(Some(Place::AgoNs(ns)));
+            return Ok(Some(LogPlace::AgoNs(ns)));
         }
         let wrong = |reason: String| {
             let others =
@@ -473,11 +473,11 @@ impl Given {
             Failure { key: Some(key), ..Failure::new("bad_bookmark", format!("{reason}; {others}")) }
         };
         Ok(Some(match text.to_lowercase().as_str() {
-            "earliest" | "epoch" | "0" | "0|0|" => Place::Earliest,
-            "latest" | "now" | "0|1|" => Place::Latest,
-            _ if text.parse::<Bookmark>().is_ok() => Place::Bookmark(text.to_owned()),
+            "earliest" | "epoch" | "0" | "0|0|" => LogPlace::Earliest,
+            "latest" | "now" | "0|1|" => LogPlace::Latest,
+            _ if text.parse::<Bookmark>().is_ok() => LogPlace::Bookmark(text.to_owned()),
             _ => match time_ns(text) {
-                Some(ns) if (0..TIME_END_NS).contains(&ns) => Place::TimeNs(ns as u64),
+                Some(ns) if (0..TIME_END_NS).contains(&ns) => LogPlace::TimeNs(ns as u64),
                 Some(_) => {
                     return Err(wrong(format!("the time {text} is not between the years 1970 and 2553")));
                 }

@@ -5,7 +5,7 @@ use quire_types::Bookmark;
 
 use crate::failure::{Failure, Outcome};
 use crate::journals::{Range, identity, refreshed};
-use crate::options::{Place, ReadOptions, before};
+use crate::options::{LogPlace, ReadOptions, before};
 
 /// The range that a read covers now. `directory` is one of `journals::locate`.
 pub fn span(directory: &str, options: &ReadOptions, now: Timestamp) -> Outcome<Range> {
@@ -50,7 +50,7 @@ impl Places<'_> {
             }
             return Ok(after);
         }
-        let starting = self.options.starting.as_ref().unwrap_or(&Place::Earliest);
+        let starting = self.options.starting.as_ref().unwrap_or(&LogPlace::Earliest);
         Ok(self.position("startingOffsets", starting)?.max(before_first))
     }
 
@@ -64,26 +64,26 @@ impl Places<'_> {
     /// The end of a read of last values, and the instant for which lifetimes count.
     fn state(&self) -> Outcome<(u64, u64)> {
         let instant_ns = self.options.ending_ns.or(match &self.options.ending {
-            Place::AgoNs(ns) => Some(before(self.now, *ns).as_ns()),
-            Place::TimeNs(ns) => Some(*ns),
+            LogPlace::AgoNs(ns) => Some(before(self.now, *ns).as_ns()),
+            LogPlace::TimeNs(ns) => Some(*ns),
             _ => None,
         });
         if let Some(ns) = instant_ns {
             return Ok((self.position_before(ns)?, ns));
         }
         let limit = self.end()?;
-        let at = identity(self.found, limit).filter(|_| self.options.ending != Place::Latest);
+        let at = identity(self.found, limit).filter(|_| self.options.ending != LogPlace::Latest);
         Ok((limit, at.map_or(self.now.as_ns(), |(_, ns)| ns)))
     }
 
-    fn position(&self, key: &'static str, place: &Place) -> Outcome<u64> {
+    fn position(&self, key: &'static str, place: &LogPlace) -> Outcome<u64> {
         match place {
-            Place::Earliest => Ok(self.before_first()),
-            Place::Latest => Ok(self.last),
-            Place::Back(count) => Ok(self.last.saturating_sub(*count)),
-            Place::AgoNs(ns) => self.position_before(before(self.now, *ns).as_ns()),
-            Place::TimeNs(ns) => self.position_before(*ns),
-            Place::Bookmark(text) => self.bookmark(key, text),
+            LogPlace::Earliest => Ok(self.before_first()),
+            LogPlace::Latest => Ok(self.last),
+            LogPlace::Back(count) => Ok(self.last.saturating_sub(*count)),
+            LogPlace::AgoNs(ns) => self.position_before(before(self.now, *ns).as_ns()),
+            LogPlace::TimeNs(ns) => self.position_before(*ns),
+            LogPlace::Bookmark(text) => self.bookmark(key, text),
         }
     }
 

@@ -18,7 +18,7 @@ use serde_json::ser::{Formatter, Serializer};
 
 use crate::failure::{Failure, Outcome};
 use crate::journals::{Identity, Range, identity, locate, reader, reader_of, refreshed};
-use crate::options::{Place as Start, ReadOptions};
+use crate::options::{LogPlace, ReadOptions};
 use crate::ranges::span;
 use crate::read::{Planned, Read, bounds};
 
@@ -45,13 +45,13 @@ pub struct Stream {
 #[serde(deny_unknown_fields)]
 pub struct Offset {
     v: u32,
-    journals: BTreeMap<String, Place>,
+    journals: BTreeMap<String, JournalBatch>,
 }
 
 /// A batch in one journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Place {
+struct JournalBatch {
     /// Its records are after this position.
     from: u64,
     /// Its last position.
@@ -118,7 +118,7 @@ impl Stream {
     pub fn new(mut read: Read, now: Now) -> Outcome<Self> {
         read.frame.options.check_stream()?;
         // A query that was not told where to begin begins with what comes.
-        read.frame.options.starting.get_or_insert(Start::Latest);
+        read.frame.options.starting.get_or_insert(LogPlace::Latest);
         read.check(now.wall)?;
         let directories = read
             .frame
@@ -188,7 +188,7 @@ impl Stream {
     /// The ends of the journals as an offset, for reports of progress. Spark asks often, so it has
     /// no records, which would have to be read.
     pub fn newest(&mut self, now: Instant) -> Outcome<Offset> {
-        let place = |(directory, end)| (directory, Place { from: end, to: end, at: None });
+        let place = |(directory, end)| (directory, JournalBatch { from: end, to: end, at: None });
         Ok(Offset { v: VERSION, journals: self.ends(now)?.into_iter().map(place).collect() })
     }
 
@@ -223,7 +223,7 @@ impl Stream {
         let ranges: Vec<Range> = end
             .journals
             .into_iter()
-            .map(|(directory, Place { from, to, at })| Range {
+            .map(|(directory, JournalBatch { from, to, at })| Range {
                 directory,
                 archive: self.options().archive.clone(),
                 after: from,
@@ -251,7 +251,7 @@ impl Stream {
         let mut begun = BTreeMap::new();
         for directory in &self.directories {
             let after = match start.journals.get(directory) {
-                Some(Place { to, at, .. }) => {
+                Some(JournalBatch { to, at, .. }) => {
                     let archive = self.read.frame.options.archive.clone();
                     let (directory, at) = (directory.clone(), at.clone());
                     if at.is_some() {
@@ -325,7 +325,7 @@ impl Stream {
         for directory in &self.directories {
             let found = reader(directory, self.options().archive.as_deref())?;
             let (from, to) = (from[directory], to[directory]);
-            journals.insert(directory.clone(), Place { from, to, at: identity(&found, to) });
+            journals.insert(directory.clone(), JournalBatch { from, to, at: identity(&found, to) });
         }
         Ok(Offset { v: VERSION, journals })
     }
@@ -371,9 +371,9 @@ mod tests {
 
     #[test]
     fn offsets_are_spelled_as_python_spells_them() {
-        let place = Place { from: 0, to: 500, at: Some(("4711|17|".into(), u64::MAX)) };
+        let place = JournalBatch { from: 0, to: 500, at: Some(("4711|17|".into(), u64::MAX)) };
         let odd = "/data/\u{7f}ä\u{1f600}\n\"\\\u{1}".to_owned();
-        let journals = [("/data".to_owned(), place), (odd, Place { from: 1, to: 1, at: None })];
+        let journals = [("/data".to_owned(), place), (odd, JournalBatch { from: 1, to: 1, at: None })];
         let offset = Offset { v: VERSION, journals: journals.into() };
         let text = offset.to_json().unwrap();
         let expected = concat!(

@@ -8,7 +8,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, DataType, SchemaRef};
 use parking_lot::Mutex;
-use quire_arrow::{Bounds, Plan, Positions, Progress, Scan, ScanError, ScanSpec, Skipped};
+use quire_arrow::{Bounds, Plan, Positions, Scan, ScanError, ScanProgress, ScanSpec, Skipped};
 use quire_journal::AllTopics;
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +56,7 @@ pub type Metrics = [i64; 6];
 /// The part of a scan that other threads use.
 #[derive(Debug)]
 pub struct TaskControl {
-    progress: Arc<Progress>,
+    progress: Arc<ScanProgress>,
     rows: AtomicU64,
     skipped_blocks: u64,
     skipped_bytes: u64,
@@ -71,7 +71,7 @@ impl TaskControl {
     /// The numbers so far.
     pub fn metrics(&self) -> Metrics {
         let number = |number: &AtomicU64| number.load(Ordering::Relaxed) as i64;
-        let Progress { records, batches, bytes, .. } = &*self.progress;
+        let ScanProgress { records, batches, bytes, .. } = &*self.progress;
         [
             number(records),
             number(&self.rows),

@@ -90,7 +90,7 @@ pub(crate) type SlotMove = (MoveKind, Option<u32>);
 pub(crate) type SlotMoves = SmallVec<[SlotMove; 4]>;
 
 /// A row in the order.
-type Entry = (SortKey, u32);
+type PageEntry = (SortKey, u32);
 
 /// Bytes of an entry in a set, about.
 const ENTRY_SIZE: usize = 56;
@@ -110,9 +110,9 @@ pub(crate) struct Page {
     ahead: Slots,
     /// It has looked at all, and the caller knows that.
     is_complete: bool,
-    before: BTreeSet<Entry>,
-    shown: BTreeSet<Entry>,
-    after: BTreeSet<Entry>,
+    before: BTreeSet<PageEntry>,
+    shown: BTreeSet<PageEntry>,
+    after: BTreeSet<PageEntry>,
     size: usize,
     size_max: usize,
     /// The moves of the current change.
@@ -286,7 +286,7 @@ impl Page {
     }
 
     /// Takes an entry out of the order. Returns whether its row was shown.
-    fn take(&mut self, entry: &Entry) -> bool {
+    fn take(&mut self, entry: &PageEntry) -> bool {
         let was_shown = self.shown.remove(entry);
         if was_shown {
             self.moves.push((MoveKind::Left, Some(entry.1)));
@@ -322,12 +322,12 @@ impl Page {
         }
     }
 
-    fn show(&mut self, entry: Entry) {
+    fn show(&mut self, entry: PageEntry) {
         self.moved(MoveKind::Entered, entry.1);
         self.shown.insert(entry);
     }
 
-    fn hide_first(&mut self) -> Option<Entry> {
+    fn hide_first(&mut self) -> Option<PageEntry> {
         let entry = self.shown.pop_first()?;
         self.moved(MoveKind::Left, entry.1);
         Some(entry)
@@ -355,6 +355,6 @@ impl Page {
     }
 }
 
-fn size_of_entry((key, _): &Entry) -> usize {
+fn size_of_entry((key, _): &PageEntry) -> usize {
     ENTRY_SIZE + if key.len() > INLINE_SIZE { key.len() } else { 0 }
 }

@@ -33,7 +33,7 @@ const ROW_PART: usize = 4;
 
 /// Where an entry begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RowPlace {
     pub page: u32,
     pub offset: u16,
 }
@@ -75,7 +75,7 @@ impl NewPages {
 
     /// Adds a row. Its place has the number of the page among these pages. `None`: the row is too
     /// large for a page.
-    pub fn push(&mut self, slot: u32, row: &[u8]) -> Option<Place> {
+    pub fn push(&mut self, slot: u32, row: &[u8]) -> Option<RowPlace> {
         if row.len() > row_size_max(self.page_size) {
             return None;
         }
@@ -85,7 +85,7 @@ impl NewPages {
         }
         let number = self.pages.len() - 1;
         let offset = append(&mut self.pages[number], slot, size, &[row]);
-        Some(Place { page: number as u32, offset })
+        Some(RowPlace { page: number as u32, offset })
     }
 
     /// Takes out the last page and its number, when it has as much room as a page with many holes.
@@ -131,30 +131,30 @@ impl Pages {
 
     /// The bytes of the row at a place, and perhaps padding after them.
     #[inline]
-    pub fn get(&self, place: Place) -> &[u8] {
+    pub fn get(&self, place: RowPlace) -> &[u8] {
         row_at(&self.pages[place.page as usize].bytes, place.offset)
     }
 
     /// Has the processor read the row at a place, which probably has `size` bytes. Its size is not
     /// read, because that would wait for memory.
-    pub fn prefetch(&self, place: Place, size: usize) {
+    pub fn prefetch(&self, place: RowPlace, size: usize) {
         let (bytes, begin) = (&self.pages[place.page as usize].bytes, usize::from(place.offset));
         prefetch(&bytes[begin..bytes.len().min(begin + size)]);
     }
 
     /// Adds a row of at most [`row_size_max`](Self::row_size_max) bytes. Calls `moved` for rows
     /// that get another place.
-    pub fn insert(&mut self, slot: u32, parts: &[&[u8]], moved: &mut impl FnMut(u32, Place)) -> Place {
+    pub fn insert(&mut self, slot: u32, parts: &[&[u8]], moved: &mut impl FnMut(u32, RowPlace)) -> RowPlace {
         let size = entry_size(parts);
         let number = self.page_with_room(size, moved);
         let page = &mut self.pages[number as usize];
         page.live += size as u32;
-        Place { page: number, offset: append(&mut page.bytes, slot, size, parts) }
+        RowPlace { page: number, offset: append(&mut page.bytes, slot, size, parts) }
     }
 
     /// Replaces the row at a place by one that is not larger. Returns whether there was room for
     /// it.
-    pub fn replace(&mut self, place: Place, parts: &[&[u8]]) -> bool {
+    pub fn replace(&mut self, place: RowPlace, parts: &[&[u8]]) -> bool {
         let (begin, end) = self.entry(place);
         let size = entry_size(parts);
         if size > end - begin {
@@ -177,7 +177,7 @@ impl Pages {
     }
 
     /// Removes the row at a place.
-    pub fn remove(&mut self, place: Place) {
+    pub fn remove(&mut self, place: RowPlace) {
         let (begin, end) = self.entry(place);
         self.make_hole(place.page, begin, end - begin);
     }
@@ -189,7 +189,7 @@ impl Pages {
         rooms + self.pages.capacity() * size_of::<Page>() + lists * size_of::<u32>()
     }
 
-    fn entry(&self, place: Place) -> (usize, usize) {
+    fn entry(&self, place: RowPlace) -> (usize, usize) {
         let begin = usize::from(place.offset);
         let (_, size) = head_at(&self.pages[place.page as usize].bytes, begin);
         (begin, begin + size)
@@ -234,7 +234,7 @@ impl Pages {
     }
 
     /// A page with room at its end, which becomes the current one.
-    fn page_with_room(&mut self, size: usize, moved: &mut impl FnMut(u32, Place)) -> u32 {
+    fn page_with_room(&mut self, size: usize, moved: &mut impl FnMut(u32, RowPlace)) -> u32 {
         if let Some(current) = self.current {
             let page = &self.pages[current as usize];
             if page.bytes.len() + size <= self.page_size {
@@ -274,7 +274,7 @@ impl Pages {
     }
 
     /// Moves the rows of a page to its front.
-    fn compact(&mut self, number: u32, moved: &mut impl FnMut(u32, Place)) {
+    fn compact(&mut self, number: u32, moved: &mut impl FnMut(u32, RowPlace)) {
         let bytes = &mut self.pages[number as usize].bytes;
         let (mut from, mut to) = (0, 0);
         while from < bytes.len() {
@@ -282,7 +282,7 @@ impl Pages {
             if slot != HOLE {
                 if to < from {
                     bytes.copy_within(from..from + size, to);
-                    moved(slot, Place { page: number, offset: to as u16 });
+                    moved(slot, RowPlace { page: number, offset: to as u16 });
                 }
                 to += size;
             }
@@ -339,7 +339,7 @@ mod tests {
     /// bytes of the rows and of the pages.
     fn run(steps: &[(u8, usize)]) -> (usize, usize) {
         let mut pages = Pages::new(&Memory::heap());
-        let mut rows: BTreeMap<u32, (Place, Vec<u8>)> = BTreeMap::new();
+        let mut rows: BTreeMap<u32, (RowPlace, Vec<u8>)> = BTreeMap::new();
         for (step, (slot, size)) in steps.iter().enumerate() {
             let slot = u32::from(*slot);
             let new = vec![step as u8; *size];

@@ -12,7 +12,7 @@ use std::ops::Range;
 use crc32c::crc32c;
 
 use crate::history::Moment;
-use crate::index::{Entry, EntryReader, Spelling};
+use crate::index::{EntryReader, IndexEntry, Spelling};
 use crate::key_index::hash_of;
 use crate::row::Row;
 use crate::rows::NewRows;
@@ -58,7 +58,7 @@ pub struct SnapshotPiece {
     pub(crate) rows: NewRows,
     facts: Vec<RowFacts>,
     /// The entries of all rows, one after the other.
-    entries: Vec<Entry>,
+    entries: Vec<IndexEntry>,
     version_bytes: Vec<u8>,
     versions: Vec<(Range<usize>, Moment)>,
 }
@@ -136,7 +136,7 @@ impl RowReader {
         (at == block.len()).then_some(())
     }
 
-    fn facts_of(&mut self, row: &Row<'_>, entries: &mut Vec<Entry>) -> RowFacts {
+    fn facts_of(&mut self, row: &Row<'_>, entries: &mut Vec<IndexEntry>) -> RowFacts {
         let known = entries.len();
         let spelling = self.entries.read(row.key, row.data, entries);
         let entry_count = entries.len() - known;
@@ -165,7 +165,7 @@ impl SnapshotPiece {
     }
 
     /// The facts about each row, and its entries of indexes.
-    pub(crate) fn facts(&self) -> impl Iterator<Item = (RowFacts, &[Entry])> {
+    pub(crate) fn facts(&self) -> impl Iterator<Item = (RowFacts, &[IndexEntry])> {
         let mut rest = &self.entries[..];
         self.facts.iter().map(move |facts| {
             let (own, others) = rest.split_at(facts.entry_count);

@@ -2,7 +2,7 @@
 
 use quire_journal::{Array, Memory};
 
-use crate::pages::{NewPages, Pages, Place, row_at};
+use crate::pages::{NewPages, Pages, RowPlace, row_at};
 use crate::prefetch::{LINE_SIZE, prefetch_line};
 use crate::row::{Head, Row};
 
@@ -43,7 +43,7 @@ struct Slot {
 /// Where the row of a slot is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Location {
-    Page(Place),
+    Page(RowPlace),
     /// Which of the large rows.
     Large(u32),
     /// There is none. The next slot in the list of free ones, from 1; 0 = none.
@@ -64,7 +64,7 @@ pub(crate) struct NewRows {
     pages: NewPages,
     large: Vec<Array<u8>>,
     /// The place of each row; `None`: it is the next large row.
-    places: Vec<Option<Place>>,
+    places: Vec<Option<RowPlace>>,
     size: usize,
     memory: Memory,
 }
@@ -121,7 +121,7 @@ impl Previous {
 impl Slot {
     fn new(location: Location, epoch: u32) -> Self {
         let (number, offset) = match location {
-            Location::Page(Place { page, offset }) => (page, offset),
+            Location::Page(RowPlace { page, offset }) => (page, offset),
             Location::Large(index) => (LARGE << KIND_SHIFT | index, 0),
             Location::Free(next) => (FREE << KIND_SHIFT | next, 0),
         };
@@ -134,7 +134,7 @@ impl Slot {
         match place >> KIND_SHIFT {
             FREE => Location::Free(number),
             LARGE => Location::Large(number),
-            _ => Location::Page(Place { page: number, offset: self.offset }),
+            _ => Location::Page(RowPlace { page: number, offset: self.offset }),
         }
     }
 }
@@ -261,14 +261,14 @@ impl Rows {
         for place in new.places {
             let slot = self.new_slot();
             let location = match (place, &open) {
-                (Some(Place { page, offset }), Some((open, bytes))) if page == *open => {
+                (Some(RowPlace { page, offset }), Some((open, bytes))) if page == *open => {
                     let row = row_at(bytes, offset);
                     let row = &row[..Row::size_of(row)];
                     self.size -= row.len();
                     self.store(slot, &[row])
                 }
-                (Some(Place { page, offset }), _) => {
-                    Location::Page(Place { page: first_page + page, offset })
+                (Some(RowPlace { page, offset }), _) => {
+                    Location::Page(RowPlace { page: first_page + page, offset })
                 }
                 (None, _) => {
                     self.large.push(large.next());

@@ -40,7 +40,7 @@ use crate::{
     Access, BrokerConfig, ConfigError, ConnectionId, ConnectionStats, Event, Input, OpenError, Output, Page,
     QueueFigures, ReadDone, ServerStats, Stats, Stopwatch, Timer, TransportId,
 };
-use quire_journal::{AttributesBuffer, Journal, JournalError, Position, Progress};
+use quire_journal::{AttributesBuffer, Journal, JournalError, Position, RecoveryProgress};
 
 use crate::admin::Requester;
 use crate::bookmarks::Bookmarks;
@@ -101,7 +101,7 @@ impl Broker {
         config: BrokerConfig,
         journal: Journal,
         run_steps: &dyn Fn(SnapshotSteps) -> SnapshotParts,
-        on_progress: &mut dyn FnMut(Progress),
+        on_progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<Broker, OpenError> {
         config.check()?;
         let Compiled { rules, queues: definitions, tables, links } = config.compile()?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quire_journal::{AllTopics, Batch, JournalError, Position, Progress, Record, RecordKind};
+use quire_journal::{AllTopics, Batch, JournalError, Position, Record, RecordKind, RecoveryProgress};
 
 use super::changes::append;
 use super::names::NamesFile;
@@ -33,7 +33,7 @@ impl QueueService {
     pub(crate) fn recover(
         &mut self,
         cx: &mut Context,
-        on_progress: &mut dyn FnMut(Progress),
+        on_progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<(), JournalError> {
         self.clamp_created(cx)?;
         self.recognize_names(cx)?;
@@ -83,7 +83,7 @@ impl QueueService {
         &mut self,
         cx: &mut Context,
         saved: Option<&QueuePoints>,
-        on_progress: &mut dyn FnMut(Progress),
+        on_progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<Vec<Beginning>, JournalError> {
         if !self.any() {
             return Ok(Vec::new());
@@ -145,7 +145,7 @@ impl QueueService {
         &mut self,
         cx: &mut Context,
         after: Position,
-        on_progress: &mut dyn FnMut(Progress),
+        on_progress: &mut dyn FnMut(RecoveryProgress),
         mut each: impl FnMut(&mut Self, &mut Context, &Batch),
     ) -> Result<(), JournalError> {
         let limit = cx.log.journal.persisted();
@@ -157,7 +157,7 @@ impl QueueService {
         while let Some(batch) = cursor.next(limit, &AllTopics)? {
             each(self, cx, &batch);
             done_bytes = total_bytes.min(done_bytes + batch.size() as u64);
-            on_progress(Progress { done_bytes, total_bytes });
+            on_progress(RecoveryProgress { done_bytes, total_bytes });
         }
         Ok(())
     }

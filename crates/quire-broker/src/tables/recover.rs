@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use quire_expression::topic::TopicPattern;
-use quire_journal::{AllTopics, JournalError, Position, Progress, Record, RecordKind, TopicFilter};
+use quire_journal::{AllTopics, JournalError, Position, Record, RecordKind, RecoveryProgress, TopicFilter};
 use quire_table::{KeyRule, Moment, PutOptions, Row};
 
 use super::container::Container;
@@ -35,7 +35,7 @@ impl Tables {
         &mut self,
         cx: &mut Context,
         run_steps: &dyn Fn(SnapshotSteps) -> SnapshotParts,
-        on_progress: &mut dyn FnMut(Progress),
+        on_progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<(), JournalError> {
         let recovered = self.all.iter().filter(|state| state.definition.is_recovered);
         let read = self.containers.iter().filter(|container| container.definition.is_recovered);
@@ -71,7 +71,7 @@ impl Tables {
         while let Some(batch) = cursor.next(limit, &names)? {
             batch.records().for_each(|record| self.restore(cx, &record));
             done_bytes = total_bytes.min(done_bytes + batch.size() as u64);
-            on_progress(Progress { done_bytes, total_bytes });
+            on_progress(RecoveryProgress { done_bytes, total_bytes });
         }
         self.forget_empty(cx);
         (0..self.all.len() as u32).for_each(|id| self.note_expiry(TableId(id)));

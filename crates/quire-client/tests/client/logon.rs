@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use quire_client::{
-    ClientConfig, ClientCore, DeleteSpec, Event, FailureCode, NewMessage, PublishError, Sequence, State,
-    SubscriptionSpec,
+    ClientConfig, ClientCore, ConnectionState, DeleteSpec, Event, FailureCode, NewMessage, PublishError,
+    Sequence, SubscriptionSpec,
 };
 use quire_command::{Code, Command, LoggedOn, Reply};
 use quire_types::time::Instant;
@@ -24,12 +24,12 @@ fn a_logon_that_waits_for_the_disk_is_kept_alive_by_heartbeats() {
     link.pass(Duration::from_secs(5));
     assert_eq!(
         *link.clients[publisher].core.state(),
-        State::Reconnecting,
+        ConnectionState::Reconnecting,
         "what it published is not persisted"
     );
     link.writes = true;
     link.pass(Duration::from_millis(10));
-    assert_eq!(*link.clients[publisher].core.state(), State::Connected);
+    assert_eq!(*link.clients[publisher].core.state(), ConnectionState::Connected);
     assert_eq!(link.clients[publisher].core.persisted(), 1);
 }
 
@@ -221,5 +221,5 @@ fn a_command_that_the_server_would_not_take_is_refused_and_the_client_continues(
     let delete = DeleteSpec { topic: "prices", keys: Some(&keys), ..DeleteSpec::default() };
     let Err(PublishError::Refused(failure)) = core.delete(&delete) else { panic!() };
     assert_eq!(failure.code, Code::MessageTooLarge);
-    assert_eq!((core.state(), core.unpersisted_count()), (&State::Connected, 0));
+    assert_eq!((core.state(), core.unpersisted_count()), (&ConnectionState::Connected, 0));
 }

@@ -715,7 +715,7 @@ fn a_message_that_is_processed_in_turn_is_acknowledged_where_that_is_wanted() {
     let mut worker = Worker::new(batching(1), 10);
     let (first, second) = (worker.deliver(1), worker.deliver(2));
     assert_eq!(first.cause(), Cause::Publish);
-    let mut progress = quire_client::Progress::new(BTreeSet::new(), true);
+    let mut progress = quire_client::SubscriptionProgress::new(BTreeSet::new(), true);
     progress.hand_out_in_turn(&first);
     // A handler says itself when it has processed a message.
     progress.hand_out(&second);
@@ -723,7 +723,7 @@ fn a_message_that_is_processed_in_turn_is_acknowledged_where_that_is_wanted() {
     assert_eq!(leases.len(), 1);
     assert!(Arc::ptr_eq(&leases[0], first.lease().unwrap()));
     assert!(progress.take_leases().is_empty(), "each is acknowledged once");
-    let mut other = quire_client::Progress::new(BTreeSet::new(), false);
+    let mut other = quire_client::SubscriptionProgress::new(BTreeSet::new(), false);
     other.hand_out_in_turn(&first);
     assert!(!other.acknowledges() && other.take_leases().is_empty());
 }

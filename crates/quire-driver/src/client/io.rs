@@ -11,7 +11,7 @@ use bytes::Bytes;
 use parking_lot::MutexGuard;
 use polling::Events;
 use quire_client::drive::{Orders, Remaining, Sending};
-use quire_client::{FailureCode, State};
+use quire_client::{ConnectionState, FailureCode};
 
 use super::link::{ConnectError, Link};
 use super::load::Asker;
@@ -179,7 +179,7 @@ pub(super) fn step(shared: &Shared) {
 impl Inner {
     /// What is left to do, for a party that has done what it could.
     fn remaining(&self, wire: Option<&Wire>) -> Remaining {
-        let is_closed = matches!(self.core.state(), State::Closed(_));
+        let is_closed = matches!(self.core.state(), ConnectionState::Closed(_));
         let is_to_end = self.is_to_end(wire);
         match wire {
             Some(wire) => Remaining {
@@ -199,7 +199,7 @@ impl Inner {
 
     /// Whether the thread ends the client now.
     fn is_to_end(&self, wire: Option<&Wire>) -> bool {
-        let is_closed = matches!(self.core.state(), State::Closed(_));
+        let is_closed = matches!(self.core.state(), ConnectionState::Closed(_));
         is_closed && (self.is_hurried || wire.is_none() || self.core.wants_close())
     }
 
@@ -207,9 +207,11 @@ impl Inner {
     /// that waits for its first connection gets the error.
     fn is_to_warn(&self, shared: &Shared) -> bool {
         let is_unnoticed = match self.core.state() {
-            State::Connecting => shared.is_in_background && self.failed_attempts >= shared.link_count,
-            State::Reconnecting => true,
-            State::Connected | State::Closed(_) => false,
+            ConnectionState::Connecting => {
+                shared.is_in_background && self.failed_attempts >= shared.link_count
+            }
+            ConnectionState::Reconnecting => true,
+            ConnectionState::Connected | ConnectionState::Closed(_) => false,
         };
         is_unnoticed && self.warned_at.is_none_or(|at| at.elapsed() >= WARN_INTERVAL)
     }
@@ -313,13 +315,13 @@ fn disconnected(shared: &Shared, code: &'static str, reason: String) {
     inner.drive.note_lost();
     let code = inner.last_error.as_ref().map_or("", |error| error.code);
     match before {
-        State::Connecting => inner.failed_attempts += 1,
-        State::Connected => {
+        ConnectionState::Connecting => inner.failed_attempts += 1,
+        ConnectionState::Connected => {
             inner.lost_at = Some(Instant::now());
             inner.warned_at = inner.lost_at;
             warn(&inner, code, format_args!("lost the connection to {}: {reason}", inner.address));
         }
-        State::Reconnecting | State::Closed(_) => (),
+        ConnectionState::Reconnecting | ConnectionState::Closed(_) => (),
     }
     if inner.is_to_warn(shared) {
         inner.warned_at = Some(Instant::now());

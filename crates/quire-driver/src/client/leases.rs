@@ -9,7 +9,7 @@ use quire_journal::Bookmark;
 use quire_types::Verdict;
 use quire_types::time::Instant;
 
-use super::{Client, Feed, Progress, Queue, Subscribed};
+use super::{Client, Feed, Queue, SharedProgress, Subscribed};
 
 impl Client {
     /// The program is about to get a message. False: it must not see it; see
@@ -76,7 +76,7 @@ impl Client {
     ///
     /// # Errors
     /// The store could not keep that.
-    pub fn processed_all(&self, progress: &Progress) -> Result<(), Failure> {
+    pub fn processed_all(&self, progress: &SharedProgress) -> Result<(), Failure> {
         let (leases, kept) = progress.processed_all();
         if !leases.is_empty()
             && let (count, Some(failure)) = self.acknowledge_all(&leases)
@@ -97,7 +97,12 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::settle`], and when the store could not keep that.
-    pub fn processed(&self, progress: &Progress, message: &Message, ordinal: u64) -> Result<(), Failure> {
+    pub fn processed(
+        &self,
+        progress: &SharedProgress,
+        message: &Message,
+        ordinal: u64,
+    ) -> Result<(), Failure> {
         let verdict = progress.acknowledges().then_some(Verdict::Acknowledge);
         self.settled(progress, message, ordinal, verdict, "")
     }
@@ -109,7 +114,7 @@ impl Client {
     /// As [`Client::settle_because`], and when the store could not keep that.
     pub fn settled(
         &self,
-        progress: &Progress,
+        progress: &SharedProgress,
         message: &Message,
         ordinal: u64,
         verdict: Option<Verdict>,
@@ -169,7 +174,13 @@ impl Client {
     pub fn query(&self, spec: &QuerySpec) -> Result<Subscribed, Failure> {
         let queue = Arc::new(Queue::new(self.shared.room.clone()));
         let instances = self.shared.instances.clone();
-        let progress = Progress::new(&spec.topic, quire_client::Progress::default(), None, None, instances);
+        let progress = SharedProgress::new(
+            &spec.topic,
+            quire_client::SubscriptionProgress::default(),
+            None,
+            None,
+            instances,
+        );
         let mut inner = self.shared.inner.lock();
         let (number, command) = inner.core.query(spec)?;
         let feed = Feed::new(&queue, &progress);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quire_client::{CommandId, Failure, Message, State};
+use quire_client::{CommandId, ConnectionState, Failure, Message};
 use quire_command::Code;
 
 use super::{Client, Queue, Taken, closed};
@@ -50,7 +50,7 @@ impl LogRange {
             }
             Taken::Ended(Some(failure)) => Step::Failed(failure),
             Taken::Ended(None) => match client.state() {
-                State::Closed(failure) => Step::Failed(failure.unwrap_or_else(closed)),
+                ConnectionState::Closed(failure) => Step::Failed(failure.unwrap_or_else(closed)),
                 _ => Step::Ended,
             },
             Taken::Nothing if self.queue.is_caught_up(self.number) => self.look_for_the_end(client, timeout),

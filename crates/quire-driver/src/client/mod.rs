@@ -30,8 +30,8 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::{Condvar, Mutex};
 use quire_client::drive::Drive;
 use quire_client::{
-    self as core, ClientConfig, ClientCore, CommandId, DeleteSpec, Event, Failure, FailureCode, NewMessage,
-    PublishError, State, SubscriptionSpec,
+    self as core, ClientConfig, ClientCore, CommandId, ConnectionState, DeleteSpec, Event, Failure,
+    FailureCode, NewMessage, PublishError, SubscriptionSpec,
 };
 use quire_journal::{Action, Bookmark};
 use quire_types::Files;
@@ -40,7 +40,7 @@ use crate::store::{BookmarkStore, PublishFile, StoreError};
 pub use link::{Link, Stream};
 pub use log_range::{LogRange, Step};
 use progress::Instances;
-pub use progress::{HandedTo, Progress};
+pub use progress::{HandedTo, SharedProgress};
 pub use queue::{NO_SUBSCRIPTION, Queue, Taken};
 pub use receipts::Followed;
 use receipts::Receipts;
@@ -84,7 +84,7 @@ pub struct Subscribed {
     /// Where its messages arrive.
     pub queue: Arc<Queue>,
     /// The progress of the messages of this subscription.
-    pub progress: Arc<Progress>,
+    pub progress: Arc<SharedProgress>,
 }
 
 /// The beginning of the log.
@@ -179,7 +179,7 @@ struct Inner {
     failed_publishes: VecDeque<(u64, Failure)>,
     receipts: Receipts,
     /// The last states that the client came into, each with its number among all.
-    states: VecDeque<(u64, State)>,
+    states: VecDeque<(u64, ConnectionState)>,
     /// Why the last attempt to connect failed, or the connection was lost.
     last_error: Option<LastError>,
     /// The reason that the server gave for ending the connection.
@@ -201,7 +201,7 @@ struct Inner {
 /// The destination of the messages of a subscription.
 struct Feed {
     queue: Arc<Queue>,
-    progress: Arc<Progress>,
+    progress: Arc<SharedProgress>,
     /// When something last came for it.
     received_at: Option<SystemTime>,
     /// Its messages go to a handler, which cannot receive the reason of its end.
@@ -249,7 +249,7 @@ impl Client {
                 received_at: None,
                 failed_publishes: VecDeque::new(),
                 receipts: Receipts::default(),
-                states: VecDeque::from([(1, State::Connecting)]),
+                states: VecDeque::from([(1, ConnectionState::Connecting)]),
                 last_error: None,
                 ended_because: None,
                 failed_attempts: 0,
@@ -340,7 +340,8 @@ impl Client {
     pub fn wait_room(&self, seen: u64, timeout: Duration) -> bool {
         let found = |inner: &mut Inner| {
             let core = &inner.core;
-            let is_refused = matches!(core.state(), State::Closed(_)) || core.storage_failure().is_some();
+            let is_refused =
+                matches!(core.state(), ConnectionState::Closed(_)) || core.storage_failure().is_some();
             (is_refused || core.released() != seen).then_some(())
         };
         self.wait_for(timeout, found).is_some()
@@ -399,9 +400,9 @@ impl Client {
         }
         let begins = spec.bookmark.is_some() && !resumes;
         let resume_position = spec.resume_position.clone().unwrap_or_default();
-        let account = core::Progress::new(resume_position.ahead, acknowledges);
+        let account = core::SubscriptionProgress::new(resume_position.ahead, acknowledges);
         let progress =
-            Progress::new(sub_id, account, resume_position.last, writer, self.shared.instances.clone());
+            SharedProgress::new(sub_id, account, resume_position.last, writer, self.shared.instances.clone());
         let mut inner = self.shared.inner.lock();
         let (number, command) = inner.core.subscribe(spec)?;
         if begins {
@@ -543,7 +544,7 @@ impl Client {
     pub fn wait_while_connected(&self, command: CommandId, timeout: Duration) -> Option<Waited> {
         self.wait_for(timeout, |inner| match inner.answers.remove(&command) {
             Some(answer) => Some(Waited::Answered(answer)),
-            None => (*inner.core.state() != State::Connected).then_some(Waited::Lost),
+            None => (*inner.core.state() != ConnectionState::Connected).then_some(Waited::Lost),
         })
     }
 
@@ -551,28 +552,32 @@ impl Client {
     /// address was tried once; `None` when `timeout` passed first.
     pub fn wait_connected(&self, timeout: Duration, keeps_trying: bool) -> Option<FirstContact> {
         self.wait_for(timeout, |inner| match inner.core.state() {
-            State::Connected => Some(FirstContact::Connected),
-            State::Closed(failure) => Some(FirstContact::Ended(failure.clone().unwrap_or_else(closed))),
-            State::Connecting if !keeps_trying && inner.failed_attempts >= self.shared.link_count => {
+            ConnectionState::Connected => Some(FirstContact::Connected),
+            ConnectionState::Closed(failure) => {
+                Some(FirstContact::Ended(failure.clone().unwrap_or_else(closed)))
+            }
+            ConnectionState::Connecting
+                if !keeps_trying && inner.failed_attempts >= self.shared.link_count =>
+            {
                 Some(FirstContact::Refused)
             }
-            State::Connecting | State::Reconnecting => None,
+            ConnectionState::Connecting | ConnectionState::Reconnecting => None,
         })
     }
 
     /// The current state of the client.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ConnectionState {
         self.shared.inner.lock().core.state().clone()
     }
 
     /// The states that the client came into after the one with the number `seen` (0 = all), with
     /// their numbers. The latest 64 are known.
-    pub fn states_after(&self, seen: u64) -> Vec<(u64, State)> {
+    pub fn states_after(&self, seen: u64) -> Vec<(u64, ConnectionState)> {
         self.shared.inner.lock().states_after(seen)
     }
 
     /// Waits for a state after the one with the number `seen`; nothing when `timeout` passed first.
-    pub fn wait_states_after(&self, seen: u64, timeout: Duration) -> Vec<(u64, State)> {
+    pub fn wait_states_after(&self, seen: u64, timeout: Duration) -> Vec<(u64, ConnectionState)> {
         let found = |inner: &mut Inner| Some(inner.states_after(seen)).filter(|states| !states.is_empty());
         self.wait_for(timeout, found).unwrap_or_default()
     }
@@ -600,7 +605,7 @@ impl Client {
             let core = &inner.core;
             match core.state() {
                 _ if core.persisted() >= sequence => Some(Ok(())),
-                State::Closed(failure) => Some(Err(failure.clone().unwrap_or_else(closed))),
+                ConnectionState::Closed(failure) => Some(Err(failure.clone().unwrap_or_else(closed))),
                 _ => core.storage_failure().cloned().map(Err),
             }
         })
@@ -812,7 +817,7 @@ impl Drop for Client {
 }
 
 impl Feed {
-    fn new(queue: &Arc<Queue>, progress: &Arc<Progress>) -> Self {
+    fn new(queue: &Arc<Queue>, progress: &Arc<SharedProgress>) -> Self {
         Feed {
             queue: queue.clone(),
             progress: progress.clone(),
@@ -854,7 +859,7 @@ impl Inner {
         self.states.push_back((number, self.core.state().clone()));
     }
 
-    fn states_after(&self, seen: u64) -> Vec<(u64, State)> {
+    fn states_after(&self, seen: u64) -> Vec<(u64, ConnectionState)> {
         self.states.iter().filter(|(number, _)| *number > seen).cloned().collect()
     }
 }
@@ -912,7 +917,7 @@ impl Shared {
                     }
                 }
                 Event::Ended { subscription, failure } => {
-                    let is_closed = matches!(inner.core.state(), State::Closed(_));
+                    let is_closed = matches!(inner.core.state(), ConnectionState::Closed(_));
                     match inner.feeds.remove(&subscription) {
                         Some(feed) if is_closed => feed.queue.end(subscription, failure),
                         Some(feed) => feed.end(subscription, failure),

@@ -13,10 +13,10 @@ use crate::store::PositionWriter;
 pub(super) type Instances = Arc<Mutex<Vec<Arc<str>>>>;
 
 /// The account of one subscription, shared by it and its messages.
-pub struct Progress {
+pub struct SharedProgress {
     /// The user's name of the subscription.
     pub sub_id: String,
-    state: Mutex<State>,
+    state: Mutex<ProgressState>,
     /// `None`: an ordinary subscription, whose messages have no position in a log.
     writer: Option<PositionWriter>,
     instances: Instances,
@@ -33,22 +33,22 @@ pub enum HandedTo {
     Handler,
 }
 
-struct State {
-    progress: core::Progress,
+struct ProgressState {
+    progress: core::SubscriptionProgress,
     most_recent: Option<Bookmark>,
 }
 
-impl Progress {
+impl SharedProgress {
     pub(super) fn new(
         sub_id: &str,
-        progress: core::Progress,
+        progress: core::SubscriptionProgress,
         most_recent: Option<Bookmark>,
         writer: Option<PositionWriter>,
         instances: Instances,
     ) -> Arc<Self> {
-        Arc::new(Progress {
+        Arc::new(SharedProgress {
             sub_id: sub_id.to_owned(),
-            state: Mutex::new(State { progress, most_recent }),
+            state: Mutex::new(ProgressState { progress, most_recent }),
             writer,
             instances,
             was_warned: AtomicBool::new(false),
@@ -132,7 +132,7 @@ impl Progress {
         self.state.lock().progress.outstanding_count()
     }
 
-    fn keep(&self, state: &mut State, processed: Option<Processed>) -> Result<(), Failure> {
+    fn keep(&self, state: &mut ProgressState, processed: Option<Processed>) -> Result<(), Failure> {
         let Some(processed) = processed else { return Ok(()) };
         let instance = match &processed {
             Processed::UpTo { last, instance, .. } => {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use quire_client::{BatchError, Failure, FailureCode, NewMessage, Outcome, ReceiptId, State};
+use quire_client::{BatchError, ConnectionState, Failure, FailureCode, NewMessage, Outcome, ReceiptId};
 use quire_command::Code;
 
 use super::{Client, FAILED_PUBLISHES_MAX, Inner};
@@ -106,7 +106,8 @@ impl Client {
             if !receipts.announced.is_empty() {
                 return Some(Some(receipts.announced.drain(..).collect()));
             }
-            let is_over = matches!(inner.core.state(), State::Closed(_)) && receipts.announcing.is_empty();
+            let is_over =
+                matches!(inner.core.state(), ConnectionState::Closed(_)) && receipts.announcing.is_empty();
             is_over.then_some(None)
         };
         self.wait_for(timeout, found).unwrap_or_else(|| Some(Vec::new()))

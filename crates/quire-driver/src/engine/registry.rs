@@ -31,14 +31,14 @@ impl std::fmt::Display for EngineKey {
 }
 
 /// An engine that runs, starts, or stops. While it does, its key is taken.
-struct Entry {
+struct RegisteredEngine {
     engine: Weak<Engine>,
     config: BrokerConfig,
 }
 
 /// The engines, and a condition for threads that wait until one has stopped.
 struct Registry {
-    entries: Mutex<HashMap<EngineKey, Entry>>,
+    entries: Mutex<HashMap<EngineKey, RegisteredEngine>>,
     stopped: Condvar,
 }
 
@@ -108,7 +108,7 @@ pub(super) fn shared(key: EngineKey, config: BrokerConfig, join: Join) -> Result
     }
     // Taken before the lock is released: recovery may be long, and others must be able to share
     // other engines meanwhile.
-    entries.insert(key.clone(), Entry { engine: Weak::new(), config: config.clone() });
+    entries.insert(key.clone(), RegisteredEngine { engine: Weak::new(), config: config.clone() });
     drop(entries);
     let running = Running(key.clone());
     let engine = Arc::new(Engine::start(config, &mut |_| (), Some(running))?);

@@ -14,7 +14,7 @@ use quire_client::{Failure, Processed, ResumePosition};
 use quire_command::Code;
 use quire_journal::{Bookmark, PublisherId};
 
-use super::file::{Entries, Header, START, StoreFile, encode_entry};
+use super::file::{Header, START, StoreEntries, StoreFile, encode_entry};
 use super::{StoreError, failure};
 
 const MAGIC: [u8; 4] = *b"QBMK";
@@ -36,9 +36,9 @@ const SUB_ID_SIZE_MAX: usize = 1024;
 
 /// The places of subscriptions, by the names that their users gave them. Cloning shares it.
 #[derive(Clone)]
-pub struct BookmarkStore(Arc<Mutex<State>>);
+pub struct BookmarkStore(Arc<Mutex<BookmarkStoreState>>);
 
-struct State {
+struct BookmarkStoreState {
     slots: BTreeMap<String, Slot>,
     log: Option<Log>,
     is_closed: bool,
@@ -86,7 +86,7 @@ impl BookmarkStore {
             Some((header, log)) => (header, log),
             None => (Header { magic: MAGIC, ..Header::default() }, Vec::new()),
         };
-        let parsed = Entries::parse(&log, 0).map_err(corrupt)?;
+        let parsed = StoreEntries::parse(&log, 0).map_err(corrupt)?;
         let mut slots = BTreeMap::new();
         let mut at = 0;
         for entry in &parsed.entries {
@@ -101,7 +101,12 @@ impl BookmarkStore {
     }
 
     fn new(slots: BTreeMap<String, Slot>, log: Option<Log>) -> Self {
-        BookmarkStore(Arc::new(Mutex::new(State { slots, log, is_closed: false, failure: None })))
+        BookmarkStore(Arc::new(Mutex::new(BookmarkStoreState {
+            slots,
+            log,
+            is_closed: false,
+            failure: None,
+        })))
     }
 
     /// A subscription keeps its place here from now on; gives the place that an earlier one had, if
@@ -225,7 +230,7 @@ impl PositionWriter {
     }
 }
 
-impl State {
+impl BookmarkStoreState {
     fn check(&self) -> Result<(), Failure> {
         if self.is_closed {
             let reason = "the bookmark store is closed".to_owned();

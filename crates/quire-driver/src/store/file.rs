@@ -47,14 +47,14 @@ pub(super) struct StoreFile {
 
 /// One whole entry.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Entry<'a> {
+pub(super) struct StoreEntry<'a> {
     pub tag: u64,
     pub body: &'a [u8],
 }
 
 /// The entries of a file, as far as they are whole.
-pub(super) struct Entries<'a> {
-    pub entries: Vec<Entry<'a>>,
+pub(super) struct StoreEntries<'a> {
+    pub entries: Vec<StoreEntry<'a>>,
     /// Offset after the last of them.
     pub end: u64,
 }
@@ -196,7 +196,7 @@ impl Header {
     }
 }
 
-impl<'a> Entries<'a> {
+impl<'a> StoreEntries<'a> {
     /// The entries from `start` on in `log`, whose first byte has the offset `start`.
     ///
     /// # Errors
@@ -204,7 +204,7 @@ impl<'a> Entries<'a> {
     pub fn parse(log: &'a [u8], start: u64) -> Result<Self, u64> {
         let mut entries = Vec::new();
         let mut at = 0;
-        while let Some(entry) = Entry::decode(&log[at..], start + at as u64) {
+        while let Some(entry) = StoreEntry::decode(&log[at..], start + at as u64) {
             at += entry_size(entry.body.len());
             entries.push(entry);
             if at >= log.len() {
@@ -214,15 +214,15 @@ impl<'a> Entries<'a> {
         let end = start + at as u64;
         let behind = (at.min(log.len())..log.len()).step_by(ALIGNMENT).skip(1);
         for other in behind {
-            if Entry::decode(&log[other..], start + other as u64).is_some() {
+            if StoreEntry::decode(&log[other..], start + other as u64).is_some() {
                 return Err(end);
             }
         }
-        Ok(Entries { entries, end })
+        Ok(StoreEntries { entries, end })
     }
 }
 
-impl<'a> Entry<'a> {
+impl<'a> StoreEntry<'a> {
     fn decode(bytes: &'a [u8], offset: u64) -> Option<Self> {
         if u64_at(bytes, 0)? != offset {
             return None;
@@ -230,7 +230,7 @@ impl<'a> Entry<'a> {
         let tag = u64_at(bytes, 8)?;
         let size = u64_at(bytes, 16)?;
         let body = bytes.get(ENTRY_HEAD_SIZE..)?.get(..usize::try_from(size).ok()?)?;
-        (u64_at(bytes, 24)? == checksum(&bytes[..24], body)).then_some(Entry { tag, body })
+        (u64_at(bytes, 24)? == checksum(&bytes[..24], body)).then_some(StoreEntry { tag, body })
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use quire_client::{Failure, PublishLog};
 
-use super::file::{ENTRY_HEAD_SIZE, Entries, HEADER_SIZE, Header, StoreFile, encode_entry, entry_size};
+use super::file::{ENTRY_HEAD_SIZE, HEADER_SIZE, Header, StoreEntries, StoreFile, encode_entry, entry_size};
 use super::{StoreError, failure};
 
 const MAGIC: [u8; 4] = *b"QPUB";
@@ -62,7 +62,7 @@ impl PublishFile {
             return Err(StoreError::Unfit { path: path.to_owned(), what });
         }
         let log = unroll(&header, ring);
-        let parsed = Entries::parse(&log, header.start).map_err(|offset| StoreError::Corrupt {
+        let parsed = StoreEntries::parse(&log, header.start).map_err(|offset| StoreError::Corrupt {
             path: path.to_owned(),
             at: super::file::START + offset % header.capacity,
         })?;

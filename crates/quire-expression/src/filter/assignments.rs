@@ -63,7 +63,7 @@ pub struct Assignments(Arc<List>);
 
 struct List {
     message_type: MessageType,
-    entries: Box<[Entry]>,
+    entries: Box<[ListEntry]>,
     /// The paths of the destinations, by entry.
     paths: Box<[Vec<Step>]>,
     destinations: Fields,
@@ -72,7 +72,7 @@ struct List {
     previous_plan: FieldPlan,
 }
 
-struct Entry {
+struct ListEntry {
     text: Box<str>,
     parsed: Parsed,
     /// The expression's own fields: places in the values of the message, which those of the
@@ -169,7 +169,7 @@ impl List {
             all[plan.len()..].copy_from_slice(fields);
         }
         let values = arena.nulls(self.entries.len()).map_err(AssignError::Malformed)?;
-        for (value, Entry { parsed, fields, .. }) in values.iter_mut().zip(&self.entries) {
+        for (value, ListEntry { parsed, fields, .. }) in values.iter_mut().zip(&self.entries) {
             *value = Evaluation { values: all, fields, message, arena }.value(&parsed.root);
         }
         assign(*message_type, message.data, &self.destinations, &self.paths, values, out)
@@ -246,7 +246,7 @@ impl Parsing {
         let place = |(field, is_previous): (FieldId, bool)| {
             if is_previous { field.after(plan.len()) } else { field }
         };
-        let entries = entries.into_iter().map(|ParsedEntry { text, parsed, fields }| Entry {
+        let entries = entries.into_iter().map(|ParsedEntry { text, parsed, fields }| ListEntry {
             fields: fields.into_iter().map(place).collect(),
             text,
             parsed,

@@ -21,7 +21,7 @@ use crate::read::reader::{Reader, SegmentInfo};
 use crate::record::Position;
 use crate::recover::beginning::Missing;
 use crate::recover::directory::check_archive;
-use crate::recover::{self, Progress, Recovery};
+use crate::recover::{self, Recovery, RecoveryProgress};
 use crate::segment::compressed;
 use crate::segment::index_file;
 use crate::segment::{Segment, index_path, read_header};
@@ -78,7 +78,7 @@ impl FileMaintenance {
     pub fn open_stopped(
         directory: impl AsRef<Path>,
         archive: Option<&Path>,
-        on_progress: &mut dyn FnMut(Progress),
+        on_progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<(Self, Recovery), JournalError> {
         let (disk, directory) = (Arc::new(RealDisk), directory.as_ref());
         let lock = lock(&*disk, directory)?;

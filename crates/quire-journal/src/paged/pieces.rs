@@ -25,10 +25,10 @@ const ON_HEAP_MAX: usize = 64;
 
 /// Pieces, and the blocks of them that are in use.
 #[derive(Default)]
-pub(super) struct Pieces(Mutex<State>);
+pub(super) struct Pieces(Mutex<PieceTable>);
 
 #[derive(Default)]
-struct State {
+struct PieceTable {
     /// By their addresses.
     pieces: BTreeMap<usize, Piece>,
     /// The pieces that have free blocks.
@@ -97,7 +97,7 @@ impl Pieces {
     }
 }
 
-impl State {
+impl PieceTable {
     fn take(&mut self) -> Option<Taken> {
         let address = match self.open.first() {
             Some(address) => *address,

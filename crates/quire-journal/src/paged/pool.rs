@@ -30,11 +30,11 @@ const SIZES: [usize; 28] = [
 
 pub(super) struct Pool {
     file: PageFile,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     /// Bytes of the file that the disk has room for.
     size: u64,
     /// All runs up to the last that has blocks.
@@ -112,7 +112,7 @@ impl Pool {
     }
 }
 
-impl State {
+impl PoolState {
     /// Where a new block begins in the file.
     fn take(&mut self, class: usize, file: &PageFile) -> Option<usize> {
         let number = match self.open[class].first() {

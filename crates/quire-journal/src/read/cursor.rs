@@ -7,7 +7,7 @@ use crate::error::JournalError;
 use crate::format::{BATCH_HEADER_SIZE, SEGMENT_HEADER_SIZE, fault_of, skip_record, split_record};
 use crate::log::Log;
 use crate::read::pins::Pin;
-use crate::read::reader::Place;
+use crate::read::reader::RecordPlace;
 use crate::record::{Position, Record};
 use crate::recover::{self, Followed};
 use crate::segment::index::Wanted;
@@ -245,8 +245,8 @@ impl Batch {
     }
 
     /// The place of the batch.
-    pub fn place(&self) -> Place {
-        Place { path: self.segment.path.clone(), offset: self.offset }
+    pub fn place(&self) -> RecordPlace {
+        RecordPlace { path: self.segment.path.clone(), offset: self.offset }
     }
 
     /// Bytes that its records take in the log.

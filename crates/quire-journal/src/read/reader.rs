@@ -38,7 +38,7 @@ struct Shared {
 
 /// The place of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RecordPlace {
     /// The file.
     pub path: PathBuf,
     /// Where its batch begins, in bytes.

@@ -40,7 +40,7 @@ use crate::segment::{
 
 /// How far opening has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct RecoveryProgress {
     /// Bytes of segments looked at.
     pub done_bytes: u64,
     /// Bytes of segments there are.
@@ -154,7 +154,7 @@ fn load(
     directory: &Path,
     named_archive: Option<&Path>,
     mode: Mode,
-    on_progress: &mut dyn FnMut(Progress),
+    on_progress: &mut dyn FnMut(RecoveryProgress),
 ) -> Result<Recovered, JournalError> {
     let follows = mode == Mode::Follow;
     let Looked { clients, archive, files, missing } = look(&*disk, directory, named_archive, follows)?;
@@ -225,7 +225,7 @@ fn load(
         }
         recovered.log.segments.write().push(segment);
         done_bytes += size;
-        on_progress(Progress { done_bytes, total_bytes });
+        on_progress(RecoveryProgress { done_bytes, total_bytes });
     }
     Ok(recovered)
 }
@@ -236,7 +236,7 @@ pub(crate) fn recover(
     disk: Arc<dyn Disk>,
     directory: &Path,
     archive: Option<&Path>,
-    on_progress: &mut dyn FnMut(Progress),
+    on_progress: &mut dyn FnMut(RecoveryProgress),
 ) -> Result<(Recovered, Option<Box<dyn File>>), JournalError> {
     recover_as(disk, directory, archive, Mode::Write, on_progress)
 }
@@ -255,7 +255,7 @@ fn recover_as(
     directory: &Path,
     named_archive: Option<&Path>,
     mode: Mode,
-    on_progress: &mut dyn FnMut(Progress),
+    on_progress: &mut dyn FnMut(RecoveryProgress),
 ) -> Result<(Recovered, Option<Box<dyn File>>), JournalError> {
     let started = std::time::Instant::now();
     settle(&*disk, directory, archive_directory::resolve(&*disk, directory, named_archive)?.as_deref())?;

@@ -36,10 +36,10 @@ pub(crate) struct SegmentFile {
     path: PathBuf,
     header: SegmentHeader,
     files: Arc<OpenFiles>,
-    state: Mutex<State>,
+    state: Mutex<FileState>,
 }
 
-enum State {
+enum FileState {
     Closed,
     Open(OpenFile),
     /// It is about to be removed, or replaced by another file of the same name. It stays open for
@@ -67,7 +67,7 @@ impl OpenFiles {
 impl SegmentFile {
     /// The file at `path`, in which the segment with this header is.
     pub fn new(files: &Arc<OpenFiles>, path: PathBuf, header: SegmentHeader) -> Arc<Self> {
-        Arc::new(SegmentFile { path, header, files: files.clone(), state: Mutex::new(State::Closed) })
+        Arc::new(SegmentFile { path, header, files: files.clone(), state: Mutex::new(FileState::Closed) })
     }
 
     /// The open file. Its holder can continue to read it when its name is removed or reused.
@@ -107,7 +107,7 @@ impl SegmentFile {
         if let Some(file) = state.file() {
             return file;
         }
-        *state = State::Open(file.clone());
+        *state = FileState::Open(file.clone());
         drop(state);
         self.files.open.lock().push_back(Arc::downgrade(self));
         self.files.close_down_to(OPEN_MAX);
@@ -118,26 +118,26 @@ impl SegmentFile {
     /// removed, or to be that of another file.
     pub fn keep_open(self: &Arc<Self>) -> io::Result<()> {
         let file = self.open()?;
-        *self.state.lock() = State::Kept(file);
+        *self.state.lock() = FileState::Kept(file);
         Ok(())
     }
 
     fn close(&self) {
         let mut state = self.state.lock();
-        if matches!(*state, State::Open(_)) {
-            *state = State::Closed;
+        if matches!(*state, FileState::Open(_)) {
+            *state = FileState::Closed;
         }
     }
 }
 
-impl State {
+impl FileState {
     fn file(&self) -> Option<OpenFile> {
         match self {
-            State::Closed => None,
+            FileState::Closed => None,
             // The descriptor of a parent is closed in this process. The next read opens the file
             // again.
-            State::Open(file) if file.is_of_parent() => None,
-            State::Open(file) | State::Kept(file) => Some(file.clone()),
+            FileState::Open(file) if file.is_of_parent() => None,
+            FileState::Open(file) | FileState::Kept(file) => Some(file.clone()),
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::publishers::Highest;
 use crate::read::reader::Reader;
 use crate::record::deleted::DeletedKeys;
 use crate::record::{NewRecord, Position, PublisherId, RecordKind};
-use crate::recover::{self, Progress, Recovery};
+use crate::recover::{self, Recovery, RecoveryProgress};
 use crate::sidecar::Sidecars;
 use crate::write::background_sync::BackgroundSync;
 use crate::write::segment_pool::{FILL_PAUSE, SegmentFactory, SegmentPool};
@@ -141,7 +141,7 @@ impl Journal {
     pub fn open(
         directory: impl AsRef<Path>,
         options: &Options,
-        on_progress: &mut dyn FnMut(Progress),
+        on_progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<(Self, Recovery), JournalError> {
         Journal::open_on(Arc::new(RealDisk), directory.as_ref(), options, on_progress, Drive::Thread)
     }
@@ -175,7 +175,7 @@ impl Journal {
         disk: Arc<dyn Disk>,
         directory: &Path,
         options: &Options,
-        on_progress: &mut dyn FnMut(Progress),
+        on_progress: &mut dyn FnMut(RecoveryProgress),
         drive: Drive,
     ) -> Result<(Self, Recovery), JournalError> {
         check(options)?;

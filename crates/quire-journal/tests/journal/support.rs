@@ -168,7 +168,7 @@ pub fn read_all(reader: &Reader) -> (Vec<ReadBack>, Option<JournalError>) {
 }
 
 /// Where the record with this position lies.
-pub fn place_of(reader: &Reader, position: Position) -> Option<Place> {
+pub fn place_of(reader: &Reader, position: Position) -> Option<RecordPlace> {
     let mut cursor = reader.cursor(Position(position.get().checked_sub(1)?));
     Some(cursor.next(position, &AllTopics).ok()??.place())
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quire_client::{
-    ClientConfig, ClientCore, DeleteSpec, Event, Failure, NewMessage, PublishError, PublishLog, QuerySpec,
-    Reconnect, ResumePosition, State, SubscriptionSpec,
+    ClientConfig, ClientCore, ConnectionState, DeleteSpec, Event, Failure, NewMessage, PublishError,
+    PublishLog, QuerySpec, Reconnect, ResumePosition, SubscriptionSpec,
 };
 use quire_command::{Code, Reply, SubscribeOptions};
 use quire_types::time::{Instant, Now};
@@ -204,10 +204,10 @@ impl Client {
         auditor: &mut Auditor,
         is_settling: bool,
     ) {
-        if let State::Closed(_) = self.core.state() {
+        if let ConnectionState::Closed(_) = self.core.state() {
             self.restart(now, network, random);
         }
-        let is_connected = *self.core.state() == State::Connected;
+        let is_connected = *self.core.state() == ConnectionState::Connected;
         match &mut self.program {
             // A publisher continues without a connection: its store keeps the messages.
             Program::Publish { number, .. } if !is_settling && (is_connected || random.percent(10)) => {

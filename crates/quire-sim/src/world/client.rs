@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use quire_broker::ConnectionId;
 use quire_client::{
-    ClientConfig, ClientCore, CommandId, Event, NewMessage, PublishError, Reconnect, State, SubscriptionSpec,
+    ClientConfig, ClientCore, CommandId, ConnectionState, Event, NewMessage, PublishError, Reconnect,
+    SubscriptionSpec,
 };
 use quire_types::time::{Instant, Now};
 
@@ -167,10 +168,10 @@ impl Client {
 
     /// One step of the program.
     pub fn act(&mut self, now: Now, random: &mut Random, auditor: &mut Auditor) {
-        if let State::Closed(_) = self.core.state() {
+        if let ConnectionState::Closed(_) = self.core.state() {
             return self.restart(now, now.instant, random, auditor);
         }
-        if *self.core.state() != State::Connected {
+        if *self.core.state() != ConnectionState::Connected {
             return;
         }
         match &mut self.program {

@@ -5,7 +5,7 @@
 //! of these rows change it. The others are read later.
 
 use super::walk::Which;
-use super::{Entry, HashIndex, INDEXES_MAX, Indexes, OrderedIndex};
+use super::{HashIndex, INDEXES_MAX, IndexEntry, Indexes, OrderedIndex};
 use crate::fields::Fields;
 use crate::rows::Rows;
 use quire_expression::filter::{Filter, path_of};
@@ -139,14 +139,14 @@ impl Indexes {
     }
 }
 
-impl Entry {
+impl IndexEntry {
     /// The number of its index.
     pub(super) fn number(self) -> usize {
         match self {
-            Entry::Hash(number, _)
-            | Entry::Number(number, _)
-            | Entry::Text(number, _)
-            | Entry::Irregular(number) => number,
+            IndexEntry::Hash(number, _)
+            | IndexEntry::Number(number, _)
+            | IndexEntry::Text(number, _)
+            | IndexEntry::Irregular(number) => number,
         }
     }
 }

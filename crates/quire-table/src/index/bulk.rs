@@ -8,7 +8,7 @@
 //! The same reader serves one large row: another thread reads its entries before the row is put.
 //! The owner of the table does not wait for that.
 
-use super::{Entry, Indexes, Spelling, Values, put_entries, value_of};
+use super::{IndexEntry, Indexes, Spelling, Values, put_entries, value_of};
 use crate::fields::Fields;
 use crate::key::KeyFields;
 use quire_expression::message_type::{Arena, MessageType};
@@ -32,7 +32,7 @@ pub struct EntryReader {
 /// The entries of a row in the indexes of a table, which [`EntryReader::read_row`] has read.
 #[derive(Debug)]
 pub struct RowEntries {
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<IndexEntry>,
     pub(crate) spelling: Spelling,
     /// How many indexes the table had.
     index_count: usize,
@@ -78,7 +78,7 @@ impl EntryReader {
     }
 
     /// Adds the entries of a row, and returns the spelling of its key fields.
-    pub(crate) fn read(&mut self, row_key: &[u8], data: &[u8], entries: &mut Vec<Entry>) -> Spelling {
+    pub(crate) fn read(&mut self, row_key: &[u8], data: &[u8], entries: &mut Vec<IndexEntry>) -> Spelling {
         if self.index_count == 0 {
             return self.spelling_of(row_key, data);
         }
@@ -95,14 +95,14 @@ impl EntryReader {
 
     /// As [`read`](Self::read), for a row that cannot be read up to the last field: perhaps the key
     /// fields can, or the others.
-    fn read_apart(&mut self, row_key: &[u8], data: &[u8], entries: &mut Vec<Entry>) -> Spelling {
+    fn read_apart(&mut self, row_key: &[u8], data: &[u8], entries: &mut Vec<IndexEntry>) -> Spelling {
         self.arena.reset();
         match self.indexed.read(self.message_type, data, &self.arena) {
             Ok(values) => {
                 let values: Values<'_> = values.collect();
                 put_entries(self.widths.iter().copied(), &values, entries);
             }
-            Err(_) => entries.extend((0..self.index_count).map(Entry::Irregular)),
+            Err(_) => entries.extend((0..self.index_count).map(IndexEntry::Irregular)),
         }
         self.spelling_of(row_key, data)
     }
@@ -121,7 +121,7 @@ impl Indexes {
     }
 
     /// Notes the entries of a row that is restored.
-    pub fn restore_row(&mut self, slot: u32, data_size: usize, entries: &[Entry]) {
+    pub fn restore_row(&mut self, slot: u32, data_size: usize, entries: &[IndexEntry]) {
         if !self.is_empty() {
             self.keep(slot, data_size, entries);
         }
@@ -130,12 +130,12 @@ impl Indexes {
 
     /// Notes an entry of a slot after all slots before. [`finish_restore`](Self::finish_restore)
     /// must follow.
-    fn restore(&mut self, entry: Entry, slot: u32) {
+    fn restore(&mut self, entry: IndexEntry, slot: u32) {
         match entry {
-            Entry::Hash(number, hash) => self.hash[number].slots.gather([hash, slot]),
-            Entry::Number(number, bits) => self.ordered_mut(number).numbers.gather(value_of(bits, slot)),
-            Entry::Text(number, prefix) => self.ordered_mut(number).texts.gather(value_of(prefix, slot)),
-            Entry::Irregular(number) => self.irregular_mut(number).gather(slot),
+            IndexEntry::Hash(number, hash) => self.hash[number].slots.gather([hash, slot]),
+            IndexEntry::Number(number, bits) => self.ordered_mut(number).numbers.gather(value_of(bits, slot)),
+            IndexEntry::Text(number, prefix) => self.ordered_mut(number).texts.gather(value_of(prefix, slot)),
+            IndexEntry::Irregular(number) => self.irregular_mut(number).gather(slot),
         }
     }
 

@@ -62,10 +62,10 @@ pub(crate) struct Indexes {
     memory: Memory,
     /// The entries of large rows, so that the end of such a row does not read it again. That would
     /// take long.
-    kept: HashMap<u32, Box<[Entry]>, FxBuildHasher>,
+    kept: HashMap<u32, Box<[IndexEntry]>, FxBuildHasher>,
     /// The entries of a row before and after a change, kept between calls.
-    before: Vec<Entry>,
-    after: Vec<Entry>,
+    before: Vec<IndexEntry>,
+    after: Vec<IndexEntry>,
 }
 
 /// The values of the fields of one row. There are few.
@@ -91,7 +91,7 @@ struct OrderedIndex {
 
 /// Where one row is in one index, which has a number among all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum IndexEntry {
     Hash(usize, u32),
     Number(usize, u64),
     Text(usize, u64),
@@ -176,7 +176,7 @@ impl Indexes {
     }
 
     /// Keeps the entries of a slot when its row is large.
-    fn keep(&mut self, slot: u32, data_size: usize, entries: &[Entry]) {
+    fn keep(&mut self, slot: u32, data_size: usize, entries: &[IndexEntry]) {
         if data_size >= KEPT_SIZE_MIN {
             self.kept.insert(slot, entries.into());
         } else if !self.kept.is_empty() {
@@ -213,32 +213,32 @@ impl Indexes {
     }
 
     /// The entries of a message.
-    fn read(&self, message_type: MessageType, data: &[u8], arena: &mut Arena, entries: &mut Vec<Entry>) {
+    fn read(&self, message_type: MessageType, data: &[u8], arena: &mut Arena, entries: &mut Vec<IndexEntry>) {
         arena.reset();
         let Ok(values) = self.fields.read(message_type, data, arena) else {
             let count = self.hash.len() + self.ordered.len();
-            entries.extend((0..count).map(Entry::Irregular));
+            entries.extend((0..count).map(IndexEntry::Irregular));
             return;
         };
         let values: Values<'_> = values.collect();
         put_entries(self.hash.iter().map(|index| index.width), &values, entries);
     }
 
-    fn insert(&mut self, entry: Entry, slot: u32) {
+    fn insert(&mut self, entry: IndexEntry, slot: u32) {
         match entry {
-            Entry::Hash(number, hash) => self.hash[number].slots.insert([hash, slot]),
-            Entry::Number(number, bits) => self.ordered_mut(number).numbers.insert(value_of(bits, slot)),
-            Entry::Text(number, prefix) => self.ordered_mut(number).texts.insert(value_of(prefix, slot)),
-            Entry::Irregular(number) => self.irregular_mut(number).insert(slot),
+            IndexEntry::Hash(number, hash) => self.hash[number].slots.insert([hash, slot]),
+            IndexEntry::Number(number, bits) => self.ordered_mut(number).numbers.insert(value_of(bits, slot)),
+            IndexEntry::Text(number, prefix) => self.ordered_mut(number).texts.insert(value_of(prefix, slot)),
+            IndexEntry::Irregular(number) => self.irregular_mut(number).insert(slot),
         }
     }
 
-    fn remove(&mut self, entry: Entry, slot: u32) {
+    fn remove(&mut self, entry: IndexEntry, slot: u32) {
         match entry {
-            Entry::Hash(number, hash) => self.hash[number].slots.remove([hash, slot]),
-            Entry::Number(number, bits) => self.ordered_mut(number).numbers.remove(value_of(bits, slot)),
-            Entry::Text(number, prefix) => self.ordered_mut(number).texts.remove(value_of(prefix, slot)),
-            Entry::Irregular(number) => self.irregular_mut(number).remove(slot),
+            IndexEntry::Hash(number, hash) => self.hash[number].slots.remove([hash, slot]),
+            IndexEntry::Number(number, bits) => self.ordered_mut(number).numbers.remove(value_of(bits, slot)),
+            IndexEntry::Text(number, prefix) => self.ordered_mut(number).texts.remove(value_of(prefix, slot)),
+            IndexEntry::Irregular(number) => self.irregular_mut(number).remove(slot),
         }
     }
 
@@ -272,7 +272,11 @@ impl OrderedIndex {
 
 /// Adds the entries of a row whose indexed fields have these values. `widths`: how many fields each
 /// hash index has.
-fn put_entries(widths: impl ExactSizeIterator<Item = usize>, values: &[Value<'_>], entries: &mut Vec<Entry>) {
+fn put_entries(
+    widths: impl ExactSizeIterator<Item = usize>,
+    values: &[Value<'_>],
+    entries: &mut Vec<IndexEntry>,
+) {
     let hash_count = widths.len();
     let mut rest = values;
     for (number, width) in widths.enumerate() {
@@ -285,19 +289,19 @@ fn put_entries(widths: impl ExactSizeIterator<Item = usize>, values: &[Value<'_>
     }
 }
 
-fn hash_entry(number: usize, values: &[Value<'_>]) -> Option<Entry> {
+fn hash_entry(number: usize, values: &[Value<'_>]) -> Option<IndexEntry> {
     let is_never_found = |value: &Value<'_>| !matches!(value, Value::Text(_) | Value::Array(_));
     if values.iter().any(is_never_found) {
         return None;
     }
     if values.iter().any(|value| matches!(value, Value::Array(_))) {
-        return Some(Entry::Irregular(number));
+        return Some(IndexEntry::Irregular(number));
     }
     let texts = values.iter().map(|value| match value {
         Value::Text(text) => *text,
         _ => &[],
     });
-    Some(Entry::Hash(number, hash_of_texts(texts)))
+    Some(IndexEntry::Hash(number, hash_of_texts(texts)))
 }
 
 /// The hash of the texts of the fields of one index, each with its size.
@@ -310,19 +314,21 @@ fn hash_of_texts<'a>(texts: impl Iterator<Item = &'a [u8]>) -> u32 {
     xxh3_64(&hashed) as u32
 }
 
-fn put_ordered_entries(number: usize, value: Value<'_>, entries: &mut Vec<Entry>) {
+fn put_ordered_entries(number: usize, value: Value<'_>, entries: &mut Vec<IndexEntry>) {
     let bits_of = |value: Number| (!value.is_nan()).then(|| number_bits(value));
     match value {
         Value::Null | Value::Compound(_) => {}
-        Value::Array(_) => entries.push(Entry::Irregular(number)),
-        Value::Number(value, _) => entries.extend(bits_of(value).map(|bits| Entry::Number(number, bits))),
+        Value::Array(_) => entries.push(IndexEntry::Irregular(number)),
+        Value::Number(value, _) => {
+            entries.extend(bits_of(value).map(|bits| IndexEntry::Number(number, bits)))
+        }
         Value::Boolean(value) => {
-            entries.push(Entry::Number(number, number_bits(Number::Integer(value.into()))))
+            entries.push(IndexEntry::Number(number, number_bits(Number::Integer(value.into()))))
         }
         Value::Text(text) => {
             let bits = Number::parse(text).and_then(bits_of);
-            entries.extend(bits.map(|bits| Entry::Number(number, bits)));
-            entries.push(Entry::Text(number, prefix_of(text)));
+            entries.extend(bits.map(|bits| IndexEntry::Number(number, bits)));
+            entries.push(IndexEntry::Text(number, prefix_of(text)));
         }
     }
 }

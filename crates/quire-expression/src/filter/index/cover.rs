@@ -6,7 +6,7 @@
 //! is always correct. An empty cover means that the filter is never TRUE.
 
 use super::field::FLOAT_EXACT_MAX;
-use super::ranges::Place;
+use super::ranges::ValueRank;
 use crate::filter::node::{Comparison, Literal, Node};
 use crate::message_type::{Number, boolean_text};
 
@@ -29,7 +29,7 @@ pub(super) enum Wanted {
     Equal(Literal),
     /// Between these, both included. Of an array, one element may be above the first and another
     /// below the second.
-    Within(Place, Place),
+    Within(ValueRank, ValueRank),
 }
 
 /// The covers to choose from; none when every message must be evaluated.
@@ -99,10 +99,10 @@ fn comparison_test(left: &Node, comparison: Comparison, right: &Node) -> Option<
     let wanted = match comparison {
         Comparison::Equal => Wanted::Equal(literal.clone()),
         Comparison::NotEqual => return None,
-        Comparison::Less => Wanted::Within(Place::BOTTOM, before(literal)?),
-        Comparison::LessOrEqual => Wanted::Within(Place::BOTTOM, place(literal)?),
-        Comparison::Greater => Wanted::Within(after(literal)?, Place::TOP),
-        Comparison::GreaterOrEqual => Wanted::Within(place(literal)?, Place::TOP),
+        Comparison::Less => Wanted::Within(ValueRank::BOTTOM, before(literal)?),
+        Comparison::LessOrEqual => Wanted::Within(ValueRank::BOTTOM, place(literal)?),
+        Comparison::Greater => Wanted::Within(after(literal)?, ValueRank::TOP),
+        Comparison::GreaterOrEqual => Wanted::Within(place(literal)?, ValueRank::TOP),
     };
     Some(vec![Test { field, wanted }])
 }
@@ -137,23 +137,23 @@ fn within(field: u32, low: &Literal, high: &Literal) -> Option<Vec<Test>> {
 
 /// The place of a constant in the order of values. Only for constants whose place is the same for
 /// all values that they are compared with.
-fn place(literal: &Literal) -> Option<Place> {
+fn place(literal: &Literal) -> Option<ValueRank> {
     match literal {
-        Literal::Number(number) if !number.is_nan() => Some(Place::number(number.as_f64())),
+        Literal::Number(number) if !number.is_nan() => Some(ValueRank::number(number.as_f64())),
         Literal::Text(text) if Number::parse(text).is_none() && boolean_text(text).is_none() => {
-            Some(Place::text(text))
+            Some(ValueRank::text(text))
         }
         _ => None,
     }
 }
 
 /// A place below a constant, as far as places can express it.
-fn before(literal: &Literal) -> Option<Place> {
+fn before(literal: &Literal) -> Option<ValueRank> {
     place(literal).map(|place| if is_exact(literal) { place.just_below() } else { place })
 }
 
 /// A place above a constant, as far as places can express it.
-fn after(literal: &Literal) -> Option<Place> {
+fn after(literal: &Literal) -> Option<ValueRank> {
     place(literal).map(|place| if is_exact(literal) { place.just_above() } else { place })
 }
 
@@ -168,7 +168,7 @@ pub(super) fn only_range(node: &Node) -> Option<Test> {
         Node::And(parts) => parts,
         single => std::slice::from_ref(single),
     };
-    let mut range: Option<(u32, Place, Place)> = None;
+    let mut range: Option<(u32, ValueRank, ValueRank)> = None;
     for part in parts {
         let (field, part_low, part_high) = range_of(part)?;
         range = Some(match range {
@@ -181,7 +181,7 @@ pub(super) fn only_range(node: &Node) -> Option<Test> {
 }
 
 /// Of a comparison of a field with numbers.
-fn range_of(node: &Node) -> Option<(u32, Place, Place)> {
+fn range_of(node: &Node) -> Option<(u32, ValueRank, ValueRank)> {
     let is_number = |node: &Node| matches!(node, Node::Literal(Literal::Number(_)));
     let test = match node {
         Node::Compare(left, rest) => match &**rest {
@@ -210,10 +210,10 @@ fn range_of(node: &Node) -> Option<(u32, Place, Place)> {
 fn merge_ranges(covers: &mut Vec<Vec<Test>>) {
     let mut merged = Vec::new();
     for low in &*covers {
-        let [Test { field, wanted: Wanted::Within(low, Place::TOP) }] = &**low else { continue };
+        let [Test { field, wanted: Wanted::Within(low, ValueRank::TOP) }] = &**low else { continue };
         for high in &*covers {
             match &**high {
-                [Test { field: other, wanted: Wanted::Within(Place::BOTTOM, high) }]
+                [Test { field: other, wanted: Wanted::Within(ValueRank::BOTTOM, high) }]
                     if other == field && low.is_like(*high) =>
                 {
                     let wanted = Wanted::Within(*low, *high);

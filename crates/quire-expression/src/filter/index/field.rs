@@ -7,7 +7,7 @@ use hashbrown::hash_map::Entry as HashEntry;
 use rustc_hash::FxBuildHasher;
 
 use super::cover::Wanted;
-use super::ranges::{Place, RangeTree};
+use super::ranges::{RangeTree, ValueRank};
 use crate::filter::node::Literal;
 use crate::message_type::{Number, Value, boolean_text};
 
@@ -94,7 +94,9 @@ impl FieldIndex {
                     .map(|entries| entries.as_slice().len())
                     .sum::<usize>()
             }
-            Wanted::Within(Place::BOTTOM, _) | Wanted::Within(_, Place::TOP) => 16 + self.ranges.len() / 2,
+            Wanted::Within(ValueRank::BOTTOM, _) | Wanted::Within(_, ValueRank::TOP) => {
+                16 + self.ranges.len() / 2
+            }
             Wanted::Within(..) => 8 + self.ranges.len() / 16,
         }
     }
@@ -105,7 +107,7 @@ impl FieldIndex {
         match value {
             Value::Null | Value::Compound(_) => {}
             Value::Array(elements) => {
-                let mut extent: Option<(Place, Place)> = None;
+                let mut extent: Option<(ValueRank, ValueRank)> = None;
                 for element in elements {
                     self.equal(element.scalar(), &mut candidate);
                     for place in places(element.scalar()).into_iter().flatten() {
@@ -207,12 +209,12 @@ fn number_keys(value: Value<'_>) -> [Option<u64>; 2] {
 }
 
 /// The place of a value among bounds. A text that spells a number has two places.
-fn places(value: Value<'_>) -> [Option<Place>; 2] {
-    let place = |number: Number| (!number.is_nan()).then(|| Place::number(number.as_f64()));
+fn places(value: Value<'_>) -> [Option<ValueRank>; 2] {
+    let place = |number: Number| (!number.is_nan()).then(|| ValueRank::number(number.as_f64()));
     match value {
         Value::Number(number, _) => [place(number), None],
         Value::Boolean(value) => [place(Number::Integer(value.into())), None],
-        Value::Text(text) => [Number::parse(text).and_then(place), Some(Place::text(text))],
+        Value::Text(text) => [Number::parse(text).and_then(place), Some(ValueRank::text(text))],
         Value::Null | Value::Array(_) | Value::Compound(_) => [None, None],
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct Many<Id> {
     /// of insertion.
     places: HashMap<Id, (Option<u32>, u64), FxBuildHasher>,
     unfiltered: BTreeMap<u64, Id>,
-    entries: Slab<Entry<Id>>,
+    entries: Slab<FilterEntry<Id>>,
     by_filter: HashMap<Filter, u32, FxBuildHasher>,
     /// The fields of all entries.
     plan: FieldPlan,
@@ -41,7 +41,7 @@ pub(super) struct Many<Id> {
 
 /// The subscriptions with one filter.
 #[derive(Debug)]
-struct Entry<Id> {
+struct FilterEntry<Id> {
     filter: Filter,
     /// The filter's own fields in the common plan.
     fields: Box<[FieldId]>,
@@ -212,7 +212,7 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
             });
         }
         for entry in &self.candidates {
-            let Entry { filter, fields, members, .. } = &self.entries[*entry as usize];
+            let FilterEntry { filter, fields, members, .. } = &self.entries[*entry as usize];
             let values = match values {
                 Ok(values) => values,
                 Err(_) if fields.is_empty() => &[],
@@ -237,7 +237,7 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
         self.matches.truncate(self.unfiltered.len());
         self.open.clear();
         let mut matched_count = 0;
-        for (_, Entry { filter, members, .. }) in &self.entries {
+        for (_, FilterEntry { filter, members, .. }) in &self.entries {
             match filter.decide(message, arena) {
                 Some(true) => {
                     matched_count += 1;
@@ -267,8 +267,15 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
         };
         let entry = self.entries.vacant_key() as u32;
         self.by_filter.insert(filter.clone(), entry);
-        self.entries.insert(Entry { filter, fields, cover, members: Members::None, seen: 0, decided_by });
-        let Entry { fields, cover, .. } = &self.entries[entry as usize];
+        self.entries.insert(FilterEntry {
+            filter,
+            fields,
+            cover,
+            members: Members::None,
+            seen: 0,
+            decided_by,
+        });
+        let FilterEntry { fields, cover, .. } = &self.entries[entry as usize];
         match cover {
             None => {
                 self.uncovered.insert(entry);
@@ -296,7 +303,7 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
     }
 
     fn forget(&mut self, entry: u32) {
-        let Entry { filter, fields, cover, .. } = self.entries.remove(entry as usize);
+        let FilterEntry { filter, fields, cover, .. } = self.entries.remove(entry as usize);
         self.by_filter.remove(&filter);
         match cover {
             None => {

@@ -11,7 +11,7 @@ use slab::Slab;
 /// A place in the order of all values: numbers, then texts. Texts that begin alike share one, so
 /// that what is found by it has to be looked at again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place(u128);
+pub(super) struct ValueRank(u128);
 
 /// Ranges and the entries that they belong to.
 #[derive(Debug)]
@@ -23,10 +23,10 @@ pub(super) struct RangeTree {
 /// As large as a line of the processor's cache: finding a place is waiting for memory.
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    low: Place,
-    high: Place,
+    low: ValueRank,
+    high: ValueRank,
     /// The highest upper bound from here down.
-    highest: Place,
+    highest: ValueRank,
     entry: u32,
     left: u32,
     right: u32,
@@ -37,48 +37,48 @@ struct Node {
 /// No node.
 const NONE: u32 = u32::MAX;
 
-/// Where the kind of value begins in a [`Place`].
+/// Where the kind of value begins in a [`ValueRank`].
 const KIND_SHIFT: u32 = 120;
 
 /// The number of bytes of a text that a place distinguishes.
 const TEXT_SIZE: usize = 15;
 
-impl Place {
+impl ValueRank {
     /// Below everything.
-    pub const BOTTOM: Place = Place(0);
+    pub const BOTTOM: ValueRank = ValueRank(0);
 
     /// Above everything.
-    pub const TOP: Place = Place(u128::MAX);
+    pub const TOP: ValueRank = ValueRank(u128::MAX);
 
     /// Of a number that is not NaN.
-    pub fn number(number: f64) -> Place {
+    pub fn number(number: f64) -> ValueRank {
         // Adding zero makes the negative zero the positive one. Turning the bits so makes their
         // order that of the numbers.
         let bits = (number + 0.0).to_bits();
         let ordered = if bits >> 63 == 1 { !bits } else { bits | 1 << 63 };
         // Every second place, so that there is one just below and one just above.
-        Place((1 << KIND_SHIFT) + 2 * u128::from(ordered))
+        ValueRank((1 << KIND_SHIFT) + 2 * u128::from(ordered))
     }
 
-    pub fn text(text: &[u8]) -> Place {
+    pub fn text(text: &[u8]) -> ValueRank {
         let mut bytes = [0; 16];
         let size = text.len().min(TEXT_SIZE);
         bytes[1..=size].copy_from_slice(&text[..size]);
-        Place((2 << KIND_SHIFT) + u128::from_be_bytes(bytes))
+        ValueRank((2 << KIND_SHIFT) + u128::from_be_bytes(bytes))
     }
 
     /// Between a number and all numbers below it.
-    pub fn just_below(self) -> Place {
-        Place(self.0 - 1)
+    pub fn just_below(self) -> ValueRank {
+        ValueRank(self.0 - 1)
     }
 
     /// Between a number and all numbers above it.
-    pub fn just_above(self) -> Place {
-        Place(self.0 + 1)
+    pub fn just_above(self) -> ValueRank {
+        ValueRank(self.0 + 1)
     }
 
     /// Whether both are numbers, or both texts.
-    pub fn is_like(self, other: Place) -> bool {
+    pub fn is_like(self, other: ValueRank) -> bool {
         self.0 >> KIND_SHIFT == other.0 >> KIND_SHIFT
     }
 }
@@ -99,24 +99,24 @@ impl RangeTree {
     }
 
     /// Adds the range from `low` to `high`. An entry may have several.
-    pub fn insert(&mut self, low: Place, high: Place, entry: u32) {
+    pub fn insert(&mut self, low: ValueRank, high: ValueRank, entry: u32) {
         let node = self.nodes.vacant_key() as u32;
         self.nodes.insert(Node { low, high, entry, left: NONE, right: NONE, height: 1, highest: high });
         self.root = self.inserted(self.root, node);
     }
 
     /// Removes one range of `entry` that begins at `low`, if there is one.
-    pub fn remove(&mut self, low: Place, entry: u32) {
+    pub fn remove(&mut self, low: ValueRank, entry: u32) {
         self.root = self.removed(self.root, low, entry);
     }
 
     /// Calls `visit` with the entry of each range that begins at or below `high` and ends at or
     /// above `low`.
-    pub fn for_each_overlap(&self, low: Place, high: Place, visit: &mut impl FnMut(u32)) {
+    pub fn for_each_overlap(&self, low: ValueRank, high: ValueRank, visit: &mut impl FnMut(u32)) {
         self.overlaps(self.root, low, high, visit);
     }
 
-    fn overlaps(&self, at: u32, low: Place, high: Place, visit: &mut impl FnMut(u32)) {
+    fn overlaps(&self, at: u32, low: ValueRank, high: ValueRank, visit: &mut impl FnMut(u32)) {
         if at == NONE {
             return;
         }
@@ -150,7 +150,7 @@ impl RangeTree {
     }
 
     /// The tree under `at` without one range of `entry` that begins at `low`.
-    fn removed(&mut self, at: u32, low: Place, entry: u32) -> u32 {
+    fn removed(&mut self, at: u32, low: ValueRank, entry: u32) -> u32 {
         if at == NONE {
             return NONE;
         }
@@ -189,7 +189,7 @@ impl RangeTree {
     }
 
     /// The order of the node at `at` and a pair of a lower bound and an entry.
-    fn order(&self, at: u32, low: Place, entry: u32) -> Ordering {
+    fn order(&self, at: u32, low: ValueRank, entry: u32) -> Ordering {
         let node = self.node(at);
         node.low.cmp(&low).then(node.entry.cmp(&entry))
     }
@@ -242,7 +242,7 @@ impl RangeTree {
         let Node { left, right, high, .. } = *self.node(at);
         let height = 1 + self.height(left).max(self.height(right));
         let children = [left, right].into_iter().filter(|child| *child != NONE);
-        let highest = children.map(|child| self.node(child).highest).fold(high, Place::max);
+        let highest = children.map(|child| self.node(child).highest).fold(high, ValueRank::max);
         let node = self.node_mut(at);
         (node.height, node.highest) = (height, highest);
     }
@@ -276,18 +276,18 @@ mod tests {
             assert!(left.abs_diff(right) <= 1, "unbalanced");
             assert_eq!(node.height, 1 + left.max(right));
             let children = [node.left, node.right].into_iter().filter(|child| *child != NONE);
-            let highest = children.map(|child| self.node(child).highest).fold(node.high, Place::max);
+            let highest = children.map(|child| self.node(child).highest).fold(node.high, ValueRank::max);
             assert_eq!(node.highest, highest);
             node.height
         }
     }
 
-    fn bound() -> impl Strategy<Value = Place> {
+    fn bound() -> impl Strategy<Value = ValueRank> {
         prop_oneof![
-            1 => Just(Place::BOTTOM),
-            6 => (-20..20_i32).prop_map(|number| Place::number(number.into())),
-            3 => "[a-c]{1,2}".prop_map(|text| Place::text(text.as_bytes())),
-            1 => Just(Place::TOP),
+            1 => Just(ValueRank::BOTTOM),
+            6 => (-20..20_i32).prop_map(|number| ValueRank::number(number.into())),
+            3 => "[a-c]{1,2}".prop_map(|text| ValueRank::text(text.as_bytes())),
+            1 => Just(ValueRank::TOP),
         ]
     }
 
@@ -295,18 +295,18 @@ mod tests {
     fn places_are_in_the_order_of_the_values() {
         let numbers = [f64::NEG_INFINITY, -1e300, -2.0, -1e-300, 0.0, 1e-300, 1.0, 1.5, 1e300, f64::INFINITY];
         let texts: [&[u8]; 5] = [b"a", b"a\0", b"ab", b"b", b"\xff"];
-        let mut places = vec![Place::BOTTOM];
-        for place in numbers.map(Place::number) {
+        let mut places = vec![ValueRank::BOTTOM];
+        for place in numbers.map(ValueRank::number) {
             places.extend([place.just_below(), place, place.just_above()]);
         }
         assert!(places.windows(2).all(|pair| pair[0] < pair[1]), "{places:?}");
-        places.extend(texts.map(Place::text));
-        places.push(Place::TOP);
+        places.extend(texts.map(ValueRank::text));
+        places.push(ValueRank::TOP);
         // A zero byte makes no difference, and neither do the bytes after the first fifteen.
         assert!(places.windows(2).all(|pair| pair[0] <= pair[1]), "{places:?}");
-        assert_eq!(Place::number(-0.0), Place::number(0.0));
-        assert!(Place::number(f64::INFINITY).just_above() < Place::text(b"\0"));
-        assert!(Place::text(&[0xFF; 20]) < Place::TOP);
+        assert_eq!(ValueRank::number(-0.0), ValueRank::number(0.0));
+        assert!(ValueRank::number(f64::INFINITY).just_above() < ValueRank::text(b"\0"));
+        assert!(ValueRank::text(&[0xFF; 20]) < ValueRank::TOP);
     }
 
     proptest! {
@@ -316,7 +316,7 @@ mod tests {
             low in bound(),
             high in bound(),
         ) {
-            let (mut tree, mut list) = (RangeTree::default(), Vec::<(Place, Place, u32)>::new());
+            let (mut tree, mut list) = (RangeTree::default(), Vec::<(ValueRank, ValueRank, u32)>::new());
             for (from, to, entry, is_removal) in operations {
                 if is_removal && !list.is_empty() {
                     let (from, _, entry) = list.swap_remove(entry as usize % list.len());
