@@ -44,7 +44,7 @@ pub struct Message {
     ordinal: u64,
 }
 
-/// The subscription, query or journal of messages: what all messages from there have in common.
+/// The subscription, query or journal that messages come from. All its messages share this.
 pub struct MessageSource {
     /// The user's name of the subscription.
     pub sub_id: String,
