@@ -9,7 +9,7 @@ use arrow_array::{
 use arrow_schema::{DataType, Field, Fields, SchemaRef};
 
 use crate::builder::{Row, attribute_number};
-use crate::counted::Counted;
+use crate::counted_ranges::Counted;
 use crate::field::timestamp_type;
 use crate::scan::ScanError;
 use crate::spec::{AggregateSpec, Attribute, Function, SpecError};

@@ -17,7 +17,7 @@ use quire_journal::{Headers, PublisherId, Record};
 
 use crate::aggregate::Totals;
 use crate::column::{Column, Content, element_field, entries_field, map_fields};
-use crate::counted::Counted;
+use crate::counted_ranges::Counted;
 use crate::event::Event;
 use crate::field::{self, Value};
 use crate::plan::Compiled;

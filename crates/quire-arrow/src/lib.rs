@@ -14,7 +14,7 @@ mod aggregate;
 mod builder;
 mod collector;
 mod column;
-mod counted;
+mod counted_ranges;
 mod event;
 mod field;
 mod infer;

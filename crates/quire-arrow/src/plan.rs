@@ -11,7 +11,7 @@ use quire_journal::{JournalError, Position, Reader, Timestamp, TopicFilter};
 
 use crate::aggregate;
 use crate::column::{Column, Content};
-use crate::counted::CountedRanges;
+use crate::counted_ranges::CountedRanges;
 use crate::field::Value;
 use crate::last_values::Positions;
 use crate::predicate::{Kind, Predicate};

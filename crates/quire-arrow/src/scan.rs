@@ -11,7 +11,7 @@ use quire_expression::message_type::{Arena, Malformed, MessageType, Value};
 use quire_journal::{Cursor, JournalError, Position, Reader, Record, RecordKind, TopicFilter};
 
 use crate::builder::{Row, Table, Texts, attribute_value};
-use crate::counted::CountedRanges;
+use crate::counted_ranges::CountedRanges;
 use crate::event::Event;
 use crate::last_values::Positions;
 use crate::plan::{Bounds, Compiled, Plan};

@@ -22,22 +22,22 @@
 //! client's publishes are about to fill. A bookmark subscription resumes after the last message
 //! that it received: no gap and no duplicate.
 
+mod assigned_sequences;
+mod backpressure;
 mod command;
 mod connection;
 pub mod drive;
+mod last_values;
 mod lease;
 mod leases;
 mod maintenance;
 mod message;
-mod numbered;
 mod progress;
 mod publish;
 mod queues;
 mod receipt;
 mod reconnect;
-mod records;
 mod resume_position;
-mod room;
 mod subscription;
 mod view;
 
@@ -47,14 +47,15 @@ use std::time::Duration;
 
 use quire_types::Bookmark;
 
+use assigned_sequences::AssignedSequences;
 pub use command::CommandId;
 use command::Commands;
 use connection::Connection;
+pub use last_values::{DeleteSpec, QuerySpec};
 pub use lease::{Begun, Lease, Renewal};
 use leases::Leases;
 pub use leases::{LossCause, LossCount};
 pub use message::{Cause, Message};
-use numbered::Numbered;
 pub use progress::{Processed, SubscriptionProgress};
 use publish::PublishStore;
 pub use publish::{NewDelay, NewMessage, PublishError, PublishLog};
@@ -65,7 +66,6 @@ use receipt::Receipts;
 pub use receipt::{BatchError, Outcome, ReceiptId};
 use reconnect::Backoff;
 pub use reconnect::{Reconnect, ServerChooser};
-pub use records::{DeleteSpec, QuerySpec};
 pub use resume_position::{LastBookmarks, ResumePosition};
 pub use subscription::{RecordsSpec, SubscriptionSpec};
 use subscription::{Replacement, Subscriptions, bad_option};
@@ -319,7 +319,7 @@ pub struct ClientCore {
     /// The highest sequence given out or seen, and the highest persisted.
     last_sequence: u64,
     persisted: u64,
-    numbered: Numbered,
+    assigned: AssignedSequences,
     /// No program has ever sent anything of the publish store, so every sequence that the server
     /// has comes from elsewhere.
     is_unsent: bool,
@@ -360,7 +360,7 @@ impl ClientCore {
             connection_count: 0,
             last_sequence: 0,
             persisted: 0,
-            numbered: Numbered::default(),
+            assigned: AssignedSequences::default(),
             is_unsent: true,
             sent_last: None,
             has_unnumbered: false,
@@ -391,7 +391,7 @@ impl ClientCore {
         let mut sequences: Vec<u64> = frames.iter().map(|(sequence, _)| *sequence).collect();
         sequences.sort_unstable();
         sequences.dedup();
-        sequences.into_iter().for_each(|sequence| self.numbered.push(sequence));
+        sequences.into_iter().for_each(|sequence| self.assigned.push(sequence));
         self.last_sequence = last_sequence;
         self.is_unsent = last_sequence == 0;
     }
@@ -856,14 +856,14 @@ impl ClientCore {
         let is_unsent = std::mem::replace(&mut self.is_unsent, false);
         let own = self.last_sequence;
         let is_overtaken = own > 0 && highest > own;
-        let has_dropped = is_unsent && self.numbered.first().is_some_and(|first| first <= highest);
+        let has_dropped = is_unsent && self.assigned.first().is_some_and(|first| first <= highest);
         if !is_overtaken && !has_dropped {
             return;
         }
         let persisted = self.persisted;
         self.events.push_back(Event::Overtaken { own, persisted, highest });
-        let first = self.numbered.first().unwrap_or_default();
-        let count = self.numbered.count(0, highest) - self.overtake_receipts(highest);
+        let first = self.assigned.first().unwrap_or_default();
+        let count = self.assigned.count(0, highest) - self.overtake_receipts(highest);
         if count > 0 {
             let (publishes, were, duplicates, them) = if count == 1 {
                 ("publish", "was", "a duplicate", "it")

@@ -133,7 +133,7 @@ impl ClientCore {
             self.store.delay_last(size, Delay::For { ns }, Delay::Until(end));
         }
         if message.sequence == Sequence::Auto {
-            self.numbered.push(sequence);
+            self.assigned.push(sequence);
         }
         self.sent_last = (self.is_up() && sequence > self.last_sequence).then_some(sequence);
         self.last_sequence = self.last_sequence.max(sequence);
@@ -181,7 +181,7 @@ impl ClientCore {
         // Also when another server has acknowledged this sequence or a higher one: this server now
         // has the repeated publishes.
         self.store.persisted(sequence);
-        self.numbered.persisted(sequence);
+        self.assigned.persisted(sequence);
         // The server reports a failure from the first sequence that is not persisted, so its
         // journal takes writes again.
         if self.storage_failure.as_ref().is_some_and(|failed| sequence >= failed.from) {

@@ -218,7 +218,7 @@ impl ClientCore {
             overtaken.map(|(id, open)| (*id, open.range)).collect();
         let mut count = 0;
         for (receipt, range) in overtaken {
-            count += range.map_or(0, |(first, last)| self.numbered.count(first, last.min(highest)));
+            count += range.map_or(0, |(first, last)| self.assigned.count(first, last.min(highest)));
             let reason = format!(
                 "the server has sequence {highest} of the client name {:?} from another program, so the message may have been dropped as \
                  a duplicate",

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use quire_broker::BrokerConfig;
 use quire_client::{ClientConfig, ConnectionState, Message, NewMessage, Reconnect, SubscriptionSpec};
 use quire_command::{Code, Reply};
-use quire_driver::client::{Client, FirstContact, Link, Options, Queue, Stream, Subscribed, Taken};
+use quire_driver::client::{Client, Endpoint, FirstContact, Options, Queue, Stream, Subscribed, Taken};
 use quire_driver::descriptor::socket_pair;
 use quire_driver::store::BookmarkStore;
 use quire_driver::{Engine, EngineError};
@@ -38,15 +38,15 @@ fn engine(directory: Option<&Path>) -> Arc<Engine> {
 fn client(engine: &Arc<Engine>, name: &str) -> Client {
     let engine = engine.clone();
     let client =
-        Client::start(options(Link::Embedded(Arc::new(move || engine.connect().map(Into::into))), name))
+        Client::start(options(Endpoint::Embedded(Arc::new(move || engine.connect().map(Into::into))), name))
             .unwrap();
     assert_eq!(client.wait_connected(SOON, true), Some(FirstContact::Connected));
     client
 }
 
-fn options(link: Link, name: &str) -> Options {
+fn options(endpoint: Endpoint, name: &str) -> Options {
     Options {
-        links: vec![link],
+        endpoints: vec![endpoint],
         config: ClientConfig {
             name: name.into(),
             user: None,
@@ -137,12 +137,12 @@ fn what_was_published_is_persisted_replayed_and_followed_live() {
 fn an_engine_that_is_stopped_and_started_again_has_everything_and_the_client_goes_on() {
     let directory = tempfile::tempdir().unwrap();
     let running = Arc::new(std::sync::Mutex::new(engine(Some(directory.path()))));
-    let link = {
+    let endpoint = {
         let running = running.clone();
-        Link::Embedded(Arc::new(move || running.lock().unwrap().connect().map(Into::into)))
+        Endpoint::Embedded(Arc::new(move || running.lock().unwrap().connect().map(Into::into)))
     };
     let client = Client::start(Options {
-        links: vec![link],
+        endpoints: vec![endpoint],
         config: ClientConfig {
             name: "c".into(),
             user: None,
@@ -363,11 +363,11 @@ impl AsFd for Decrypting {
 fn bytes_that_a_stream_has_decrypted_are_read_although_its_socket_is_not_ready() {
     let engine = engine(None);
     let its_engine = engine.clone();
-    let link = Link::Embedded(Arc::new(move || {
+    let endpoint = Endpoint::Embedded(Arc::new(move || {
         let socket = its_engine.connect()?;
         Ok(Box::new(Decrypting { socket, buffered: VecDeque::new() }))
     }));
-    let reader = Client::start(options(link, "reader")).unwrap();
+    let reader = Client::start(options(endpoint, "reader")).unwrap();
     assert_eq!(reader.wait_connected(SOON, true), Some(FirstContact::Connected));
     let publisher = client(&engine, "publisher");
     let live = subscribe(&reader, SubscriptionSpec::new("recorded"));
@@ -449,14 +449,14 @@ fn a_client_knows_when_it_last_heard_something() {
 fn a_client_that_may_not_wait_ends_although_nobody_reads_what_it_says() {
     let deaf = Arc::new(std::sync::Mutex::new(Vec::new()));
     let its_deaf = deaf.clone();
-    let link = Link::Embedded(Arc::new(move || {
+    let endpoint = Endpoint::Embedded(Arc::new(move || {
         let (ours, theirs) = socket_pair()?;
         its_deaf.lock().unwrap().push(theirs);
         Ok(ours.into())
     }));
     // So much is to be said at the logon that the socket does not take it.
     let long = "x".repeat(4 << 20);
-    let mut options = options(link, "talker");
+    let mut options = options(endpoint, "talker");
     options.config.password = Some(long);
     let client = Client::start(options).unwrap();
     client.begin_close();
@@ -466,14 +466,14 @@ fn a_client_that_may_not_wait_ends_although_nobody_reads_what_it_says() {
 
 #[test]
 fn a_server_that_refuses_and_closes_before_it_reads_is_understood() {
-    let link = Link::Embedded(Arc::new(|| {
+    let endpoint = Endpoint::Embedded(Arc::new(|| {
         let (ours, mut theirs) = socket_pair()?;
         let mut frame = Vec::new();
         Reply::Error { code: Code::NotEntitled, reason: "not you" }.encode(&mut frame);
         theirs.write_all(&frame)?;
         Ok(ours.into())
     }));
-    let client = Client::start(options(link, "stranger")).unwrap();
+    let client = Client::start(options(endpoint, "stranger")).unwrap();
     match client.wait_connected(SOON, false) {
         Some(FirstContact::Ended(failure)) => assert_eq!(failure.reason, "not you"),
         other => panic!("{other:?}"),

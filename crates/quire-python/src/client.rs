@@ -22,7 +22,7 @@ use quire_client::{
 };
 use quire_command::{DefineQueue, Subject, SubscribeOptions};
 use quire_driver::client::{
-    self as driver, FirstContact, Followed, HandedTo, Link, NO_SUBSCRIPTION, Options, Queue, Subscribed,
+    self as driver, Endpoint, FirstContact, Followed, HandedTo, NO_SUBSCRIPTION, Options, Queue, Subscribed,
     Taken, Waited,
 };
 use quire_driver::descriptor::wake_up_pair;
@@ -236,7 +236,7 @@ impl Client {
             incarnation,
         };
         let options = Options {
-            links: links.into_iter().map(Link::from).collect(),
+            endpoints: links.into_iter().map(Endpoint::from).collect(),
             config,
             publish_store: options.publish_store.path,
             bookmark_store: bookmark_store.map_or_else(

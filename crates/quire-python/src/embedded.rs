@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use quire_broker::BrokerConfig;
-use quire_driver::client::{Link, local};
+use quire_driver::client::{Endpoint, admin_socket};
 use quire_driver::{Engine, EngineKey};
 
 use crate::engine::to_python;
@@ -49,14 +49,14 @@ pub enum LinkArgument<'py> {
     Embedded(PyRef<'py, Embedded>),
 }
 
-impl From<LinkArgument<'_>> for Link {
+impl From<LinkArgument<'_>> for Endpoint {
     fn from(argument: LinkArgument<'_>) -> Self {
         match argument {
-            LinkArgument::Tcp((host, port)) => Link::Tcp { host, port },
-            LinkArgument::Local((directory,)) => Link::Local(directory),
+            LinkArgument::Tcp((host, port)) => Endpoint::Tcp { host, port },
+            LinkArgument::Local((directory,)) => Endpoint::Local(directory),
             LinkArgument::Embedded(embedded) => {
                 let engine = embedded.engine.value().clone();
-                Link::Embedded(Arc::new(move || engine.connect().map(Into::into)))
+                Endpoint::Embedded(Arc::new(move || engine.connect().map(Into::into)))
             }
         }
     }
@@ -65,12 +65,12 @@ impl From<LinkArgument<'_>> for Link {
 /// The name of the socket on which the server of a journal directory listens for its administrator.
 #[pyfunction]
 pub fn local_socket_name(directory: PathBuf) -> PyResult<String> {
-    Ok(local::socket_name(&directory)?)
+    Ok(admin_socket::socket_name(&directory)?)
 }
 
 /// Whether a server on this machine runs on a journal directory, and belongs to root or the owner
 /// of the directory.
 #[pyfunction]
 pub fn runs_locally(py: Python<'_>, directory: PathBuf) -> bool {
-    interpreter::outside(py, || local::connect(&directory).is_ok())
+    interpreter::outside(py, || admin_socket::connect(&directory).is_ok())
 }

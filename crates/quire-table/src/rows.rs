@@ -2,9 +2,9 @@
 
 use quire_journal::{Array, Memory};
 
-use crate::pages::{NewPages, Pages, RowPlace, row_at};
 use crate::prefetch::{LINE_SIZE, prefetch_line};
 use crate::row::{Head, Row};
+use crate::row_pages::{NewPages, Pages, RowPlace, row_at};
 
 /// Lines of a row that are read ahead. The processor reads the later ones ahead itself.
 const LINES_AHEAD: usize = 3;

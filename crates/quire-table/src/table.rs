@@ -7,9 +7,9 @@ use crate::history::{AsOf, BeforeHistory, History, HistoryConfig, KnownHistory, 
 use crate::index::{ByKey, EntryReader, Indexes, RowEntries, Spelling};
 use crate::key::KeyFields;
 use crate::key_index::{KeyIndex, hash_of};
-use crate::page::{Change, Move, Page, PageId, PageQuery, Shown, SlotMove};
 use crate::query::{Polled, Query, ScanId};
 use crate::restore::{RowReader, SnapshotPiece};
+use crate::result_page::{Change, Move, Page, PageId, PageQuery, Shown, SlotMove};
 use crate::row::{Head, Row};
 use crate::rows::{Previous, Rows};
 use crate::scan::{Scan, Source, row_effort_max};

@@ -2,10 +2,12 @@
 
 mod any_bytes;
 mod away;
+mod backpressure;
 mod delays;
 mod drive;
 mod failover;
 mod flushes;
+mod last_values;
 mod leases;
 mod link;
 mod logon;
@@ -13,7 +15,5 @@ mod maintenance;
 mod places;
 mod queues;
 mod receipts;
-mod records;
 mod replacements;
-mod rooms;
 mod together;

@@ -13,8 +13,8 @@ use polling::Events;
 use quire_client::drive::{Orders, Remaining, Sending};
 use quire_client::{ConnectionState, FailureCode};
 
-use super::link::{ConnectError, Link};
-use super::load::Asker;
+use super::server_load::Asker;
+use super::transport::{ConnectError, Endpoint};
 use super::wire::Wire;
 use super::{Inner, LastError, Shared};
 
@@ -26,7 +26,7 @@ const LOOP_READ_SIZE: usize = 64 * 1024;
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The thread of a client.
-pub(super) fn run(shared: &Shared, links: &[Link], asker: &Asker) {
+pub(super) fn run(shared: &Shared, endpoints: &[Endpoint], asker: &Asker) {
     let mut events = Events::new();
     let mut reported = None;
     loop {
@@ -35,7 +35,7 @@ pub(super) fn run(shared: &Shared, links: &[Link], asker: &Asker) {
         if inner.drive.thread_takes(reported) {
             let mut wire = inner.wire.take();
             drop(inner);
-            until = match work(shared, links, asker, &mut wire) {
+            until = match work(shared, endpoints, asker, &mut wire) {
                 Some(until) => until,
                 None => return,
             };
@@ -51,7 +51,7 @@ pub(super) fn run(shared: &Shared, links: &[Link], asker: &Asker) {
 /// long it sleeps. `None`: the client has ended.
 fn work(
     shared: &Shared,
-    links: &[Link],
+    endpoints: &[Endpoint],
     asker: &Asker,
     wire: &mut Option<Wire>,
 ) -> Option<Option<quire_types::time::Instant>> {
@@ -62,7 +62,7 @@ fn work(
             return None;
         }
         match wire {
-            None => *wire = connect(shared, links, asker, inner),
+            None => *wire = connect(shared, endpoints, asker, inner),
             Some(connected) => {
                 drop(inner);
                 if let Err(reason) = turn(shared, connected, usize::MAX) {
@@ -208,7 +208,7 @@ impl Inner {
     fn is_to_warn(&self, shared: &Shared) -> bool {
         let is_unnoticed = match self.core.state() {
             ConnectionState::Connecting => {
-                shared.is_in_background && self.failed_attempts >= shared.link_count
+                shared.is_in_background && self.failed_attempts >= shared.endpoint_count
             }
             ConnectionState::Reconnecting => true,
             ConnectionState::Connected | ConnectionState::Closed(_) => false,
@@ -268,7 +268,7 @@ impl Shared {
 /// Connects when it is time to; gives nothing when it is not, or did not work.
 fn connect<'a>(
     shared: &'a Shared,
-    links: &[Link],
+    endpoints: &[Endpoint],
     asker: &Asker,
     mut inner: MutexGuard<'a, Inner>,
 ) -> Option<Wire> {
@@ -278,15 +278,15 @@ fn connect<'a>(
     }
     if inner.core.wants_loads() {
         drop(inner);
-        let loads = asker.ask(links);
+        let loads = asker.ask(endpoints);
         inner = shared.inner.lock();
         inner.core.set_loads(&loads);
     }
     let (address, _) = inner.core.poll_connect()?;
     drop(inner);
-    let link = &links[address % links.len()];
-    shared.inner.lock().address = link.to_string();
-    let connected = link.connect(shared.connect_timeout).and_then(|stream| {
+    let endpoint = &endpoints[address % endpoints.len()];
+    shared.inner.lock().address = endpoint.to_string();
+    let connected = endpoint.connect(shared.connect_timeout).and_then(|stream| {
         shared.watchers.add(&stream).map_err(ConnectError::Connect)?;
         Ok(stream)
     });

@@ -1,15 +1,13 @@
-//! The commands of a client for messages of queues (`quire_client`).
+//! The leases and verdicts of a client for messages of queues (`quire_client`).
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use quire_client::{Begun, CommandId, Failure, Lease, LossCause, LossCount, Message, QuerySpec};
-use quire_command::{DefineQueue, LinkAction, Subject};
+use quire_client::{Begun, CommandId, Failure, Lease, LossCause, LossCount, Message};
 use quire_journal::Bookmark;
 use quire_types::Verdict;
-use quire_types::time::Instant;
 
-use super::{Client, Feed, Queue, SharedProgress, Subscribed};
+use super::{Client, SharedProgress};
 
 impl Client {
     /// The program is about to get a message. False: it must not see it; see
@@ -166,65 +164,6 @@ impl Client {
         self.command(|core| core.settle_matching(queue, verdict, filter, reason))
     }
 
-    /// Asks for records, or for the messages of a queue that could be delivered. The local queue
-    /// ends after the last of them.
-    ///
-    /// # Errors
-    /// See [`quire_client::ClientCore::query`].
-    pub fn query(&self, spec: &QuerySpec) -> Result<Subscribed, Failure> {
-        let queue = Arc::new(Queue::new(self.shared.room.clone()));
-        let instances = self.shared.instances.clone();
-        let progress = SharedProgress::new(
-            &spec.topic,
-            quire_client::SubscriptionProgress::default(),
-            None,
-            None,
-            instances,
-        );
-        let mut inner = self.shared.inner.lock();
-        let (number, command) = inner.core.query(spec)?;
-        let feed = Feed::new(&queue, &progress);
-        inner.feeds.insert(number, feed);
-        self.shared.send(inner, false);
-        Ok(Subscribed { number, command, queue, progress })
-    }
-
-    /// Asks for the figures of a queue, or of all. Take them with
-    /// [`take_json_replies`](Self::take_json_replies) when the command is answered.
-    ///
-    /// # Errors
-    /// See [`quire_client::ClientCore::queue_stats`].
-    pub fn queue_stats(&self, queue: Option<&str>) -> Result<CommandId, Failure> {
-        self.command(|core| core.queue_stats(queue))
-    }
-
-    /// Asks about the server; take the answer with [`take_json_replies`](Self::take_json_replies)
-    /// when the command is answered.
-    ///
-    /// # Errors
-    /// See [`quire_client::ClientCore::inspect`].
-    pub fn inspect(&self, subject: Subject<'_>) -> Result<CommandId, Failure> {
-        self.command(|core| core.inspect(subject))
-    }
-
-    /// Has the server create or drop a queue. Take the answer with
-    /// [`take_json_replies`](Self::take_json_replies) when the command is answered.
-    ///
-    /// # Errors
-    /// See [`quire_client::ClientCore::define_queue`].
-    pub fn define_queue(&self, action: DefineQueue<'_>) -> Result<CommandId, Failure> {
-        self.command(|core| core.define_queue(action))
-    }
-
-    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination. Take the
-    /// answer with [`take_json_replies`](Self::take_json_replies) when the command is answered.
-    ///
-    /// # Errors
-    /// See [`quire_client::ClientCore::replicate`].
-    pub fn replicate(&self, destination: &str, action: LinkAction) -> Result<CommandId, Failure> {
-        self.command(|core| core.replicate(destination, action))
-    }
-
     /// Messages that were settled, of which it is not known yet that this is durable.
     pub fn unconfirmed_count(&self) -> u64 {
         self.shared.inner.lock().core.unconfirmed_count()
@@ -233,11 +172,6 @@ impl Client {
     /// Whether a lease is over, as far as this client knows.
     pub fn is_lost(&self, lease: &Lease) -> bool {
         lease.is_lost(self.shared.now())
-    }
-
-    /// An instant of the core on the wall's clock, as that clock stood when the client began.
-    pub fn wall_time(&self, at: Instant) -> SystemTime {
-        self.shared.started_at + Duration::from_nanos(at.as_ns())
     }
 }
 

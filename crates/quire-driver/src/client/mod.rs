@@ -8,16 +8,17 @@
 //! For callers: this module never enters Python, every wait has a limit, and a wait that timed out
 //! may be repeated.
 
+pub mod admin_socket;
+mod commands;
 mod io;
 mod leases;
-mod link;
-mod load;
-pub mod local;
 mod log_range;
 mod progress;
 mod queue;
 mod receipts;
-mod room;
+mod receive_limit;
+mod server_load;
+mod transport;
 mod watchers;
 mod wire;
 
@@ -33,26 +34,25 @@ use quire_client::{
     self as core, ClientConfig, ClientCore, CommandId, ConnectionState, DeleteSpec, Event, Failure,
     FailureCode, NewMessage, PublishError, SubscriptionSpec,
 };
-use quire_journal::{Action, Bookmark};
-use quire_types::Files;
+use quire_journal::Bookmark;
 
 use crate::store::{BookmarkStore, PublishFile, StoreError};
-pub use link::{Link, Stream};
 pub use log_range::{LogRange, Step};
 use progress::Instances;
 pub use progress::{HandedTo, SharedProgress};
 pub use queue::{NO_SUBSCRIPTION, Queue, Taken};
 pub use receipts::Followed;
 use receipts::Receipts;
-use room::{Full, Room};
+use receive_limit::{Full, Room};
+pub use transport::{Endpoint, Stream};
 use watchers::Watchers;
 use wire::Wire;
 
 /// How a [`Client`] is made.
 pub struct Options {
     /// Where to connect, in order of preference; at least one.
-    pub links: Vec<Link>,
-    /// The core's part; its `address_count` is that of `links`.
+    pub endpoints: Vec<Endpoint>,
+    /// The core's part; its `address_count` is that of `endpoints`.
     pub config: ClientConfig,
     /// File of the publish store, bounded by the `publish_store_size_max` of `config`; `None` = in
     /// memory only.
@@ -120,7 +120,7 @@ struct Shared {
     on_ready: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     connect_timeout: Duration,
     is_in_background: bool,
-    link_count: usize,
+    endpoint_count: usize,
 }
 
 /// How a wait for an answer ended that needs a connection.
@@ -228,7 +228,7 @@ impl Client {
     pub fn start(options: Options) -> Result<Self, StartError> {
         let size_max = options.config.publish_store_size_max as u64;
         let name = options.config.name.clone();
-        let asker = load::Asker::of(&options.config);
+        let asker = server_load::Asker::of(&options.config);
         let mut core = ClientCore::new(options.config, quire_types::time::Instant::from_ns(0));
         if let Some(path) = &options.publish_store {
             let (file, stored) = PublishFile::open(path, &name, size_max)?;
@@ -270,10 +270,10 @@ impl Client {
             // The system refuses a connection attempt without any time.
             connect_timeout: options.connect_timeout.max(Duration::from_millis(1)),
             is_in_background: options.is_in_background,
-            link_count: options.links.len(),
+            endpoint_count: options.endpoints.len(),
         });
         let its_shared = shared.clone();
-        let run = move || io::run(&its_shared, &options.links, &asker);
+        let run = move || io::run(&its_shared, &options.endpoints, &asker);
         let thread = std::thread::Builder::new().name("quire-client".into()).spawn(run)?;
         Ok(Client { shared, thread: Mutex::new(Some(thread)) })
     }
@@ -501,22 +501,6 @@ impl Client {
         }
     }
 
-    /// Asks the server to archive, compress or remove a full journal file; see
-    /// [`quire_client::ClientCore::maintain`]. Take the result with
-    /// [`take_json_replies`](Self::take_json_replies) when the command is answered.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn maintain(
-        &self,
-        action: Action,
-        files: Files,
-        dry_run: bool,
-        archive_directory: Option<&str>,
-    ) -> Result<CommandId, Failure> {
-        self.command(|core| core.maintain(action, files, dry_run, archive_directory))
-    }
-
     /// The JSON answers to a command of [`queue_stats`](Self::queue_stats) or
     /// [`maintain`](Self::maintain). Each answer is returned once.
     pub fn take_json_replies(&self, command: CommandId) -> Vec<String> {
@@ -533,6 +517,11 @@ impl Client {
         let inner = self.shared.inner.lock();
         let heard = inner.feeds.iter().filter_map(|(number, feed)| Some((*number, feed.received_at?)));
         (inner.received_at, heard.collect())
+    }
+
+    /// An instant of the core on the wall's clock, as that clock stood when the client began.
+    pub fn wall_time(&self, at: quire_types::time::Instant) -> SystemTime {
+        self.shared.started_at + Duration::from_nanos(at.as_ns())
     }
 
     /// Waits for the answer to a command; `None` when `timeout` passed first.
@@ -557,7 +546,7 @@ impl Client {
                 Some(FirstContact::Ended(failure.clone().unwrap_or_else(closed)))
             }
             ConnectionState::Connecting
-                if !keeps_trying && inner.failed_attempts >= self.shared.link_count =>
+                if !keeps_trying && inner.failed_attempts >= self.shared.endpoint_count =>
             {
                 Some(FirstContact::Refused)
             }

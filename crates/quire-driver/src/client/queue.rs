@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use quire_client::{Failure, Message};
 
-use super::room::Room;
+use super::receive_limit::Room;
 
 /// The messages of one subscription, or of several in the order in which they arrived. Bounded by
 /// the client's [`Room`].

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::link::Stream;
+use super::transport::Stream;
 
 /// Bytes read at a time: enough for hundreds of messages per system call and lock.
 const READ_SIZE: usize = 512 * 1024;

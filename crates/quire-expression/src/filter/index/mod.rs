@@ -6,23 +6,23 @@
 //! that could not be ruled out, not with the number of subscriptions. Inserting and removing cost
 //! the logarithm of their number. There are no rebuilds.
 //!
-//! How it works: subscriptions with equal filters share an *entry*, evaluated once (`many`). From
-//! its filter an entry gets a *cover*: a few tests of single fields. At least one of them holds
-//! whenever the filter is TRUE (`cover`). Tests for equality are hashed, and ranges are in interval
-//! trees, per field (`field`, `ranges`). A message is read once for all entries. The tests that
-//! hold for its values give the candidates, which are then evaluated in full. So the tests have to
-//! be complete, not exact. Entries without a cover are always candidates.
+//! How it works: subscriptions with equal filters share an *entry*, evaluated once (`filter_set`).
+//! From its filter an entry gets a *cover*: a few tests of single fields. At least one of them
+//! holds whenever the filter is TRUE (`cover`). Tests for equality are hashed, and ranges are in
+//! interval trees, per field (`field`, `ranges`). A message is read once for all entries. The tests
+//! that hold for its values give the candidates, which are then evaluated in full. So the tests
+//! have to be complete, not exact. Entries without a cover are always candidates.
 
 mod cover;
 mod field;
-mod many;
+mod filter_set;
 mod ranges;
 
 use std::hash::Hash;
 
 use super::{Filter, MessageContext};
 use crate::message_type::Arena;
-use many::Many;
+use filter_set::FilterSet;
 
 /// What is known of a subscription and a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct SubscriptionIndex<Id>(Kind<Id>);
 enum Kind<Id> {
     Empty,
     One(Id, Option<Filter>),
-    Many(Box<Many<Id>>),
+    Many(Box<FilterSet<Id>>),
 }
 
 impl<Id> Default for SubscriptionIndex<Id> {
@@ -59,7 +59,7 @@ impl<Id: Copy + Eq + Hash> SubscriptionIndex<Id> {
             Kind::Empty => self.0 = Kind::One(id, filter),
             Kind::One(known, known_filter) if *known == id => *known_filter = filter,
             Kind::One(known, known_filter) => {
-                let mut many = Box::new(Many::default());
+                let mut many = Box::new(FilterSet::default());
                 many.insert(*known, known_filter.take());
                 many.insert(id, filter);
                 self.0 = Kind::Many(many);

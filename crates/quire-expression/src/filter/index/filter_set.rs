@@ -18,7 +18,7 @@ use crate::unreadable::contained;
 
 /// The module above describes its promises and its structure.
 #[derive(Debug)]
-pub(super) struct Many<Id> {
+pub(super) struct FilterSet<Id> {
     /// The entry of each subscription, none for those without a filter, and its place in the order
     /// of insertion.
     places: HashMap<Id, (Option<u32>, u64), FxBuildHasher>,
@@ -96,9 +96,9 @@ impl<Id: Copy> Members<Id> {
     }
 }
 
-impl<Id> Default for Many<Id> {
+impl<Id> Default for FilterSet<Id> {
     fn default() -> Self {
-        Many {
+        FilterSet {
             places: HashMap::default(),
             unfiltered: BTreeMap::new(),
             entries: Slab::new(),
@@ -115,7 +115,7 @@ impl<Id> Default for Many<Id> {
     }
 }
 
-impl<Id: Copy + Eq + Hash> Many<Id> {
+impl<Id: Copy + Eq + Hash> FilterSet<Id> {
     pub fn insert(&mut self, id: Id, filter: Option<Filter>) {
         self.remove(id);
         self.inserted_count += 1;
@@ -231,7 +231,7 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
         matched_count
     }
 
-    /// As [`Many::match_entries`], with as many readings of the message as there are filters.
+    /// As [`FilterSet::match_entries`], with as many readings of the message as there are filters.
     #[cold]
     fn match_one_by_one(&mut self, message: &MessageContext<'_>, arena: &mut Arena) -> usize {
         self.matches.truncate(self.unfiltered.len());

@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 
 /// Runs of sequences, each from the first to the last, in ascending order. They do not overlap.
 #[derive(Debug, Default)]
-pub(super) struct Numbered {
+pub(super) struct AssignedSequences {
     runs: VecDeque<(u64, u64)>,
 }
 
-impl Numbered {
+impl AssignedSequences {
     /// A sequence was given out. It is above all earlier ones.
     pub fn push(&mut self, sequence: u64) {
         match self.runs.back_mut() {
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn numbered_publishes_are_counted_until_they_are_persisted() {
-        let mut numbered = Numbered::default();
+        let mut numbered = AssignedSequences::default();
         assert_eq!((numbered.first(), numbered.count(1, u64::MAX)), (None, 0));
         [1, 2, 3, 7, 8, 12, u64::MAX].into_iter().for_each(|sequence| numbered.push(sequence));
         assert_eq!(numbered.runs, [(1, 3), (7, 8), (12, 12), (u64::MAX, u64::MAX)]);

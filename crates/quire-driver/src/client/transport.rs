@@ -14,12 +14,12 @@ use quire_journal::descriptor::Owned;
 use rustix::io::ioctl_fionbio;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use super::local;
+use super::admin_socket;
 use crate::descriptor;
 
 /// Where to connect.
 #[derive(Clone)]
-pub enum Link {
+pub enum Endpoint {
     /// A server elsewhere.
     Tcp {
         /// Name or address.
@@ -116,11 +116,11 @@ pub(super) fn block(stream: &dyn Stream, limit: Duration) -> io::Result<()> {
     Ok(())
 }
 
-impl Link {
+impl Endpoint {
     /// A connection, ready for non-blocking use.
     pub(super) fn connect(&self, timeout: Duration) -> Result<Box<dyn Stream>, ConnectError> {
         match self {
-            Link::Tcp { host, port } => {
+            Endpoint::Tcp { host, port } => {
                 let no_address = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
                 let mut last = ConnectError::Resolve(no_address);
                 let addresses = (host.as_str(), *port).to_socket_addrs().map_err(ConnectError::Resolve)?;
@@ -135,12 +135,12 @@ impl Link {
                 }
                 Err(last)
             }
-            Link::Local(directory) => {
-                let stream = local::connect(directory)?;
+            Endpoint::Local(directory) => {
+                let stream = admin_socket::connect(directory)?;
                 stream.set_nonblocking(true)?;
                 Ok(stream.into())
             }
-            Link::Embedded(connect) => {
+            Endpoint::Embedded(connect) => {
                 let stream = connect()?;
                 ioctl_fionbio(&stream, true).map_err(io::Error::from)?;
                 Ok(stream)
@@ -149,14 +149,14 @@ impl Link {
     }
 }
 
-impl std::fmt::Display for Link {
+impl std::fmt::Display for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             // Brackets, as in the URL: without them, the end of an IPv6 address is not clear.
-            Link::Tcp { host, port } if host.contains(':') => write!(f, "quire://[{host}]:{port}"),
-            Link::Tcp { host, port } => write!(f, "quire://{host}:{port}"),
-            Link::Local(directory) => write!(f, "local:{}", directory.display()),
-            Link::Embedded(_) => f.write_str("the engine in this process"),
+            Endpoint::Tcp { host, port } if host.contains(':') => write!(f, "quire://[{host}]:{port}"),
+            Endpoint::Tcp { host, port } => write!(f, "quire://{host}:{port}"),
+            Endpoint::Local(directory) => write!(f, "local:{}", directory.display()),
+            Endpoint::Embedded(_) => f.write_str("the engine in this process"),
         }
     }
 }

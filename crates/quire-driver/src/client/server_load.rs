@@ -7,7 +7,7 @@ use bytes::Bytes;
 use quire_client::{ClientConfig, ClientCore, CommandId, Event};
 use quire_command::Subject;
 
-use super::link::{Link, Stream, block};
+use super::transport::{Endpoint, Stream, block};
 
 /// A server that does not answer within this time is tried last.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -22,20 +22,20 @@ impl Asker {
         Asker(ClientConfig { name, heartbeat: None, address_count: 1, ..client.clone() })
     }
 
-    /// The number of connections of each server, in the order of `links`. All are asked at the same
-    /// time.
-    pub fn ask(&self, links: &[Link]) -> Vec<Option<u64>> {
+    /// The number of connections of each server, in the order of `endpoints`. All are asked at the
+    /// same time.
+    pub fn ask(&self, endpoints: &[Endpoint]) -> Vec<Option<u64>> {
         std::thread::scope(|scope| {
-            let ask = |link| scope.spawn(move || self.connection_count(link).ok().flatten());
-            let asked: Vec<_> = links.iter().map(ask).collect();
+            let ask = |endpoint| scope.spawn(move || self.connection_count(endpoint).ok().flatten());
+            let asked: Vec<_> = endpoints.iter().map(ask).collect();
             asked.into_iter().map(|thread| thread.join().ok().flatten()).collect()
         })
     }
 
-    fn connection_count(&self, link: &Link) -> io::Result<Option<u64>> {
+    fn connection_count(&self, endpoint: &Endpoint) -> io::Result<Option<u64>> {
         let begun = Instant::now();
         let now = || quire_types::time::Instant::from_ns(begun.elapsed().as_nanos() as u64);
-        let mut stream = link.connect(LIMIT).map_err(io::Error::other)?;
+        let mut stream = endpoint.connect(LIMIT).map_err(io::Error::other)?;
         let mut core = ClientCore::new(self.0.clone(), now());
         core.handle_connected(now());
         let command = core.inspect(Subject::Server).map_err(io::Error::other)?;
