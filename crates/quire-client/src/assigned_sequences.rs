@@ -1,8 +1,8 @@
-//! The publishes that the client itself numbered, and that are not known to be persisted.
+//! The sequences that the client assigned itself, of publishes that are not known to be persisted.
 //!
 //! When the server has a sequence that the client did not publish, it drops these publishes as
-//! duplicates, and the program has to learn that. A program that numbers its publishes itself may
-//! repeat a sequence, and such a repeat is dropped on purpose.
+//! duplicates, and the client has to report that. A program that assigns the sequences may repeat
+//! one. The server drops such a repeat on purpose.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ pub(super) struct AssignedSequences {
 }
 
 impl AssignedSequences {
-    /// A sequence was given out. It is above all earlier ones.
+    /// A sequence was assigned. It is above all earlier ones.
     pub fn push(&mut self, sequence: u64) {
         match self.runs.back_mut() {
             Some((_, last)) if last.checked_add(1) == Some(sequence) => *last = sequence,
@@ -37,7 +37,7 @@ impl AssignedSequences {
         self.runs.front().map(|(first, _)| *first)
     }
 
-    /// How many there are from `from` up to `to`.
+    /// The number of sequences from `from` up to `to`.
     pub fn count(&self, from: u64, to: u64) -> u64 {
         let begin = self.runs.partition_point(|(_, last)| *last < from);
         let runs = self.runs.range(begin..).take_while(|(first, _)| *first <= to);

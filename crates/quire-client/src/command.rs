@@ -12,13 +12,13 @@ use quire_wire::Encode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId(pub u32);
 
-/// Set in the numbers of deletes, and in no others. A delete is kept with its number, perhaps in a
-/// file that outlives the client. So a server may answer deletes of an earlier client, and their
-/// numbers must not be those of commands of this one.
+/// Set in the numbers of deletes only. A delete is kept with its number, perhaps in a file that
+/// outlives the client. So a server may answer deletes of an earlier client, and their numbers must
+/// not be those of commands of this one.
 const DELETE_BIT: u32 = 1 << 31;
 
 impl CommandId {
-    /// The number of the delete with this sequence.
+    /// The command number of the delete with this sequence.
     pub(super) fn of_delete(sequence: u64) -> Self {
         CommandId(DELETE_BIT | sequence as u32)
     }
@@ -57,8 +57,8 @@ enum Waiting {
         paused: bool,
         reentry: bool,
     },
-    /// Said once: whether it was done is not known when the connection breaks. `query`: the number
-    /// under which its answers come.
+    /// Sent once: when the connection is lost, it is unknown whether the command was carried out.
+    /// `query`: the number of its answers.
     Once {
         frame: Vec<u8>,
         query: Option<u32>,
@@ -66,7 +66,7 @@ enum Waiting {
     /// Settles messages. As `Once`, and its answer has the number of settled messages.
     Settle {
         frame: Vec<u8>,
-        /// The frame for a server that takes no reasons; `None`: there is no reason.
+        /// The frame for a server that does not support reasons; `None`: there is no reason.
         without_reason: Option<Vec<u8>>,
     },
     /// A delete, which is in the publish store.
@@ -77,7 +77,7 @@ enum Waiting {
     Confirm {
         said: u64,
     },
-    /// A flush for a receipt. The answer means that the server has looked at all earlier publishes.
+    /// A flush for a receipt. The answer means that the server has processed all earlier publishes.
     Barrier,
 }
 
@@ -87,12 +87,12 @@ pub(super) struct Commands {
     last: u32,
     /// Whether the server takes commands with reasons. It is known from the logon on.
     takes_reasons: bool,
-    /// Messages that were ever settled, and those of them that are known to be so for good or were
-    /// given up.
+    /// The number of messages that were ever settled. Then those whose verdict is known to be
+    /// durable, or was given up.
     settled_count: u64,
     confirmed_count: u64,
     is_confirming: bool,
-    /// Those of them that a server has said to be durable.
+    /// Those whose verdict a server has reported as durable.
     durable_count: u64,
     /// Settled messages whose durability is unknown, until a flush has reported them.
     lost_count: u64,
@@ -103,7 +103,7 @@ pub(super) struct Commands {
 impl Commands {
     /// A flush. `acknowledged`: the sequence whose acknowledgement the server sends after it has
     /// persisted or refused every publish so far. True: this acknowledgement is the answer, and no
-    /// command is to be sent. It does not tell of settled messages and other commands.
+    /// command is to be sent. It does not cover settled messages and other commands.
     pub fn flush(&mut self, acknowledged: Option<u64>) -> Result<(CommandId, bool), Failure> {
         let lost = std::mem::take(&mut self.lost_count);
         if lost > 0 {
@@ -138,25 +138,25 @@ impl Commands {
         });
     }
 
-    /// Counts settled messages. Gives their number so far.
+    /// Counts settled messages. Returns their number so far.
     pub fn settled(&mut self, count: u64) -> u64 {
         self.settled_count += count;
         self.settled_count
     }
 
-    /// How many of the messages that were ever settled a server has said to be so for good: the
-    /// first ones.
+    /// Of all messages that were ever settled, the first ones have a verdict that a server has
+    /// reported as durable. Returns their number.
     pub fn durable_count(&self) -> u64 {
         self.durable_count
     }
 
-    /// Settled messages of which it is not known yet that this is durable.
+    /// The number of settled messages whose verdicts are not known to be durable.
     pub fn unconfirmed_count(&self) -> u64 {
         self.settled_count - self.confirmed_count
     }
 
-    /// Whether the server is to be asked about them now: one question at a time, so that it costs
-    /// little.
+    /// Whether to ask the server about them now. Only one question waits at a time, so the cost is
+    /// low.
     pub fn wants_confirmation(&self) -> bool {
         !self.is_confirming && self.unconfirmed_count() > 0
     }
@@ -167,8 +167,8 @@ impl Commands {
         self.add(Waiting::Confirm { said: self.settled_count })
     }
 
-    /// Answered when the server has looked at everything that was published before. Says nothing
-    /// about settled messages.
+    /// Answered when the server has processed everything that was published before. It does not
+    /// cover settled messages.
     pub fn barrier(&mut self) -> CommandId {
         self.add(Waiting::Barrier)
     }
@@ -194,13 +194,13 @@ impl Commands {
         self.add(Waiting::Unsubscribe { number, begun })
     }
 
-    /// The frame that ends a subscription, of which no answer is wanted.
+    /// The frame that ends a subscription. Its answer is not used.
     pub fn put_last_unsubscribe(&mut self, number: u32, begun: Option<&BegunList>, out: &mut Vec<u8>) {
         let CommandId(command) = self.next_id();
         put_unsubscribe(number, command, Acks::default(), begun, out);
     }
 
-    /// A number for a command whose answer is not waited for here.
+    /// A number for a command whose answer is handled elsewhere.
     pub fn unanswered(&mut self) -> CommandId {
         self.next_id()
     }
@@ -221,8 +221,7 @@ impl Commands {
     }
 
     /// A server has seen the sequences up to `highest`, of earlier connections too. It answers a
-    /// repeated delete like one that finds nothing, so the callers of those deletes do not learn
-    /// their numbers.
+    /// repeated delete with 0 records, so these deletes fail: their numbers are unknown.
     pub fn fail_seen_deletes(&mut self, highest: u64, events: &mut VecDeque<Event>) {
         let reason = "the connection was lost before the server told how many records it deleted";
         let failure = Failure::new(FailureCode::Disconnected, reason);
@@ -271,7 +270,8 @@ impl Commands {
         self.takes_reasons = takes_reasons;
     }
 
-    /// The reason as it goes to the server of the connection: nothing if the server takes none.
+    /// The reason that is sent to the server of the connection. Empty if the server does not
+    /// support reasons.
     pub fn reason_to_send<'a>(&self, reason: &'a str) -> &'a str {
         if self.takes_reasons { reason } else { "" }
     }
@@ -352,9 +352,9 @@ impl Commands {
     }
 
     /// Adds a command for every subscription that a new connection must enter, before the waiting
-    /// commands. After them, subscriptions that share a replay are resumed. Pauses that the user
-    /// asked for without a connection are done by this: the subscriptions are entered as the last
-    /// of them says. Returns the number of subscriptions.
+    /// commands. After them, subscriptions that share a replay are resumed. This also carries out
+    /// the pauses that the user asked for without a connection: the subscriptions are entered in
+    /// the state that the last of them wants. Returns the number of subscriptions.
     pub fn reenter(&mut self, subscriptions: &mut Subscriptions, events: &mut VecDeque<Event>) -> usize {
         self.waiting.retain(|id, command| {
             let Waiting::Pause { numbers, .. } = command else { return true };
@@ -374,8 +374,8 @@ impl Commands {
         count
     }
 
-    /// The frames of all that waits: subscriptions that are entered again, then the others, each in
-    /// the order in which they were asked for.
+    /// The frames of all waiting commands, in the order in which they were asked for. Those that
+    /// enter subscriptions again are first.
     pub fn frames(&self, subscriptions: &Subscriptions) -> Vec<(CommandId, Vec<u8>)> {
         let is_reentry = |command: &Waiting| matches!(command, Waiting::Subscribe { reentry: true, .. });
         let first = self.waiting.iter().filter(|(_, command)| is_reentry(command));
@@ -440,7 +440,7 @@ impl Commands {
         events: &mut VecDeque<Event>,
     ) {
         let Some(command) = self.waiting.remove(&id) else { return };
-        // It also fails when a subscription of the list was refused, which was reported.
+        // It also fails when a subscription of the list was refused. That was reported.
         if matches!(command, Waiting::Pause { reentry: true, .. }) {
             return;
         }
@@ -495,8 +495,8 @@ impl Commands {
 
     /// The caller does not wait for the answer any more. A flush is forgotten, so that it is not
     /// sent again after a reconnect. So is a command that acts once and waits for a connection: it
-    /// would act at a time that the caller does not expect. The others change subscriptions and
-    /// take their course. True: no answer will come.
+    /// would act at a time that the caller does not expect. The others change subscriptions, and
+    /// are still sent. True: there will be no answer.
     pub fn abandon(&mut self, id: CommandId, is_up: bool) -> bool {
         match self.waiting.get(&id) {
             Some(Waiting::Flush { .. } | Waiting::Delete { .. }) => self.waiting.remove(&id).is_some(),
@@ -529,7 +529,7 @@ impl Commands {
         });
     }
 
-    /// Nothing will be answered any more.
+    /// No command will be answered any more.
     pub fn fail_all(&mut self, failure: &Failure, events: &mut VecDeque<Event>) {
         let all = std::mem::take(&mut self.waiting);
         let is_ours = |command: &Waiting| {

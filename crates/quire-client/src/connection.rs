@@ -24,8 +24,8 @@ pub(super) struct Connection {
     heartbeat: Option<Duration>,
     last_received: Instant,
     last_sent: Instant,
-    /// Bytes may wait since then, because nothing was read. A lease in them began at that time at
-    /// the earliest.
+    /// Since then the client does not read, and bytes may wait. A lease in them began at that time
+    /// at the earliest.
     unread_since: Option<Instant>,
 }
 
@@ -65,7 +65,7 @@ impl Connection {
         self.last_sent = now;
     }
 
-    /// Decodes everything that is whole, and reports it to `core`.
+    /// Decodes all complete frames, and reports them to `core`.
     pub fn receive(&mut self, now: Instant, bytes: Bytes, core: &mut ClientCore) -> Result<(), WireError> {
         self.last_received = now;
         let mut inbox = std::mem::replace(&mut self.inbox, Inbox::new(0));
@@ -99,7 +99,7 @@ impl Connection {
         core: &mut ClientCore,
     ) -> Result<(), WireError> {
         let frame = Reply::decode(raw)?;
-        // Heartbeats come before it when a logon has to wait for the disk.
+        // The server may send heartbeats before it, because a logon can wait for the disk.
         let may_be_first = matches!(frame, Reply::LoggedOn(_) | Reply::Error { .. } | Reply::Heartbeat);
         if !core.is_up() && !may_be_first {
             return Err(WireError::Malformed { frame: "first frame", field: "kind" });
@@ -237,13 +237,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Nothing is read for now: the server is not silent.
+    /// The client does not read for now. The server does not count as silent.
     pub fn unread(&mut self, now: Instant) {
         self.last_received = now;
         self.unread_since.get_or_insert(now);
     }
 
-    /// Everything that had come was read.
+    /// All waiting bytes were read.
     pub fn emptied(&mut self) {
         self.unread_since = None;
     }
@@ -292,7 +292,7 @@ fn shared(bytes: &Bytes, body: &[u8]) -> Bytes {
     if at >= start && at + body.len() <= end { bytes.slice_ref(body) } else { Bytes::copy_from_slice(body) }
 }
 
-/// Messages of one subscription that came one after the other: handed on together.
+/// Consecutive messages of one subscription, which are passed on together.
 #[derive(Default)]
 struct Run {
     messages: Vec<Message>,

@@ -17,8 +17,8 @@
 //! # The contract
 //! A party calls its `takes` method and works only if it gets the connection. While it works it
 //! calls [`Drive::set_reading`] before each read, [`Drive::note_emptied`] when the socket is empty,
-//! and [`Drive::note_lost`] when the connection is gone. When it has nothing more to do, it calls
-//! its `sleeps` or `leaves` method with [`Remaining`]. A call that changes the core calls
+//! and [`Drive::note_lost`] when the connection is gone. When it has no more work, it calls its
+//! `sleeps` or `leaves` method with [`Remaining`]. A call that changes the core calls
 //! [`Drive::publishes`] or [`Drive::note_changed`]. All of this happens under the lock, and so do
 //! the registrations in [`Orders`]. The wake-up in [`Orders`] may be done after the lock.
 //!
@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use quire_types::time::Instant;
 
-/// How long an event loop keeps the socket without a look at it. It may be busy with other things.
+/// How long an event loop keeps the socket without reading it. It may be busy with other things.
 pub const LOAN_MAX: Duration = Duration::from_millis(100);
 
 /// Publishes that find the thread asleep within this time follow each other. More may come at once,
@@ -55,7 +55,7 @@ pub struct Interest {
 /// The work and the timers that are left when a party can do no more.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Remaining {
-    /// There is work that nothing from the server is needed for.
+    /// There is work that does not need anything from the server.
     pub has_work: bool,
     /// The socket did not take all output.
     pub has_unwritten: bool,
@@ -71,7 +71,7 @@ pub struct Registration {
     /// Its number, which the poller reports with the event. A thread that has an event of an
     /// earlier registration does not know of this one.
     pub number: usize,
-    /// It reports one of these events, and then watches for nothing.
+    /// It reports one of these events, and then no more.
     pub interest: Interest,
 }
 
@@ -142,7 +142,7 @@ pub struct Drive {
     watched: Registration,
     /// An event loop watches the socket until then.
     lent_until: Option<Instant>,
-    /// The socket is not lent before: much came a short time ago.
+    /// The socket is not lent before this time, because many bytes arrived a short time ago.
     lendable_from: Instant,
     /// When the event loop last began to wait.
     loop_waited_at: Option<Instant>,
@@ -178,7 +178,7 @@ impl Drive {
         self.may_read && self.is_reading
     }
 
-    /// Whether bytes are read, as the party that had the connection last has found.
+    /// Whether bytes are read. The party that last had the connection has set it.
     pub fn is_reading(&self) -> bool {
         self.is_reading
     }
@@ -217,7 +217,7 @@ impl Drive {
     }
 
     /// The thread is awake. `reported`: its poller has reported the registration with this number.
-    /// True: it has the connection, or works on having one. False: it sleeps until it is woken.
+    /// True: it has the connection, or connects. False: it sleeps until it is woken.
     pub fn thread_takes(&mut self, reported: Option<usize>) -> bool {
         if let Some(number) = reported {
             self.may_read = self.is_connected;
@@ -233,8 +233,8 @@ impl Drive {
         is_free
     }
 
-    /// The thread has nothing more to do. It sleeps until the time, if any, or until the socket is
-    /// ready. `None`: there is work, and the thread keeps the connection.
+    /// The thread has no more work. It sleeps until the time, if any, or until the socket is ready.
+    /// `None`: there is work, and the thread keeps the connection.
     pub fn thread_sleeps(&mut self, now: Instant, remaining: Remaining) -> Option<(Orders, Option<Instant>)> {
         if self.has_work(remaining) || remaining.due.is_some_and(|due| due <= now) {
             return None;
@@ -247,7 +247,7 @@ impl Drive {
     }
 
     /// A call waits for the server. `None`: another party has the connection, or there is none. The
-    /// call then waits for what the other party announces.
+    /// call then waits until the other party wakes it.
     pub fn caller_takes(&mut self) -> Option<Orders> {
         if self.holder.is_some() || !self.is_connected || self.is_ending {
             return None;
@@ -262,8 +262,8 @@ impl Drive {
         })
     }
 
-    /// The caller has nothing more to do. It sleeps until the socket is ready for this, until a
-    /// timer is due, or until it is woken. `None`: there is work.
+    /// The caller has no more work. It sleeps until the socket is ready for this, until a timer is
+    /// due, or until it is woken. `None`: there is work.
     pub fn caller_sleeps(&mut self, now: Instant, remaining: Remaining) -> Option<Interest> {
         if self.has_work(remaining) || remaining.due.is_some_and(|due| due <= now) {
             return None;
@@ -278,14 +278,14 @@ impl Drive {
         self.may_read |= is_ready;
     }
 
-    /// The caller has what it waited for, or waits no more.
+    /// The caller has its result, or waits no more.
     pub fn caller_leaves(&mut self, now: Instant, remaining: Remaining) -> Orders {
         self.end_burst();
         self.hand_over(now, remaining)
     }
 
     /// A call has put output into the core. `may_follow`: more calls may follow at once. `now`
-    /// gives the time.
+    /// returns the time.
     pub fn publishes(&mut self, may_follow: bool, now: impl FnOnce() -> Instant) -> Sending {
         let is_asleep = self.holder.is_none() && matches!(self.thread, Thread::Asleep(_));
         if !is_asleep {
@@ -355,8 +355,8 @@ impl Drive {
         is_free
     }
 
-    /// The event loop has read. `is_flooded`: so much came that the thread reads for some time,
-    /// while the loop works on the messages.
+    /// The event loop has read. `is_flooded`: enough bytes arrived that the thread reads for some
+    /// time, while the loop works on the messages.
     pub fn loop_leaves(&mut self, now: Instant, remaining: Remaining, is_flooded: bool) -> Orders {
         self.end_burst();
         if is_flooded {
@@ -391,8 +391,8 @@ impl Drive {
         self.holder = None;
         self.is_ending |= remaining.is_closed;
         let mut orders = self.end_loan_if_over(now);
-        // A thread that was turned away does not wake up by itself, so it is woken for the loan,
-        // too.
+        // A thread that did not get the connection does not wake up by itself, so it is woken for
+        // the loan, too.
         let due = remaining.due.into_iter().chain(self.lent_until).min();
         if self.has_work(remaining) || self.is_too_early_for_thread(due) {
             return self.wake_thread(orders);
@@ -408,7 +408,7 @@ impl Drive {
         remaining.has_work || self.may_read()
     }
 
-    /// Whether something is due before the thread wakes up.
+    /// Whether a timer is due before the thread wakes up.
     fn is_too_early_for_thread(&self, due: Option<Instant>) -> bool {
         match (due, self.thread) {
             (Some(due), Thread::Asleep(Some(until))) => due < until,
@@ -430,7 +430,7 @@ impl Drive {
         })
     }
 
-    /// The new registration, if it is another one.
+    /// The new registration, if it has changed.
     fn register(&mut self, interest: Interest) -> Option<Registration> {
         if interest == self.watched.interest {
             return None;
@@ -439,8 +439,8 @@ impl Drive {
         Some(self.watched)
     }
 
-    /// Ends a loan whose time is over. An event loop that watches a socket which is not read would
-    /// find it ready again and again, so that ends a loan, too.
+    /// Ends a loan whose time is over. A loan also ends when bytes are not read: the event loop
+    /// would find the socket ready again and again.
     fn end_loan_if_over(&mut self, now: Instant) -> Orders {
         let is_over = self.lent_until.is_some_and(|until| until <= now || !self.is_reading);
         if !is_over {
@@ -450,7 +450,7 @@ impl Drive {
         Orders { watch_for_loop: Some(false), ..Orders::default() }
     }
 
-    /// A publish after a wait is not one of a burst.
+    /// A publish after a wait is not part of a burst.
     fn end_burst(&mut self) {
         self.found_asleep_at = None;
         self.is_burst = false;

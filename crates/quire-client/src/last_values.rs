@@ -8,18 +8,18 @@ use super::{ClientCore, Event, Failure, PublishError};
 use quire_command::{Acks, Code, Command, KEYS_MAX, Keys, Query, SowDelete};
 use quire_wire::Encode;
 
-/// Which records of last-value topics, or messages of a queue, to look at.
+/// Which records of last-value topics, or messages of a queue, to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QuerySpec {
     /// A queue, a last-value topic, or a pattern of last-value topics.
     pub topic: String,
     /// Content filter.
     pub filter: Option<String>,
-    /// What to sort by. Without it, messages of a queue are in delivery order.
+    /// The fields to sort by. Without it, messages of a queue are in delivery order.
     pub order_by: Option<String>,
     /// The most records wanted.
     pub top_n: Option<u32>,
-    /// Records to leave out before them.
+    /// The records to skip before them.
     pub skip_n: Option<u32>,
     /// Only the records with these keys.
     pub keys: Option<Vec<String>>,
@@ -29,8 +29,8 @@ pub struct QuerySpec {
     pub select: Option<String>,
 }
 
-/// Which records to delete: those for which all given members hold. At least one of them besides
-/// the topic is given.
+/// Which records to delete: those that satisfy all given members. At least one member besides the
+/// topic is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeleteSpec<'a> {
     /// A last-value topic, or a pattern of them.
@@ -44,8 +44,8 @@ pub struct DeleteSpec<'a> {
 }
 
 impl ClientCore {
-    /// Asks for records. They come as [`Event::Messages`] of the number that is given, then
-    /// [`Event::Completed`] and [`Event::Ended`].
+    /// Asks for records. Returns the number of the query. [`Event::Messages`] with this number has
+    /// the records. [`Event::Completed`] and [`Event::Ended`] follow.
     ///
     /// # Errors
     /// [`Code::LimitExceeded`] for too many keys, and when the client is closed.
@@ -77,7 +77,7 @@ impl ClientCore {
         Ok((number, command))
     }
 
-    /// The answers to a query will not be taken any more. The server ends it, and later answers are
+    /// The program takes no more answers to a query. The server ends it, and later answers are
     /// dropped.
     pub fn forget_query(&mut self, number: u32) {
         if self.subscriptions.forget_query(number) {
@@ -88,8 +88,8 @@ impl ClientCore {
         }
     }
 
-    /// Deletes records. The delete has a sequence and is kept like a publish. Gives its sequence,
-    /// and the command: [`Event::JsonReply`] gives the number of deleted records.
+    /// Deletes records. The delete has a sequence and is kept like a publish. Returns its sequence,
+    /// and the command. [`Event::JsonReply`] has the number of deleted records.
     ///
     /// # Errors
     /// As [`ClientCore::publish`], and [`Code::LimitExceeded`] for too many keys.
@@ -115,8 +115,8 @@ impl ClientCore {
         Ok((sequence, command))
     }
 
-    /// Asks about the records that a subscription has lost, or reports that the program has the
-    /// whole difference.
+    /// Asks about the records that a subscription has lost. When there are none to ask about,
+    /// reports that the program has the whole difference.
     pub(super) fn ask_about_lost(&mut self, subscription: u32) {
         let Some(question) = self.subscriptions.question(subscription) else {
             return self.events.push_back(Event::Completed { subscription, total: None });
@@ -139,7 +139,7 @@ impl ClientCore {
         self.queue_frames(&frame);
     }
 
-    /// A question about lost records is answered, or was refused. Asks the next one.
+    /// A question about lost records was answered or refused. Asks the next question.
     pub(super) fn finish_question(&mut self, number: u32) {
         let Some((subscription, messages)) = self.subscriptions.question_answered(number) else { return };
         if !messages.is_empty() {
@@ -148,8 +148,8 @@ impl ClientCore {
         self.ask_about_lost(subscription);
     }
 
-    /// A command that is not waiting any more was refused: a question, a query that the server ends
-    /// before its last record, or a delete whose caller has gone.
+    /// The server refused a command that is not waiting any more: a question, a query that it ends
+    /// before the last record, or a delete without a caller.
     pub(super) fn refused_later(&mut self, command: CommandId, failure: Failure) {
         if let Some(number) = self.subscriptions.question_of(command) {
             return self.finish_question(number);

@@ -24,12 +24,12 @@ use quire_types::time::Instant;
 /// The leases of a subscription that the client renews.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Renewal {
-    /// Those of messages that the program has not begun. From then on the program extends them: it
-    /// takes messages one by one or in batches, and the client does not know for how long it needs
-    /// each.
+    /// Leases of messages that the program has not begun. After that the program extends them: it
+    /// takes messages one by one or in batches, and the client does not know how long each one
+    /// takes.
     #[default]
     UntilBegun,
-    /// Also those of messages on which a handler runs, until [`Lease::end_handling`].
+    /// Also leases of messages on which a handler runs, until [`Lease::end_handling`].
     WhileHandled,
     /// None. Messages that the program does not begin in time are released.
     Never,
@@ -40,16 +40,15 @@ pub enum Renewal {
 pub enum Begun {
     /// The program gets the message.
     Yes,
-    /// As `Yes`, and the lease has run for a while: it is to be renewed now
-    /// ([`super::ClientCore::renew`]).
+    /// As `Yes`, and the lease has run for a while, so renew it now ([`super::ClientCore::renew`]).
     Aged,
     /// The program must not see the message: its lease is lost, or ends too soon, and the message
     /// is delivered again.
     No,
 }
 
-/// How a message came from a queue, and whether it is still in our hands. Shared by all copies of
-/// the message.
+/// How a message was delivered by a queue, and whether this client still holds it. All copies of
+/// the message share it.
 #[derive(Debug)]
 pub struct Lease {
     pub(super) queue: Arc<str>,
@@ -62,7 +61,7 @@ pub struct Lease {
     renewal: Renewal,
     /// Nanoseconds of the driver's clock; `u64::MAX`: it does not end.
     deadline: AtomicU64,
-    /// When the client last asked for another period, or got the first one. In nanoseconds, too.
+    /// When the client last asked for another period, or got the first one; nanoseconds, too.
     asked_at: AtomicU64,
     state: AtomicU8,
 }
@@ -77,9 +76,9 @@ const LOST: u8 = 2;
 /// The lease was over, and then the client gave a verdict on the message. The bits of [`VERDICTS`]
 /// say which.
 const SETTLED_LATE: u8 = 3;
-/// The message came, and the program has not begun it.
+/// The message has arrived, and the program has not begun it.
 const FETCHED: u8 = 4;
-/// It was released before the program began it, or the program has dealt with another copy. The
+/// It was released before the program began it, or the program has processed another copy. The
 /// program must not see it.
 const RETURNED: u8 = 5;
 /// A handler runs on the message. Otherwise as `HELD`.
@@ -101,8 +100,8 @@ const UNLIMITED_MS: u64 = u64::MAX;
 
 /// Renewals in each lease period. With three, two of them may fail before a lease is lost.
 const RENEWALS_PER_PERIOD: u64 = 3;
-/// A message that has not begun is released when this part of its period is left: the time in which
-/// the command reaches the server.
+/// A message that has not begun is released when this part of its period is left. In this time the
+/// command reaches the server.
 const RETURN_PART: u64 = 4;
 /// A lease that has run for this part of its period is renewed when the program begins the message,
 /// so that the program has almost a whole period. Renewals of younger leases would cost a command
@@ -121,10 +120,10 @@ pub(super) enum Word {
     Repeated,
 }
 
-/// Whom a lost lease belonged to.
+/// The owner of a lost lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
-    /// The client: the program never sees the message.
+    /// The client. The program never sees the message.
     Unbegun,
     /// The program.
     Begun,
@@ -133,7 +132,7 @@ pub(super) enum Lost {
 }
 
 impl Lease {
-    /// The lease of a message that has just come.
+    /// The lease of a message that has just arrived.
     pub(super) fn new(
         queue: Arc<str>,
         bookmark: Bookmark,
@@ -179,7 +178,7 @@ impl Lease {
         }
     }
 
-    /// The queue that the message came from.
+    /// The queue that delivered the message.
     pub fn queue(&self) -> &str {
         &self.queue
     }
@@ -196,18 +195,18 @@ impl Lease {
     }
 
     /// When it ends, counted from the arrival of the message, or from the last renewal that the
-    /// server has confirmed; `None`: it has no end, or there is no lease.
+    /// server has confirmed. `None`: it has no end, or there is no lease.
     pub fn deadline(&self) -> Option<Instant> {
         let deadline = self.deadline.load(Ordering::Acquire);
         (deadline != u64::MAX).then_some(Instant(deadline))
     }
 
-    /// How often the message was delivered, this time included; 0 for a barrier.
+    /// The number of deliveries of the message, including this one; 0 for a barrier.
     pub fn deliveries(&self) -> u32 {
         self.deliveries
     }
 
-    /// How often it was cancelled.
+    /// The number of its cancels.
     pub fn cancels(&self) -> u32 {
         self.cancels
     }
@@ -217,7 +216,7 @@ impl Lease {
         self.subscription
     }
 
-    /// The program is about to get the message.
+    /// Called before the program gets the message.
     #[must_use]
     pub fn begin(&self, now: Instant) -> Begun {
         match self.state() {
@@ -239,8 +238,8 @@ impl Lease {
     /// The handler has returned. Without a verdict, the program has the message from now on, and
     /// extends its lease.
     pub fn end_handling(&self) {
-        // The thread of the client can lose the lease meanwhile, and get it again with another
-        // delivery.
+        // The thread of the client can lose the lease in the meantime, and get it again with
+        // another delivery.
         let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| match state {
             HANDLED => Some(HELD),
             OUTRUN => Some(LOST),
@@ -248,7 +247,7 @@ impl Lease {
         });
     }
 
-    /// Whether the program must not see the message, or has seen it.
+    /// Whether the program must not see the message, or has processed it.
     pub fn is_settled_or_over(&self) -> bool {
         self.has_lease() && self.state() != FETCHED
     }
@@ -263,8 +262,8 @@ impl Lease {
         }
     }
 
-    /// The verdict of the client on the message: the first one, because later ones have no effect.
-    /// A cancel is given without its delay.
+    /// The first verdict of the client on the message. Later ones have no effect. A cancel is
+    /// returned without its delay.
     pub fn verdict(&self) -> Option<Verdict> {
         let state = self.state.load(Ordering::Acquire);
         matches!(state & STATES, SETTLED | SETTLED_LATE).then(|| match state & VERDICTS {
@@ -293,12 +292,12 @@ impl Lease {
         self.state() == OUTRUN
     }
 
-    /// Gives the message back, unless the program has begun it. Whether it did.
+    /// Releases the message, unless the program has begun it. Returns whether it did.
     pub(super) fn give_back(&self) -> bool {
         self.change(FETCHED, RETURNED)
     }
 
-    /// The client no longer holds the message. `None`: there was a verdict before, which remains.
+    /// The client no longer holds the message. `None`: it has a verdict, which remains.
     pub(super) fn lose(&self) -> Option<Lost> {
         if self.change(FETCHED, LOST) {
             Some(Lost::Unbegun)
@@ -316,20 +315,20 @@ impl Lease {
         self.change(OUTRUN, HANDLED)
     }
 
-    /// Another period was asked for at `now`, and is granted from then on.
+    /// The client asked for another period at `now`. The server grants it from then on.
     pub(super) fn set_period(&self, now: Instant, period: Option<Duration>) {
         self.asked_at.store(now.0, Ordering::Release);
         self.deadline.store(self.end_after(now, period), Ordering::Release);
     }
 
-    /// Another period is asked for. It counts when the server confirms it.
+    /// The client asks for another period. It counts when the server confirms it.
     pub(super) fn ask(&self, now: Instant) {
         self.asked_at.store(now.0, Ordering::Release);
     }
 
-    /// The server has granted another period at the request of `asked_at`, unless something else
-    /// was asked for since. `granted_ms`: its length, when the server says it. It is another one
-    /// than before when the queue was altered.
+    /// The server has granted the request of `asked_at`, if it is the latest one. `granted_ms`: the
+    /// length of the period, when the server sends it. The period changes when the queue is
+    /// altered.
     pub(super) fn confirm(&self, asked_at: Instant, granted_ms: Option<NonZeroU32>) {
         if self.asked_at.load(Ordering::Acquire) != asked_at.0 {
             return;
@@ -353,8 +352,8 @@ impl Lease {
             Verdict::Cancel | Verdict::CancelWithDelay { .. } | Verdict::Release => CANCELLED,
             Verdict::Expire => EXPIRED,
         };
-        // In the order in which the program's threads change them, so that a change meanwhile is
-        // met at the next state.
+        // The loop checks the states in the order in which the program's threads change them. So it
+        // finds a concurrent change at the next state.
         for held in [FETCHED, HANDLED, HELD] {
             if self.change(held, SETTLED | verdict) {
                 return Word::InTime;
@@ -368,7 +367,7 @@ impl Lease {
         Word::Repeated
     }
 
-    /// When the client has to renew it, or to give the message back.
+    /// When the client has to renew it, or to release the message.
     pub(super) fn needs_attention_at(&self) -> Option<Instant> {
         let back = self.return_at().filter(|_| self.state() == FETCHED);
         let renewal = self.renew_at().filter(|_| self.is_renewed());
@@ -381,8 +380,8 @@ impl Lease {
         self.state() == FETCHED && self.is_too_late(now)
     }
 
-    /// Whether the client has to renew it at `now`, or soon after it: renewals that are due soon
-    /// are made together.
+    /// Whether the client has to renew it at `now`, or soon after it. Renewals that are due soon
+    /// are sent together.
     pub(super) fn must_renew(&self, now: Instant) -> bool {
         let early = now + self.period().unwrap_or_default() / EARLY_PART;
         self.is_renewed() && self.renew_at().is_some_and(|at| at <= early)

@@ -1,20 +1,20 @@
-//! The messages of queues that a client holds: their leases, and the commands about them that are
-//! still to be sent.
+//! The messages of queues that a client holds: their leases, and the commands about them that were
+//! not sent yet.
 //!
-//! The client renews what it fetched, and what a handler works on. It gives back what the program
-//! cannot begin before the lease ends ([`Leases::attend`]). It drops what it has lost, and reports
-//! it.
+//! The client renews the leases of messages that wait in it, and of messages on which a handler
+//! runs. It releases messages that the program cannot begin before the lease ends
+//! ([`Leases::attend`]). It drops messages whose leases are lost, and reports them.
 //!
-//! Acknowledgements wait until there is a batch of them, or for a limited time, and are sent as one
-//! command for each queue. A lease ends with its connection. An acknowledgement or an expiry of a
-//! message whose lease is over is still sent: the server removes the message when the queue allows
-//! that and still has it (docs/clients.md). Those that are not known to be durable when the
+//! Acknowledgements wait until a batch is full, or for a limited time. Each queue gets one command.
+//! A lease ends with its connection. An acknowledgement or an expiry of a message whose lease is
+//! over is still sent: the server removes the message when the queue allows that and still has it
+//! (docs/clients.md). Acknowledgements and expiries that are not known to be durable when the
 //! connection is lost are sent again.
 //!
-//! The server may deliver a message again before it has heard what the client said about it. The
-//! client does not hand out such a copy: the program has settled the message, or a handler still
-//! works on it, or the command that gives the message back is on its way and gives the copy back
-//! too.
+//! The server may deliver a message again before it has received the client's command about it. The
+//! client does not pass such a copy to the program. Either the program has settled the message, or
+//! a handler still runs on it, or the command that releases the message is still to be received and
+//! releases the copy, too.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -47,7 +47,7 @@ pub(super) struct Key {
 /// Why leases were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LossCause {
-    /// Their period was over, and the messages went back to the queue.
+    /// Their period was over, and the messages are in the queue again.
     Expired,
     /// Their period was over, and the messages left the queue.
     MessageExpired,
@@ -65,46 +65,46 @@ pub(super) struct Leases {
     batch_size: u32,
     timeout: Duration,
     held: HashMap<Key, Arc<Lease>, FxBuildHasher>,
-    /// Lost leases of messages on which a handler still runs, and some on which it has ended.
+    /// Lost leases of messages on which a handler still runs, and some whose handler has ended.
     outrun: HashMap<Key, Arc<Lease>, FxBuildHasher>,
     /// Above this number, those whose handlers have ended are dropped.
     outrun_count_max: usize,
-    /// No lease needs anything before.
+    /// The earliest time at which a lease needs work.
     attends_at: Option<Instant>,
     /// Renewals that the server has not confirmed.
     renewals: VecDeque<Asked>,
-    /// Nothing is read, so that the answers to renewals are not seen. A renewal counts when it is
-    /// sent.
+    /// The client does not read, so it does not see the answers to renewals. A renewal counts when
+    /// it is sent.
     is_unread: bool,
     /// Messages that are released by commands that the server has not answered.
     returns: VecDeque<Returned>,
     /// The messages in `returns`.
     returning: Index,
-    /// Messages of retired subscriptions that are still to be released.
+    /// Messages of retired subscriptions that were not released yet.
     retired: ByQueue,
-    /// By subscription: deliveries that were lost before the program saw them, since they were last
-    /// asked for.
+    /// By subscription: deliveries that were lost before the program saw them, since the last call
+    /// of `take_unseen`.
     unseen: HashMap<u32, u64, FxBuildHasher>,
     losses: Losses,
     /// Verdicts that wait.
     waiting: Vec<Waiting>,
     waiting_count: u64,
-    /// When those that wait are sent at the latest.
+    /// The latest time at which the waiting ones are sent.
     due: Option<Instant>,
     /// Whether they are sent with the next bytes.
     is_due: bool,
     /// Verdicts that were sent and are not known to be durable, in their order.
     said: VecDeque<Said>,
     said_count: usize,
-    /// The messages in `said` that were not given back. It is made when the first delivery is
-    /// looked for in it: most clients never need it.
+    /// The messages in `said` that were not returned to their queues. It is made at the first
+    /// search for a delivery: most clients never need it.
     said_index: Option<Index>,
-    /// Some verdicts were given, or are sent, when their leases are over. The server may deliver
-    /// the messages before it hears of them, after a restart with any count of deliveries.
+    /// Some verdicts were given, or are sent, after their leases ended. The server may deliver the
+    /// messages again before it receives them, after a restart with any count of deliveries.
     has_late: bool,
 }
 
-/// Messages of one queue with the same verdict and reason, which was not sent yet.
+/// Messages of one queue with the same verdict and reason. The verdict was not sent yet.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub queue: Arc<str>,
@@ -116,7 +116,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Adds the messages that were not given back.
+    /// Adds the messages that were not returned to their queue.
     fn add_to(&self, index: &mut Index) {
         if !self.verdict.gives_back() {
             index.add(&self.queue, self.verdict, self.reason.as_ref(), &self.bookmarks);
@@ -140,7 +140,7 @@ struct Asked {
     leases: Vec<Arc<Lease>>,
 }
 
-/// A command that gives messages back.
+/// A command that releases messages.
 #[derive(Debug)]
 struct Returned {
     command: u32,
@@ -156,7 +156,7 @@ struct Index(HashMap<(Arc<str>, Bookmark), Indexed, FxBuildHasher>);
 struct Indexed {
     verdict: Verdict,
     reason: Option<Arc<str>>,
-    /// How often the message is in the lists.
+    /// The number of times that the message is in the lists.
     count: u32,
 }
 
@@ -211,14 +211,14 @@ const BOOKMARKS_PER_FRAME: usize = 4096;
 /// Bytes of a bookmark in a command.
 const BOOKMARK_SIZE: usize = size_of::<u128>();
 
-/// Bytes of the bookmarks of begun messages that one command takes, and of the names of their
+/// The most bytes of the bookmarks of begun messages in one command, and of the names of their
 /// queues. Together they fit into that frame.
 const BEGUN_SIZE_MAX: usize = BOOKMARKS_PER_FRAME * BOOKMARK_SIZE;
 const BEGUN_QUEUES_SIZE_MAX: usize = 32 * 1024;
 
-/// Verdicts that are kept until they are known to be durable, 16 bytes each, and 64 more while
-/// [`Leases::said_index`] has them. Each 16 bytes of a reason count as one more. Of more, the
-/// oldest are not sent again after a lost connection.
+/// The most verdicts that are kept until they are known to be durable, 16 bytes each, and 64 more
+/// while [`Leases::said_index`] has them. Each 16 bytes of a reason count as one more. When there
+/// are more, the oldest are dropped, and are not sent again after a lost connection.
 const SAID_COUNT_MAX: usize = 1_000_000;
 
 /// Lost leases that are kept although no handler runs any more, in addition to one for each handler
@@ -256,10 +256,10 @@ impl Leases {
         }
     }
 
-    /// Makes the lease of a message that came from a queue, at `arrived`. The message names the
-    /// queue, or all messages of the subscription come from `queue`. A retired subscription gives
-    /// it back. `Err`: the program must not see the message, because of that, or because it has
-    /// dealt with another copy.
+    /// Makes the lease of a message of a queue that has arrived at `arrived`. The message names the
+    /// queue, or all messages of the subscription are from `queue`. A retired subscription releases
+    /// the message. `Err`: the program must not see it, because the subscription is retired, or
+    /// because the program has processed another copy.
     pub fn received(
         &mut self,
         arrived: Instant,
@@ -325,7 +325,7 @@ impl Leases {
     }
 
     /// Every lease is over. The verdicts that wait or are not known to be durable are sent with the
-    /// first bytes of the next connection. Gives the number of those that were never sent.
+    /// first bytes of the next connection. Returns the number of those that were never sent.
     pub fn disconnected(&mut self, events: &mut VecDeque<Event>) -> u64 {
         let mut dropped = Vec::new();
         for (_, lease) in std::mem::take(&mut self.held) {
@@ -372,8 +372,9 @@ impl Leases {
         self.unseen.remove(&subscription).unwrap_or_default()
     }
 
-    /// Ends the leases of a subscription. Gives the messages that the program has begun; the others
-    /// are released. `None`: more than one command takes, so that all count as begun.
+    /// Ends the leases of a subscription. Returns the messages that the program has begun. The
+    /// others are released. `None`: there are more than one command can have, so all count as
+    /// begun.
     pub fn release(&mut self, subscription: u32) -> Option<BegunList> {
         let mut begun = ByQueue::default();
         self.held.retain(|key, lease| {
@@ -387,8 +388,8 @@ impl Leases {
         begun.as_begun()
     }
 
-    /// Keeps an acknowledgement until a batch is full; `granted` is the backlog of the
-    /// subscription. Whether it is worth waking the driver.
+    /// Keeps an acknowledgement until a batch is full. `granted` is the backlog of the
+    /// subscription. Returns whether to wake the driver.
     pub fn acknowledge(
         &mut self,
         lease: &Lease,
@@ -409,9 +410,9 @@ impl Leases {
         is_first || self.is_due != was_due
     }
 
-    /// Whether a cancel or an expiry is to be sent. Not when an earlier verdict was given. A late
-    /// cancel is not sent: the message was returned when the lease ended, and a cancel must not
-    /// take it from its next holder.
+    /// Returns whether a cancel or an expiry is to be sent: not after an earlier verdict. A late
+    /// cancel is not sent. The message was returned to the queue when the lease ended, and the
+    /// cancel must not take it from its next holder.
     pub fn settle(&mut self, lease: &Lease, verdict: Verdict, events: &mut VecDeque<Event>) -> bool {
         match self.take(lease, verdict, events) {
             Word::InTime => true,
@@ -426,8 +427,8 @@ impl Leases {
         self.keep_with(lease, verdict, reason.as_ref());
     }
 
-    /// Asks for longer leases of those that are still ours; `None`: for as long as the queue
-    /// grants. Gives the frames.
+    /// Asks for longer leases, for messages that the client still holds. `None`: the period of the
+    /// queue. Returns the frames.
     pub fn extend(&mut self, leases: &[Arc<Lease>], period: Option<Duration>, now: Instant) -> Vec<u8> {
         let mut by_queue = ByQueue::default();
         for lease in leases {
@@ -451,9 +452,10 @@ impl Leases {
         out
     }
 
-    /// From now on nothing is read. The renewals under way count as confirmed, and so does each
-    /// that is sent meanwhile. The server grants them as long as it has the leases, and a lease
-    /// that it does not have is lost when its `lease_lost` is read.
+    /// From now on the client does not read. Renewals without an answer count as confirmed, and so
+    /// does each one that is sent until the client reads again. The server grants them as long as
+    /// it has the leases. A lease that it does not have is lost when the client reads its
+    /// `lease_lost`.
     pub fn unread(&mut self) {
         if !std::mem::replace(&mut self.is_unread, true) {
             for asked in &self.renewals {
@@ -462,14 +464,14 @@ impl Leases {
         }
     }
 
-    /// Everything that had come was read.
+    /// All waiting bytes were read.
     pub fn emptied(&mut self) {
         self.is_unread = false;
     }
 
     /// Renews a lease that the program has begun, and those that have run for a while: a program
-    /// that begins one message after the other does not cost a command for each. Gives the frames;
-    /// `command` numbers them.
+    /// that begins one message after the other does not cost a command for each. Returns the
+    /// frames; `command` numbers them.
     pub fn renew(&mut self, begun: &Arc<Lease>, now: Instant, command: impl FnMut() -> u32) -> Vec<u8> {
         let mut by_queue = ByQueue::default();
         if self.held.get(&key_of(begun)).is_some_and(|held| Arc::ptr_eq(held, begun)) {
@@ -480,8 +482,8 @@ impl Leases {
         self.ask(by_queue, now, command)
     }
 
-    /// Renews the leases that need it, and gives back the messages that cannot begin any more.
-    /// Gives the frames; `command` numbers them.
+    /// Renews the leases that need it, and releases the messages that cannot begin in time. Returns
+    /// the frames; `command` numbers them.
     pub fn attend(
         &mut self,
         now: Instant,
@@ -506,7 +508,7 @@ impl Leases {
         frames
     }
 
-    /// Gives back the messages of a subscription that the program has not begun. Gives the frames;
+    /// Releases the messages of a subscription that the program has not begun. Returns the frames;
     /// `command` numbers them.
     pub fn give_back_unbegun(
         &mut self,
@@ -520,23 +522,23 @@ impl Leases {
         self.give_back(returned, command, events)
     }
 
-    /// Gives back the messages that came to retired subscriptions. Gives the frames; `command`
+    /// Releases the messages that arrived for retired subscriptions. Returns the frames; `command`
     /// numbers them.
     pub fn give_back_retired(&mut self, command: impl FnMut() -> u32) -> Vec<u8> {
         let returned = std::mem::take(&mut self.retired);
         self.put_returns(returned, Verdict::Release, "", command)
     }
 
-    /// The frames of a verdict of the program that gives a message back.
+    /// The frames of a verdict of the program that returns a message to its queue.
     pub fn cancel(&mut self, lease: &Arc<Lease>, verdict: Verdict, reason: &str, command: u32) -> Vec<u8> {
         let mut returned = ByQueue::default();
         returned.put(lease);
         self.put_returns(returned, verdict, reason, || command)
     }
 
-    /// The server has answered a command. `detail`: that of the answer; `None`: the command was
-    /// refused. Whether it was one of those that [`attend`](Self::attend) or
-    /// [`cancel`](Self::cancel) made.
+    /// The server has answered a command. `detail` is from the answer; `None`: the command was
+    /// refused. Returns whether [`attend`](Self::attend) or [`cancel`](Self::cancel) made the
+    /// command.
     pub fn answered(&mut self, command: u32, detail: Option<u32>) -> bool {
         if let Some(index) = self.renewals.iter().position(|asked| asked.command == command) {
             if let Some(Asked { at, leases, .. }) = self.renewals.remove(index)
@@ -613,9 +615,9 @@ impl Leases {
         }
     }
 
-    /// Whether the program has dealt with the message, or a command is on its way that gives this
-    /// copy back. A message that was acknowledged or expired is so again, if the server may not
-    /// have heard it.
+    /// Whether the program has processed the message, or a command in transit releases this copy. A
+    /// message that was acknowledged or expired gets the same verdict again, if the server may not
+    /// have received it.
     fn is_unwanted(&mut self, lease: &Lease) -> bool {
         if self.returning.get(lease).is_some() {
             return true;
@@ -648,7 +650,7 @@ impl Leases {
         true
     }
 
-    /// The client does not hold the message any more. Whether the program never sees it.
+    /// The client does not hold the message any more. Returns whether the program never sees it.
     fn lose(&mut self, lease: &Arc<Lease>, cause: LossCause) -> bool {
         let Some(lost) = lease.lose() else { return false };
         let count = self.losses.counts.entry((lease.queue.clone(), cause)).or_default();
@@ -676,7 +678,7 @@ impl Leases {
         self.outrun.retain(|key, _| key.subscription != subscription);
     }
 
-    /// Sees to it that a lease gets what it needs.
+    /// Schedules the work for a lease.
     fn watch(&mut self, lease: &Lease) {
         if let Some(at) = lease.needs_attention_at() {
             self.attends_at = Some(self.attends_at.map_or(at, |other| other.min(at)));
@@ -689,8 +691,8 @@ impl Leases {
         let word = lease.settle(verdict);
         let key = key_of(lease);
         match word {
-            // `attends_at` stays: a new time for each message would wake the thread of the client
-            // for each.
+            // `attends_at` does not change: a new time for each message would wake the thread of
+            // the client for each.
             Word::InTime => drop(self.held.remove(&key)),
             Word::Late => {
                 self.has_late = true;
@@ -728,7 +730,7 @@ impl Leases {
         out
     }
 
-    /// Gives back those of the messages that the program has not begun meanwhile.
+    /// Releases those of the messages that the program has still not begun.
     fn give_back(
         &mut self,
         mut leases: ByQueue,
@@ -817,7 +819,7 @@ impl Waiting {
     }
 }
 
-/// The program must not see a message: it has dealt with another copy, or takes no more messages of
+/// The program must not see a message: it has processed another copy, or takes no more messages of
 /// the subscription.
 pub(super) struct Unwanted;
 
@@ -856,7 +858,7 @@ pub(super) struct BegunList {
 }
 
 impl BegunList {
-    /// For a command. A list of messages of no queue is not written.
+    /// For a command. Lists of queues without messages are left out.
     pub fn as_messages(&self) -> Option<BegunMessages<'_>> {
         let queues = (!self.queues.is_empty()).then_some(&*self.queues);
         BegunMessages::from_bytes(&self.bookmarks, queues)
@@ -870,7 +872,7 @@ impl Losses {
     }
 }
 
-/// The program must not see some messages of a subscription, which may wait for it.
+/// The program must not see some messages of a subscription. They may wait in its queue.
 fn note_dropped(subscription: u32, events: &mut VecDeque<Event>) {
     if !matches!(events.back(), Some(Event::Dropped { subscription: last }) if *last == subscription) {
         events.push_back(Event::Dropped { subscription });
@@ -898,7 +900,7 @@ fn each(bookmarks: &[u8]) -> impl Iterator<Item = Bookmark> {
     })
 }
 
-/// Bookmarks, as many at a time as go into one frame.
+/// Bookmarks, in portions that fit into one frame.
 pub(super) fn pieces(bookmarks: &[u8]) -> impl Iterator<Item = Bookmarks<'_>> {
     bookmarks.chunks(BEGUN_SIZE_MAX).filter_map(Bookmarks::from_bytes)
 }

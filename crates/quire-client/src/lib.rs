@@ -2,18 +2,17 @@
 //! subscriber, without a socket or a clock.
 //!
 //! # The run loop
-//! A driver owns one [`ClientCore`] and the connection of the moment:
+//! A driver owns one [`ClientCore`] and the current connection:
 //!
 //! 1. [`ClientCore::poll_connect`] returns whether and when to connect, and to which of the
 //!    addresses. Report the outcome with [`ClientCore::handle_connected`] or
 //!    [`ClientCore::handle_disconnected`].
-//! 2. Give received bytes to [`ClientCore::handle_received`]. Write the bytes of
+//! 2. Pass received bytes to [`ClientCore::handle_received`]. Write the bytes of
 //!    [`ClientCore::poll_transmit`], until it returns none.
 //! 3. After either, take [`ClientCore::poll_event`] until `None`.
 //! 4. Call [`ClientCore::handle_timeout`] no later than [`ClientCore::next_timeout`].
 //!
-//! The calls of the user (`publish`, `subscribe`, `flush`, …) may come at any time, connected or
-//! not.
+//! The user may call `publish`, `subscribe`, `flush` and so on at any time, connected or not.
 //!
 //! # What it promises
 //! A publish with a sequence is kept until the server has persisted it. It is sent again, in order,
@@ -85,17 +84,17 @@ pub struct ClientConfig {
     pub ack_interval: Duration,
     /// How to reconnect.
     pub reconnect: Reconnect,
-    /// How many addresses there are to choose from, at least one.
+    /// The number of addresses, at least one.
     pub address_count: usize,
-    /// Bytes of unpersisted publishes to keep; beyond it [`ClientCore::publish`] refuses.
+    /// The most bytes of unpersisted publishes. Above it, [`ClientCore::publish`] refuses.
     pub publish_store_size_max: usize,
-    /// Acknowledgements of queue messages that make a batch; the backlog that the server granted
-    /// lowers it.
+    /// The number of acknowledgements of queue messages in a batch. A smaller backlog that the
+    /// server granted lowers it.
     pub ack_batch_size: u32,
     /// The longest time that an acknowledgement waits for its batch.
     pub ack_timeout: Duration,
-    /// A random number, another one for each client: the server recognizes late logons of its
-    /// earlier connections by it. Also the seed of the jitter.
+    /// A random number that differs for each client. By it, the server recognizes late logons of
+    /// earlier connections of the client. It is also the seed of the jitter.
     pub incarnation: u64,
 }
 
@@ -104,14 +103,14 @@ pub struct ClientConfig {
 pub enum Sequence {
     /// The next one.
     Auto,
-    /// This one; not above the highest is a duplicate, which the server drops.
+    /// This one. If it is not above the highest one, the server drops the publish as a duplicate.
     Given(u64),
-    /// None: the server numbers it under its own publisher id. Not sent again after a lost
-    /// connection.
+    /// None. The server numbers it under a publisher id of the server. The publish is not sent
+    /// again after a lost connection.
     None,
 }
 
-/// Why something did not work out, and the text for a person.
+/// Why a call or a command failed, and the text for a person.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Failure {
@@ -119,7 +118,7 @@ pub struct Failure {
     pub code: FailureCode,
     /// For a person.
     pub reason: String,
-    /// For [`Code::BadFilter`]: where, from 1; else 0.
+    /// For [`Code::BadFilter`]: the column of the mistake, from 1; else 0.
     pub column: u32,
 }
 
@@ -130,7 +129,8 @@ impl Failure {
     }
 }
 
-/// The stable code of a failure: one of the wire, or one for a case that only a client meets.
+/// The stable code of a failure: a code of the protocol, or a code for a case that only clients
+/// have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureCode {
     /// As a server sends it.
@@ -176,9 +176,9 @@ pub enum ConnectionState {
     Connecting,
     /// Logged on.
     Connected,
-    /// Connected before, and trying to be again.
+    /// It was connected before, and tries to reconnect.
     Reconnecting,
-    /// For good; `None` = the user closed it.
+    /// Closed for good; `None` = the user closed it.
     Closed(Option<Failure>),
 }
 
@@ -201,12 +201,12 @@ pub enum Event {
         /// At least one.
         messages: Vec<Message>,
     },
-    /// Data of the server about its queues, or about a file of its journal, or the number of
-    /// deleted records or settled messages; [`Event::Answered`] follows.
+    /// Data of the server about its queues or about a file of its journal, or the number of deleted
+    /// records or settled messages. [`Event::Answered`] follows.
     JsonReply {
         /// Which command asked.
         command: CommandId,
-        /// As in protocol.md, `stats` and `journal_file`; of a delete and a settle a number.
+        /// As in protocol.md, `stats` and `journal_file`. For a delete and a settle, a number.
         json: String,
     },
     /// The replay of a subscription has caught up with the live stream, or a query is answered. A
@@ -215,7 +215,7 @@ pub enum Event {
     Completed {
         /// The number of the subscription.
         subscription: u32,
-        /// Of a query: how many records match it.
+        /// For a query: the number of matching records.
         total: Option<u64>,
     },
     /// The connection is lost, and the query of a subscription will be repeated: until the next
@@ -224,15 +224,15 @@ pub enum Event {
         /// The number of the subscription.
         subscription: u32,
     },
-    /// The server ended a subscription, or did not accept it: nothing more comes of it.
+    /// The server ended a subscription, or did not accept it. No more events follow for it.
     Ended {
         /// The number of the subscription.
         subscription: u32,
-        /// Why; `None` = the end of its range was passed.
+        /// The reason; `None` = it has reached the end of its range.
         failure: Option<Failure>,
     },
-    /// Messages of a subscription that may wait for the program must not reach it any more: their
-    /// leases are lost, or the messages were given back ([`Lease::is_settled_or_over`]).
+    /// Waiting messages of a subscription must not reach the program any more: their leases are
+    /// lost, or the messages were released ([`Lease::is_settled_or_over`]).
     Dropped {
         /// The number of the subscription.
         subscription: u32,
@@ -246,8 +246,8 @@ pub enum Event {
         /// How many.
         count: LossCount,
     },
-    /// None of the bookmarks of a subscription is in the log: it begins with the log, or now, as
-    /// its options say.
+    /// None of the bookmarks of a subscription is in the log. It begins at the beginning of the
+    /// log, or now, as its options define.
     BookmarkMissing {
         /// The topic of the subscription.
         topic: String,
@@ -280,12 +280,12 @@ pub enum Event {
     /// At logon the server has a sequence of the client name that this client did not publish:
     /// another program has published under the name, or the publish store of the name was lost.
     /// Publishes of this client that were not known to be persisted may have been dropped as
-    /// duplicates. [`Event::PublishFailed`] follows for those that the client numbered and no
-    /// receipt asks for, one for all of them.
+    /// duplicates. One [`Event::PublishFailed`] follows for all of them that the client numbered
+    /// and that have no receipt.
     Overtaken {
-        /// The highest sequence that this client gave out.
+        /// The highest sequence that this client assigned.
         own: u64,
-        /// Up to this one they were known to be persisted.
+        /// The highest sequence that was known to be persisted.
         persisted: u64,
         /// The highest sequence that the server has.
         highest: u64,
@@ -294,13 +294,13 @@ pub enum Event {
     Settled {
         /// Which receipt.
         receipt: ReceiptId,
-        /// Which of them are persisted.
+        /// Which messages are persisted.
         outcome: Outcome,
     },
-    /// The server refused a publish that no receipt asks for, or dropped such publishes as
-    /// duplicates ([`Code::NameInUse`]).
+    /// The server refused a publish that has no receipt, or dropped such publishes as duplicates
+    /// ([`Code::NameInUse`]).
     PublishFailed {
-        /// Its sequence, 0 = it had none.
+        /// Its sequence; 0 = it has none.
         sequence: u64,
         /// Why.
         failure: Failure,
@@ -316,20 +316,19 @@ pub struct ClientCore {
     connection_count: u32,
     backoff: Backoff,
     store: PublishStore,
-    /// The highest sequence given out or seen, and the highest persisted.
+    /// The highest sequence that was assigned or seen, and the highest persisted one.
     last_sequence: u64,
     persisted: u64,
     assigned: AssignedSequences,
-    /// No program has ever sent anything of the publish store, so every sequence that the server
-    /// has comes from elsewhere.
+    /// No publish of the store was ever sent, so the sequences that the server has are from another
+    /// program.
     is_unsent: bool,
-    /// The sequence of the last publish, if this connection sends nothing else after it, and if it
-    /// is higher than all before. The server acknowledges it when it has persisted or refused all
-    /// of them.
+    /// The sequence of the last publish, if this connection sends no later one, and if it is the
+    /// highest of all. The server acknowledges it when it has persisted or refused all publishes.
     sent_last: Option<u64>,
     /// A message without a sequence was published. No acknowledgement covers such messages.
     has_unnumbered: bool,
-    /// The instances that the client was logged on to, numbered from 1, and the one of the moment.
+    /// The instances that the client was logged on to, numbered from 1, and the current one.
     instances: Vec<Arc<str>>,
     instance: Instance,
     /// The limit that the server sent at logon.
@@ -343,8 +342,8 @@ pub struct ClientCore {
     events: VecDeque<Event>,
 }
 
-/// The most that one [`ClientCore::poll_transmit`] gives, in bytes: large enough for one write to
-/// carry hundreds of messages, small enough that a publisher does not wait for the copy.
+/// The most bytes that one [`ClientCore::poll_transmit`] returns. One write can have hundreds of
+/// messages, and a publisher does not wait long for the copy.
 const TRANSMIT_SIZE: usize = 256 * 1024;
 
 impl ClientCore {
@@ -376,9 +375,9 @@ impl ClientCore {
         }
     }
 
-    /// Keeps every publish in `log` too, which holds `frames` already (sequence and frame of each,
-    /// in their order) and in which `last_sequence` was the highest ever. Called before the first
-    /// connection.
+    /// Keeps every publish in `log` too. The log already has `frames`: sequence and frame of each,
+    /// in their order. `last_sequence` is the highest sequence that was ever in it. Call it before
+    /// the first connection.
     pub fn keep_publishes_in(
         &mut self,
         log: Box<dyn PublishLog>,
@@ -386,8 +385,8 @@ impl ClientCore {
         last_sequence: u64,
     ) {
         self.store.keep_in(log, frames);
-        // The log does not say which of them the client numbered. Almost all programs leave it to
-        // the client.
+        // The log has no mark for the sequences that the client assigned, so all of them count. In
+        // almost all programs, the client assigns all sequences.
         let mut sequences: Vec<u64> = frames.iter().map(|(sequence, _)| *sequence).collect();
         sequences.sort_unstable();
         sequences.dedup();
@@ -396,8 +395,8 @@ impl ClientCore {
         self.is_unsent = last_sequence == 0;
     }
 
-    /// The client is closed and its connection gone. Releases the log that
-    /// [`ClientCore::keep_publishes_in`] took.
+    /// Releases the log that [`ClientCore::keep_publishes_in`] took. The client is closed and has
+    /// no connection.
     pub fn release_publish_log(&mut self) {
         self.store.release_log();
     }
@@ -417,7 +416,7 @@ impl ClientCore {
         self.persisted
     }
 
-    /// The highest sequence that was given out, or that the server knew.
+    /// The highest sequence that was assigned, or that the server had.
     pub fn last_sequence(&self) -> u64 {
         self.last_sequence
     }
@@ -427,8 +426,8 @@ impl ClientCore {
         self.publisher
     }
 
-    /// How many messages of queues a subscription may have outstanding, by the last answer of the
-    /// server; 0 when none of its messages comes from a queue.
+    /// The most messages of queues that a subscription may have outstanding, by the last answer of
+    /// the server. 0 when it gets no messages of queues.
     pub fn granted_backlog(&self, subscription: u32) -> u32 {
         self.subscriptions.backlog(subscription)
     }
@@ -439,8 +438,8 @@ impl ClientCore {
         self.subscriptions.is_bookmark_missing(subscription)
     }
 
-    /// Bytes of publishes that were released since the client was made. Until it rises, there is no
-    /// more room than before.
+    /// Bytes of publishes that were released since the client was made. The room for publishes
+    /// grows only when this number rises.
     pub fn released(&self) -> u64 {
         self.store.released()
     }
@@ -461,13 +460,13 @@ impl ClientCore {
         self.store.count()
     }
 
-    /// Asks for an answer when every publish so far is persisted, and every message is settled
-    /// durably: [`Event::Answered`]. Continues over reconnects, unless settled messages were lost
-    /// with the connection, because leases end with it.
+    /// Asks the server to answer when every publish so far is persisted, and every verdict so far
+    /// is durable: [`Event::Answered`]. The flush continues after a reconnect. It fails if verdicts
+    /// were lost with the connection, because leases end with it.
     ///
     /// # Errors
-    /// When the client is closed, or the server's disk takes no more writes;
-    /// [`FailureCode::Disconnected`], once, when settled messages were lost.
+    /// When the client is closed, or the server's disk takes no more writes.
+    /// [`FailureCode::Disconnected`], once, when verdicts were lost.
     pub fn flush(&mut self) -> Result<CommandId, Failure> {
         self.check_open()?;
         self.send_verdicts();
@@ -479,17 +478,17 @@ impl ClientCore {
         Ok(self.command(|_| command))
     }
 
-    /// The sequence whose acknowledgement says as much about the publishes so far as the answer to
-    /// a flush would. `None`: only the answer says it, or the acknowledgement has come or may wait
-    /// for an interval.
+    /// The sequence whose acknowledgement has the same meaning for the publishes so far as the
+    /// answer to a flush. `None`: there is no such acknowledgement, or it has arrived, or the
+    /// server may delay it for an interval.
     fn covering_acknowledgement(&self) -> Option<u64> {
         let sequence = self.sent_last.filter(|sequence| *sequence > self.persisted)?;
         (self.config.ack_interval.is_zero() && !self.has_unnumbered).then_some(sequence)
     }
 
     /// The caller does not wait for the answer to `command` any more. A command that was not sent
-    /// yet and would act later is withdrawn. True: no answer will come; false: one will, to be
-    /// dropped.
+    /// yet and would act later is withdrawn. True: there will be no answer. False: the answer will
+    /// arrive, and is to be dropped.
     pub fn abandon(&mut self, command: CommandId) -> bool {
         self.commands.abandon(command, self.is_up())
     }
@@ -535,7 +534,7 @@ impl ClientCore {
         }
         self.send_verdicts();
         if !self.is_up() {
-            // No server knows the subscription: it ended with the connection, or was never entered.
+            // No server has the subscription: it ended with the connection, or was never entered.
             return Ok(self.commands.unsubscribe_unconnected(number, &mut self.events));
         }
         Ok(self.command(|commands| commands.unsubscribe(number, begun)))
@@ -547,8 +546,8 @@ impl ClientCore {
         self.leases.has_begun(number)
     }
 
-    /// Stops (`paused`) or continues bookmark subscriptions, all with one command. Those that
-    /// continue share a replay, also after a reconnect.
+    /// Pauses (`paused`) or resumes bookmark subscriptions, all with one command. Those that are
+    /// resumed share a replay, also after a reconnect.
     ///
     /// # Errors
     /// [`Code::BadOption`] for an empty list, and for a subscription that is live or has no
@@ -566,7 +565,7 @@ impl ClientCore {
         Ok(self.command(|commands| commands.pause(&told, paused)))
     }
 
-    /// The topic, filter and bookmark of a subscription, as they are in force.
+    /// The current topic, filter and bookmark of a subscription.
     pub fn subscription(&self, number: u32) -> Option<&SubscriptionSpec> {
         self.subscriptions.spec(number)
     }
@@ -577,7 +576,7 @@ impl ClientCore {
         &self.instances
     }
 
-    /// How often a subscription was given a new bookmark, modulo 65,536.
+    /// The number of times that a subscription got a new bookmark, modulo 65,536.
     pub fn generation(&self, number: u32) -> u16 {
         self.subscriptions.generation(number)
     }
@@ -592,8 +591,8 @@ impl ClientCore {
         self.subscriptions.resume_position(number)?.last
     }
 
-    /// Says goodbye after what is still to be sent, and ends the client for good. Messages of
-    /// queues that the program has not begun are released.
+    /// Sends the pending output and a goodbye, and ends the client for good. Messages of queues
+    /// that the program has not begun are released.
     pub fn close(&mut self) {
         self.send_verdicts();
         self.release_all();
@@ -603,8 +602,8 @@ impl ClientCore {
         self.finish(None);
     }
 
-    /// Whether and where to connect: `Some((address, at))` while there is no connection and the
-    /// client is not closed.
+    /// Whether, where and when to connect: `Some((address, at))` while there is no connection and
+    /// the client is not closed.
     pub fn poll_connect(&self) -> Option<(usize, Instant)> {
         (self.connection.is_none() && !matches!(self.state, ConnectionState::Closed(_)))
             .then(|| self.backoff.next())
@@ -633,7 +632,7 @@ impl ClientCore {
         self.connection = Some(Connection::new(&self.config, now));
     }
 
-    /// The connection is gone, or could not be made. Harmless when there is none.
+    /// The connection was lost, or could not be made. No effect without a connection.
     pub fn handle_disconnected(&mut self, now: Instant) {
         let was_up = self.is_up();
         self.connection = None;
@@ -661,7 +660,7 @@ impl ClientCore {
         self.finish(Some(failure));
     }
 
-    /// Bytes came. `bytes` is kept alive by the messages in it.
+    /// Bytes have arrived. Their messages keep `bytes` alive.
     ///
     /// # Errors
     /// The bytes are not the protocol: close the connection, then call
@@ -673,7 +672,7 @@ impl ClientCore {
         result
     }
 
-    /// The next bytes to be written, appended to `out`; nothing when `out` stays empty.
+    /// Appends the next bytes to be written to `out`. No bytes: there is nothing to write.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) {
         if self.leases.is_due() {
             self.send_verdicts();
@@ -705,7 +704,7 @@ impl ClientCore {
         matches!(self.state, ConnectionState::Closed(_)) && !self.is_up()
     }
 
-    /// The next thing to hand on.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         loop {
             match self.events.pop_front()? {
@@ -760,8 +759,8 @@ impl ClientCore {
         id
     }
 
-    /// Sends a command. One that the server would not take is answered here: the server would end
-    /// the connection, and the client with it.
+    /// Sends a command. A command that the server would not accept is answered here, because the
+    /// server would end the connection, and the client with it.
     fn send_command(&mut self, id: CommandId, frame: &[u8]) {
         match self.check_command_size(frame.len()) {
             Ok(()) => drop(self.queue_frames(frame)),
@@ -771,7 +770,7 @@ impl ClientCore {
         }
     }
 
-    /// Whether the server takes a command with a frame of this size; else why not.
+    /// Checks whether the server takes a command with a frame of this size. Fails with the reason.
     fn check_command_size(&self, size: usize) -> Result<(), Failure> {
         let limit = self.message_size_max.map_or(usize::MAX, |limit| limit as usize + FRAME_OVERHEAD_MAX);
         if size <= limit {
@@ -819,8 +818,8 @@ impl ClientCore {
 
     // The following are reports of a connection while it decodes (see `connection`).
 
-    /// The connection ends. A failure of the disk of its server is not that of the next connection,
-    /// which publishes from now on are for.
+    /// The connection ends. A failure of the disk of its server does not apply to the next
+    /// connection, which gets the publishes from now on.
     fn ending(&mut self) {
         self.storage_failure = None;
     }
@@ -831,8 +830,8 @@ impl ClientCore {
         self.commands.takes_reasons(logged_on.takes_reasons);
         let highest = logged_on.highest_sequence.max(logged_on.last_sequence);
         self.look_for_others(highest);
-        // Messages that the server saw but did not persist may still appear, so their numbers are
-        // taken.
+        // Messages that the server received but did not persist may still appear, so their
+        // sequences are not used again.
         self.last_sequence = self.last_sequence.max(logged_on.highest_sequence);
         self.sent_last = None;
         self.store.reach(logged_on.last_sequence);
@@ -881,7 +880,7 @@ impl ClientCore {
         }
     }
 
-    /// The name of the instance has come.
+    /// The server has sent the name of the instance.
     fn reach_instance(&mut self, name: &str) {
         let known = self.instances.iter().skip(1).position(|other| **other == *name).map(|index| index + 1);
         let number = match known {
@@ -890,7 +889,7 @@ impl ClientCore {
                 self.instances.push(name.into());
                 self.instances.len() - 1
             }
-            // A place on it is then exact nowhere, and resumed by a list.
+            // A position on it is then not exact on any instance, and is resumed by a list.
             None => 0,
         };
         self.instance = Instance { number: number as u16, name: self.instances[number].clone() };
@@ -912,7 +911,7 @@ struct Instance {
     name: Arc<str>,
 }
 
-/// Names of instances that are distinguished: far more than a client has addresses.
+/// The most instance names that are distinguished: far more than a client has addresses.
 const INSTANCES_MAX: usize = 1024;
 
 impl SubscriptionSpec {

@@ -1,4 +1,4 @@
-//! Journal maintenance that a client asks its server for.
+//! Commands of a client for journal maintenance on its server.
 
 use quire_types::Action;
 
@@ -9,10 +9,10 @@ use quire_wire::Encode;
 
 impl ClientCore {
     /// Asks the server to archive, compress or remove one full journal file: the oldest selected
-    /// one. With `dry_run` it asks for all selected files. Each file comes as
-    /// [`Event::JsonReply`](super::Event::JsonReply) before the answer. No file: none is selected,
-    /// or it must stay. A connection may have one such command at a time. With `archive_directory`
-    /// the server refuses the command unless it archives there.
+    /// one. With `dry_run` it asks for all selected files.
+    /// [`Event::JsonReply`](super::Event::JsonReply) reports each file before the answer. Without
+    /// one, no file is selected, or the file must stay. A connection may have one such command at a
+    /// time. With `archive_directory` the server refuses the command unless it archives there.
     ///
     /// # Errors
     /// When the client is closed.

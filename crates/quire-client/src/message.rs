@@ -1,5 +1,4 @@
-//! A message as a client has it: a range of the bytes that were received, read when it is asked
-//! for.
+//! A message in a client: a range of the received bytes. Its fields are read at each call.
 
 use std::sync::Arc;
 
@@ -25,10 +24,10 @@ pub struct Message {
 pub enum Cause {
     /// It was published to the topic of a subscription.
     Publish,
-    /// It answers a query, or is a record with which a subscription begins.
+    /// It answers a query, or it is a record in the first result of a subscription.
     Query,
-    /// It was published. The data has only the fields that differ from the message that the
-    /// subscription had before.
+    /// It was published. The data has only the fields that differ from the previous message of the
+    /// record.
     Delta,
     /// The record with its key has left the view of its subscription.
     Left(command::OofReason),
@@ -45,14 +44,14 @@ struct Head {
     correlation_size: u8,
     bookmark: Option<(u64, u64)>,
     timestamp_ns: u64,
-    /// Set when it is handed on: see the methods of the same name.
+    /// Set when it is passed on: see the methods of the same name.
     instance: u16,
     generation: u16,
     cause: Cause,
 }
 
 impl Message {
-    /// `body` is the body of the frame that `message` was decoded from.
+    /// `body` is the body of the frame from which `message` was decoded.
     pub(super) fn new(body: Bytes, message: &command::Message<'_>, lease: Option<Arc<Lease>>) -> Self {
         let behind = message.topic.len() + message.correlation_id.len() + message.data.len();
         let head = Head {
@@ -77,7 +76,8 @@ impl Message {
         Message { body, head, lease }
     }
 
-    /// The message whose frame has this body, if it is one. Of a queue it must name the queue.
+    /// The message whose frame has this body, if it is a message. A message of a queue must name
+    /// the queue.
     pub fn of_body(body: Bytes) -> Option<Self> {
         let message = decode_message(&body).ok()?;
         let lease = match message.queued {
@@ -92,7 +92,8 @@ impl Message {
         Some(Message::new(body.clone(), &message, lease))
     }
 
-    /// A message that no connection brought. Of a queue it must have a bookmark and name the queue.
+    /// A message that was not received over a connection. A message of a queue must have a bookmark
+    /// and name the queue.
     pub fn alone(message: &command::Message<'_>) -> Option<Self> {
         Message::of_body(message_body(message).into())
     }
@@ -104,8 +105,8 @@ impl Message {
         Message { body: Bytes::copy_from_slice(&self.body), ..self.clone() }
     }
 
-    /// A body from which [`Message::of_body`] makes a copy of this message. Only that it answers a
-    /// query of a queue is not in it.
+    /// A body from which [`Message::of_body`] makes a copy of this message. The copy does not have
+    /// the information that it answers a query of a queue.
     pub fn to_body(&self) -> Vec<u8> {
         let kind = match self.head.cause {
             Cause::Left(reason) => command::MessageKind::Oof(reason),
@@ -129,9 +130,9 @@ impl Message {
         message_body(&message)
     }
 
-    /// Adds it to a list: a delete of several records as one message for each of them, any other
-    /// message as it is. Of a delete only the last message has the bookmark: a place in the log is
-    /// reached when all its messages are processed.
+    /// Adds it to a list. A delete of several records becomes one message for each of them. Only
+    /// the last of these messages has the bookmark: the position in the log is reached when all of
+    /// them are processed.
     pub(super) fn add_each_deleted(self, messages: &mut Vec<Message>) {
         let whole = match decode_message(&self.body) {
             Ok(whole) if whole.kind == command::MessageKind::Delete => whole,
@@ -154,26 +155,26 @@ impl Message {
         self.head.subscription
     }
 
-    /// The queue that it came from, or else the topic that it was published to. An acknowledgement
-    /// names this topic and its bookmark. Not checked to be UTF-8.
+    /// The queue that delivered it, or else the topic of its publish. An acknowledgement names this
+    /// topic and the bookmark. It may not be valid UTF-8.
     pub fn topic(&self) -> &[u8] {
         self.lease.as_ref().map_or_else(|| self.source_topic(), |lease| lease.queue().as_bytes())
     }
 
-    /// The topic that it was published to. Not checked to be text.
+    /// The topic that it was published to. It may not be valid UTF-8.
     pub fn source_topic(&self) -> &[u8] {
         let start = usize::from(self.head.topic_start);
         &self.body[start..start + usize::from(self.head.topic_size)]
     }
 
-    /// As published; empty when there was none.
+    /// As it was published; empty when there was none.
     pub fn correlation_id(&self) -> &[u8] {
         let start = usize::from(self.head.topic_start) + usize::from(self.head.topic_size);
         &self.body[start..start + usize::from(self.head.correlation_size)]
     }
 
-    /// As published. Read from the frame at each call, so that a message without headers pays
-    /// nothing for them.
+    /// As they were published. Each call reads them from the frame, so a message without headers
+    /// has no cost.
     pub fn headers(&self) -> Headers<'_> {
         decode_message(&self.body).map_or(Headers::NONE, |message| message.headers)
     }
@@ -189,7 +190,7 @@ impl Message {
         decode_message(&self.body).map_or_else(|_| Default::default(), |message| message.kind)
     }
 
-    /// The hash of the record that the subscription has after this message.
+    /// The hash of the record after this message.
     pub(super) fn record_hash(&self) -> u128 {
         match self.kind() {
             command::MessageKind::Delta(command::RecordHash(hash)) => u128::from_le_bytes(hash),
@@ -214,12 +215,13 @@ impl Message {
             .map(|(publisher, sequence)| Bookmark { publisher: PublisherId(publisher), sequence })
     }
 
-    /// Number of the instance that it came from: see [`super::ClientCore::instances`].
+    /// The number of the instance that sent it: see [`super::ClientCore::instances`].
     pub fn instance(&self) -> u16 {
         self.head.instance
     }
 
-    /// How often its subscription had been given a new bookmark when it came, modulo 65,536.
+    /// The number of times that its subscription had got a new bookmark when it arrived, modulo
+    /// 65,536.
     pub fn generation(&self) -> u16 {
         self.head.generation
     }
@@ -235,7 +237,7 @@ impl Message {
         self
     }
 
-    /// The subscription that it is for, instead of the question that it answers.
+    /// Replaces the number of the question that it answers by the subscription that it is for.
     pub(super) fn set_subscription(&mut self, number: u32) {
         self.head.subscription = number;
     }
@@ -249,12 +251,12 @@ impl Message {
         self.head.generation = generation;
     }
 
-    /// When the server took it.
+    /// When the server received it.
     pub fn timestamp(&self) -> Timestamp {
         Timestamp(self.head.timestamp_ns)
     }
 
-    /// How it came from a queue, if it did.
+    /// Its lease, if a queue delivered it.
     pub fn lease(&self) -> Option<&Arc<Lease>> {
         self.lease.as_ref()
     }

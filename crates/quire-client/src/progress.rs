@@ -1,8 +1,8 @@
 //! The progress of the messages that a subscription handed out.
 //!
-//! The resume position is after the last message for which holds: it and every earlier message were
-//! processed. A message that is processed early is noted separately, and does not move the position
-//! past unprocessed messages.
+//! The resume position is after the last message that was processed together with every earlier
+//! message. A message that is processed before an earlier one is noted separately, and does not
+//! move the position past unprocessed messages.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,28 +13,30 @@ use super::resume_position::last_of_each;
 use super::{Lease, Message};
 
 /// The most messages, from the first unprocessed one on, whose state is remembered, 32 bytes each.
-/// A handler that fails on one message and continues with others fills it. From then on the place
-/// stays, and later messages are handed out again after a restart.
+/// A handler that fails on one message and continues with others fills it. From then on the
+/// position does not move, and later messages are delivered again after a restart.
 const OUTSTANDING_MAX: usize = 1_000_000;
 
 /// The ordinal of a message that is not tracked.
 const UNTRACKED: u64 = u64::MAX;
 
-/// The account of one subscription.
+/// The progress of one subscription.
 #[derive(Debug, Default)]
 pub struct SubscriptionProgress {
-    /// From the first that is not processed.
+    /// From the first message that is not processed.
     messages: VecDeque<Outstanding>,
     /// The ordinal of the first of them.
     first: u64,
     /// Messages of earlier ones belong to a bookmark that the subscription no longer has.
     generation: u16,
-    /// Processed in an earlier life, beyond the resume position: not handed out again.
+    /// Messages after the resume position that were processed before a restart. They are not handed
+    /// out again.
     known: BTreeSet<Bookmark>,
     is_overflowed: bool,
     /// Whether a message of a queue is acknowledged when it is processed.
     acknowledges: bool,
-    /// Those that were handed out in turn, to be acknowledged when the next one is asked for.
+    /// Leases of messages that a loop got. They are acknowledged when the loop asks for the next
+    /// message.
     leases: Vec<Arc<Lease>>,
 }
 
@@ -45,24 +47,24 @@ struct Outstanding {
     is_processed: bool,
 }
 
-/// A change that has to be kept.
+/// A change that has to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Processed {
-    /// All up to here.
+    /// Every message up to here.
     UpTo {
         /// The last of them.
         last: Bookmark,
-        /// Number of the instance that it came from.
+        /// The number of its instance.
         instance: u16,
-        /// The last of every publisher among those that are new.
+        /// The last new message of every publisher.
         publishers: Vec<Bookmark>,
     },
-    /// One that came after unprocessed messages.
+    /// A message after unprocessed messages.
     Ahead(Bookmark),
 }
 
 impl SubscriptionProgress {
-    /// A subscription that resumes; the messages of `known` were processed before. With
+    /// For a subscription that resumes. The messages of `known` were processed before. With
     /// `acknowledges`, a message of a queue is acknowledged when it is processed.
     pub fn new(known: BTreeSet<Bookmark>, acknowledges: bool) -> Self {
         SubscriptionProgress { known, acknowledges, ..SubscriptionProgress::default() }
@@ -82,7 +84,7 @@ impl SubscriptionProgress {
         self.hand_out(message)
     }
 
-    /// The next message is asked for: the leases of those that were handed out in turn, to be
+    /// A loop asks for the next message. Returns the leases of the earlier ones, to be
     /// acknowledged.
     pub fn take_leases(&mut self) -> Vec<Arc<Lease>> {
         std::mem::take(&mut self.leases)
@@ -98,7 +100,7 @@ impl SubscriptionProgress {
         self.is_overflowed = false;
     }
 
-    /// A message is handed out: gives its ordinal. `None`: it was processed before, and is not to
+    /// A message is handed out. Returns its ordinal. `None`: it was processed before, and is not to
     /// be handed out.
     pub fn hand_out(&mut self, message: &Message) -> Option<u64> {
         let bookmark = message.bookmark();
@@ -127,12 +129,12 @@ impl SubscriptionProgress {
         self.messages.iter().filter(|message| !message.is_processed).count()
     }
 
-    /// Whether too many messages are outstanding, so that the place stays where it is.
+    /// Whether too many messages are outstanding, so that the position does not move.
     pub fn is_overflowed(&self) -> bool {
         self.is_overflowed
     }
 
-    /// The next message is asked for: all that were handed out are processed.
+    /// The program asks for the next message: all earlier ones are processed.
     pub fn processed_all(&mut self) -> Option<Processed> {
         self.is_overflowed = false;
         self.take(self.messages.len())

@@ -2,10 +2,10 @@
 //! frames, and the reports of the server about it.
 //!
 //! The store keeps publishes as encoded frames in one byte stream with ever-growing offsets. `sent`
-//! is the offset up to which the current connection got them. After a reconnect it goes back to the
-//! oldest byte that is kept. Frames are dropped in chunks, so a few persisted frames may be sent
-//! again. The server recognizes them by their sequence and discards them. The other commands of a
-//! connection end with it. Each has its place in the stream.
+//! is the offset up to which the current connection got them. After a reconnect it is the offset of
+//! the oldest byte that is kept. Frames are dropped in chunks, so a few persisted frames may be
+//! sent again. The server recognizes them by their sequence and discards them. Other commands end
+//! with their connection. Each has a place in the stream.
 
 use std::collections::VecDeque;
 
@@ -26,11 +26,11 @@ pub struct NewMessage<'a> {
     pub sequence: Sequence,
     /// Lifetime in seconds, 0 = never expires.
     pub expiration_s: Option<u32>,
-    /// How long queues hold it back.
+    /// The time for which queues do not deliver it.
     pub delay: Option<NewDelay>,
-    /// Handed on as it is, at most 255 bytes; empty = none.
+    /// Delivered unchanged, at most 255 bytes; empty = none.
     pub correlation_id: &'a [u8],
-    /// Handed on as they are.
+    /// Delivered unchanged.
     pub headers: Headers<'a>,
     /// The key in its last-value topic that the publisher supplies; empty = none.
     pub key: &'a str,
@@ -59,9 +59,9 @@ impl<'a> NewMessage<'a> {
 /// The delay of a message to be published.
 ///
 /// A delay that begins when the server takes the message does not depend on the clock of the
-/// client. It would begin again when the message is sent again. So a message that is kept has the
-/// end of its delay by the clock of the client. It is sent with the relative delay on the
-/// connection that is open when it is published, and with the end on any later one.
+/// client. It would begin again when the message is sent again. So the store keeps the end of the
+/// delay by the clock of the client. The connection that is open at the publish gets the relative
+/// delay. Any later connection gets the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewDelay {
     /// The end of the delay by the clock of the client.
@@ -79,13 +79,13 @@ pub enum PublishError {
         /// Publishes that wait.
         unpersisted: u64,
     },
-    /// It can never be taken.
+    /// It can never be accepted.
     #[error(transparent)]
     Refused(#[from] Failure),
 }
 
 impl ClientCore {
-    /// Takes a message; gives its sequence. It is sent as soon as the driver polls.
+    /// Takes a message, and returns its sequence. It is sent as soon as the driver polls.
     ///
     /// # Errors
     /// [`PublishError::Full`] when the store is full. [`PublishError::Refused`] for a message that
@@ -202,7 +202,7 @@ impl ClientCore {
             self.events.push_back(Event::StateChanged);
             return;
         }
-        // Before its sequence counts as acknowledged, which settles its receipt.
+        // This comes first: the acknowledgement of its sequence settles its receipt.
         let failure = self.refuse_receipt(sequence, failure);
         if sequence != 0 {
             self.persisted_up_to(sequence);
@@ -232,26 +232,26 @@ fn end_of(message: &NewMessage<'_>) -> Delay {
     message.delay.map_or(Delay::None, |delay| Delay::Until(delay.end))
 }
 
-/// Bytes of a chunk: the grain in which persisted frames are dropped.
+/// Bytes of a chunk. Persisted frames are dropped by chunks.
 const CHUNK_SIZE: usize = if cfg!(test) { 32 * 1024 } else { 256 * 1024 };
 
-/// Keeps the unpersisted publishes where they outlive the client: in a file of the driver
-/// (docs/stores.md).
+/// Keeps the unpersisted publishes in a file of the driver, so that they are still there after the
+/// client has ended (docs/stores.md).
 pub trait PublishLog: Send {
     /// Whether a frame of `frame_size` bytes can be appended now.
     fn has_room(&self, frame_size: usize) -> bool;
 
-    /// The largest frame that fits when nothing else is kept, in bytes.
+    /// The largest frame that fits into an empty log, in bytes.
     fn frame_size_max(&self) -> usize;
 
     /// Keeps the frame with this sequence: when this returns, it survives the end of the process.
     ///
     /// # Errors
-    /// It could not be kept. The publish is refused then, and a later one may work out.
+    /// It could not be kept. The publish is refused. A later one may succeed.
     fn append(&mut self, sequence: u64, frame: &[u8]) -> Result<(), Failure>;
 
-    /// Everything up to and including `sequence` is persisted and need not be kept. May keep a
-    /// little longer.
+    /// Everything up to and including `sequence` is persisted and need not be kept. The log may
+    /// keep it for some time.
     fn persisted(&mut self, sequence: u64);
 }
 
@@ -262,7 +262,7 @@ pub(super) struct PublishStore {
     chunks: VecDeque<Chunk>,
     /// Offset of the first byte that is kept.
     start: u64,
-    /// Offset after the last byte that this connection was given.
+    /// Offset after the last byte that this connection got.
     sent: u64,
     /// Offset after the last byte.
     end: u64,
@@ -272,15 +272,15 @@ pub(super) struct PublishStore {
     /// The server has accepted the logon. Until then only the logon is sent.
     is_up: bool,
     size_max: usize,
-    /// Frames that have a relative delay as long as this connection lasts: where each begins, and
-    /// its delay on any later connection.
+    /// Frames that have a relative delay on this connection: where each begins, and its delay on
+    /// any later connection.
     relative: VecDeque<(u64, Delay)>,
     /// A dropped chunk, to be filled again.
     spare: Vec<u8>,
     /// Publishes in all chunks.
     count: u64,
-    /// The sequence up to which the server of this connection has acknowledged. It acknowledges
-    /// once: a repeated publish below it gets no further answer.
+    /// The highest sequence that the server of this connection has acknowledged. The server
+    /// acknowledges once: a repeated publish below it gets no further answer.
     known: u64,
 }
 
@@ -309,7 +309,7 @@ impl PublishStore {
         }
     }
 
-    /// From now on everything is kept in `log` too, which holds `frames` already: sequence and
+    /// From now on, every publish is kept in `log` too. The log already has `frames`: sequence and
     /// frame of each, in their order.
     pub fn keep_in(&mut self, log: Box<dyn PublishLog>, frames: &[(u64, Vec<u8>)]) {
         for (sequence, frame) in frames {
@@ -348,12 +348,12 @@ impl PublishStore {
         self.start == self.end
     }
 
-    /// Publishes that are kept; those of a chunk that is persisted in part count whole.
+    /// The number of publishes that are kept. All publishes of a partly persisted chunk count.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Appends the frame that `encode` writes; gives its size.
+    /// Appends the frame that `encode` writes. Returns its size.
     ///
     /// # Errors
     /// The log did not take it; the store is as before.
@@ -372,8 +372,8 @@ impl PublishStore {
         Ok(size)
     }
 
-    /// Gives the frame that was appended last, of this size, the delay `now` on this connection,
-    /// and the delay `later` on any later one. The log keeps the frame as it was appended.
+    /// Sets the delay of the last appended frame, which has this size: `now` on this connection,
+    /// `later` on any later one. The log keeps the frame as it was appended.
     pub fn delay_last(&mut self, size: usize, now: Delay, later: Delay) {
         if let Some(chunk) = self.chunks.back_mut() {
             let start = chunk.frames.len() - size;
@@ -382,7 +382,7 @@ impl PublishStore {
         }
     }
 
-    /// Gives the size of the frame.
+    /// Returns the size of the frame.
     fn put(&mut self, sequence: u64, encode: impl FnOnce(&mut Vec<u8>)) -> usize {
         if self.chunks.back().is_none_or(|chunk| chunk.frames.len() >= CHUNK_SIZE) {
             let frames = std::mem::take(&mut self.spare);
@@ -399,13 +399,13 @@ impl PublishStore {
         size
     }
 
-    /// Bytes that were released, over all time.
+    /// The total of released bytes.
     pub fn released(&self) -> u64 {
         self.start
     }
 
     /// The server has accepted the logon, and has everything up to `sequence`. It may be another
-    /// than before, and have less.
+    /// server than before, and have fewer.
     pub fn reach(&mut self, sequence: u64) {
         self.known = sequence;
         self.is_up = true;
@@ -464,8 +464,8 @@ impl PublishStore {
         self.commands.push_back((self.start, logon));
     }
 
-    /// The connection is gone, and its commands with it. The next one is given every publish from
-    /// the start.
+    /// The connection was lost, and its commands with it. The next one gets every publish from the
+    /// start.
     pub fn rewind(&mut self) {
         self.is_up = false;
         self.commands.clear();
@@ -480,7 +480,7 @@ impl PublishStore {
         }
     }
 
-    /// Commands that are sent after every publish so far, on this connection only.
+    /// Adds commands that are sent after every publish so far, on this connection only.
     pub fn put_command(&mut self, frames: &[u8]) {
         match self.commands.back_mut() {
             Some((after, waiting)) if *after == self.end => waiting.extend_from_slice(frames),
@@ -530,7 +530,7 @@ impl PublishStore {
     }
 }
 
-/// Whether a message or a delete may name the topic; else why not.
+/// Checks whether a message or a delete may name the topic.
 pub(super) fn check_topic(topic: &str) -> Result<(), Failure> {
     check_topic_name(topic).map_err(|error| {
         let size = match error {
@@ -552,7 +552,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against the obvious model: a list of frames, a count of bytes sent.
+        /// Compares with a simple model: a list of frames, and a count of sent bytes.
         #[test]
         fn what_is_not_persisted_is_sent_in_order_after_every_reconnect(
             steps in proptest::collection::vec((0u8..5, 1usize..20_000), 1..60),

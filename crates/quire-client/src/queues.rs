@@ -16,8 +16,8 @@ use quire_types::time::Instant;
 use quire_wire::Encode;
 
 impl ClientCore {
-    /// The program is about to get a message. False: it must not see it, because the message is
-    /// delivered again, perhaps to another consumer.
+    /// Called before the program gets a message. False: the program must not see it, because the
+    /// message is delivered again, perhaps to another consumer.
     pub fn begin(&mut self, lease: &Arc<Lease>, now: Instant) -> bool {
         let begun = lease.begin(now);
         if begun == Begun::Aged {
@@ -107,8 +107,8 @@ impl ClientCore {
         Ok(self.is_up())
     }
 
-    /// Asks for longer leases of messages that are still held; `None`: for another period of the
-    /// queue's. True: there is something to send.
+    /// Asks for longer leases of messages that are still held. `None`: for the period of the queue.
+    /// True: there is something to send.
     ///
     /// # Errors
     /// When the client is closed.
@@ -123,9 +123,8 @@ impl ClientCore {
         Ok(!frames.is_empty() && self.queue_frames(&frames))
     }
 
-    /// Settles messages by bookmark and is answered, unlike [`settle`](Self::settle).
-    /// Acknowledgements that wait go first. `reason`: as in
-    /// [`settle_because`](Self::settle_because).
+    /// Settles messages by bookmark. Unlike [`settle`](Self::settle), it is answered. Waiting
+    /// acknowledgements are sent first. `reason`: as in [`settle_because`](Self::settle_because).
     ///
     /// # Errors
     /// More bookmarks than one command takes, a reason longer than [`REASON_SIZE_MAX`], and when
@@ -148,8 +147,8 @@ impl ClientCore {
         self.settle_selected(queue, verdict, Selection::Bookmarks(bookmarks), reason)
     }
 
-    /// Settles every active message that a filter matches; an empty filter matches all. Answered.
-    /// `reason`: as in [`settle_because`](Self::settle_because).
+    /// Settles every active message that a filter matches. An empty filter matches all. The command
+    /// is answered. `reason`: as in [`settle_because`](Self::settle_because).
     ///
     /// # Errors
     /// A reason longer than [`REASON_SIZE_MAX`], and when the client is closed.
@@ -210,7 +209,7 @@ impl ClientCore {
         }))
     }
 
-    /// Messages that were settled, of which it is not known yet that this is durable.
+    /// The number of settled messages whose verdicts are not known to be durable.
     pub fn unconfirmed_count(&self) -> u64 {
         self.leases.waiting_count() + self.commands.unconfirmed_count()
     }
@@ -245,14 +244,14 @@ impl ClientCore {
         frames
     }
 
-    /// Renews leases, and gives back messages that the program cannot begin in time.
+    /// Renews leases, and releases messages that the program cannot begin in time.
     pub(super) fn attend_leases(&mut self, now: Instant) {
         let ClientCore { leases, commands, events, .. } = self;
         let frames = leases.attend(now, || commands.unanswered().0, events);
         self.queue_frames(&frames);
     }
 
-    /// Gives back the messages that came to retired subscriptions.
+    /// Releases the messages that arrived for retired subscriptions.
     pub(super) fn give_back_retired(&mut self) {
         let ClientCore { leases, commands, .. } = self;
         let frames = leases.give_back_retired(|| commands.unanswered().0);
@@ -266,16 +265,16 @@ impl ClientCore {
             && !matches!(self.state, ConnectionState::Closed(_))
     }
 
-    /// Releases the messages of queues that the program has not begun. Gives those that it has
-    /// begun, for the command that ends the subscription; `None` when no messages of queues come to
-    /// it.
+    /// Releases the messages of queues that the program has not begun. Returns the messages that it
+    /// has begun, for the command that ends the subscription. `None` when the subscription gets no
+    /// messages of queues.
     pub(super) fn release(&mut self, number: u32) -> Option<BegunList> {
         // A replacement may have left the queue and kept the leases.
         let is_of_queue = self.subscriptions.is_of_queue(number) || self.leases.has_any(number);
         self.leases.release(number).filter(|_| is_of_queue)
     }
 
-    /// Ends every subscription that has anything of queues, without waiting for the answers.
+    /// Ends every subscription that has messages of queues, without waiting for the answers.
     pub(super) fn release_all(&mut self) {
         let mut frames = Vec::new();
         for number in self.subscriptions.accepted_numbers().collect::<Vec<_>>() {
@@ -286,7 +285,7 @@ impl ClientCore {
         self.queue_frames(&frames);
     }
 
-    /// Sends the frames after everything before them. False: there is no connection, and they are
+    /// Sends the frames after all earlier output. False: there is no connection, and they are
     /// dropped.
     pub(super) fn queue_frames(&mut self, frames: &[u8]) -> bool {
         let is_up = self.is_up();
@@ -323,7 +322,8 @@ fn check_reason(reason: &str) -> Result<(), Failure> {
     Err(Failure::new(Code::BadOption, text))
 }
 
-/// Appends the commands that settle messages, as many as it takes; gives the number of messages.
+/// Appends the commands that settle messages, as many as are needed. Returns the number of
+/// messages.
 fn put_settles(frames: &mut Vec<u8>, waiting: &Waiting, reason: &str) -> u64 {
     let Waiting { queue, verdict, bookmarks, .. } = waiting;
     frames.reserve(bookmarks.len() + queue.len() + reason.len() + 32);

@@ -27,7 +27,7 @@ pub struct Outcome {
     pub unknown: Option<Failure>,
 }
 
-/// A batch of publishes of which one can never be taken.
+/// A batch with a message that can never be accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct BatchError {
@@ -46,7 +46,7 @@ pub(super) struct Receipts {
     last: u64,
     open: BTreeMap<ReceiptId, Open>,
     /// By the last sequence of each range. Ranges do not overlap: each begins above all sequences
-    /// that were given out before.
+    /// that were assigned before.
     ranges: BTreeMap<u64, ReceiptId>,
     /// Receipts that wait for a barrier.
     barriers: BTreeMap<CommandId, ReceiptId>,
@@ -56,9 +56,9 @@ pub(super) struct Receipts {
 struct Open {
     /// The first and the last sequence that were new, until all between them are acknowledged.
     range: Option<(u64, u64)>,
-    /// One of them was numbered by this client, so that the program cannot have repeated it.
+    /// The client assigned one of them, so the program cannot have repeated it.
     is_auto: bool,
-    /// The sequences that were given out before, until the barrier is answered.
+    /// The sequences that were assigned before, until the barrier is answered.
     repeats: Option<Vec<u64>>,
     outcome: Outcome,
 }
@@ -112,8 +112,8 @@ impl ClientCore {
         Ok((sequences, receipt))
     }
 
-    /// The program does not ask for the receipt any more. [`Event::PublishFailed`] reports the
-    /// refusals of its messages.
+    /// The program has dropped the receipt. [`Event::PublishFailed`] reports the refusals of its
+    /// messages.
     pub fn forget_receipt(&mut self, receipt: ReceiptId) {
         let Some(open) = self.receipts.remove(receipt) else { return };
         for (sequence, failure) in open.outcome.refusals {
@@ -121,13 +121,13 @@ impl ClientCore {
         }
     }
 
-    /// Whether a receipt waits for something that the server is still to say.
+    /// Whether a receipt waits for an answer of the server.
     pub fn awaits_receipt(&self) -> bool {
         !self.receipts.open.is_empty()
     }
 
-    /// The client is closed, and nothing more will come from a server. The outcome of publishes
-    /// that receipts wait for stays unknown.
+    /// The client is closed, and receives no more from a server. The outcome of publishes that
+    /// receipts wait for stays unknown.
     pub fn end_receipts(&mut self) {
         if self.receipts.open.is_empty() {
             return;
@@ -181,7 +181,7 @@ impl ClientCore {
         }
     }
 
-    /// Gives the failure back when no receipt asks for it.
+    /// Returns the failure when it belongs to no receipt.
     pub(super) fn refuse_receipt(&mut self, sequence: u64, failure: Failure) -> Option<Failure> {
         let Receipts { open, ranges, barriers, .. } = &mut self.receipts;
         if sequence > self.persisted {
@@ -209,8 +209,8 @@ impl ClientCore {
     }
 
     /// Another program has published under the name of the client. Messages that the client
-    /// numbered may have been dropped as duplicates. Gives how many of them the settled receipts
-    /// have.
+    /// numbered may have been dropped as duplicates. Returns how many of them belong to settled
+    /// receipts.
     pub(super) fn overtake_receipts(&mut self, highest: u64) -> u64 {
         let is_overtaken = |open: &Open| open.is_auto && open.range.is_none_or(|(first, _)| first <= highest);
         let overtaken = self.receipts.open.iter().filter(|(_, open)| is_overtaken(open));
@@ -229,7 +229,7 @@ impl ClientCore {
         count
     }
 
-    /// Whether the answer was that to a barrier, which is then dealt with.
+    /// Processes the answer to a barrier. Returns whether it was one.
     pub(super) fn answer_barrier(&mut self, command: CommandId, result: &Result<(), Failure>) -> bool {
         let Some(receipt) = self.receipts.barriers.remove(&command) else { return false };
         if let Some(open) = self.receipts.open.get_mut(&receipt) {
@@ -259,7 +259,7 @@ impl ClientCore {
 }
 
 impl Receipts {
-    /// The barrier of a receipt stays: its answer is still to be recognized.
+    /// The barrier of a receipt stays, because its answer has to be recognized.
     fn remove(&mut self, receipt: ReceiptId) -> Option<Open> {
         let open = self.open.remove(&receipt)?;
         if let Some((_, last)) = open.range {

@@ -1,4 +1,4 @@
-//! When to try again, and where: back-off with jitter over a list of addresses.
+//! When to connect again, and to which address: back-off with jitter over a list of addresses.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use quire_types::time::Instant;
 /// The order in which the addresses are tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServerChooser {
-    /// That of the list.
+    /// The order of the list.
     #[default]
     First,
-    /// Another random order each time.
+    /// A new random order for each pass.
     Random,
-    /// By the number of connections of the servers, which the driver asks for; servers that do not
+    /// By the number of connections of the servers, which the driver asks for. Servers that do not
     /// answer are last.
     LeastLoaded,
 }
@@ -20,7 +20,7 @@ pub enum ServerChooser {
 /// How a client reconnects after a lost connection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reconnect {
-    /// Which address is tried first.
+    /// The order in which addresses are tried.
     pub chooser: ServerChooser,
     /// Wait before the second attempt at the same address.
     pub initial_delay: Duration,
@@ -48,14 +48,14 @@ impl Default for Reconnect {
     }
 }
 
-/// A connection that is lost earlier after its logon is not yet a success: the same cause may end
-/// the next one, too.
+/// A connection that is lost sooner after its logon does not count as a success: the same cause may
+/// end the next one, too.
 const LASTING: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Backoff {
     settings: Reconnect,
-    /// The addresses in the order of this pass, and the place of the one to be tried next.
+    /// The addresses in the order of this pass, and the index of the next one.
     order: Vec<usize>,
     place: usize,
     /// When it is tried.
@@ -64,7 +64,7 @@ pub(super) struct Backoff {
     wants_loads: bool,
     /// Failures since the last success, over all addresses.
     failures: u32,
-    /// When the server accepted the logon of the connection of the moment.
+    /// When the server accepted the logon of the current connection.
     up_since: Option<Instant>,
     /// The last connection was lost within [`LASTING`].
     is_unsteady: bool,
@@ -151,7 +151,7 @@ impl Backoff {
         self.up_since = Some(now);
     }
 
-    /// How long it has been failing, when that is longer than allowed.
+    /// How long the attempts have failed, when that is longer than allowed.
     pub fn given_up(&self, now: Instant) -> Option<Duration> {
         let after = now.since(self.failing_since?);
         (after > self.settings.give_up_after?).then_some(after)
@@ -168,7 +168,7 @@ impl Backoff {
 
     /// A random number from 0 up to 1.
     fn random_share(&mut self) -> f64 {
-        // xorshift: the spread is all that matters here.
+        // xorshift: the spread of the values is sufficient here.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

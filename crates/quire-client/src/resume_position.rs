@@ -1,9 +1,9 @@
-//! A place in the log: after the last message that a subscription has received, or that its user
+//! A position in the log: after the last message that a subscription has received, or that its user
 //! has processed.
 //!
-//! On the instance where it was taken, a place is one bookmark. Another instance may hold the same
-//! messages in another order, so that for it the place is the last bookmark of every publisher:
-//! within one publisher the order is the same everywhere.
+//! On the instance where it was taken, a position is one bookmark. Another instance may have the
+//! same messages in another order. For that instance the position is the last bookmark of every
+//! publisher: the messages of one publisher have the same order everywhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use quire_types::{Bookmark, PublisherId};
 use rustc_hash::FxBuildHasher;
 
-/// The most publishers whose last bookmark is kept. This many fit into one list on the wire
+/// The most publishers whose last bookmark is kept. One list on the wire has room for them
 /// (docs/protocol.md, limits). Above it, the least recently active publisher is forgotten. On
 /// another instance, a new message of this publisher may then be missed, if it is there before the
 /// new messages of all other publishers.
 const PUBLISHERS_MAX: usize = 4096;
 
-/// The place of a subscription.
+/// The position of a subscription.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResumePosition {
     /// Name of the instance on which `last` is exact.
@@ -26,7 +26,7 @@ pub struct ResumePosition {
     pub last: Option<Bookmark>,
     /// The last message of every publisher.
     pub publishers: LastBookmarks,
-    /// Messages that were processed after the place, before earlier messages were.
+    /// Messages after the position that were processed before earlier ones.
     pub ahead: BTreeSet<Bookmark>,
 }
 
@@ -35,13 +35,13 @@ pub struct ResumePosition {
 pub struct LastBookmarks {
     /// Sequence, and when it was noted.
     by_publisher: HashMap<u64, (u64, u64), FxBuildHasher>,
-    /// By when they were noted.
+    /// By the time at which they were noted.
     order: BTreeMap<u64, u64>,
     clock: u64,
 }
 
 impl ResumePosition {
-    /// It moved to `last` on `instance`, past the given last messages of publishers.
+    /// Moves it to `last` on `instance`, past the given last messages of publishers.
     pub fn reach(&mut self, last: Bookmark, instance: &Arc<str>, publishers: &[Bookmark]) {
         if self.instance != *instance {
             self.instance = instance.clone();
@@ -56,7 +56,7 @@ impl ResumePosition {
         }
     }
 
-    /// The bookmark that a subscription at this place sends to `instance`; `None` = it has not
+    /// The bookmark that a subscription at this position sends to `instance`; `None` = it has not
     /// begun.
     pub fn resume_on(&self, instance: &str) -> Option<String> {
         let last = self.last?;
@@ -69,7 +69,7 @@ impl ResumePosition {
 }
 
 impl LastBookmarks {
-    /// Notes a message; one that is not the last of its publisher changes nothing.
+    /// Notes a message. A message that is not the last of its publisher has no effect.
     pub fn note(&mut self, bookmark: Bookmark) {
         self.clock += 1;
         let publisher = bookmark.publisher.get();
@@ -89,7 +89,7 @@ impl LastBookmarks {
         self.by_publisher.get(&bookmark.publisher.get()).is_some_and(|noted| noted.0 >= bookmark.sequence)
     }
 
-    /// The last messages, those noted longest ago first.
+    /// The last messages, the least recently noted first.
     pub fn iter(&self) -> impl Iterator<Item = Bookmark> {
         self.order.values().filter_map(|publisher| {
             let (sequence, _) = self.by_publisher.get(publisher)?;
@@ -99,7 +99,7 @@ impl LastBookmarks {
 }
 
 impl PartialEq for LastBookmarks {
-    /// The same publishers with the same sequences, whenever they were noted.
+    /// Equal when they have the same publishers with the same sequences, noted at any time.
     fn eq(&self, other: &Self) -> bool {
         self.by_publisher.len() == other.by_publisher.len()
             && self.iter().all(|bookmark| {
@@ -132,7 +132,7 @@ pub(super) fn last_of_each(bookmarks: impl Iterator<Item = Bookmark>) -> Vec<Boo
     last
 }
 
-/// A bookmark as a subscription names it; the one with nothing before it is EPOCH.
+/// A bookmark as subscriptions name it. The first position of the log is EPOCH.
 pub(super) fn text_of(bookmark: Bookmark) -> String {
     if bookmark.publisher.get() == 0 && bookmark.sequence == 0 {
         "0".to_owned()

@@ -1,4 +1,4 @@
-//! The subscriptions of a client: their options, and the place of each.
+//! The subscriptions of a client: their options, and the position of each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,17 +29,17 @@ pub struct SubscriptionSpec {
     /// `live`, `fully_durable`, `paused`, …; never `replace`, which is an option of the command and
     /// not of the subscription.
     pub options: SubscribeOptions,
-    /// Where it resumes instead, when it ran before: after the messages that were processed.
+    /// Where it resumes instead, when it ran before: after the processed messages.
     pub resume_position: Option<ResumePosition>,
     /// For queues: the most messages outstanding; `None` = 1, 0 = barriers only.
     pub max_backlog: Option<u32>,
     /// Whether to report that the replay has caught up: [`super::Event::Completed`], once.
     pub completed: bool,
-    /// The fastest pace: `1000` messages or `500KB` per second, `2X` the original pace.
+    /// The highest rate: `1000` messages or `500KB` per second, or `2X` the original rate.
     pub rate: Option<String>,
-    /// For a multiple of the original pace: the longest wait for a message.
+    /// For a multiple of the original rate: the longest wait for a message.
     pub rate_max_gap: Option<Duration>,
-    /// At most one message per key and so long.
+    /// At most one message per key in each interval of this length.
     pub conflation: Option<Duration>,
     /// The fields that are the key, separated by commas; `None` = the key in the last-value topic.
     pub conflation_key: Option<String>,
@@ -58,7 +58,7 @@ pub struct RecordsSpec {
     pub order_by: Option<String>,
     /// The most records wanted.
     pub top_n: Option<u32>,
-    /// Records to leave out before them. Given: the server keeps the page up to date.
+    /// The records to skip before them. Given: the server keeps the page up to date.
     pub skip_n: Option<u32>,
     /// Only the records and messages with these keys.
     pub keys: Option<Vec<String>>,
@@ -106,18 +106,18 @@ impl SubscriptionSpec {
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     entries: BTreeMap<u32, SubscriptionEntry>,
-    /// Queries whose answers are still coming.
+    /// Queries that were not answered completely.
     queries: BTreeMap<u32, Asked>,
-    /// Questions whether lost records still exist.
+    /// Questions to the server whether lost records still exist.
     questions: BTreeMap<u32, Questioned>,
     last_number: u32,
     /// The last value of [`SubscriptionEntry::together`].
     last_group: u32,
-    /// Name of the instance of the moment.
+    /// The name of the current instance.
     instance: Arc<str>,
 }
 
-/// A query whose answers are still coming.
+/// A query that was not answered completely.
 #[derive(Debug)]
 struct Asked {
     /// The queue or topic.
@@ -125,7 +125,7 @@ struct Asked {
     command: CommandId,
 }
 
-/// A question whose answers are still coming.
+/// A question that was not answered completely.
 #[derive(Debug)]
 struct Questioned {
     /// The subscription that lost the records.
@@ -149,24 +149,23 @@ struct SubscriptionEntry {
     accepted: bool,
     /// The backlog that the queues gave it, by the server's last answer.
     granted: u32,
-    /// It had a backlog once. Messages of queues may be on their way to it, also after a
-    /// replacement.
+    /// It had a backlog once. Messages of queues may still arrive for it, also after a replacement.
     is_of_queue: bool,
     /// See [`Subscriptions::retire`].
     is_retired: bool,
     /// See [`Subscriptions::is_bookmark_missing`].
     is_bookmark_missing: bool,
-    /// The driver has no room for its messages, and the server keeps them back.
+    /// The driver has no room for its messages, and the server holds them.
     is_held: bool,
     /// The same for subscriptions that were resumed with one command: they share a replay. A
     /// connection enters them again paused, and then resumes them with one command.
     together: Option<u32>,
     /// It is resumed with others when the connection has entered all of them.
     awaits_resume: bool,
-    /// The queue that its messages come from, where they do not say so themselves.
+    /// The queue that delivers its messages, if the messages do not name it.
     queue: Option<Arc<str>>,
-    /// The records that it has, when it begins with a query. One with a bookmark has none any more
-    /// when it follows the log.
+    /// The records that it has, when it begins with a query. A subscription with a bookmark has
+    /// none when it follows the log.
     view: Option<View>,
     /// The result of its query was received whole.
     has_records: bool,
@@ -176,8 +175,8 @@ impl Subscriptions {
     pub fn add(&mut self, spec: SubscriptionSpec) -> u32 {
         let number = self.next_number();
         let resume_position = spec.resume_position.clone().unwrap_or_default();
-        // On which instances a kept place was is not known, so that any of its messages may come
-        // once more.
+        // It is unknown on which instance a stored position was taken, so any of its messages may
+        // arrive a second time.
         let catches_up = resume_position.last.is_some();
         let view = spec.records.is_some().then(View::default);
         let entry = SubscriptionEntry {
@@ -201,7 +200,7 @@ impl Subscriptions {
         number
     }
 
-    /// A number under which the answers to a query come.
+    /// A new number for the answers to a query.
     pub fn add_query(&mut self) -> u32 {
         self.next_number()
     }
@@ -211,13 +210,12 @@ impl Subscriptions {
         self.queries.insert(number, Asked { topic: topic.into(), command });
     }
 
-    /// The queries whose answers are still coming: they are no more, because the connection is
-    /// lost.
+    /// Removes the queries that were not answered completely, because the connection is lost.
     pub fn take_queries(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.queries).into_keys().collect()
     }
 
-    /// The query that was asked with a command, and whose answers are still coming.
+    /// The query of a command that was not answered completely.
     pub fn query_of(&self, command: CommandId) -> Option<u32> {
         self.queries.iter().find(|(_, asked)| asked.command == command).map(|(number, _)| *number)
     }
@@ -282,7 +280,7 @@ impl Subscriptions {
         let has_bookmark = former.bookmark.is_some() || after_bookmark;
         let log = has_bookmark.then(|| FormerLog {
             is_paused: former.options.has(SubscribeOptions::PAUSED),
-            // Of a replacement that waits, the server knows the end.
+            // For a waiting replacement, the server has the end.
             has_end: OptionSet::from(&former.subscribe(None)).has(OptionName::Until) && !after_bookmark,
         });
         let (mut family, mut is_page) = (
@@ -337,8 +335,8 @@ impl Subscriptions {
     }
 
     /// A command that paused or resumed these subscriptions is answered, or its connection is lost.
-    /// Of a subscription that cannot be paused as it is in force, the pause is taken back:
-    /// replacements before the command can have another outcome than it expected.
+    /// If a subscription cannot be paused in its current form, the pause is taken back: an earlier
+    /// replacement can have another outcome than expected.
     ///
     /// # Errors
     /// [`Code::BadOption`] for the first such subscription.
@@ -407,7 +405,8 @@ impl Subscriptions {
         groups
     }
 
-    /// The answers to a query will not be taken any more. Gives whether they were still coming.
+    /// The program takes no more answers to a query. Returns whether it was not answered
+    /// completely.
     pub fn forget_query(&mut self, number: u32) -> bool {
         self.queries.remove(&number).is_some()
     }
@@ -431,14 +430,14 @@ impl Subscriptions {
     }
 
     /// Which leases of the subscription, or of the answers to the query, the client renews, and
-    /// whether it gives all messages back. `None`: there is no such subscription any more.
+    /// whether it releases all messages. `None`: there is no such subscription any more.
     pub fn custody(&self, number: u32) -> Option<(Renewal, bool)> {
         let custody = self.entries.get(&number).map(|entry| (entry.spec.renewal, entry.is_retired));
         custody.or_else(|| self.queries.contains_key(&number).then_some((Renewal::Never, false)))
     }
 
-    /// The program takes no more messages of the subscription. Those that are still on their way
-    /// are released.
+    /// The program takes no more messages of the subscription. Messages that arrive later are
+    /// released.
     pub fn retire(&mut self, number: u32) -> Result<SubscriptionSpec, Failure> {
         let entry = self.entry(number)?;
         entry.is_retired = true;
@@ -448,7 +447,7 @@ impl Subscriptions {
         Ok(entry.spec.clone())
     }
 
-    /// The name of the queue that the messages of this subscription come from.
+    /// The name of the queue that delivers the messages of this subscription.
     pub fn queue(&mut self, number: u32) -> Option<&Arc<str>> {
         if let Some(asked) = self.queries.get(&number) {
             return Some(&asked.topic);
@@ -478,7 +477,8 @@ impl Subscriptions {
         let begins_anew = replacement.is_some_and(|spec| spec.bookmark.is_some());
         entry.is_bookmark_missing = is_missing || (entry.is_bookmark_missing && !begins_anew);
         if is_missing && !is_elsewhere(&entry.resume_position, &self.instance) {
-            // The instance has another log than before, whose publishers may begin to count again.
+            // The instance has another log than before. The sequences of its publishers may begin
+            // again.
             entry.catches_up = false;
             entry.resume_position.publishers = LastBookmarks::default();
         }
@@ -500,19 +500,18 @@ impl Subscriptions {
         self.entries.get(&number).is_some_and(|entry| entry.is_bookmark_missing)
     }
 
-    /// Whether messages of queues may be on their way to it.
+    /// Whether messages of queues may still arrive for it.
     pub fn is_of_queue(&self, number: u32) -> bool {
         self.entries.get(&number).is_some_and(|entry| entry.is_of_queue)
     }
 
-    /// How many messages of queues it may have outstanding.
+    /// The most messages of queues that it may have outstanding.
     pub fn backlog(&self, number: u32) -> u32 {
         self.entries.get(&number).map_or(1, |entry| entry.granted)
     }
 
-    /// A run of messages that a subscription, a query or a question received: those that it had
-    /// received before are taken out of it. Gives the number of the subscription or query that they
-    /// are for.
+    /// Consecutive messages of a subscription, a query or a question. Removes the messages that it
+    /// had received before. Returns the number of the subscription or query that they are for.
     pub fn received(&mut self, number: u32, messages: &mut Vec<Message>, instance: &Instance) -> u32 {
         let owner = self.questions.get(&number).map(|question| question.subscription);
         let Some(entry) = self.entries.get_mut(&owner.unwrap_or(number)) else {
@@ -561,7 +560,8 @@ impl Subscriptions {
         }
     }
 
-    /// Replay has caught up: it is not asked for again. Or a query is answered, and is no more.
+    /// The replay has caught up: this is not asked for again. Or a query is answered, and is
+    /// removed.
     pub fn completed(&mut self, number: u32) -> CaughtUp {
         if self.queries.remove(&number).is_some() {
             return CaughtUp::Query;
@@ -609,7 +609,7 @@ impl Subscriptions {
         self.questions.iter().find(|(_, question)| question.command == command).map(|(number, _)| *number)
     }
 
-    /// A question is answered, or was refused. Gives the messages about the records that the server
+    /// A question was answered or refused. Returns the messages about the records that the server
     /// no longer has.
     pub fn question_answered(&mut self, number: u32) -> Option<(u32, Vec<Message>)> {
         let Questioned { subscription, .. } = self.questions.remove(&number)?;
@@ -648,8 +648,8 @@ impl Subscriptions {
             || replacement.is_some_and(|replacement| replacement.after_bookmark);
         let bookmark = spec.bookmark.as_deref().filter(|_| !replace);
         let resume = bookmark.and_then(|bookmark| resumed(&entry.resume_position, bookmark, &self.instance));
-        // The records of an earlier state are not asked for again when the messages after it have
-        // begun to come, nor by a replacement.
+        // The records of an earlier state are not asked for again when messages after it have
+        // arrived, nor by a replacement.
         let is_of_log = replace && entry.spec.bookmark.is_some();
         let records = spec.records.as_ref().filter(|_| entry.view.is_some() && !is_of_log);
         let options = match records {
@@ -662,7 +662,7 @@ impl Subscriptions {
             (false, false) => options,
         };
         let mut acks = Acks::PROCESSED;
-        // With a replacement no result is received whole: the server sends the difference.
+        // With a replacement, the server sends only the difference of the results.
         if spec.completed || entry.catches_up || (records.is_some() && !replace) {
             acks = acks.and(Acks::COMPLETED);
         }
@@ -720,7 +720,7 @@ fn unknown(number: u32) -> Failure {
 }
 
 impl SubscriptionEntry {
-    /// A place in the log after its records is known. It resumes there, without the records.
+    /// It has a position in the log after its records, and resumes there without them.
     fn follow_log(&mut self) {
         if self.has_records && self.spec.bookmark.is_some() {
             self.view = None;
@@ -730,11 +730,11 @@ impl SubscriptionEntry {
 
 /// The cause of a `completed` acknowledgement.
 pub(super) enum CaughtUp {
-    /// The user asked for it, and gets it once.
+    /// The user asked for it. It is reported once.
     Requested,
     /// A re-entry. It is not reported.
     Again,
-    /// A query, which ends with it.
+    /// A query. It ends with the acknowledgement.
     Query,
     /// The result of the query of a subscription.
     Records,
@@ -745,8 +745,8 @@ pub(super) enum CaughtUp {
 /// A replacement of a subscription, on its way to the server.
 pub(super) struct Replacement<'a> {
     pub spec: &'a SubscriptionSpec,
-    /// A replacement that the server receives before it gives the subscription a bookmark. The
-    /// server refuses that for a subscription with records.
+    /// An earlier replacement gives the subscription a bookmark. The server refuses that for a
+    /// subscription with records.
     pub after_bookmark: bool,
 }
 
@@ -764,7 +764,7 @@ pub(super) struct Question {
 /// result becomes the change that it is.
 fn is_news(view: &mut View, message: &mut Message) -> bool {
     let (topic, key) = (message.source_topic(), message.key());
-    // Of a topic that keeps no last values.
+    // The topic keeps no last values.
     if key.is_empty() {
         return true;
     }
@@ -796,7 +796,7 @@ pub(super) fn keys_of<T: AsRef<[u8]>>(keys: &[T]) -> Vec<u8> {
     bytes
 }
 
-/// Whether a place is not exact on the instance.
+/// Whether a position is not exact on the instance.
 fn is_elsewhere(resume_position: &ResumePosition, instance: &str) -> bool {
     resume_position.last.is_some() && *resume_position.instance != *instance
 }

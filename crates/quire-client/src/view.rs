@@ -3,10 +3,10 @@
 //!
 //! A server keeps nothing of a subscription whose connection is gone. So the query of the
 //! subscription runs again on the next connection. The program must not see its whole result a
-//! second time, and it must learn of the records that it has lost meanwhile. A [`View`] knows the
-//! keys that the program has, with a hash of the data of each. It compares the repeated result with
-//! them. A delta subscription receives parts of records, so the server sends the hash of the whole
-//! record with each part.
+//! second time, and it must get the records that were lost without a connection. A [`View`] knows
+//! the keys that the program has, with a hash of the data of each. It compares the repeated result
+//! with them. A delta subscription receives parts of records, so the server sends the hash of the
+//! whole record with each part.
 //!
 //! - The program receives a new or changed record as `publish`.
 //! - It receives nothing about a record with the same data. A page may have lost such a record and
@@ -34,7 +34,7 @@ type Records = BTreeMap<Box<[u8]>, Known>;
 pub(super) enum Shown {
     /// A record of the first result.
     Record,
-    /// A change since the program last knew of the record.
+    /// A change since the program last received the record.
     Change,
 }
 
@@ -42,13 +42,13 @@ pub(super) enum Shown {
 #[derive(Debug, Default)]
 pub(super) struct View {
     topics: BTreeMap<Box<[u8]>, Records>,
-    /// The number of the query whose result comes or came last.
+    /// The number of the last query.
     round: u32,
     /// The first result was received whole.
     has_first: bool,
     /// Records that were missing in the last result, and that were not asked about.
     lost: VecDeque<Name>,
-    /// Those that the server is being asked about.
+    /// Those in the current question to the server.
     asked: Vec<Name>,
 }
 
@@ -74,7 +74,7 @@ impl View {
         self.asked.clear();
     }
 
-    /// A record of a result came. `None`: the program has it already.
+    /// A record of a result has arrived. `None`: the program has it already.
     pub fn record(&mut self, topic: &[u8], key: &[u8], hash: u128) -> Option<Shown> {
         match self.know(topic, key, hash) {
             Before::Same => None,
@@ -83,14 +83,14 @@ impl View {
         }
     }
 
-    /// A record came into view or changed. Gives whether the program has it already, from before
-    /// the connection was lost.
+    /// A record has entered the view or changed. Returns whether the program has it already, from
+    /// before the connection was lost.
     pub fn published(&mut self, topic: &[u8], key: &[u8], hash: u128) -> bool {
         let was_lost = self.is_lost(topic, key);
         matches!(self.know(topic, key, hash), Before::Same) && was_lost
     }
 
-    /// A record has left the view. Gives whether the program had it.
+    /// A record has left the view. Returns whether the program had it.
     pub fn left(&mut self, topic: &[u8], key: &[u8]) -> bool {
         let Some(records) = self.topics.get_mut(topic) else { return false };
         let had = records.remove(key).is_some();
@@ -100,8 +100,8 @@ impl View {
         had
     }
 
-    /// A result was received whole. `is_told`: the program wants to know which records it has lost.
-    /// Gives whether it was the first result.
+    /// A result was received whole. `is_told`: the program wants messages about the records that it
+    /// has lost. Returns whether it was the first result.
     pub fn complete(&mut self, is_told: bool) -> bool {
         let round = self.round;
         for (topic, records) in &mut self.topics {
@@ -129,14 +129,14 @@ impl View {
         (!self.asked.is_empty()).then_some(&self.asked)
     }
 
-    /// The server still has a record that it was asked about. Gives whether the program has to be
-    /// told that it left the view.
+    /// The server still has a record that it was asked about. Returns whether the program gets a
+    /// message that it left the view.
     pub fn exists(&mut self, topic: &[u8], key: &[u8]) -> bool {
         let is_asked = self.asked.iter().any(|name| *name.0 == *topic && *name.1 == *key);
         is_asked && self.is_lost(topic, key) && self.left(topic, key)
     }
 
-    /// The question is answered. Gives the records that the server no longer has.
+    /// The question is answered. Returns the records that the server no longer has.
     pub fn answered(&mut self) -> Vec<Name> {
         let mut gone = std::mem::take(&mut self.asked);
         gone.retain(|(topic, key)| self.is_lost(topic, key) && self.left(topic, key));

@@ -31,13 +31,13 @@ impl Clock {
         Instant::from_ns(nanoseconds(self.origin.elapsed()))
     }
 
-    /// How long it is from now until `deadline`; zero when that is past.
+    /// The time from now until `deadline`; zero when it has passed.
     pub fn until(&self, deadline: Instant) -> Duration {
         Duration::from_nanos(deadline.as_ns().saturating_sub(self.instant().as_ns()))
     }
 }
 
-/// Nanoseconds of a duration; 584 years are where it stops counting.
+/// The nanoseconds of a duration, at most 584 years.
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

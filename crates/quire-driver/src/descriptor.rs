@@ -71,7 +71,7 @@ pub(crate) fn connect(address: &SocketAddr, timeout: Duration) -> io::Result<Own
 
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    // In the table before it connects: a child that is forked meanwhile must not get the
+    // In the table before it connects: a child that is forked during the attempt must not get the
     // connection.
     let stream = Owned::open(|| socket_with(family, SocketType::STREAM, flags, None).map(TcpStream::from))?;
     match rustix::net::connect(&stream, address) {

@@ -1,8 +1,8 @@
 //! The embedded engine: a broker on one thread of this process, reached over socket pairs.
 //!
 //! A `file:` or `memory:` client uses its end of a socket pair, and the same protocol as a `quire:`
-//! client over TCP. So the code above a link does not depend on the kind of link. The thread
-//! belongs to the engine and never enters the interpreter.
+//! client over TCP. So the code above a transport does not depend on its kind. The thread belongs
+//! to the engine and never enters the interpreter.
 //!
 //! Promises:
 //!
@@ -75,8 +75,8 @@ impl Engine {
         registry::shared(key, config, registry::Join::SameConfig)
     }
 
-    /// As [`Engine::shared`], but a running engine may have any configuration. `config` is that of
-    /// a new one.
+    /// As [`Engine::shared`], but a running engine may have any configuration. A new engine gets
+    /// `config`.
     ///
     /// # Errors
     /// As [`Engine::open`].
@@ -125,8 +125,8 @@ impl Engine {
         Ok(client)
     }
 
-    /// Carries out an administrative command; waits for the reply, which for maintenance takes as
-    /// long as the disk takes for one file.
+    /// Carries out an administrative command, and waits for the reply. For maintenance, the reply
+    /// takes as long as the work on one file.
     ///
     /// # Errors
     /// [`EngineError::Stopped`].
@@ -141,15 +141,15 @@ impl Engine {
         self.reader.clone()
     }
 
-    /// Tells the clients, closes the journal cleanly and waits until both are done. A second call
-    /// does nothing.
+    /// Notifies the clients, closes the journal cleanly and waits until both are done. A second
+    /// call has no effect.
     ///
     /// # Errors
     /// What the journal could not write.
     pub fn close(&self) -> Result<(), EngineError> {
         let mut thread = self.thread.lock();
         let Some(running) = thread.take() else { return Ok(()) };
-        // When the thread is gone already, joining returns the reason.
+        // When the thread has ended already, joining returns the reason.
         let _ = self.tell(Command::Stop);
         match running.join() {
             Ok(closed) => closed,

@@ -6,17 +6,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use quire_broker::{ConfigError, OpenError};
 use quire_journal::JournalError;
 
-/// The causes that keep an engine from running.
+/// The reasons why an engine cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// The configuration is not one that can run. The fault of the caller.
+    /// The configuration is not valid. The caller has to change it.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The journal cannot be opened or closed. The disk, or another process that holds it.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The operating system gave no thread, or nothing to wait with.
+    /// The operating system has no thread or no descriptor left.
     #[error("no thread or event queue for the engine: {0}")]
     Thread(#[source] io::Error),
     /// Another client of this process runs the engine on the same journal with another

@@ -1,4 +1,4 @@
-//! A broker together with the parts that it must not have itself: a clock, wake-ups, and threads
+//! A broker together with the parts that it has to get from outside: a clock, wake-ups, and threads
 //! for reads.
 //!
 //! Both loops that run a broker use it: the thread of an embedded [`crate::Engine`], and the
@@ -8,10 +8,10 @@
 //!    and due timers.
 //! 2. [`Host::handle`] for all input from the loop's transports.
 //! 3. [`Host::end_turn`]: the journal batch goes to its writer, and replays are fed.
-//! 4. [`Host::poll_output`] until it returns `None`. On the way it hands reads and maintenance jobs
-//!    to threads, and replies to their callers. The loop does not see these.
+//! 4. [`Host::poll_output`] until it returns `None`. It passes reads and maintenance jobs to
+//!    threads, and replies to their callers. The loop does not see these.
 //! 5. [`Host::sleep`]: sleep until the waker wakes the loop, a transport is ready, or the time is
-//!    over. The waker does not do so before this call.
+//!    over. The waker does not wake the loop before this call.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub enum Effect {
         /// The bytes to write.
         bytes: Arc<[u8]>,
     },
-    /// Close the connection when the earlier output has left.
+    /// Close the connection when the earlier output was written.
     Close {
         /// Which.
         connection: ConnectionId,
@@ -78,7 +78,7 @@ pub struct Host {
     broker: Broker,
     pool: ReaderPool,
     maintenance: MaintenanceWorker,
-    /// Where the replies to administrative commands go, by ticket.
+    /// The receivers of the replies to administrative commands, by ticket.
     replies: HashMap<u64, Sender<AdminReply>>,
     last_ticket: u64,
     waker: Arc<Waker>,
@@ -157,13 +157,13 @@ impl Host {
         }
     }
 
-    /// Hands the broker something that a transport has to say.
+    /// Passes an event of a transport to the broker.
     pub fn handle(&mut self, input: Input<'_>) {
         self.broker.handle(self.now, input);
     }
 
-    /// Hands the broker an administrative command. The reply goes to `answer`, in this turn or a
-    /// later one. When the host is closed before that, `answer` is dropped.
+    /// Passes an administrative command to the broker. The reply goes to `answer`, in this turn or
+    /// a later one. When the host is closed before that, `answer` is dropped.
     pub fn admin(&mut self, command: AdminCommand, answer: Sender<AdminReply>) {
         self.last_ticket += 1;
         self.replies.insert(self.last_ticket, answer);
@@ -213,8 +213,8 @@ impl Host {
         self.broker.recycle(bytes);
     }
 
-    /// How long the loop may sleep when nothing happens; `None` = until something does. Ask after
-    /// the turn and before the loop sleeps: from then on the waker wakes it.
+    /// How long the loop may sleep when no event arrives; `None` = without a limit. Call it after
+    /// the turn and before the loop sleeps: from then on the waker wakes the loop.
     pub fn sleep(&self) -> Option<Duration> {
         if !self.waker.may_sleep() {
             return Some(Duration::ZERO);
@@ -232,9 +232,9 @@ impl Host {
         self.broker.is_drained()
     }
 
-    /// Ends a broker whose turn panicked. Records that it had not handed to the journal are
+    /// Ends a broker whose turn panicked. Records that it had not passed to the journal are
     /// dropped, and the journal is not marked as stopped cleanly. No record of the turn was
-    /// acknowledged, because acknowledgements leave at its end.
+    /// acknowledged, because acknowledgements are sent at its end.
     pub fn abandon(self) {
         drop(self.pool);
         drop(self.maintenance);

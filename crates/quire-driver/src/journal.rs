@@ -1,5 +1,5 @@
-//! A journal that several threads append to, without a broker: the clock, and the push-back when
-//! the disk is slower.
+//! A journal to which several threads append, without a broker. It has a clock, and makes callers
+//! wait when the disk is slower.
 
 use std::path::Path;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub struct Head<'a> {
     pub message_type: u8,
     /// The publisher of the records.
     pub publisher: PublisherId,
-    /// Handed on; at most 255 bytes.
+    /// Recorded as it is; at most 255 bytes.
     pub correlation_id: &'a [u8],
     /// Their headers.
     pub headers: Headers<'a>,
@@ -64,17 +64,17 @@ impl SharedJournal {
         Ok((SharedJournal { inner, reader, clock: Clock::start() }, recovery))
     }
 
-    /// Appends as many of `data` as there is room for, in order, and hands them to the disk; call
-    /// it again with the rest after [`SharedJournal::wait_for_room`].
+    /// Appends as many of `data` as there is room for, in order, and starts to write them. Call it
+    /// again with the rest after [`SharedJournal::wait_for_room`].
     ///
-    /// The first gets the number `sequence`, the others those after it; `None` = those after the
-    /// highest of the publisher. For each that was looked at `bookmarks` gets its name, or `None`
-    /// for a duplicate, which is dropped.
+    /// The first record gets the number `sequence`, and the others the numbers after it. `None` =
+    /// the numbers after the highest of the publisher. For each record that was processed,
+    /// `bookmarks` gets its bookmark, or `None` for a duplicate, which is dropped.
     ///
     /// # Errors
-    /// Why a record, or any, is not taken; those before it were. [`JournalError::Topic`] for a
-    /// topic that a server would refuse, too. [`JournalError::SequencesEnd`] when no number is left
-    /// for a record.
+    /// Why a record, or any record, is not taken. The records before it were taken.
+    /// [`JournalError::Topic`] for a topic that a server would refuse, too.
+    /// [`JournalError::SequencesEnd`] when no number is left for a record.
     pub fn append<'a>(
         &self,
         head: &Head<'_>,
@@ -86,7 +86,8 @@ impl SharedJournal {
         let mut attributes = AttributesBuffer::default();
         let mut inner = self.inner.lock();
         let Inner { journal, unpersisted_size_max, half } = inner.as_mut().ok_or(JournalError::Closed)?;
-        // The journal would keep it until there is room. The caller must get the error at once.
+        // The journal would hold the error back until there is room. The caller must get it at
+        // once.
         if let Some(stall) = journal.stall() {
             return Err(stall);
         }
@@ -138,8 +139,8 @@ impl SharedJournal {
         result
     }
 
-    /// Waits up to `timeout` until there is room again after an append that did not take
-    /// everything; false when there is none then.
+    /// Waits up to `timeout` for room after an append that did not take everything. Returns false
+    /// when there is still no room.
     ///
     /// # Errors
     /// Why the journal takes no more writes.
@@ -156,11 +157,11 @@ impl SharedJournal {
         self.inner.lock().as_ref().map(|inner| inner.journal.appended()).ok_or(JournalError::Closed)
     }
 
-    /// Waits up to `timeout` until `position` is persistent; false when it is not then. Others
-    /// append meanwhile.
+    /// Waits up to `timeout` until `position` is persistent, and returns whether it is. Other
+    /// threads can append during the wait.
     ///
     /// # Errors
-    /// Why it never will be.
+    /// Why it will never be persistent.
     pub fn wait_persisted(&self, position: Position, timeout: Duration) -> Result<bool, JournalError> {
         match self.reader.wait_persisted(position, timeout) {
             Ok(()) => Ok(true),
@@ -192,7 +193,7 @@ impl SharedJournal {
         self.reader.clone()
     }
 
-    /// Makes everything appended persistent and marks a clean stop. A second call does nothing.
+    /// Makes everything appended persistent and marks a clean stop. A second call has no effect.
     ///
     /// # Errors
     /// Why not all of it could be made persistent.

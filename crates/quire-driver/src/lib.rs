@@ -1,8 +1,8 @@
 //! The threads and sockets under the Python clients and the embedded engine.
 //!
-//! Two halves that meet only as bytes: a [`client`] with its thread, and a broker on a [`Host`].
-//! The thread of an embedded [`Engine`] or an event loop outside this crate runs the host. A
-//! [`SharedJournal`] is for programs that keep a journal without a broker.
+//! It has two halves, which exchange only bytes: a [`client`] with its thread, and a broker on a
+//! [`Host`]. The thread of an embedded [`Engine`] or an event loop outside this crate runs the
+//! host. A [`SharedJournal`] is for programs that keep a journal without a broker.
 
 pub mod client;
 mod clock;

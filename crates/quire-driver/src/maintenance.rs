@@ -1,4 +1,4 @@
-//! Runs the maintenance jobs of a broker, off the loop that carries it.
+//! Runs the maintenance jobs of a broker outside of its loop.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -15,7 +15,7 @@ pub(crate) struct MaintenanceWorker {
     done: Receiver<MaintenanceDone>,
     finished: Sender<MaintenanceDone>,
     waker: Arc<Waker>,
-    /// The thread of the last job; the broker hands out one at a time.
+    /// The thread of the last job; the broker starts one at a time.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -52,8 +52,8 @@ impl MaintenanceWorker {
         self.done.try_recv().ok()
     }
 
-    /// Waits for the thread: before the next job it has nothing left to do but to notify the waker,
-    /// at the end it finishes its file.
+    /// Waits for the thread. Before the next job, the thread only has to notify the waker. At the
+    /// end, it finishes its file.
     fn wait(&mut self) {
         if let Some(thread) = self.thread.take() {
             // It has sent its result; panics are caught in it.

@@ -1,12 +1,12 @@
 //! The threads that read the journal for replays.
 //!
 //! A cold replay waits for the disk. The loop serves all connections and must not wait. The broker
-//! hands out [`ReadRequest`]s, these threads run them, and the loop takes the [`ReadDone`]s back
-//! when the waker wakes it. A request that panics is a bug in quire. The panic is caught and
-//! logged, so that the other replays and the thread continue.
+//! makes [`ReadRequest`]s, these threads run them, and the loop takes the [`ReadDone`]s when the
+//! waker wakes it. A request that panics is a bug in quire. The panic is caught and logged, so that
+//! the other replays and the thread continue.
 //!
 //! The queue needs no separate limit because its users have one. A replay has one outstanding read
-//! and one ahead of it, and `max_subscriptions_per_connection` times `max_connections` limits the
+//! and one read-ahead, and `max_subscriptions_per_connection` times `max_connections` limits the
 //! replays.
 
 use std::io;
@@ -24,7 +24,7 @@ use crate::waker::Waker;
 /// machines.
 const READER_THREADS: usize = 2;
 
-/// Threads that run read requests. Dropping it lets what is queued finish and joins them.
+/// Threads that run read requests. Dropping it waits for the queued requests and joins the threads.
 pub struct ReaderPool {
     requests: Option<Sender<ReadRequest>>,
     done: Receiver<ReadDone>,
@@ -50,7 +50,7 @@ impl ReaderPool {
         Ok(ReaderPool { requests: Some(requests), done, threads })
     }
 
-    /// Hands a request to the threads.
+    /// Passes a request to the threads.
     pub fn submit(&self, request: ReadRequest) {
         if let Some(requests) = &self.requests {
             // Fails only when every thread is gone, which happens in `drop` alone.

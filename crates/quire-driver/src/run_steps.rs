@@ -1,4 +1,4 @@
-//! Other threads that make the parts of a snapshot while this one puts the parts before them into a
+//! Threads that make the parts of a snapshot, while the calling thread puts earlier parts into a
 //! table.
 
 use std::panic::resume_unwind;
@@ -8,19 +8,19 @@ use std::thread::{self, JoinHandle};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
-/// Parts under way before the threads wait: some megabytes of a snapshot.
+/// Parts in progress before the threads wait: some megabytes of a snapshot.
 const PARTS_AHEAD: usize = 4;
 
-/// The most threads. Reading is one after the other, so that more would wait.
+/// The most threads. They read one after the other, so more of them would wait.
 const THREADS_MAX: usize = 4;
 
 /// Steps that follow each other. Each one returns a call that makes a part.
 type Steps<T> = Box<dyn Iterator<Item = Box<dyn FnOnce() -> T + Send>> + Send>;
 
-/// Where the threads take the next step, and announce its part.
+/// The threads take the next step from here, and announce its part here.
 struct Source<T> {
     steps: Steps<T>,
-    /// In the order of the steps. The part comes over the channel that is sent here.
+    /// In the order of the steps. The part arrives over the channel that is sent here.
     announced: Sender<Receiver<T>>,
 }
 
@@ -49,15 +49,15 @@ fn spawn<T: Send + 'static>(source: Arc<Mutex<Option<Source<T>>>>) -> Option<Joi
     let run = move || {
         loop {
             let Some((make, part)) = next_step(&mut source.lock()) else { return };
-            // When the other side has found damage, it needs no more.
+            // The receiver needs no more parts when it has found damage.
             let _ = part.send(make());
         }
     };
     thread::Builder::new().name("quire-snapshot".into()).spawn(run).ok()
 }
 
-/// The next step, and where its part goes; `None` after the last one, and when the other side needs
-/// no more.
+/// The next step, and the channel for its part. `None` after the last step, and when the receiver
+/// needs no more parts.
 #[expect(clippy::type_complexity, reason = "a call and a channel")]
 fn next_step<T>(source: &mut Option<Source<T>>) -> Option<(Box<dyn FnOnce() -> T + Send>, Sender<T>)> {
     // A source that panics is not used again.
@@ -77,7 +77,7 @@ impl<T> Iterator for Parts<T> {
         if let Some(part) = announced.and_then(|made| made.recv().ok()) {
             return Some(part);
         }
-        // The threads are at their end, or one has panicked. A panic continues on this thread.
+        // The threads have ended, or one has panicked. A panic continues on this thread.
         self.announced = None;
         let ended: Vec<_> = self.threads.drain(..).map(JoinHandle::join).collect();
         if let Some(panic) = ended.into_iter().find_map(Result::err) {

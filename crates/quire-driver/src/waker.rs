@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// Called on a foreign thread when the loop has to take a turn. Must not block.
+/// Another thread calls it when the loop has to take a turn. It must not block.
 pub type Wake = Box<dyn Fn() + Send + Sync>;
 
 /// The events outside of the loop since its last turn, and the function that wakes it for them.
 ///
-/// The function is called at most once per turn, for any number of flushes and reads that end
-/// meanwhile, and only while the loop is between two turns. A system call per event would cost more
-/// than the events.
+/// The function is called at most once per turn, for any number of finished flushes and reads, and
+/// only while the loop is between two turns. A system call per event would cost more than the
+/// events.
 pub struct Waker {
     wake: Wake,
     state: AtomicU8,
@@ -42,9 +42,8 @@ impl Waker {
         }
     }
 
-    /// Called by the loop at the start of a turn, before it looks at anything that is announced
-    /// here: what is announced after this call is announced again. Gives whether the journal
-    /// flushed.
+    /// The loop calls it at the start of a turn, before it looks at the announced events. Events
+    /// after this call wake the loop again. Returns whether the journal flushed.
     pub fn begin_turn(&self) -> bool {
         self.state.swap(AWAKE, Ordering::AcqRel);
         self.flushed.swap(false, Ordering::AcqRel)

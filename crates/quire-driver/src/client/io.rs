@@ -18,8 +18,8 @@ use super::transport::{ConnectError, Endpoint};
 use super::wire::Wire;
 use super::{Inner, LastError, Shared};
 
-/// Bytes that an event loop reads at a time. When there are as many, the thread reads for some
-/// time, while the loop works on what it has.
+/// The most bytes that an event loop reads at a time. After a full read, the thread reads for some
+/// time, while the loop works on the messages that it has.
 const LOOP_READ_SIZE: usize = 64 * 1024;
 
 /// The pause between two warnings that a client still has no connection.
@@ -47,8 +47,8 @@ pub(super) fn run(shared: &Shared, endpoints: &[Endpoint], asker: &Asker) {
     }
 }
 
-/// The thread works on the connection, or on having one, until it has nothing more to do. Gives how
-/// long it sleeps. `None`: the client has ended.
+/// The thread works on the connection, or connects, until it has nothing more to do. Returns how
+/// long it sleeps; `None` when the client has ended.
 fn work(
     shared: &Shared,
     endpoints: &[Endpoint],
@@ -80,7 +80,7 @@ fn work(
     }
 }
 
-/// The client has said everything, or does not wait for that any more.
+/// The client has sent everything, or does not wait for that any more.
 fn end(shared: &Shared, mut inner: MutexGuard<'_, Inner>, wire: &mut Option<Wire>) {
     if let Some(wire) = wire.take() {
         shared.watchers.remove(&wire);
@@ -105,8 +105,8 @@ fn lose(shared: &Shared, wire: &mut Option<Wire>, reason: String) {
     disconnected(shared, FailureCode::Disconnected.name(), reason);
 }
 
-/// Reads and writes on the calling thread, which has the connection, until `ready` gives something
-/// or `deadline` has come. `ready` is asked after every turn.
+/// Reads and writes on the calling thread, which has the connection, until `ready` returns a value
+/// or `deadline` has passed. It calls `ready` after every turn.
 pub(super) fn drive<T>(
     shared: &Shared,
     wire: Wire,
@@ -177,7 +177,7 @@ pub(super) fn step(shared: &Shared) {
 }
 
 impl Inner {
-    /// What is left to do, for a party that has done what it could.
+    /// The work that is left when a party can do no more.
     fn remaining(&self, wire: Option<&Wire>) -> Remaining {
         let is_closed = matches!(self.core.state(), ConnectionState::Closed(_));
         let is_to_end = self.is_to_end(wire);
@@ -203,8 +203,8 @@ impl Inner {
         is_closed && (self.is_hurried || wire.is_none() || self.core.wants_close())
     }
 
-    /// Whether the log is to say that another attempt to connect has failed. The caller of a client
-    /// that waits for its first connection gets the error.
+    /// Whether a failed attempt to connect is logged. A caller that waits for the first connection
+    /// gets the error instead.
     fn is_to_warn(&self, shared: &Shared) -> bool {
         let is_unnoticed = match self.core.state() {
             ConnectionState::Connecting => {
@@ -265,7 +265,7 @@ impl Shared {
     }
 }
 
-/// Connects when it is time to; gives nothing when it is not, or did not work.
+/// Connects when the next attempt is due. Returns `None` before that, and when the attempt failed.
 fn connect<'a>(
     shared: &'a Shared,
     endpoints: &[Endpoint],
@@ -328,7 +328,7 @@ fn disconnected(shared: &Shared, code: &'static str, reason: String) {
         warn(&inner, code, format_args!("no connection to {}: {reason}; it tries again", inner.address));
     }
     shared.dispatch(&mut inner);
-    // Callers wait for the outcome of the first attempts, of which the core has no event.
+    // Callers wait for the outcome of the first attempts. The core has no event for it.
     shared.announce();
 }
 
@@ -347,8 +347,8 @@ fn warn(inner: &Inner, code: &str, text: std::fmt::Arguments<'_>) {
     );
 }
 
-/// Writes and reads until there is no progress, and reads up to about `size_max` bytes. Gives how
-/// many bytes it has read.
+/// Writes and reads until there is no progress, and reads up to about `size_max` bytes. Returns the
+/// number of bytes that it has read.
 ///
 /// # Errors
 /// The connection cannot be used any more: the reason.
@@ -372,7 +372,7 @@ fn turn(shared: &Shared, wire: &mut Wire, size_max: usize) -> Result<usize, Stri
         let mut progress = match wire.write() {
             Ok(is_written) => is_written,
             Err(reason) => {
-                // The server has closed. The reason may still be in the socket.
+                // The server has closed the connection. Its reason may still be in the socket.
                 while receive(shared, wire, usize::MAX)? > 0 {}
                 return Err(reason);
             }
@@ -388,7 +388,7 @@ fn turn(shared: &Shared, wire: &mut Wire, size_max: usize) -> Result<usize, Stri
     }
 }
 
-/// Reads once, up to `size_max` bytes. Gives the number of bytes.
+/// Reads once, up to `size_max` bytes. Returns the number of bytes.
 ///
 /// # Errors
 /// The connection cannot be used any more: the reason.

@@ -10,7 +10,7 @@ use quire_types::Verdict;
 use super::{Client, SharedProgress};
 
 impl Client {
-    /// The program is about to get a message. False: it must not see it; see
+    /// Called before the program gets a message. False: the program must not see it; see
     /// [`quire_client::ClientCore::begin`].
     pub fn begin(&self, message: &Message) -> bool {
         let Some(lease) = message.lease() else { return true };
@@ -51,8 +51,8 @@ impl Client {
         Ok(())
     }
 
-    /// Acknowledges several messages, under one lock. Gives the number of those that the client
-    /// refused, and the last reason.
+    /// Acknowledges several messages, under one lock. Returns the number of messages that the
+    /// client refused, and the last reason.
     fn acknowledge_all(&self, leases: &[Arc<Lease>]) -> (usize, Option<Failure>) {
         let now = self.shared.now();
         let mut inner = self.shared.inner.lock();
@@ -69,11 +69,11 @@ impl Client {
         (refused_count, reason)
     }
 
-    /// The program asks for the next message of a subscription: it has processed all that it was
-    /// handed.
+    /// The program asks for the next message of a subscription: it has processed all messages that
+    /// it has.
     ///
     /// # Errors
-    /// The store could not keep that.
+    /// The store could not be written.
     pub fn processed_all(&self, progress: &SharedProgress) -> Result<(), Failure> {
         let (leases, kept) = progress.processed_all();
         if !leases.is_empty()
@@ -94,7 +94,7 @@ impl Client {
     /// subscription acknowledges.
     ///
     /// # Errors
-    /// As [`Client::settle`], and when the store could not keep that.
+    /// As [`Client::settle`], and when the store could not be written.
     pub fn processed(
         &self,
         progress: &SharedProgress,
@@ -105,11 +105,11 @@ impl Client {
         self.settled(progress, message, ordinal, verdict, "")
     }
 
-    /// The program has processed one message, with a verdict for its queue if it came from one, and
-    /// the reason of a cancel or an expiry.
+    /// The program has processed one message. `verdict` and `reason` are for its queue, if it has
+    /// one.
     ///
     /// # Errors
-    /// As [`Client::settle_because`], and when the store could not keep that.
+    /// As [`Client::settle_because`], and when the store could not be written.
     pub fn settled(
         &self,
         progress: &SharedProgress,
@@ -164,7 +164,7 @@ impl Client {
         self.command(|core| core.settle_matching(queue, verdict, filter, reason))
     }
 
-    /// Messages that were settled, of which it is not known yet that this is durable.
+    /// The number of settled messages whose verdicts are not known to be durable.
     pub fn unconfirmed_count(&self) -> u64 {
         self.shared.inner.lock().core.unconfirmed_count()
     }

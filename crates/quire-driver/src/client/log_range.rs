@@ -8,12 +8,12 @@ use quire_command::Code;
 
 use super::{Client, Queue, Taken, closed};
 
-/// The messages of a bookmark subscription with an end that the log had when it was planned, and
-/// that asked for `completed`.
+/// The messages of a bookmark subscription with the option `completed`. Its end was in the log when
+/// the range was planned.
 ///
-/// A subscription waits for an end that is not in the log, because it may come. This one is known
-/// to have been there: that the log was read without finding it means that it was removed, or that
-/// it is another log.
+/// A subscription waits for an end that is not in the log, because a later record may be the end.
+/// The end of this range was in the log. If the replay does not find it, it was removed, or the
+/// server has another log.
 pub struct LogRange {
     queue: Arc<Queue>,
     number: u32,
@@ -31,7 +31,7 @@ pub enum Step {
     Nothing,
     /// The end was passed.
     Ended,
-    /// There will be no more, and the end was not reached.
+    /// There are no more messages, and the end was not reached.
     Failed(Failure),
 }
 
@@ -58,8 +58,8 @@ impl LogRange {
         }
     }
 
-    /// The server ends a subscription as it completes it, when the end is in the log: both are here
-    /// when it has answered something later.
+    /// When the end is in the log, the server completes the subscription and ends it at once. Both
+    /// reports have arrived when a later command is answered.
     fn look_for_the_end(&mut self, client: &Client, timeout: Duration) -> Step {
         let question = match self.question.map_or_else(|| client.flush(), Ok) {
             Ok(question) => question,

@@ -1,4 +1,4 @@
-//! A client with its thread: the face that both Python clients wear.
+//! A client with its thread. Both Python clients use it.
 //!
 //! A thread drives a [`ClientCore`]. The callers put bytes into the core and take messages from
 //! queues. So heartbeats and acknowledgements do not wait for the caller's interpreter. Publishes
@@ -52,16 +52,16 @@ use wire::Wire;
 pub struct Options {
     /// Where to connect, in order of preference; at least one.
     pub endpoints: Vec<Endpoint>,
-    /// The core's part; its `address_count` is that of `endpoints`.
+    /// The configuration of the core. Its `address_count` is the number of `endpoints`.
     pub config: ClientConfig,
     /// File of the publish store, bounded by the `publish_store_size_max` of `config`; `None` = in
     /// memory only.
     pub publish_store: Option<PathBuf>,
-    /// Where the places of bookmark subscriptions are kept.
+    /// The store for the positions of bookmark subscriptions.
     pub bookmark_store: BookmarkStore,
-    /// The longest that one attempt to connect may take.
+    /// The timeout of one attempt to connect.
     pub connect_timeout: Duration,
-    /// No caller waits for the first connection. The log says when there is none.
+    /// No caller waits for the first connection. The client logs that there is none.
     pub is_in_background: bool,
     /// Limit of the bytes of messages that wait for the caller. docs/clients.md, "Bounds",
     /// describes the behavior above it.
@@ -90,15 +90,15 @@ pub struct Subscribed {
 /// The beginning of the log.
 const EPOCH: &str = "0";
 
-/// The bookmark that means the place that the store has kept under the name of the subscription;
-/// EPOCH when there is none.
+/// Selects the position that the store has under the name of the subscription; EPOCH when it has
+/// none.
 pub const MOST_RECENT: &str = "most_recent";
 
 /// Why a client does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The operating system gave no thread, or nothing to wait with.
+    /// The operating system has no thread or no descriptor left.
     #[error("no thread or event queue for the client: {0}")]
     Thread(#[from] std::io::Error),
     /// The publish store cannot be used.
@@ -123,7 +123,7 @@ struct Shared {
     endpoint_count: usize,
 }
 
-/// How a wait for an answer ended that needs a connection.
+/// The end of a wait that needs a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waited {
     /// The command was answered.
@@ -137,11 +137,11 @@ pub enum Waited {
 pub struct LastError {
     /// The stable code (docs/reference/errors.md).
     pub code: &'static str,
-    /// For a person: the address, and the error.
+    /// The address and the error, as text for a person.
     pub reason: String,
 }
 
-/// How the first attempts to connect went.
+/// The outcome of the first attempts to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FirstContact {
     /// The client was logged on.
@@ -171,14 +171,14 @@ struct Inner {
     /// Subscriptions that begin, or begin again, with the bookmark of the command when the server
     /// accepts it.
     beginnings: HashMap<CommandId, u32>,
-    /// Queues that subscriptions share, also while they have none.
+    /// Queues that subscriptions share. A queue stays here when no subscription uses it.
     shared_queues: Vec<Weak<Queue>>,
-    /// When anything last came from the server.
+    /// When the client last received anything.
     received_at: Option<SystemTime>,
     /// Refused publishes that were not taken yet, the latest ones.
     failed_publishes: VecDeque<(u64, Failure)>,
     receipts: Receipts,
-    /// The last states that the client came into, each with its number among all.
+    /// The latest states of the client, each with its number.
     states: VecDeque<(u64, ConnectionState)>,
     /// Why the last attempt to connect failed, or the connection was lost.
     last_error: Option<LastError>,
@@ -188,7 +188,7 @@ struct Inner {
     failed_attempts: usize,
     /// When the connection was lost; `None` while there is one.
     lost_at: Option<Instant>,
-    /// When the log last said that there is no connection; `None` while there is one.
+    /// When the client last logged that there is no connection; `None` while there is one.
     warned_at: Option<Instant>,
     /// The address of the last attempt, for the log.
     address: String,
@@ -202,13 +202,13 @@ struct Inner {
 struct Feed {
     queue: Arc<Queue>,
     progress: Arc<SharedProgress>,
-    /// When something last came for it.
+    /// When it last received anything.
     received_at: Option<SystemTime>,
     /// Its messages go to a handler, which cannot receive the reason of its end.
     is_handled: bool,
     /// It waits for room.
     full: Option<Full>,
-    /// Messages that came when there was no room for them, before it was full this time.
+    /// Messages that it missed because there was no room, up to the last time that it had room.
     missed_count: u64,
 }
 
@@ -224,7 +224,7 @@ impl Client {
     /// Starts the thread, which begins to connect. [`Client::wait_connected`] returns the result.
     ///
     /// # Errors
-    /// No thread or poller could be had, or the publish store cannot be used.
+    /// The system has no thread or descriptor left, or the publish store cannot be used.
     pub fn start(options: Options) -> Result<Self, StartError> {
         let size_max = options.config.publish_store_size_max as u64;
         let name = options.config.name.clone();
@@ -267,7 +267,7 @@ impl Client {
             started: Instant::now(),
             started_at: SystemTime::now(),
             on_ready: Mutex::new(None),
-            // The system refuses a connection attempt without any time.
+            // The system refuses a timeout of zero.
             connect_timeout: options.connect_timeout.max(Duration::from_millis(1)),
             is_in_background: options.is_in_background,
             endpoint_count: options.endpoints.len(),
@@ -291,8 +291,8 @@ impl Client {
         result
     }
 
-    /// Deletes records. Gives the sequence of the delete, and the command: wait for it, then
-    /// [`Client::take_json_replies`] gives the number of deleted records. With
+    /// Deletes records. Returns the sequence of the delete, and its command. When the command is
+    /// answered, [`Client::take_json_replies`] returns the number of deleted records. With
     /// [`PublishError::Full`], wait with [`Client::wait_room`] and try again.
     ///
     /// # Errors
@@ -310,7 +310,7 @@ impl Client {
     /// and the sequence of the last.
     ///
     /// # Errors
-    /// As [`Client::publish`], for the first that is not taken, when none was.
+    /// As [`Client::publish`], when the first message was not taken.
     pub fn publish_rows<'a>(
         &self,
         messages: impl Iterator<Item = NewMessage<'a>>,
@@ -353,7 +353,7 @@ impl Client {
         self.shared.inner.lock().core.last_received(number)
     }
 
-    /// Asks for an answer when everything published so far is persisted.
+    /// Asks the server to answer when everything published so far is persisted.
     ///
     /// # Errors
     /// See [`ClientCore::flush`].
@@ -361,20 +361,21 @@ impl Client {
         let mut inner = self.shared.inner.lock();
         let command = inner.core.flush()?;
         if !inner.drive.is_reading() {
-            // While a flush waits, twice the room is used. A publisher does not look at the room.
+            // While a flush waits, the limit of received bytes is doubled. A publisher does not
+            // check the limit.
             self.shared.wake(inner);
         } else if !inner.core.is_idle() {
-            // It may be the acknowledgement of a publish that answers it.
+            // The acknowledgement of a publish may answer it.
             self.shared.send(inner, false);
         }
         Ok(command)
     }
 
-    /// Enters a subscription, whose user calls it `sub_id`. Its messages go to `queue`, or to a
-    /// separate queue. With `is_kept`, the place of a bookmark subscription is kept in the store
-    /// under this name. With the bookmark [`MOST_RECENT`] it then continues where the last
-    /// subscription of this name was. With `acknowledges`, a message of a queue is acknowledged
-    /// when it is processed.
+    /// Enters a subscription with the name `sub_id`. Its messages go to `queue`, or to a separate
+    /// queue. With `is_kept`, the store keeps the position of a bookmark subscription under this
+    /// name. With the bookmark [`MOST_RECENT`] it then continues where the last subscription of
+    /// this name was. With `acknowledges`, a message of a queue is acknowledged when it is
+    /// processed.
     ///
     /// # Errors
     /// See [`ClientCore::subscribe`] and [`BookmarkStore::keep`].
@@ -450,8 +451,8 @@ impl Client {
     pub fn unsubscribe(&self, number: u32) -> Result<CommandId, Failure> {
         let mut inner = self.shared.inner.lock();
         let command = inner.core.unsubscribe(number)?;
-        // Under the same lock: a full subscription keeps the thread from reading, and the answer
-        // has to be read.
+        // Under the same lock: a full subscription stops the thread from reading, and the thread
+        // has to read the answer.
         if let Some(feed) = inner.feeds.remove(&number) {
             feed.queue.end(number, None);
         }
@@ -462,9 +463,9 @@ impl Client {
         Ok(command)
     }
 
-    /// The program has dropped a subscription. False: it has messages of a queue that it has begun,
-    /// so that it keeps the subscription, and gets no more messages. True: the subscription can
-    /// end.
+    /// The program has dropped a subscription. Returns true when the subscription can end. False:
+    /// the program has begun messages of a queue, so the subscription continues, without new
+    /// messages.
     pub fn retire(&self, number: u32) -> bool {
         let mut inner = self.shared.inner.lock();
         if !inner.core.has_begun(number) {
@@ -492,7 +493,7 @@ impl Client {
         self.shared.inner.lock().answers.remove(&command)
     }
 
-    /// The answer to a command will not be asked for, so it is not kept.
+    /// No caller will take the answer to a command, so it is not kept.
     pub fn abandon(&self, command: CommandId) {
         let mut inner = self.shared.inner.lock();
         inner.json_replies.remove(&command);
@@ -512,14 +513,15 @@ impl Client {
         self.shared.inner.lock().answers.len()
     }
 
-    /// When anything last came from the server, and when something last came for each subscription.
+    /// When the client last received anything, and when each subscription last did.
     pub fn heard(&self) -> (Option<SystemTime>, HashMap<u32, SystemTime>) {
         let inner = self.shared.inner.lock();
         let heard = inner.feeds.iter().filter_map(|(number, feed)| Some((*number, feed.received_at?)));
         (inner.received_at, heard.collect())
     }
 
-    /// An instant of the core on the wall's clock, as that clock stood when the client began.
+    /// Converts an instant of the core to wall-clock time, by the wall clock at the start of the
+    /// client.
     pub fn wall_time(&self, at: quire_types::time::Instant) -> SystemTime {
         self.shared.started_at + Duration::from_nanos(at.as_ns())
     }
@@ -537,8 +539,8 @@ impl Client {
         })
     }
 
-    /// Waits until the client was logged on or ended for good, or, unless `keeps_trying`, every
-    /// address was tried once; `None` when `timeout` passed first.
+    /// Waits until the client is logged on or has ended for good. Unless `keeps_trying`, it also
+    /// returns when every address was tried once. `None` when `timeout` passed first.
     pub fn wait_connected(&self, timeout: Duration, keeps_trying: bool) -> Option<FirstContact> {
         self.wait_for(timeout, |inner| match inner.core.state() {
             ConnectionState::Connected => Some(FirstContact::Connected),
@@ -559,13 +561,14 @@ impl Client {
         self.shared.inner.lock().core.state().clone()
     }
 
-    /// The states that the client came into after the one with the number `seen` (0 = all), with
-    /// their numbers. The latest 64 are known.
+    /// The states of the client after the state with the number `seen` (0 = all), with their
+    /// numbers. The latest 64 are kept.
     pub fn states_after(&self, seen: u64) -> Vec<(u64, ConnectionState)> {
         self.shared.inner.lock().states_after(seen)
     }
 
-    /// Waits for a state after the one with the number `seen`; nothing when `timeout` passed first.
+    /// Waits for a state after the state with the number `seen`. Returns none when `timeout` passed
+    /// first.
     pub fn wait_states_after(&self, seen: u64, timeout: Duration) -> Vec<(u64, ConnectionState)> {
         let found = |inner: &mut Inner| Some(inner.states_after(seen)).filter(|states| !states.is_empty());
         self.wait_for(timeout, found).unwrap_or_default()
@@ -631,8 +634,8 @@ impl Client {
         self.shared.inner.lock().failed_publishes.drain(..).collect()
     }
 
-    /// `on_ready` is called after answers, messages or changes of state arrived, on the thread that
-    /// has read them. It must not block.
+    /// The thread that has read answers, messages or changes of state then calls `on_ready`. It
+    /// must not block.
     pub fn set_on_ready(&self, on_ready: Option<Arc<dyn Fn() + Send + Sync>>) {
         *self.shared.on_ready.lock() = on_ready;
     }
@@ -670,8 +673,8 @@ impl Client {
         self.shared.announce();
     }
 
-    /// Room was made in a queue. Call it after taking messages, so that subscriptions that wait for
-    /// room continue.
+    /// Call this after taking messages from a queue, so that subscriptions that wait for room
+    /// continue.
     pub fn taken(&self, queue: &Queue) {
         if queue.is_awaited() {
             self.shared.wake(self.shared.inner.lock());
@@ -686,8 +689,7 @@ impl Client {
         missed.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// The answers to a query will not be taken any more. Those that wait in its `queue` are
-    /// dropped.
+    /// No caller takes the answers to a query any more. The answers in its `queue` are dropped.
     pub fn forget_query(&self, number: u32, queue: &Queue) {
         let mut inner = self.shared.inner.lock();
         inner.core.forget_query(number);
@@ -696,7 +698,7 @@ impl Client {
         self.shared.wake(inner);
     }
 
-    /// Ends the client for good, and gives `reason` for it from now on.
+    /// Ends the client for good. Later calls fail with `reason`.
     pub fn fail(&self, reason: String) {
         let mut inner = self.shared.inner.lock();
         let failure = Failure::new(FailureCode::Closed, reason);
@@ -719,9 +721,9 @@ impl Client {
         self.wait_for(timeout, |inner| inner.is_done.then_some(())).is_some()
     }
 
-    /// Ends the client, after waiting up to `timeout` for publishes that were not sent yet. Gives
-    /// how many publishes are not known to be persisted. The file of the publish store is free from
-    /// then on.
+    /// Ends the client, after waiting up to `timeout` for publishes that were not sent yet. Returns
+    /// the number of publishes that are not known to be persisted. The file of the publish store is
+    /// then unlocked.
     pub fn close(&self, timeout: Duration) -> u64 {
         self.begin_close();
         let is_done = self.wait_closed(timeout);
@@ -760,7 +762,7 @@ impl Client {
                 return taken;
             }
             if queue.is_over(number) {
-                // Its end may have come after the look.
+                // It may have ended after the check.
                 return queue.take(number, count_max, Duration::ZERO);
             }
             let mut has_news = |_: &mut Inner| queue.has_news(number).then_some(());
@@ -773,7 +775,7 @@ impl Client {
         }
     }
 
-    /// Waits until `ready` gives something; `None` when `timeout` passed first. The calling thread
+    /// Waits until `ready` returns a value; `None` when `timeout` passed first. The calling thread
     /// drives the connection meanwhile, unless another one does.
     fn wait_for<T>(&self, timeout: Duration, mut ready: impl FnMut(&mut Inner) -> Option<T>) -> Option<T> {
         let deadline = Instant::now() + timeout;
@@ -817,12 +819,12 @@ impl Feed {
         }
     }
 
-    /// Messages that it missed for want of room.
+    /// Messages that it missed because there was no room.
     fn missed(&self) -> u64 {
         self.missed_count + if let Some(Full::Missing(count)) = self.full { count } else { 0 }
     }
 
-    /// It is over, by the server's will, or for want of room.
+    /// It has ended: the server ended it, or it had no room.
     fn end(&self, number: u32, failure: Option<Failure>) {
         if self.is_handled
             && let Some(failure) = &failure
@@ -854,7 +856,7 @@ impl Inner {
 }
 
 impl Shared {
-    /// The connection, for a caller that waits, when no other party has it.
+    /// Returns the connection to a caller that waits, when no other party has it.
     fn take_wire(&self, inner: &mut Inner) -> Option<Wire> {
         let orders = inner.drive.caller_takes()?;
         let mut wire = inner.wire.take()?;

@@ -12,7 +12,7 @@ use crate::store::PositionWriter;
 /// The names of the instances that a client was logged on to, by the numbers in its messages.
 pub(super) type Instances = Arc<Mutex<Vec<Arc<str>>>>;
 
-/// The account of one subscription, shared by it and its messages.
+/// The progress of one subscription. The subscription and its messages share it.
 pub struct SharedProgress {
     /// The user's name of the subscription.
     pub sub_id: String,
@@ -20,11 +20,11 @@ pub struct SharedProgress {
     /// `None`: an ordinary subscription, whose messages have no position in a log.
     writer: Option<PositionWriter>,
     instances: Instances,
-    /// A warning was logged that the place stays where it is.
+    /// A warning was logged that the position does not move.
     was_warned: AtomicBool,
 }
 
-/// Who is handed messages.
+/// The receiver of messages in the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandedTo {
     /// A loop: it has processed a message when it asks for the next one.
@@ -56,7 +56,7 @@ impl SharedProgress {
     }
 
     /// The subscription begins, or begins again, with the bookmark of its command. A store that
-    /// cannot keep that reports it with the next message.
+    /// cannot be written reports the error with the next message.
     pub(super) fn begin(&self, generation: u16) {
         let mut state = self.state.lock();
         state.progress.begin(generation);
@@ -98,8 +98,8 @@ impl SharedProgress {
         handed
     }
 
-    /// The next message is asked for: all that were handed out are processed. Gives the leases to
-    /// acknowledge, and whether the store kept the rest.
+    /// The program asks for the next message: it has processed all earlier ones. Returns the leases
+    /// to acknowledge, and whether the store could be written.
     pub(super) fn processed_all(&self) -> (Vec<Arc<Lease>>, Result<(), Failure>) {
         let mut state = self.state.lock();
         let processed = state.progress.processed_all();
@@ -111,11 +111,11 @@ impl SharedProgress {
         self.state.lock().progress.acknowledges()
     }
 
-    /// One message is processed; again, or one of a bookmark that the subscription no longer has,
-    /// changes nothing.
+    /// One message is processed. A second call has no effect. Neither has a message of a bookmark
+    /// that the subscription no longer has.
     ///
     /// # Errors
-    /// The store could not keep that.
+    /// The store could not be written.
     pub(super) fn processed(&self, ordinal: u64) -> Result<(), Failure> {
         let mut state = self.state.lock();
         let processed = state.progress.processed(ordinal);

@@ -18,10 +18,9 @@ pub struct Queue {
     room: Arc<Room>,
     /// A subscription that feeds it waits for room.
     is_full: AtomicBool,
-    /// Messages that were taken, and that the program was not handed yet.
+    /// Messages that were taken and that the program does not have yet.
     ahead_count: AtomicU64,
-    /// A replay was completed, and the program was not handed its last message when that was last
-    /// looked at.
+    /// A replay was completed. At the last check, the program did not have its last message.
     is_completing: AtomicBool,
 }
 
@@ -30,7 +29,7 @@ struct QueueState {
     messages: VecDeque<Message>,
     /// Bytes of `messages`.
     size: usize,
-    /// Messages that ever came, and that were taken.
+    /// All messages that ever arrived, and those that were taken.
     pushed_count: u64,
     taken_count: u64,
     completed: Vec<Completed>,
@@ -44,12 +43,12 @@ struct QueueState {
 /// The end of a replay, or of the result of a query.
 struct Completed {
     number: u32,
-    /// How many messages had reached the queue by then.
+    /// The number of messages that had reached the queue by then.
     behind: u64,
-    /// Whether [`Queue::handed`] gave it.
+    /// Whether [`Queue::handed`] returned it.
     is_passed: bool,
-    /// The same for the last result, when the query was repeated after a reconnect. `None`: it is
-    /// being repeated.
+    /// The same for the last result of a query that was repeated after a reconnect. `None`: the
+    /// query runs again.
     behind_last: Option<u64>,
     /// For a query: the number of records that match it.
     total: Option<u64>,
@@ -58,11 +57,11 @@ struct Completed {
 /// The end of a subscription.
 struct Ended {
     failure: Option<Failure>,
-    /// How many messages had reached the queue by then.
+    /// The number of messages that had reached the queue by then.
     behind: u64,
-    /// Whether [`Queue::take_passed`] gave it.
+    /// Whether [`Queue::take_passed`] returned it.
     is_passed: bool,
-    /// The user will not ask about the subscription any more.
+    /// The user makes no more calls about the subscription.
     is_forgotten: bool,
 }
 
@@ -73,8 +72,8 @@ pub enum Taken {
     Messages(Vec<Message>),
     /// None in time.
     Nothing,
-    /// None, and there will be no more: the subscription was ended; `None` = by the user, or at the
-    /// end of its range.
+    /// No message, and there will be no more: the subscription has ended. `None` = the user ended
+    /// it, or it reached the end of its range.
     Ended(Option<Failure>),
 }
 
@@ -82,7 +81,7 @@ pub enum Taken {
 /// share uses it.
 pub const NO_SUBSCRIPTION: u32 = 0;
 
-/// The cost of a message in addition to its data, for the limit.
+/// The bytes that a message counts against the limit in addition to its data.
 const MESSAGE_OVERHEAD_SIZE: usize = 128;
 
 impl Queue {
@@ -98,8 +97,8 @@ impl Queue {
     }
 
     /// Takes up to `count_max` messages of the subscription `number`'s queue, waiting up to
-    /// `timeout` for the first. They do not go beyond the end of a replay that has completed. Say
-    /// with [`Queue::handed`] when the program was handed them.
+    /// `timeout` for the first. They do not pass the end of a replay that has completed. Call
+    /// [`Queue::handed`] when the program has them.
     pub fn take(&self, number: u32, count_max: usize, timeout: Duration) -> Taken {
         let mut state = self.state.lock();
         let mut deadline = None;
@@ -128,8 +127,8 @@ impl Queue {
         }
     }
 
-    /// The subscriptions that have ended and whose messages were all taken, each once, with the
-    /// failure that ended it. A thread that takes under [`NO_SUBSCRIPTION`] is woken for them.
+    /// The ended subscriptions whose messages were all taken, each once, with the failure that
+    /// ended it. A thread that takes under [`NO_SUBSCRIPTION`] is woken for them.
     pub fn take_passed(&self) -> Vec<(u32, Option<Failure>)> {
         let mut state = self.state.lock();
         let taken_count = state.taken_count;
@@ -144,7 +143,7 @@ impl Queue {
         passed
     }
 
-    /// Whether [`Queue::take_passed`] has something to give.
+    /// Whether [`Queue::take_passed`] would return any subscription.
     pub fn has_passed(&self) -> bool {
         self.state.lock().has_passed()
     }
@@ -189,8 +188,8 @@ impl Queue {
         is_passed
     }
 
-    /// Whether the replay of the subscription has caught up with the live stream, as far as it was
-    /// received. Or whether the result of its query has arrived.
+    /// Whether the replay of the subscription has caught up with the live stream as far as it was
+    /// received, or the result of its query has arrived.
     pub fn is_caught_up(&self, number: u32) -> bool {
         self.state.lock().completed_of(number).is_some()
     }
@@ -201,7 +200,7 @@ impl Queue {
     }
 
     /// Whether the replay of the subscription has caught up with the live stream, and the program
-    /// was handed all of it.
+    /// has all its messages.
     pub fn is_completed(&self, number: u32) -> bool {
         self.has_completed(&self.state.lock(), number)
     }
@@ -232,7 +231,7 @@ impl Queue {
         state.completed_of(number).is_some_and(|completed| completed.behind <= self.handed_count(state))
     }
 
-    /// Messages that the program was handed.
+    /// Messages that the program has.
     fn handed_count(&self, state: &QueueState) -> u64 {
         state.taken_count - self.ahead_count.load(Ordering::Acquire)
     }
@@ -252,7 +251,7 @@ impl Queue {
     pub(super) fn complete(&self, number: u32, total: Option<u64>) {
         let mut state = self.state.lock();
         let behind = state.pushed_count;
-        // A server does not tell it for a queue.
+        // For a queue, the server does not send it.
         let total = total.map(|total| total.max(behind));
         match state.completed.iter_mut().find(|completed| completed.number == number) {
             Some(completed) => completed.behind_last = Some(behind),
@@ -280,7 +279,7 @@ impl Queue {
         self.state.lock().completed_of(number)?.total
     }
 
-    /// Whether the last result of the query is complete, and the program was handed all of it.
+    /// Whether the last result of the query is complete, and the program has all of it.
     pub fn is_current(&self, number: u32) -> bool {
         let state = self.state.lock();
         let behind = state.completed_of(number).and_then(|completed| completed.behind_last);
@@ -295,15 +294,15 @@ impl Queue {
         self.wake(&state);
     }
 
-    /// Nothing more comes, because the client has ended or stops taking: what is here can still be
-    /// taken.
+    /// No more messages arrive, because the client has ended or takes no more. The messages here
+    /// can still be taken.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
         self.wake(&state);
     }
 
-    /// The user takes no more messages of the subscription: those that wait are dropped.
+    /// The user takes no more messages of the subscription. Its waiting messages are dropped.
     pub fn discard(&self, number: u32) {
         let mut state = self.state.lock();
         let dropped = std::mem::take(&mut state.messages);
@@ -345,7 +344,7 @@ impl Queue {
         self.wake(&state);
     }
 
-    /// The user will not ask about a subscription any more.
+    /// The user makes no more calls about a subscription.
     pub fn forget(&self, number: u32) {
         let mut state = self.state.lock();
         state.completed.retain(|completed| completed.number != number);
@@ -368,7 +367,7 @@ impl Queue {
         self.is_full.store(is_full, Ordering::Release);
     }
 
-    /// Whether a subscription waits for room, and there is some.
+    /// Whether a subscription waits for room, and there is room.
     pub(super) fn is_awaited(&self) -> bool {
         self.is_full.load(Ordering::Acquire) && self.has_room()
     }
@@ -381,7 +380,7 @@ impl Queue {
 }
 
 impl QueueState {
-    /// How the subscription ended, if it has, or the client.
+    /// The end of the subscription or of the client, if it has ended.
     fn end_of(&self, number: u32) -> Option<Option<Failure>> {
         self.ended.get(&number).map(|ended| ended.failure.clone()).or(self.is_closed.then_some(None))
     }
@@ -390,7 +389,7 @@ impl QueueState {
         self.completed.iter().find(|completed| completed.number == number)
     }
 
-    /// How many messages may be taken that do not go beyond the end of a replay.
+    /// The number of messages that may be taken without passing the end of a replay.
     fn count_to_next_completed(&self) -> usize {
         let ahead =
             self.completed.iter().filter_map(|completed| completed.behind.checked_sub(self.taken_count));

@@ -27,9 +27,9 @@ struct Settled {
 /// How the program follows a publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Followed {
-    /// It asks with [`Client::outcome`].
+    /// It calls [`Client::outcome`].
     ByAsking,
-    /// [`Client::take_settled`] gives the receipt, too.
+    /// [`Client::take_settled`] returns the receipt, too.
     ByAnnouncement,
 }
 
@@ -63,7 +63,7 @@ impl Client {
     ///
     /// # Errors
     /// The disk of the server takes no publishes for now. The messages stay in the publish store,
-    /// so a later call may give the outcome.
+    /// so a later call may return the outcome.
     pub fn outcome(&self, receipt: ReceiptId, timeout: Duration) -> Option<Result<Outcome, Failure>> {
         self.wait_for(timeout, |inner| match inner.receipts.settled.get_mut(&receipt) {
             Some(settled) => {
@@ -74,8 +74,8 @@ impl Client {
         })
     }
 
-    /// The program does not ask for a receipt any more. Refusals that it has not seen are given by
-    /// [`Client::take_failed_publishes`].
+    /// The program has dropped a receipt. [`Client::take_failed_publishes`] returns the refusals
+    /// that it has not seen.
     pub fn forget_receipt(&self, receipt: ReceiptId) {
         let mut inner = self.shared.inner.lock();
         inner.receipts.announcing.remove(&receipt);

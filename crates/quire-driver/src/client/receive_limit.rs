@@ -1,5 +1,5 @@
-//! Room for messages that were not taken yet, and the handling of a subscription that uses more
-//! than its share of it.
+//! The limit of received messages that were not taken yet (`receive_size_max`), and the effect on a
+//! subscription that exceeds its share.
 //!
 //! The client continues to read, so that messages that are not taken do not delay acknowledgements.
 //! docs/clients.md, "Bounds", describes the effect on each kind of subscription.
@@ -12,17 +12,17 @@ use quire_command::{Code, SubscribeOptions};
 
 use super::{Inner, Shared};
 
-/// The room of one client, shared by all its queues.
+/// The received messages of one client. All its queues share the limit.
 #[derive(Debug)]
 pub(super) struct Room {
     /// Bytes of messages in all queues.
     size: AtomicUsize,
     size_max: usize,
-    /// Queues that hold anything.
+    /// Queues that are not empty.
     holder_count: AtomicUsize,
 }
 
-/// How the messages of a subscription are kept from taking more room.
+/// How a subscription that has exceeded its share is stopped.
 #[derive(Debug)]
 pub(super) enum Full {
     /// A replay: the server keeps them back.
@@ -39,7 +39,7 @@ impl Room {
         Room { size: AtomicUsize::new(0), size_max, holder_count: AtomicUsize::new(0) }
     }
 
-    /// A queue that held `before` bytes holds `after`.
+    /// The size of a queue has changed from `before` to `after` bytes.
     pub fn changed(&self, before: usize, after: usize) {
         if after >= before {
             self.size.fetch_add(after - before, Ordering::AcqRel);
@@ -57,8 +57,8 @@ impl Room {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Whether a queue of this size has more than its share, now that there is too much in all of
-    /// them.
+    /// Whether all queues together exceed the limit, and a queue of this size has more than its
+    /// share.
     pub fn is_over_share(&self, queue_size: usize) -> bool {
         self.size() > self.size_max && queue_size >= self.share()
     }
@@ -75,7 +75,7 @@ impl Room {
 }
 
 impl Inner {
-    /// Messages came for a subscription.
+    /// Messages have arrived for a subscription.
     pub(super) fn deliver(&mut self, number: u32, messages: Vec<Message>) {
         let Some(feed) = self.feeds.get_mut(&number) else { return };
         feed.received_at = self.received_at;
@@ -158,7 +158,7 @@ impl Inner {
         self.full.iter().any(has_room)
     }
 
-    /// A live subscription can be neither kept back nor have a gap: it ends.
+    /// A live subscription cannot be held by the server and cannot have a gap, so it ends.
     fn cut_off(&mut self, number: u32) {
         let Some(feed) = self.feeds.remove(&number) else { return };
         let reason = "its messages were not taken as fast as they came, and a live subscription cannot wait: \
@@ -172,8 +172,8 @@ impl Inner {
 }
 
 impl Shared {
-    /// Whether the socket is read now. While a flush or a receipt waits, twice the room is used;
-    /// when that is full, too, the flush fails.
+    /// Whether the socket is read now. While a flush or a receipt waits, the limit is doubled. When
+    /// that limit is reached, too, the flush fails.
     pub(super) fn is_reading(&self, inner: &mut Inner) -> bool {
         if inner.make_room() {
             return true;

@@ -1,4 +1,5 @@
-//! Asks servers for their number of connections, for a client that chooses the one with the fewest.
+//! Asks servers for their number of connections. A client with `LeastLoaded` connects to the server
+//! with the fewest.
 
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};

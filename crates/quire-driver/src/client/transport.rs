@@ -29,7 +29,7 @@ pub enum Endpoint {
     },
     /// The server that runs on the journal in a directory of this machine, as its administrator.
     Local(PathBuf),
-    /// An engine in this process: gives the client's end of a new connection.
+    /// An engine in this process. The function returns the client's end of a new connection.
     Embedded(Arc<dyn Fn() -> io::Result<Box<dyn Stream>> + Send + Sync>),
 }
 
@@ -72,19 +72,19 @@ impl ConnectError {
 /// Unless [`Stream::has_buffered`], a read that did not fill the buffer has taken everything that
 /// the descriptor had.
 pub trait Stream: AsFd + Send {
-    /// Bytes that came; 0: the other side has closed.
+    /// Returns the number of bytes read; 0: the peer has closed the connection.
     ///
     /// # Errors
     /// `WouldBlock`: there are none now. Others: the connection cannot be used any more.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// How many of the bytes were taken.
+    /// Returns the number of bytes that were written.
     ///
     /// # Errors
     /// `WouldBlock`: none can be taken now. Others: the connection cannot be used any more.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Whether the next read gives bytes that the stream has taken from its descriptor already. A
+    /// Whether the next read returns bytes that the stream has already taken from its descriptor. A
     /// stream that decrypts has such bytes. The descriptor does not announce them.
     fn has_buffered(&self) -> bool {
         false
@@ -107,7 +107,7 @@ impl From<Owned<UnixStream>> for Box<dyn Stream> {
     }
 }
 
-/// Reads and writes wait from now on, for `limit` at most.
+/// Reads and writes block from now on, for `limit` at most.
 pub(super) fn block(stream: &dyn Stream, limit: Duration) -> io::Result<()> {
     ioctl_fionbio(stream, false)?;
     for direction in [Timeout::Recv, Timeout::Send] {
@@ -152,7 +152,7 @@ impl Endpoint {
 impl std::fmt::Display for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            // Brackets, as in the URL: without them, the end of an IPv6 address is not clear.
+            // Brackets, as in the URL: without them, the end of an IPv6 address is ambiguous.
             Endpoint::Tcp { host, port } if host.contains(':') => write!(f, "quire://[{host}]:{port}"),
             Endpoint::Tcp { host, port } => write!(f, "quire://{host}:{port}"),
             Endpoint::Local(directory) => write!(f, "local:{}", directory.display()),

@@ -47,7 +47,7 @@ impl Watchers {
         self.event_loop.get().map(|poller| poller.as_raw_fd()).ok_or_else(|| io::ErrorKind::Other.into())
     }
 
-    /// The poller of the thread knows a new connection, and watches it for nothing yet.
+    /// Registers a new connection with the poller of the thread, without watching it for events.
     ///
     /// # Errors
     /// The system has no room for it.
@@ -58,7 +58,7 @@ impl Watchers {
 
     /// No poller watches the connection any more.
     pub fn remove(&self, wire: &Wire) {
-        // Fails only for a socket that is not registered, which changes nothing.
+        // Fails only for a socket that is not registered. That has no effect.
         let _ = self.thread.delete(wire);
         self.end_loan(wire);
     }
@@ -91,7 +91,7 @@ impl Watchers {
 
     fn end_loan(&self, wire: &Wire) {
         if let Some(poller) = self.event_loop.get() {
-            // Fails only for a socket that is not registered, which changes nothing.
+            // Fails only for a socket that is not registered. That has no effect.
             let _ = poller.delete(wire);
         }
     }
@@ -106,7 +106,7 @@ impl Watchers {
         }
     }
 
-    /// The thread sleeps here; `None` = until it is woken. Gives the number of the registration
+    /// The thread sleeps here; `None` = until it is woken. Returns the number of the registration
     /// that has reported the socket.
     pub fn sleep_as_thread(&self, events: &mut Events, timeout: Option<Duration>) -> Option<usize> {
         events.clear();
@@ -122,7 +122,7 @@ impl Watchers {
         flags.set(PollFlags::OUT, interest.writable);
         let mut both =
             [PollFd::new(&self.caller_rx, PollFlags::IN), PollFd::from_borrowed_fd(wire.as_fd(), flags)];
-        // A socket that was closed by the server is always ready, also for nothing.
+        // A socket that the server has closed is always ready, also when no event is wanted.
         let descriptors = if flags.is_empty() { &mut both[..1] } else { &mut both[..] };
         // An interrupted wait counts as a wake-up. A time that is too long for the system means no
         // limit.

@@ -1,4 +1,4 @@
-//! One connection, and the bytes that are on their way to it.
+//! One connection, and the bytes that are still to be written to it.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,11 +11,11 @@ const READ_SIZE: usize = 512 * 1024;
 /// Belongs to the party that has the connection. It is in `Inner` while no party has it.
 pub(super) struct Wire {
     stream: Box<dyn Stream>,
-    /// Bytes from the core that were not written yet, and how many of them were.
+    /// Bytes from the core, and how many of them were written.
     outgoing: Vec<u8>,
     written: usize,
     scratch: Vec<u8>,
-    /// Why the socket cannot be waited for: the next write fails with it.
+    /// The error of waiting for the socket. The next write fails with it.
     failure: Option<String>,
 }
 
@@ -39,7 +39,7 @@ impl Wire {
         self.failure = Some(format!("the socket cannot be waited for: {error}"));
     }
 
-    /// Whether anything could be written, or why the connection is gone.
+    /// Returns whether it wrote anything. Fails when the connection is lost.
     pub fn write(&mut self) -> Result<bool, String> {
         if let Some(reason) = self.failure.take() {
             return Err(reason);
@@ -62,8 +62,8 @@ impl Wire {
         Ok(progress)
     }
 
-    /// Reads once, up to `size_max` bytes. Gives the bytes, and whether there are no more now; or
-    /// why the connection is gone.
+    /// Reads once, up to `size_max` bytes. Returns the bytes, and whether the socket is empty now.
+    /// Fails when the connection is lost.
     pub fn read(&mut self, size_max: usize) -> Result<(&[u8], bool), String> {
         let room = size_max.min(self.scratch.len());
         loop {

@@ -1,5 +1,5 @@
-//! The thread of an embedded engine: waits for its socket pairs and its waker, and takes turns with
-//! the broker.
+//! The thread of an embedded engine: waits for its socket pairs and its waker, and runs the turns
+//! of the broker.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,12 +17,12 @@ use super::transport::{HIGH_WATER_BYTES, LOW_WATER_BYTES, Outgoing, Received, Tr
 use crate::error::EngineError;
 use crate::host::{Effect, Host};
 
-/// What is read from one connection in one turn at most: enough for one system call to carry
-/// hundreds of messages, little enough that a fast connection does not hold up the others.
+/// The most bytes that one turn reads from one connection. One system call can read hundreds of
+/// messages, and a fast connection does not delay the others.
 const READ_BYTES_MAX: usize = 256 * 1024;
 
-/// How long a peer that does not read may hold up a connection that closes, and with it the
-/// engine's stop.
+/// How long a peer that does not read may delay the close of its connection, and so the stop of the
+/// engine.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 pub(super) struct Reactor {
@@ -30,13 +30,13 @@ pub(super) struct Reactor {
     poller: Arc<Owned<Poller>>,
     commands: Receiver<Command>,
     transports: HashMap<ConnectionId, Transport>,
-    /// Connections that closed but have bytes to take, and until when they may.
+    /// Connections that are closing and have output left, with the time at which they are cut.
     lingering: Vec<(ConnectionId, Instant)>,
     /// Connections that have something to write after this turn.
     touched: Vec<ConnectionId>,
     buffer: Vec<u8>,
     stopping: bool,
-    /// Where the reason goes when a turn panics.
+    /// The reason is stored here when a turn panics.
     failure: Arc<OnceLock<String>>,
     /// The broker got input after its turn ended.
     owes_turn: bool,
@@ -63,9 +63,9 @@ impl Reactor {
         }
     }
 
-    /// Takes turns until it gets the request to stop and all pending output was sent. Then it
-    /// closes the journal. A turn that panics is the last one: the connections end without further
-    /// output, so that clients send unacknowledged publishes again.
+    /// Runs turns until it gets the request to stop and all pending output was sent. Then it closes
+    /// the journal. A turn that panics is the last one: the connections end without further output,
+    /// so that clients send unacknowledged publishes again.
     pub(super) fn run(mut self) -> Result<(), EngineError> {
         let mut events = Events::new();
         while !(self.stopping && self.host.is_drained() && self.transports.is_empty()) {
@@ -94,7 +94,8 @@ impl Reactor {
 
     fn close_transports(&mut self) {
         for (_, transport) in self.transports.drain() {
-            // Fails only for a stream that the poller does not hold; either way it is closed next.
+            // Fails only for a stream that is not registered. The stream is closed next in any
+            // case.
             let _ = self.poller.delete(transport.stream());
         }
     }
@@ -127,9 +128,9 @@ impl Reactor {
         while let Some(effect) = self.host.poll_output() {
             self.perform(effect);
         }
-        // Written only now, so that all output of a turn for a connection leaves in one call. The
-        // amount that the peer takes may be news for the broker, which handles it in a turn that
-        // follows at once.
+        // Written at the end of the turn, so that all output for a connection is sent in one call.
+        // The broker may have to react to the bytes that the peer took, in a turn that follows at
+        // once.
         for connection in std::mem::take(&mut self.touched) {
             self.flush(connection);
         }
@@ -227,8 +228,8 @@ impl Reactor {
         }
     }
 
-    /// Writes the bytes that the peer takes, and tells the broker when the backlog passes a water
-    /// mark.
+    /// Writes the bytes that the peer takes, and notifies the broker when the backlog passes a
+    /// water mark.
     fn flush(&mut self, connection: ConnectionId) {
         let Some(transport) = self.transports.get_mut(&connection) else { return };
         let host = &mut self.host;
@@ -272,7 +273,7 @@ impl Reactor {
 
     fn forget(&mut self, connection: ConnectionId) {
         if let Some(transport) = self.transports.remove(&connection) {
-            // Fails only for a stream that the poller does not hold, which is what is wanted.
+            // Fails only for a stream that is not registered.
             let _ = self.poller.delete(transport.stream());
         }
         self.lingering.retain(|(lingering, _)| *lingering != connection);

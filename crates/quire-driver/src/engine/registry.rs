@@ -30,7 +30,7 @@ impl std::fmt::Display for EngineKey {
     }
 }
 
-/// An engine that runs, starts, or stops. While it does, its key is taken.
+/// An engine that runs, starts, or stops. During this time its key is taken.
 struct RegisteredEngine {
     engine: Weak<Engine>,
     config: BrokerConfig,
@@ -71,7 +71,7 @@ pub fn after_fork_in_child() {
     REGISTRY.store(ptr::null_mut(), Ordering::Release);
 }
 
-/// Held by a shared engine: gives its key free once the engine has stopped.
+/// A shared engine holds it. It frees the key when the engine has stopped.
 pub(super) struct Running(EngineKey);
 
 impl Drop for Running {

@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use quire_journal::descriptor::Owned;
 
-/// Above this many waiting bytes, the driver tells the broker that the connection takes no more,
-/// and the broker stops feeding its replays. One chunk of a replay is at most as large. So a
+/// Above this many waiting bytes, the driver reports to the broker that the connection takes no
+/// more, and the broker stops feeding its replays. One chunk of a replay is at most as large. So a
 /// connection holds about twice this amount, not counting the buffers of the kernel.
 pub(super) const HIGH_WATER_BYTES: usize = 1024 * 1024;
 
-/// Below this many waiting bytes, the driver tells the broker to continue. This is early enough
-/// that the peer does not run out of data meanwhile.
+/// Below this many waiting bytes, the driver reports to the broker that it can continue. This is
+/// early enough that the peer does not run out of data.
 pub(super) const LOW_WATER_BYTES: usize = 256 * 1024;
 
-/// Buffers handed to the kernel in one call. A turn queues few buffers per connection, so more of
+/// Buffers passed to the kernel in one call. A turn queues few buffers per connection, so more of
 /// them mean a slow peer.
 const SLICES_MAX: usize = 16;
 
@@ -52,15 +52,16 @@ impl Deref for Outgoing {
 pub(super) struct Transport {
     stream: Owned<UnixStream>,
     outgoing: VecDeque<Outgoing>,
-    /// Bytes of the first buffer that have left.
+    /// Bytes of the first buffer that were written.
     front_sent: usize,
-    /// Bytes that have not left, over all buffers.
+    /// Bytes of all buffers that were not written.
     waiting_bytes: usize,
-    /// The last state that the broker was notified of.
+    /// The last state that was reported to the broker.
     pub(super) writable: bool,
     /// Whether the broker wants input of the peer.
     pub(super) reading: bool,
-    /// Nothing new is sent or received. The connection is removed when its pending output has left.
+    /// Nothing new is sent or received. The connection is removed when its pending output was
+    /// written.
     pub(super) closing: bool,
 }
 
@@ -103,8 +104,8 @@ impl Transport {
         }
     }
 
-    /// Writes the bytes that the peer takes. Buffers that are not shared and have left completely
-    /// go to `sent`.
+    /// Writes the bytes that the peer takes. Unshared buffers that were written completely are
+    /// added to `sent`.
     ///
     /// # Errors
     /// The connection is broken.

@@ -1,5 +1,5 @@
-//! How far subscriptions were processed, in memory or in a file: a log of changes that is rewritten
-//! when it has grown (docs/stores.md).
+//! The positions up to which subscriptions are processed, in memory or in a file. The file is a log
+//! of changes, which is rewritten when it has grown (docs/stores.md).
 //!
 //! A change is in the file before the caller continues. So after `kill -9` at any instant, a
 //! subscription resumes after the last message that counted as processed. No processed message is
@@ -31,10 +31,10 @@ const REWRITTEN_SIZE_MIN: u64 = 1024 * 1024;
 /// costs less than the writing did.
 const GROWTH: u64 = 4;
 
-/// Bytes of the name of a subscription: a name, with room for the additions of programs.
+/// The most bytes of the name of a subscription.
 const SUB_ID_SIZE_MAX: usize = 1024;
 
-/// The places of subscriptions, by the names that their users gave them. Cloning shares it.
+/// The positions of subscriptions, by the names that their users gave them. A clone shares them.
 #[derive(Clone)]
 pub struct BookmarkStore(Arc<Mutex<BookmarkStoreState>>);
 
@@ -49,7 +49,7 @@ struct BookmarkStoreState {
 #[derive(Default)]
 struct Slot {
     resume_position: ResumePosition,
-    /// The last subscription that keeps its place here; earlier ones no longer do.
+    /// The latest subscription with this name. Earlier ones no longer write here.
     owner: u64,
 }
 
@@ -57,12 +57,12 @@ struct Log {
     file: StoreFile,
     header: Header,
     end: u64,
-    /// Bytes of what is kept, when it was last written whole.
+    /// The size of the content when it was last written whole.
     kept_size: u64,
     scratch: Vec<u8>,
 }
 
-/// Keeps the place of one subscription.
+/// Writes the position of one subscription.
 pub struct PositionWriter {
     store: BookmarkStore,
     sub_id: String,
@@ -70,7 +70,7 @@ pub struct PositionWriter {
 }
 
 impl BookmarkStore {
-    /// A store that ends with the process.
+    /// A store in memory.
     pub fn in_memory() -> Self {
         BookmarkStore::new(BTreeMap::new(), None)
     }
@@ -78,7 +78,7 @@ impl BookmarkStore {
     /// Opens the store, or makes an empty one.
     ///
     /// # Errors
-    /// See [`StoreError`]; nothing was changed then.
+    /// See [`StoreError`]. Nothing was changed then.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let file = StoreFile::open(path)?;
         let corrupt = |at| StoreError::Corrupt { path: path.to_owned(), at: START + at };
@@ -109,11 +109,11 @@ impl BookmarkStore {
         })))
     }
 
-    /// A subscription keeps its place here from now on; gives the place that an earlier one had, if
-    /// it `resumes` there.
+    /// A subscription writes its position here from now on. Returns the position of an earlier
+    /// subscription with the same name, if it `resumes` there.
     ///
-    /// Without `resumes`, [`PositionWriter::begin`] forgets that place once the server has accepted
-    /// the subscription.
+    /// Without `resumes`, [`PositionWriter::begin`] removes that position when the server has
+    /// accepted the subscription.
     ///
     /// # Errors
     /// The store is closed, or failed before.
@@ -141,14 +141,14 @@ impl BookmarkStore {
         self.0.lock().slots.get(sub_id)?.resume_position.last
     }
 
-    /// The names of the subscriptions whose places are kept.
+    /// The names of the subscriptions that have a position.
     pub fn sub_ids(&self) -> Vec<String> {
         let state = self.0.lock();
         let kept = state.slots.iter().filter(|(_, slot)| slot.resume_position != ResumePosition::default());
         kept.map(|(sub_id, _)| sub_id.clone()).collect()
     }
 
-    /// The place of a subscription is not kept any more; whether it was.
+    /// Removes the position of a subscription. Returns whether it had one.
     ///
     /// # Errors
     /// It could not be written.
@@ -163,7 +163,7 @@ impl BookmarkStore {
         Ok(was_kept)
     }
 
-    /// Lets the file go. What is processed afterwards is not kept. Harmless when it is closed.
+    /// Closes the file. Later progress is not written. A second call has no effect.
     pub fn close(&self) {
         let mut state = self.0.lock();
         state.is_closed = true;
@@ -176,8 +176,8 @@ impl BookmarkStore {
 }
 
 impl PositionWriter {
-    /// The server accepted the subscription with the bookmark of its command. The kept place is
-    /// forgotten.
+    /// The server accepted the subscription with the bookmark of its command. The old position is
+    /// removed.
     ///
     /// # Errors
     /// It could not be written.
@@ -188,7 +188,7 @@ impl PositionWriter {
     /// Notes the processed messages. `instance` is the name for the number in `processed`.
     ///
     /// # Errors
-    /// It could not be written. It may come again after a restart.
+    /// It could not be written. The message may be delivered again after a restart.
     pub fn processed(&self, processed: &Processed, instance: &Arc<str>) -> Result<(), Failure> {
         match processed {
             Processed::UpTo { last, publishers, .. } => self.change(
@@ -262,7 +262,7 @@ impl Log {
         Ok(())
     }
 
-    /// Writes what is kept to a new file and puts that in the place of this one.
+    /// Writes the content to a new file, which replaces this one.
     fn rewrite(&mut self, path: &Path, slots: &BTreeMap<String, Slot>) -> std::io::Result<()> {
         let mut new_path = path.as_os_str().to_owned();
         new_path.push(".new");

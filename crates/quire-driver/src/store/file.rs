@@ -1,5 +1,5 @@
 //! The common parts of both kinds of store file: the header in two copies, and entries that contain
-//! their place (docs/internals/notes.md, "Format of store files").
+//! their offset (docs/internals/notes.md, "Format of store files").
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -26,7 +26,7 @@ const NAME_AT: usize = 40;
 const CHECKSUM_AT: usize = HEADER_SIZE - 8;
 const NAME_SIZE_MAX: usize = 255;
 
-/// The first 4,096 bytes, once read.
+/// The first 4,096 bytes of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
     pub magic: [u8; 4],
@@ -52,7 +52,7 @@ pub(super) struct StoreEntry<'a> {
     pub body: &'a [u8],
 }
 
-/// The entries of a file, as far as they are whole.
+/// The entries of a file up to the first one that is not whole.
 pub(super) struct StoreEntries<'a> {
     pub entries: Vec<StoreEntry<'a>>,
     /// Offset after the last of them.
@@ -60,7 +60,8 @@ pub(super) struct StoreEntries<'a> {
 }
 
 impl StoreFile {
-    /// Opens the file, or makes it and the directories above it, and takes it for this client.
+    /// Opens the file and locks it for this client. Creates the file and its directories when they
+    /// are missing.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         if let Some(directory) = path.parent().filter(|above| !above.as_os_str().is_empty())
             && !directory.exists()
@@ -71,7 +72,7 @@ impl StoreFile {
         }
         loop {
             let mut options = OpenOptions::new();
-            // The messages that it keeps are for the user of the client only.
+            // Only the user of the client may read the messages in it.
             options.read(true).write(true).create(true).truncate(false).mode(0o600);
             let file = Owned::open(|| options.open(path)).map_err(StoreError::io(path))?;
             match file.try_lock() {
@@ -81,7 +82,7 @@ impl StoreFile {
                     return Err(StoreError::Io { path: path.to_owned(), source });
                 }
             }
-            // Between opening and locking, its owner may have put a new file in its place and gone.
+            // Between opening and locking, its owner may have replaced the file and ended.
             let (ours, there) = (file.metadata(), path.metadata());
             if let (Ok(ours), Ok(there)) = (ours, there)
                 && (ours.dev(), ours.ino()) == (there.dev(), there.ino())
@@ -103,7 +104,7 @@ impl StoreFile {
         let limit = if header.capacity == 0 { size } else { size.min(START + header.capacity) };
         let mut rest = vec![0; usize::try_from(limit.saturating_sub(START)).unwrap_or_default()];
         self.file.read_exact_at(&mut rest, START).map_err(StoreError::io(&self.path))?;
-        // A first header was synced before this was written: it was destroyed.
+        // A header was synced before the first entry was written, so the header was destroyed.
         if header.generation == 0 && rest.iter().any(|byte| *byte != 0) {
             return Err(StoreError::Corrupt { path: self.path.clone(), at: 0 });
         }
@@ -121,7 +122,7 @@ impl StoreFile {
                 Err(unfit("was written by a newer version of quire"))
             }
             Some((header, _)) => Ok(header),
-            // A new file whose first header was cut off by a power cut has nothing in it either.
+            // A new file whose first header was cut off by a power cut has no entries.
             None if head.iter().all(|byte| *byte == 0) => Ok(Header { magic, ..Header::default() }),
             None if slots_begin_with(head, magic) => {
                 Err(StoreError::Corrupt { path: self.path.clone(), at: 0 })
@@ -137,8 +138,8 @@ impl StoreFile {
         if header.generation == 1 { self.sync() } else { Ok(()) }
     }
 
-    /// Writes at an offset of the log, over the end of a ring of `capacity` bytes and on at its
-    /// beginning.
+    /// Writes at an offset of the log. A write past the end of a ring of `capacity` bytes continues
+    /// at its beginning.
     pub fn write(&self, bytes: &[u8], offset: u64, capacity: u64) -> std::io::Result<()> {
         if capacity == 0 {
             return self.file.write_all_at(bytes, START + offset);

@@ -51,7 +51,7 @@ pub enum StoreError {
         /// Where the first damaged part is.
         at: u64,
     },
-    /// It is something else. The fault of the caller.
+    /// The file is not a store of this client. The caller has to name another file.
     #[error("{path} {what}", path = path.display())]
     Unfit {
         /// The file.

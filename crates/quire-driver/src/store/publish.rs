@@ -1,9 +1,9 @@
 //! Unpersisted publishes in a file: a ring of entries, one per publish (docs/stores.md).
 //!
-//! A publish is written before the client takes it, and leaves the ring by moving its start, which
-//! is written to the header. So after `kill -9` at any instant the file holds every publish that
-//! was taken and is not known to be persisted; perhaps also some that are persisted, which the
-//! server drops when they come again.
+//! A publish is written before the client takes it. It is removed from the ring when the start of
+//! the ring moves, and the header has the start. So after `kill -9` at any instant, the file has
+//! every publish that was taken and is not known to be persisted. It may also have some that are
+//! persisted. The server drops these when they are sent again.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -15,7 +15,8 @@ use super::{StoreError, failure};
 
 const MAGIC: [u8; 4] = *b"QPUB";
 
-/// Bytes of entries that leave the ring together. The header is written once for each such group.
+/// Bytes of entries that are removed from the ring together. The header is written once for each
+/// such group.
 const GROUP_SIZE: u64 = 64 * 1024;
 
 /// The file of a publish store, open and locked.
@@ -23,7 +24,7 @@ pub struct PublishFile {
     file: StoreFile,
     header: Header,
     end: u64,
-    /// From the first entry on: where each group ends, and its highest sequence.
+    /// For each group, from the first entry on: where it ends, and its highest sequence.
     groups: VecDeque<Group>,
     scratch: Vec<u8>,
     /// The header could not be written, so the next start may not find the entries of the ring.
@@ -48,7 +49,7 @@ impl PublishFile {
     /// Opens the store of the client `name`, or makes one with room for `size_max` bytes.
     ///
     /// # Errors
-    /// See [`StoreError`]; nothing was changed then.
+    /// See [`StoreError`]. Nothing was changed then.
     pub fn open(path: &Path, name: &str, size_max: u64) -> Result<(Self, StoredPublishes), StoreError> {
         let file = StoreFile::open(path)?;
         let capacity = size_max.max(GROUP_SIZE).next_multiple_of(8);
@@ -151,7 +152,7 @@ impl Drop for PublishFile {
     }
 }
 
-/// The bytes of the ring from `start` on, for one round.
+/// The bytes of the ring from `start` on, once around.
 fn unroll(header: &Header, mut ring: Vec<u8>) -> Vec<u8> {
     let capacity = usize::try_from(header.capacity).unwrap_or(usize::MAX);
     let start = usize::try_from(header.start % header.capacity.max(1)).unwrap_or_default();
