@@ -113,7 +113,7 @@ impl Broker {
             (_, Command::Logon(_)) => self.cx.end(id, Code::DuplicateLogon, "logged on already"),
             (_, Command::Publish(publish)) => {
                 if let Some(publisher) = self.publishers.begin_publish(&mut self.cx, id) {
-                    self.publish(id, publisher, publish);
+                    self.intake().publish(id, publisher, publish);
                     self.cx.end_of_publish(id, publish.data.len());
                 }
                 return;
@@ -137,7 +137,7 @@ impl Broker {
             (_, Command::Settle(settle)) => self.queues.settle(&mut self.cx, id, settle),
             (_, Command::Extend(extend)) => self.queues.extend(&mut self.cx, id, extend),
             (_, Command::Query(query)) => self.query(id, query),
-            (_, Command::SowDelete(delete)) => self.removals().begin(id, delete),
+            (_, Command::SowDelete(delete)) => self.intake().begin_delete(id, delete),
             (_, Command::Stats { command, queue }) => {
                 let stats = AdminCommand::QueueStats(queue.map(str::to_owned));
                 self.administer(self.cx.requester(id, *command), stats);
@@ -328,7 +328,7 @@ impl Broker {
         while self.cx.session(id).takes_commands()
             && let Some(publish) = batch.next_message()
         {
-            self.publish(id, publisher, &publish);
+            self.intake().publish(id, publisher, &publish);
             self.cx.end_of_publish(id, publish.data.len());
         }
     }

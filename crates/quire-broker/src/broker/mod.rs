@@ -12,7 +12,7 @@
 //! equal times give equal outputs.
 //!
 //! docs/protocol.md is the contract. How it works: a publish is appended to the journal's open batch and goes to ordinary subscriptions at
-//! once, straight from the received frame (`publish.rs`). The end of a turn submits the batch. When the journal has persisted it, one pass
+//! once, straight from the received frame (`intake/`). The end of a turn submits the batch. When the journal has persisted it, one pass
 //! over the new records serves every bookmark subscription that has caught up (`bookmarks/live.rs`). Replays serve the others at the pace
 //! of their connections (`bookmarks/replay.rs`) and join that pass when they arrive at it. Publishers get one cumulative acknowledgement
 //! (`publishers/acknowledge.rs`).
@@ -30,9 +30,7 @@ macro_rules! consumers {
 }
 
 mod dispatch;
-mod large;
-mod publish;
-mod removals;
+mod intake;
 mod subscribe;
 
 use crate::unreadable::UnreadableLog;
@@ -58,11 +56,10 @@ use crate::sessions::ADMINISTRATORS_MAX;
 use crate::tables::{SnapshotParts, SnapshotSteps, TURN_SIZE_MAX, Tables};
 use crate::tail::{LogConsumer, Tail};
 use crate::topic::TopicTable;
-use large::LargeMessages;
+use intake::{Intake, LargeMessages};
 use quire_command::Code;
 use quire_expression::filter::TURN_EFFORT_MAX;
 use quire_types::time::{Instant, Now};
-use removals::Removals;
 use subscribe::Searches;
 
 /// See the module's documentation for the order of calls.
@@ -390,11 +387,24 @@ impl Broker {
         }
     }
 
+    /// The way of messages into the log.
+    #[inline(always)]
+    fn intake(&mut self) -> Intake<'_> {
+        let Broker { cx, publishers, queues, tables, ordinary, bookmarks, links, large, attributes, .. } =
+            self;
+        Intake { cx, publishers, queues, tables, ordinary, bookmarks, links, large, attributes }
+    }
+
     /// Looks whether the journal has failed since the last turn, or has room again.
     fn notice_failure(&mut self) {
         if self.publishers.notice_journal(&mut self.cx) {
             self.bookmarks.clamp_awaited(&mut self.cx);
         }
+    }
+
+    /// Records the messages of other instances.
+    fn take_replicated(&mut self) {
+        self.intake().take_replicated();
     }
 
     /// Acknowledges newly persisted messages to the publishers.
@@ -434,14 +444,8 @@ impl Broker {
     /// Removes the records of deletes, and those whose lifetime is over.
     fn remove_records(&mut self) {
         if self.tables.any() {
-            self.removals().run();
+            self.intake().remove_records();
         }
-    }
-
-    /// The parts that remove records of last-value topics.
-    fn removals(&mut self) -> Removals<'_> {
-        let Broker { cx, publishers, tables, ordinary, bookmarks, links, .. } = self;
-        Removals { cx, publishers, tables, ordinary, bookmarks, links }
     }
 
     fn serve_replays(&mut self) {
@@ -458,13 +462,13 @@ impl Broker {
         let Broker { cx, searches, bookmarks, ordinary, queues, tables, links, large, .. } = self;
         cx.finish_job(done, &mut [searches, bookmarks, ordinary, queues, tables, links, large]);
         self.continue_found();
-        self.take_examined();
+        self.intake().take_examined();
     }
 
     /// Sends the deliveries of queues, logs the changes of messages, and saves the places of the queues.
     fn serve_queues(&mut self) {
         self.queues.serve(&mut self.cx);
-        self.publish_dead_letters();
+        self.intake().publish_dead_letters();
         self.queues.continue_defining(&mut self.cx);
         self.queues.save(&mut self.cx);
     }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use quire_command::{Acks, Code, SowDelete};
 use quire_expression::filter::Filter;
-use quire_expression::message_type::MessageType;
 use quire_journal::{Position, put_deleted_key};
 use quire_table::{self as table, KeyRule, Polled, ScanId};
 
@@ -51,9 +50,7 @@ struct Part {
 /// Records that are removed together.
 pub(crate) struct Portion {
     pub session: SessionId,
-    pub table: TableId,
     pub topic: Arc<str>,
-    pub message_type: MessageType,
     /// The keys, as a record of the log has them.
     pub keys: Vec<u8>,
     /// The sequence of the delete, when this is its last portion. The earlier ones get sequences of the server.
@@ -258,9 +255,7 @@ impl Tables {
         let is_part_done = part.found.is_empty();
         let portion = Portion {
             session: *id,
-            table: part.table,
             topic: definition.name.clone(),
-            message_type: definition.message_type,
             keys,
             sequence: (is_part_done && is_last_part).then_some(delete.sequence),
         };

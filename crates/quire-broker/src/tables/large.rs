@@ -87,6 +87,15 @@ pub(crate) enum Outcome<T> {
     Later(Box<Preparation>),
 }
 
+impl<T> Outcome<T> {
+    pub(crate) fn map<U>(self, ready: impl FnOnce(T) -> U) -> Outcome<U> {
+        match self {
+            Outcome::Ready(value) => Outcome::Ready(ready(value)),
+            Outcome::Later(preparation) => Outcome::Later(preparation),
+        }
+    }
+}
+
 impl Preparation {
     fn new(definition: &Arc<TableDefinition>, now: Timestamp) -> Box<Self> {
         Box::new(Preparation {
@@ -190,7 +199,7 @@ impl Tables {
         let version = row.as_ref().map_or(Version::Missing, |row| Version::At(row.position));
         let is_changed_later = arriving.is_delta || definition.enrichment().is_some();
         let spelling = key.spelling().filter(|_| !is_changed_later);
-        let place = table.look_ahead(&key, arriving.data.len());
+        let place = Some(table.look_ahead(&key, arriving.data.len()));
         let finished = preparation.finished.take().filter(|finished| finished.version == version);
         if let Some(Finished { data, entries, .. }) = finished {
             let entries = entries.map(Box::new);

@@ -10,7 +10,7 @@ use quire_journal::{Headers, Record, Timestamp};
 use quire_table::{Key, KeyPlace, KeyRule, RowEntries, Spelling, Table, check_supplied_key};
 
 use super::large::{Outcome, Preparation};
-use super::{State, Tables};
+use super::{Keyed, State, Tables};
 use crate::Event;
 use crate::config::tables::TableDefinition;
 use crate::context::Context;
@@ -41,11 +41,19 @@ pub(crate) struct Prepared {
     /// Of the key, when no later step changed the data.
     pub spelling: Option<Spelling>,
     /// Where the record of the key probably is.
-    pub place: KeyPlace,
+    pub place: Option<KeyPlace>,
     /// Its entries in the indexes, when they are known.
     pub entries: Option<Box<RowEntries>>,
     /// The data with its constructed fields, merged; `None`: the data as it arrived.
     pub data: Option<Vec<u8>>,
+}
+
+impl Prepared {
+    /// As the message with a key of its last-value topic.
+    pub(crate) fn keyed(&self, table: TableId) -> Keyed<'_> {
+        let Prepared { spelling, place, ref entries, .. } = *self;
+        Keyed { table, spelling, place, entries: entries.as_deref() }
+    }
 }
 
 impl Tables {
@@ -100,7 +108,13 @@ impl Tables {
         cx.clock.slices.weigh_bytes(message.changed.as_ref().map_or(0, Vec::len));
         let is_changed_later = arriving.is_delta || message.enrichment().is_some();
         let spelling = key.spelling().filter(|_| !is_changed_later);
-        Ok(Outcome::Ready(Prepared { key, spelling, place, entries: None, data: message.changed }))
+        Ok(Outcome::Ready(Prepared {
+            key,
+            spelling,
+            place: Some(place),
+            entries: None,
+            data: message.changed,
+        }))
     }
 
     /// Checks a message that arrived before, without the record of its key. A message that was refused is refused again. A message that
@@ -126,26 +140,24 @@ impl Tables {
         Ok(Outcome::Ready(()))
     }
 
-    /// As [`Tables::prepare`], in this turn whatever it takes: no connection can wait for the message.
+    /// As [`Tables::prepare`], for a message that a service made. One that cannot get its fields keeps
+    /// its data. A start decides in the same way.
     ///
     /// # Errors
-    /// As [`Tables::prepare`].
-    pub(crate) fn prepare_now(
+    /// The message has no key.
+    pub(crate) fn prepare_or_keep(
         &mut self,
         cx: &mut Context,
         id: TableId,
         arriving: &Arriving<'_>,
-    ) -> Result<Prepared, String> {
-        let mut outcome = self.prepare(cx, id, arriving, None)?;
-        loop {
-            match outcome {
-                Outcome::Ready(prepared) => return Ok(prepared),
-                Outcome::Later(mut preparation) => {
-                    preparation.run(arriving, &mut self.arena);
-                    outcome = self.prepare(cx, id, arriving, Some(preparation))?;
-                }
-            }
+        preparation: Option<Box<Preparation>>,
+    ) -> Result<Outcome<Prepared>, String> {
+        if let Ok(outcome) = self.prepare(cx, id, arriving, preparation) {
+            return Ok(outcome);
         }
+        let (arriving, now) = (Arriving { size_max: usize::MAX, ..*arriving }, cx.clock.now.wall);
+        let key = self.key_of(cx, id, &arriving, now)?;
+        Ok(Outcome::Ready(Prepared { key, spelling: None, place: None, entries: None, data: None }))
     }
 
     /// The key of a message that keeps its bytes: one of the log without a key, a dead letter that cannot get its fields, or the data of a

@@ -93,6 +93,34 @@ fn a_delete_is_acknowledged_when_the_sync_destination_has_it() {
 }
 
 #[test]
+fn a_delete_is_acknowledged_when_the_end_of_a_chain_with_a_filter_has_it() {
+    let mut to_c = destination("c", SyncType::Sync);
+    to_c.pass_through = vec![".*".into()];
+    to_c.topics[0].filter = Some("/n > 0".into());
+    let to_b = destination("b", SyncType::Sync);
+    let configs = vec![instance("a", vec![to_b]), instance("b", vec![to_c]), instance("c", vec![])];
+    let mut cluster = Cluster::new(with_last_values(configs));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 1);
+    assert_eq!(cluster.persisted(0, 1), 1);
+    cluster.at(2).writes_at_once = false;
+    let delete = SowDelete {
+        command: 2,
+        sequence: 2,
+        topic: "orders",
+        filter: Some("/n = 1"),
+        ..SowDelete::default()
+    };
+    cluster.at(0).send(1, &Command::SowDelete(delete));
+    cluster.settle();
+    assert_eq!(cluster.log(1).len(), 2);
+    assert_eq!(cluster.persisted(0, 1), 0, "c does not have the delete");
+    cluster.at(2).writes_at_once = true;
+    cluster.settle();
+    assert_eq!(cluster.persisted(0, 1), 2);
+}
+
+#[test]
 fn a_repeated_publish_is_acknowledged_when_the_sync_destination_has_it() {
     let mut configs = pair_of(SyncType::Sync);
     configs[1].replication.destinations[0].pass_through = vec![".*".into()];

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use quire_command::Publish;
 use quire_expression::message_type::Arena;
 
-use super::publish::check_json;
+use super::prepare::check_json;
 use crate::context::Context;
 use crate::session::{OwnedPublish, SessionId, Stall};
 use crate::tables::{Arriving, Preparation};
@@ -39,7 +39,7 @@ const RUNNING_SIZE_MAX: usize = 64 * 1024 * 1024;
 
 /// The large messages of all connections.
 #[derive(Default)]
-pub(super) struct LargeMessages {
+pub(crate) struct LargeMessages {
     /// Their jobs are done.
     done: VecDeque<Done>,
     /// Their jobs begin when others are done.
@@ -57,7 +57,8 @@ pub(super) struct Done {
 }
 
 impl Examined {
-    fn run(&mut self, publish: &Publish<'_>, size_max: usize, arena: &mut Arena) {
+    /// Does what the turn does not do itself.
+    pub(super) fn run(&mut self, publish: &Publish<'_>, size_max: usize, arena: &mut Arena) {
         if let Json::Asked = self.json {
             self.json = match check_json(publish.data) {
                 Ok(()) => Json::Valid,

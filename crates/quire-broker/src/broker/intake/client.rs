@@ -1,0 +1,262 @@
+//! Messages of clients, from a received frame to the note for their publisher.
+//!
+//! A *plain* message takes the short way: one look at its topic and one at the message, and it is
+//! recorded. [`Intake::publish_checked`] takes the others. A large one is examined by another thread
+//! (`large.rs`), and then it comes again from the beginning.
+
+use quire_command::{Code, Publish};
+use quire_journal::{InstancePath, RecordKind};
+
+use super::admit::check_publish;
+use super::large::{Done, Examined};
+use super::prepare::Step;
+use super::{Ingested, Intake, Origin, Submission};
+use crate::context::{Context, Shutdown};
+use crate::failure::code_of;
+use crate::reply::Refusal;
+use crate::session::{OwnedPublish, Phase, PublisherKey, SessionId, Stall};
+use crate::tables::Keyed;
+use crate::topic::TopicId;
+
+impl Intake<'_> {
+    /// One message of a publish frame. Nothing here allocates, unless it is the first on its topic.
+    pub(crate) fn publish(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>) {
+        let session = &self.cx.clients.sessions.all[id];
+        if session.phase != Phase::Open {
+            return;
+        }
+        let size_max = self.cx.config.transports[session.transport.0 as usize].max_message_size;
+        self.cx.clients.counters.published += 1;
+        if publish.data.len() > size_max as usize {
+            return end_too_large(self.cx, id, publish.data.len());
+        }
+        // The topic is checked before duplicates, so that a refused message is refused again when it is
+        // repeated.
+        let topic = match self.topic_of(id, publish.topic) {
+            Ok(topic) => topic,
+            Err(refusal) => {
+                return self.publishers.refuse(self.cx, id, key, publish.sequence, refusal);
+            }
+        };
+        let is_plain = self.cx.topics.topic(topic).takes_plain && publish.is_plain();
+        if !is_plain || self.cx.log.failure.is_some() {
+            return self.publish_checked(id, key, publish, topic);
+        }
+        self.take_in_plain(id, key, publish, topic);
+    }
+
+    /// A message that is not plain, or that comes while the journal takes no writes.
+    #[inline(never)]
+    fn publish_checked(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>, topic: TopicId) {
+        match self.check_and_publish(id, key, publish, topic, Examined::default()) {
+            Ok(None) => {}
+            Ok(Some(examined)) => {
+                self.large.examine(self.cx, id, OwnedPublish::new(publish), examined);
+            }
+            Err(refusal) => self.publishers.refuse(self.cx, id, key, publish.sequence, refusal),
+        }
+    }
+
+    /// Checks a message and hands it on. `Some`: it is large, and another thread has to examine it first.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    fn check_and_publish(
+        &mut self,
+        id: SessionId,
+        key: PublisherKey,
+        publish: &Publish<'_>,
+        topic: TopicId,
+        examined: Examined,
+    ) -> Result<Option<Examined>, Refusal> {
+        let table = check_publish(self.cx, topic, publish)?;
+        let is_known = self.is_duplicate(key, publish.sequence);
+        let size_max = self.cx.transport_of(id).max_message_size as usize;
+        let origin = Origin::Client { size_max, is_known };
+        let Some(submission) = self.submission(key, origin, topic, publish) else { return Ok(None) };
+        let ready = match self.prepare(&submission, table, examined)? {
+            Step::Ready(ready) => ready,
+            Step::Later(examined) => return Ok(Some(examined)),
+        };
+        if is_known {
+            self.cx.clients.counters.duplicates += 1;
+        } else {
+            self.take_in(id, key, &Submission { publish: &ready.of(publish), ..submission }, ready.keyed());
+        }
+        Ok(None)
+    }
+
+    /// Takes the messages that were examined. The connections of those that are done continue.
+    pub(crate) fn take_examined(&mut self) {
+        while let Some(Done { session: id, sequence, found }) = self.large.next_done() {
+            let is_open =
+                self.cx.clients.sessions.all.get(id).is_some_and(|session| session.phase == Phase::Open);
+            // The client was not acknowledged, and sends the message again.
+            if !is_open || self.cx.shutdown != Shutdown::No {
+                continue;
+            }
+            let Some(publisher) = self.publishers.begin_publish(self.cx, id) else { continue };
+            self.cx.session(id).preparing_size = 0;
+            let is_done = match found {
+                Some((message, examined)) => self.take_again(id, publisher, message, examined),
+                None => {
+                    let reason = "the server cannot examine the message, by a fault of its own".to_owned();
+                    let refusal = Refusal::BadMessage(reason);
+                    self.publishers.refuse(self.cx, id, publisher, sequence, refusal);
+                    true
+                }
+            };
+            if is_done {
+                self.cx.resume_commands(id, Stall::Preparing);
+            }
+            self.cx.count_unfinished(id);
+        }
+    }
+
+    /// Takes a message that was examined. `false`: another job begins for it.
+    fn take_again(
+        &mut self,
+        id: SessionId,
+        publisher: PublisherKey,
+        message: OwnedPublish,
+        examined: Examined,
+    ) -> bool {
+        let publish = message.as_publish();
+        let result = match self.topic_of(id, publish.topic) {
+            Ok(topic) => self.check_and_publish(id, publisher, &publish, topic, examined),
+            Err(refusal) => Err(refusal),
+        };
+        match result {
+            Ok(None) => true,
+            Ok(Some(examined)) => {
+                self.large.examine(self.cx, id, message, examined);
+                false
+            }
+            Err(refusal) => {
+                let sequence = publish.sequence;
+                self.publishers.refuse(self.cx, id, publisher, sequence, refusal);
+                true
+            }
+        }
+    }
+
+    /// The message of a client as a submission; `None`: its publisher is forgotten.
+    #[inline(always)]
+    fn submission<'a>(
+        &self,
+        key: PublisherKey,
+        origin: Origin<'a>,
+        topic: TopicId,
+        publish: &'a Publish<'a>,
+    ) -> Option<Submission<'a>> {
+        let publisher = self.publishers.get(key)?;
+        let publisher = if publish.sequence == 0 { publisher.derived } else { publisher.id };
+        Some(Submission { origin, kind: RecordKind::Publish, publisher, topic, publish })
+    }
+
+    /// A plain message. The messages of most publishers are.
+    #[inline(always)]
+    fn take_in_plain(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>, topic: TopicId) {
+        if self.is_duplicate(key, publish.sequence) {
+            self.cx.clients.counters.duplicates += 1;
+            return;
+        }
+        let origin = Origin::Client { size_max: usize::MAX, is_known: false };
+        if let Some(submission) = self.submission(key, origin, topic, publish) {
+            self.take_in(id, key, &submission, None);
+        }
+    }
+
+    /// Records and serves a message that is ready, and notes the result for its publisher. Inlined, so
+    /// that a plain message is not copied and has no key.
+    #[inline(always)]
+    fn take_in(
+        &mut self,
+        id: SessionId,
+        key: PublisherKey,
+        submission: &Submission<'_>,
+        keyed: Option<Keyed<'_>>,
+    ) {
+        let sequence = submission.publish.sequence;
+        let Some(publisher) = self.publishers.get_mut(key) else { return };
+        if publisher.jumps_to(sequence, self.cx.config.limits.sequence_jump_logged) {
+            self.publishers.note_jump(self.cx, id, key, sequence);
+        }
+        // The client has the reason already, and sends the message again.
+        if self.cx.log.failure.is_some() && self.cx.session(id).knows_of_failure {
+            self.cx.clients.counters.refused += 1;
+            return;
+        }
+        let ingested = self.ingest(submission, keyed);
+        if self.cx.log.has_links {
+            return self.note_linked(id, key, submission, ingested);
+        }
+        self.note_ingested(id, key, sequence, ingested);
+    }
+
+    /// Notes the result for a message of a client, with the destinations that its acknowledgement
+    /// waits for.
+    #[cold]
+    #[inline(never)]
+    fn note_linked(
+        &mut self,
+        id: SessionId,
+        key: PublisherKey,
+        submission: &Submission<'_>,
+        ingested: Ingested,
+    ) {
+        let sequence = submission.publish.sequence;
+        match ingested {
+            Ingested::Recorded(position) => {
+                let destinations = self.destinations_of(submission, position, InstancePath::EMPTY);
+                if let Some(publisher) = self.publishers.get_mut(key).filter(|_| sequence != 0) {
+                    publisher.wait_for(destinations);
+                }
+                self.note_ingested(id, key, sequence, ingested);
+            }
+            // It may have come from another instance just now, or be in the log since before the disk had
+            // no room. The destinations have it when they have everything up to now.
+            Ingested::Duplicate { highest } => {
+                self.cx.clients.counters.duplicates += 1;
+                let (appended, all) = (self.cx.log.appended(), self.cx.log.replicated.all());
+                if let Some(publisher) = self.publishers.get_mut(key) {
+                    publisher.record(highest, appended);
+                    publisher.wait_for(all);
+                }
+            }
+            Ingested::Unrecorded | Ingested::Refused | Ingested::Unacceptable(_) => {
+                self.note_ingested(id, key, sequence, ingested);
+            }
+        }
+    }
+
+    /// Notes the result for a message of a client.
+    #[inline(always)]
+    fn note_ingested(&mut self, id: SessionId, key: PublisherKey, sequence: u64, ingested: Ingested) {
+        let Some(publisher) = self.publishers.get_mut(key) else { return };
+        match ingested {
+            Ingested::Recorded(position) if sequence != 0 => publisher.record(sequence, position),
+            Ingested::Recorded(_) => (),
+            Ingested::Unrecorded => publisher.pass(sequence),
+            Ingested::Duplicate { highest } => {
+                self.cx.clients.counters.duplicates += 1;
+                publisher.pass(highest);
+            }
+            Ingested::Refused => {
+                self.cx.clients.counters.refused += 1;
+                self.publishers.send_failure(self.cx, id);
+            }
+            Ingested::Unacceptable(error) => {
+                let refusal = Refusal::NotAppended(code_of(&error), error.to_string());
+                self.publishers.refuse(self.cx, id, key, sequence, refusal);
+            }
+        }
+    }
+}
+
+#[cold]
+fn end_too_large(cx: &mut Context, id: SessionId, size: usize) {
+    let limit = cx.transport_of(id).max_message_size;
+    let reason = format!("a message of {size} bytes, max_message_size is {limit} bytes");
+    cx.end(id, Code::MessageTooLarge, &reason);
+}

@@ -1,0 +1,175 @@
+//! Records that leave last-value topics: deletes of clients, and records whose lifetime is over.
+//!
+//! The tables find the records of a delete. Each portion of them is a submission with the keys. The
+//! record of a delete has the sequence of its publisher. An expired record leaves no record in the log.
+
+use quire_command::{Acks, Code, Publish, SowDelete};
+use quire_expression::topic::TopicSelector;
+use quire_journal::{InstancePath, RecordKind};
+
+use super::{Ingested, Intake, Origin, Submission};
+use crate::failure::code_of;
+use crate::reply::{Refused, not_last_value};
+use crate::session::{PublisherKey, SessionId};
+use crate::slice::{PASS, WEIGHT_MAX};
+use crate::tables::{DeleteDone, Portion};
+
+impl Intake<'_> {
+    /// Removes records of last-value topics. The records are removed at the end of the turn, or later when there are many.
+    pub(crate) fn begin_delete(&mut self, id: SessionId, delete: &SowDelete<'_>) {
+        let SowDelete { command, acks, sequence, topic, .. } = *delete;
+        self.cx.acknowledge_received(id, command, 0, acks);
+        let Some(key) = self.publishers.begin_publish(self.cx, id) else { return };
+        if self.cx.log.failure.is_some() {
+            return self.fail_delete(id, command, sequence);
+        }
+        let Some(publisher) = self.publishers.get_mut(key) else { return };
+        if publisher.is_duplicate(sequence) {
+            self.cx.clients.counters.duplicates += 1;
+            return self.answer_delete(id, &DeleteDone { command, acks, count: 0 });
+        }
+        let tables = match TopicSelector::new(topic) {
+            Ok(selector) => Ok(self.cx.topics.tables_of(&selector)),
+            Err(error) => Err(Refused::new(Code::BadTopic, error.to_string())),
+        };
+        let begun = tables.and_then(|tables| match tables[..] {
+            // No topic that may have records has one, or no topic matches the pattern.
+            [] if self.may_keep_values(topic) => {
+                self.pass(id, sequence);
+                self.answer_delete(id, &DeleteDone { command, acks, count: 0 });
+                Ok(())
+            }
+            [] => Err(not_last_value(topic, self.cx.topics.is_container(topic))),
+            _ => self.tables.begin_delete(self.cx, id, delete, &tables),
+        });
+        if let Err(refused) = begun {
+            self.pass(id, sequence);
+            self.cx.refuse_command(id, command, 0, &refused);
+        }
+    }
+
+    fn may_keep_values(&self, topic: &str) -> bool {
+        TopicSelector::new(topic).is_ok_and(|selector| match selector {
+            TopicSelector::Pattern(_) => true,
+            TopicSelector::Name(_) => self.cx.topics.may_keep_values(&selector),
+        })
+    }
+
+    /// The journal takes no writes. The client sends the delete again.
+    fn fail_delete(&mut self, id: SessionId, command: u32, sequence: u64) {
+        let failure = self.cx.failure_frame();
+        self.cx.fail_command(id, command, 0, &failure);
+        if sequence != 0 {
+            self.publishers.send_failure(self.cx, id);
+        }
+    }
+
+    /// The sequence of a delete is used, and nothing of it is in the log.
+    fn pass(&mut self, id: SessionId, sequence: u64) {
+        if let Some(key) = self.publishers.begin_publish(self.cx, id)
+            && let Some(publisher) = self.publishers.get_mut(key)
+        {
+            publisher.pass(sequence);
+        }
+    }
+
+    fn answer_delete(&mut self, id: SessionId, done: &DeleteDone) {
+        let detail = u32::try_from(done.count).unwrap_or(u32::MAX);
+        self.cx.acknowledge_with(id, done.command, 0, done.acks, detail, "");
+        if done.acks.has(Acks::PERSISTED) {
+            self.cx.owe_persisted(id, done.command);
+        }
+    }
+
+    /// Removes the records of deletes, and those whose lifetime is over.
+    pub(crate) fn remove_records(&mut self) {
+        let deadline = self.cx.clock.slices.deadline(PASS);
+        for removed in 1.. {
+            let Some(left) = self.tables.next_expired(self.cx) else { break };
+            self.ordinary.serve_left(self.cx, left.subscriptions, &left.context(), &left.message());
+            if removed % WEIGHT_MAX == 0 && self.cx.clock.slices.is_past(deadline) {
+                self.cx.clock.wants_turn = true;
+                break;
+            }
+        }
+        while let Some(refused) = self.tables.next_refused(self.cx) {
+            self.pass(refused.session, refused.sequence);
+        }
+        while let Some(portion) = self.tables.next_portion(self.cx) {
+            self.remove_portion(&portion);
+            if self.cx.clock.slices.is_past(deadline) {
+                self.cx.clock.wants_turn = true;
+                break;
+            }
+        }
+    }
+
+    /// Records the removal of some records, and removes them.
+    fn remove_portion(&mut self, portion: &Portion) {
+        let id = portion.session;
+        let Some(key) = self.publishers.begin_publish(self.cx, id) else { return };
+        let sequence = portion.sequence.unwrap_or_default();
+        match self.record_portion(portion, key, sequence) {
+            Ingested::Recorded(_) | Ingested::Unrecorded => (),
+            Ingested::Duplicate { .. } => {
+                let done = self.tables.finish_delete(self.cx, id);
+                let done = done.map(|done| DeleteDone { count: 0, ..done });
+                return done.iter().for_each(|done| self.answer_delete(id, done));
+            }
+            Ingested::Unacceptable(error) => {
+                self.pass(id, sequence);
+                if let Some(done) = self.tables.finish_delete(self.cx, id) {
+                    let refused = Refused::new(code_of(&error), error.to_string());
+                    self.cx.refuse_command(id, done.command, 0, &refused);
+                }
+                return;
+            }
+            Ingested::Refused => {
+                if let Some(done) = self.tables.finish_delete(self.cx, id) {
+                    self.fail_delete(id, done.command, sequence);
+                }
+                return;
+            }
+        }
+        if portion.sequence.is_some()
+            && let Some(done) = self.tables.finish_delete(self.cx, id)
+        {
+            self.answer_delete(id, &done);
+        }
+    }
+
+    /// Hands a portion to the log and to the subscriptions. The last portion has the sequence of the
+    /// delete, also when it removes nothing.
+    fn record_portion(&mut self, portion: &Portion, key: PublisherKey, sequence: u64) -> Ingested {
+        if portion.keys.is_empty() && sequence == 0 {
+            return Ingested::Unrecorded;
+        }
+        let Some(publisher) = self.publishers.get(key) else { return Ingested::Refused };
+        let submission = Submission {
+            origin: Origin::Client { size_max: usize::MAX, is_known: false },
+            kind: RecordKind::Delete,
+            publisher: if sequence == 0 { publisher.derived } else { publisher.id },
+            topic: self.cx.topics.intern(&portion.topic),
+            publish: &Publish { sequence, data: &portion.keys, ..Publish::default() },
+        };
+        let ingested = self.ingest(&submission, None);
+        // The publisher waits for the destinations of every portion.
+        let destinations = match ingested {
+            Ingested::Recorded(position) if self.cx.log.has_links => {
+                Some(self.destinations_of(&submission, position, InstancePath::EMPTY))
+            }
+            _ => None,
+        };
+        let Some(publisher) = self.publishers.get_mut(key) else { return ingested };
+        match ingested {
+            Ingested::Recorded(position) if sequence != 0 => publisher.record(sequence, position),
+            Ingested::Unrecorded => publisher.pass(sequence),
+            Ingested::Duplicate { highest } => publisher.pass(highest),
+            Ingested::Recorded(_) | Ingested::Refused | Ingested::Unacceptable(_) => (),
+        }
+        if let Some(destinations) = destinations {
+            publisher.wait_for(destinations);
+        }
+        ingested
+    }
+}

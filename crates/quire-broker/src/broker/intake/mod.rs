@@ -1,0 +1,147 @@
+//! The intake: the only way of messages and of deletes into the log.
+//!
+//! Each of them is a [`Submission`] of one [`Origin`], and passes four stages:
+//!
+//! - admit (`admit.rs`): Finds the topic, and checks the message against it.
+//! - prepare (`prepare.rs`): Checks that it is JSON, finds its key, computes fields, merges a delta.
+//! - record (`record.rs`): Gives it its time and its position.
+//! - serve (`serve.rs`): Puts it into the last-value topic, and serves subscriptions and destinations.
+//!
+//! Each origin has a file, which takes the messages, runs the stages and notes the result:
+//! `client.rs`, `dead_letter.rs`, `peer.rs`, and `delete.rs` for deletes.
+//!
+//! A *plain* message of a client skips the second stage, after one look at its topic and one at the
+//! message. The others have a key, a delay or a part of a record. Or their topic keeps last values,
+//! validates its messages or is not configured. Or the journal takes no writes.
+
+mod admit;
+mod client;
+mod dead_letter;
+mod delete;
+mod large;
+mod peer;
+mod prepare;
+mod record;
+mod serve;
+
+use quire_command::Publish;
+use quire_journal::{
+    AttributesBuffer, Bookmark, InstancePath, JournalError, Position, PublisherId, RecordKind, Timestamp,
+};
+
+use crate::bookmarks::Bookmarks;
+use crate::context::Context;
+use crate::links::Links;
+use crate::ordinary::Ordinary;
+use crate::publishers::Publishers;
+use crate::queues::QueueService;
+use crate::tables::{Keyed, Tables};
+use crate::topic::TopicId;
+pub(super) use large::LargeMessages;
+use prepare::Ready;
+
+/// The parts of the broker that messages pass on their way into the log.
+pub(crate) struct Intake<'a> {
+    pub(crate) cx: &'a mut Context,
+    pub(crate) publishers: &'a mut Publishers,
+    pub(crate) queues: &'a mut QueueService,
+    pub(crate) tables: &'a mut Tables,
+    pub(crate) ordinary: &'a mut Ordinary,
+    pub(crate) bookmarks: &'a mut Bookmarks,
+    pub(crate) links: &'a mut Links,
+    pub(crate) large: &'a mut LargeMessages,
+    /// The attributes of the message that is being recorded.
+    pub(crate) attributes: &'a mut AttributesBuffer,
+}
+
+/// A message, or a delete, on its way into the log.
+struct Submission<'a> {
+    origin: Origin<'a>,
+    /// A message, or a delete of records.
+    kind: RecordKind,
+    publisher: PublisherId,
+    topic: TopicId,
+    /// `sequence` is among those of the publisher, and 0 lets the log give it one. The data of a
+    /// delete are the keys of the records, in the form of the log.
+    publish: &'a Publish<'a>,
+}
+
+/// Where a message comes from.
+#[derive(Clone, Copy)]
+enum Origin<'a> {
+    /// A client sent it. While the journal has no room, it is refused, and the client gets the refusal.
+    Client {
+        /// The most bytes that the prepared message may have.
+        size_max: usize,
+        /// It came before, and is only checked again.
+        is_known: bool,
+    },
+    /// A service made it from records of the log. The journal keeps it until there is room.
+    Service,
+    /// Another instance recorded it, and has prepared it. As [`Origin::Service`], the journal keeps it.
+    Peer {
+        /// Its position in the log of that instance.
+        position: Position,
+        /// The instances that it has passed, with that one.
+        path: InstancePath<'a>,
+        /// Queues hold it back until then.
+        not_before: Option<Timestamp>,
+        /// Its key fits the data by the rules of both instances, so that it is not compared.
+        has_any_key: bool,
+    },
+}
+
+/// The result for a message.
+#[derive(Debug)]
+enum Ingested {
+    /// It has this position in the log.
+    Recorded(Position),
+    /// Its topic is not recorded, or the recording rule leaves it out.
+    Unrecorded,
+    /// The log has this sequence of the publisher, and all up to `highest`.
+    Duplicate { highest: u64 },
+    /// The journal takes no writes.
+    Refused,
+    /// The journal does not take this message, and takes others.
+    Unacceptable(Box<JournalError>),
+}
+
+/// The time and the bookmark that a message gets.
+#[derive(Clone, Copy)]
+struct Stamp {
+    timestamp: Timestamp,
+    bookmark: Bookmark,
+}
+
+impl Intake<'_> {
+    /// Takes a message that a service made, through all stages: the one call for a part of the broker
+    /// that publishes. The message has no sequence. Without its fields it is recorded as it is, because
+    /// no client is there to get a refusal.
+    fn submit(&mut self, publisher: PublisherId, topic: &str, publish: &Publish<'_>) -> Ingested {
+        let (topic, table) = self.admit_made(topic);
+        let submission =
+            Submission { origin: Origin::Service, kind: RecordKind::Publish, publisher, topic, publish };
+        let ready = self.prepare_now(&submission, table).unwrap_or(Ready::AsItIs);
+        let publish = &ready.of(publish);
+        self.ingest(&Submission { publish, ..submission }, ready.keyed())
+    }
+
+    /// Records a message that is ready, and serves it. `keyed` is the last-value topic that the
+    /// message has a key of. Inlined, so that a plain message is not copied and has no key.
+    #[inline(always)]
+    fn ingest(&mut self, submission: &Submission<'_>, keyed: Option<Keyed<'_>>) -> Ingested {
+        let stamp = self.stamp(submission);
+        let key = if keyed.is_some() { submission.publish.key } else { &[] };
+        let ingested = self.record(submission, stamp, key);
+        let position = match ingested {
+            Ingested::Recorded(position) => Some(position),
+            Ingested::Unrecorded => None,
+            Ingested::Duplicate { .. } | Ingested::Refused | Ingested::Unacceptable(_) => return ingested,
+        };
+        match submission.kind {
+            RecordKind::Delete => self.remove(submission),
+            _ => self.serve(submission, stamp, position, keyed),
+        }
+        ingested
+    }
+}

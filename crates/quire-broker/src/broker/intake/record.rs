@@ -1,0 +1,111 @@
+//! The third stage of the intake: the record of a message or of a delete in the log.
+
+use quire_journal::{
+    Appended, Attributes, AttributesBuffer, Bookmark, JournalError, NewAttributes, NewRecord, RecordKind,
+    Timestamp,
+};
+
+use super::prepare::context_of;
+use super::{Ingested, Intake, Origin, Stamp, Submission};
+
+impl Intake<'_> {
+    /// The time and the bookmark of the record of a submission.
+    #[inline(always)]
+    pub(super) fn stamp(&mut self, submission: &Submission<'_>) -> Stamp {
+        let Submission { publisher, publish, .. } = *submission;
+        let timestamp = self.cx.log.stamp(self.cx.clock.now.wall);
+        let sequence = match publish.sequence {
+            0 => self.cx.log.next_sequence(publisher),
+            sequence => sequence,
+        };
+        Stamp { timestamp, bookmark: Bookmark::new(publisher, sequence) }
+    }
+
+    /// Appends the record of a submission, unless the rules of the log leave it out. `key` is that of
+    /// the last-value topic, if any.
+    #[inline(always)]
+    pub(super) fn record(&mut self, submission: &Submission<'_>, stamp: Stamp, key: &[u8]) -> Ingested {
+        let Submission { origin, kind, publisher, topic, publish } = *submission;
+        let Stamp { timestamp, bookmark } = stamp;
+        let known = self.cx.topics.topic(topic);
+        let message_type = known.recording.message_type;
+        let is_recorded = match kind {
+            // A delete has no content that a filter could look at.
+            RecordKind::Delete => known.recording.records_any(),
+            _ => known.recording.records(&mut self.cx.messages.arena, || {
+                context_of(publish, message_type, &known.name, Some(bookmark), timestamp)
+            }),
+        };
+        if !is_recorded {
+            return Ingested::Unrecorded;
+        }
+        if matches!(origin, Origin::Client { .. }) && self.cx.log.failure.is_some() {
+            return Ingested::Refused;
+        }
+        let now = self.cx.clock.now.wall;
+        let is_plain = publish.headers.is_empty()
+            && publish.delay.is_none()
+            && key.is_empty()
+            && (timestamp == now || kind == RecordKind::Delete);
+        let attributes = if is_plain && !matches!(origin, Origin::Peer { .. }) {
+            Attributes::NONE
+        } else {
+            match encode(self.attributes, submission, key, (timestamp, now)) {
+                Ok(attributes) => attributes,
+                Err(error) => return Ingested::Unacceptable(Box::new(error)),
+            }
+        };
+        let record = NewRecord {
+            kind,
+            message_type: message_type.code(),
+            publisher,
+            sequence: publish.sequence,
+            timestamp,
+            topic: &known.name,
+            correlation_id: publish.correlation_id,
+            expiration_s: publish.expiration_s,
+            attributes,
+            data: publish.data,
+        };
+        match self.cx.log.append(&record) {
+            Ok(Appended::Recorded(position)) => {
+                self.bookmarks.appended(position, bookmark);
+                Ingested::Recorded(position)
+            }
+            Ok(Appended::Duplicate { highest }) => Ingested::Duplicate { highest },
+            Err(error) if error.is_about_record() => Ingested::Unacceptable(Box::new(error)),
+            Err(error) => {
+                self.cx.fail(&error);
+                Ingested::Refused
+            }
+        }
+    }
+}
+
+/// The attributes of a record that has headers, a delay or a key, whose timestamp is ahead of the
+/// clock, or that comes from another instance. Few messages have them, and [`Intake::record`] is
+/// shorter without this code.
+#[cold]
+#[inline(never)]
+fn encode<'a>(
+    buffer: &'a mut AttributesBuffer,
+    submission: &Submission<'_>,
+    key: &[u8],
+    (timestamp, now): (Timestamp, Timestamp),
+) -> Result<Attributes<'a>, JournalError> {
+    let Submission { origin, publish, .. } = *submission;
+    let headers = publish.headers;
+    // By the wall clock: the times in the log are ahead of it after it was put back.
+    let received = (now < timestamp).then_some(now);
+    buffer.encode(&match origin {
+        Origin::Client { .. } | Origin::Service => {
+            let not_before = publish.delay.end(now);
+            NewAttributes { key, headers, not_before, received, ..NewAttributes::default() }
+        }
+        // Another instance may keep last values that this one does not keep: the key stays.
+        Origin::Peer { position, path, not_before, .. } => {
+            let (key, position) = (publish.key, Some(position));
+            NewAttributes { key, headers, position, path, not_before, received }
+        }
+    })
+}

@@ -1,0 +1,119 @@
+//! The last stage of the intake: the record of a message in its last-value topic, the subscriptions,
+//! and the destinations of replication.
+
+use quire_command::{Message, MessageKind, OofReason, Publish};
+use quire_journal::{Bookmark, DeletedKeys, InstancePath, Position, RecordKind, Timestamp};
+
+use super::prepare::context_of;
+use super::{Intake, Stamp, Submission};
+use crate::ordinary::Replacement;
+use crate::replicated::Destinations;
+use crate::subscription::Replaced;
+use crate::tables::{Keyed, NewRow};
+use crate::topic::{Stage, TopicId};
+
+impl Intake<'_> {
+    /// Puts a message into its last-value topic, and serves ordinary and `live` subscriptions.
+    /// `position` is that of its record, when the log has it.
+    #[inline(always)]
+    pub(super) fn serve(
+        &mut self,
+        submission: &Submission<'_>,
+        stamp: Stamp,
+        position: Option<Position>,
+        keyed: Option<Keyed<'_>>,
+    ) {
+        let Submission { topic, publish, .. } = *submission;
+        let Stamp { timestamp, bookmark } = stamp;
+        let bookmark = position.map(|_| bookmark);
+        let mut key: &[u8] = &[];
+        let mut replaced = None;
+        if let Some(keyed) = keyed {
+            key = publish.key;
+            let new = NewRow {
+                key,
+                position,
+                bookmark: bookmark.map(|bookmark| (bookmark.publisher.get(), bookmark.sequence)),
+                timestamp,
+                received: self.cx.clock.now.wall,
+                expiration_s: publish.expiration_s,
+                correlation_id: publish.correlation_id,
+                headers: publish.headers,
+                data: publish.data,
+            };
+            replaced = self.tables.put(self.cx, keyed, &new);
+        }
+        if self.cx.topics.has_audience(topic, Stage::Published) {
+            self.serve_subscriptions(topic, publish, key, (bookmark, timestamp), replaced);
+        }
+    }
+
+    /// Serves ordinary and `live` subscriptions, and those whose view the previous record of the key left. Most topics have none of them.
+    #[inline(never)]
+    fn serve_subscriptions(
+        &mut self,
+        topic: TopicId,
+        publish: &Publish<'_>,
+        key: &[u8],
+        (bookmark, timestamp): (Option<Bookmark>, Timestamp),
+        replaced: Option<Replaced>,
+    ) {
+        let known = self.cx.topics.topic(topic);
+        let (name, message_type, is_queue) =
+            (known.name.clone(), known.recording.message_type, known.is_queue);
+        let context = context_of(publish, message_type, &name, bookmark, timestamp);
+        let message = Message {
+            subscription: 0,
+            bookmark: bookmark.map(|bookmark| (bookmark.publisher.get(), bookmark.sequence)),
+            timestamp_ns: timestamp.as_ns(),
+            queued: None,
+            topic: name.as_bytes(),
+            correlation_id: publish.correlation_id,
+            headers: publish.headers,
+            key,
+            kind: MessageKind::Publish,
+            data: publish.data,
+        };
+        let replacement = Replacement { views: self.tables.views(), replaced };
+        self.ordinary.serve_published(self.cx, topic, &context, &message, is_queue, replacement);
+        while let Some(id) = self.ordinary.next_behind() {
+            self.bookmarks.fall_back_from_publish(self.cx, id);
+        }
+        if !key.is_empty() && !self.tables.leaving().is_empty() {
+            let message = Message { bookmark: None, kind: MessageKind::Oof(OofReason::Match), ..message };
+            self.ordinary.serve_left(self.cx, self.tables.leaving(), &context, &message);
+        }
+    }
+
+    /// Removes the records of a delete from its last-value topic, and tells the subscriptions that had
+    /// them in view.
+    pub(super) fn remove(&mut self, submission: &Submission<'_>) {
+        let Some(table) = self.cx.topics.topic(submission.topic).table else { return };
+        for key in DeletedKeys::new(submission.publish.data).map_while(Result::ok) {
+            if let Some(left) = self.tables.remove(self.cx, table, key) {
+                self.ordinary.serve_left(self.cx, left.subscriptions, &left.context(), &left.message());
+            }
+        }
+    }
+
+    /// The destinations of a submission that was recorded at `position`. `path` is that of its record.
+    pub(super) fn destinations_of(
+        &mut self,
+        submission: &Submission<'_>,
+        position: Position,
+        path: InstancePath<'_>,
+    ) -> Destinations {
+        let Submission { kind, publisher, topic, publish, .. } = *submission;
+        let sequence = self.cx.log.highest_sequence(publisher).unwrap_or(publish.sequence);
+        let bookmark = Bookmark::new(publisher, sequence);
+        let known = self.cx.topics.topic(topic);
+        let (name, message_type) = (&known.name, known.recording.message_type);
+        let stamped = self.cx.log.stamped;
+        let context = || match kind {
+            // A delete has no content, so it passes every filter.
+            RecordKind::Delete => None,
+            _ => Some(context_of(publish, message_type, name, Some(bookmark), stamped)),
+        };
+        self.links.route(self.cx, topic, (position, bookmark), path, context)
+    }
+}
