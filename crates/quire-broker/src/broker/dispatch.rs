@@ -85,7 +85,7 @@ impl Broker {
         let known =
             self.cx.clients.sessions.all[id].topic.as_ref().filter(|known| known.generation == generation);
         let Some(known) = known else { return };
-        let Some(table) = self.cx.topics.topic(known.id).table else { return };
+        let Some(table) = self.cx.topics.topic(known.id).table() else { return };
         let is_same = |publish: &Publish<'_>| publish.topic == known.name.as_bytes();
         self.tables.look_ahead(
             table,

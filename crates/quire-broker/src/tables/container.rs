@@ -46,7 +46,7 @@ impl Tables {
         count_max: usize,
     ) -> Result<(), Refused> {
         let known = cx.topics.topic(topic);
-        if known.table.is_some() {
+        if known.table().is_some() {
             return Ok(());
         }
         let Some(container) = cx.topics.container_of(&known.name) else { return Ok(()) };

@@ -1,9 +1,11 @@
 //! Topics: names and patterns, which of them are recorded, and the table of those in use.
 
+mod kind;
 mod pattern_index;
 mod recording;
 mod table;
 
+pub use kind::TopicKind;
 pub use pattern_index::PatternIndex;
 pub use recording::{Recording, RecordingRule};
 pub use table::{

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
+use super::kind::TopicKind;
 use super::pattern_index::PatternIndex;
 use super::recording::{Recording, RecordingRule};
 use crate::stats::TopicStats;
@@ -97,18 +98,43 @@ pub struct Topic {
     pub recording: Recording,
     /// The queues that its messages enter.
     pub queues: Box<[QueueId]>,
-    /// The records of the topic, when it keeps last values.
-    pub table: Option<TableId>,
-    /// Messages that ask for nothing special are not checked: the topic is configured, validates nothing and keeps no last values.
-    pub takes_plain: bool,
+    kind: TopicKind,
+    /// [`TopicKind::takes_plain`], kept: it is asked for each message.
+    takes_plain: bool,
     /// It is among [`TopicTable::incoming`].
     is_incoming: bool,
-    /// A queue has the name. A subscription without a bookmark then never subscribes to the topic itself.
-    pub is_queue: bool,
     /// Subscriptions that name this topic.
     audience: Audience,
     /// The patterns found in the name.
     patterns: Vec<u32>,
+}
+
+impl Topic {
+    /// Its kind.
+    #[inline]
+    pub fn kind(&self) -> TopicKind {
+        self.kind
+    }
+
+    /// The records of the topic, when it keeps last values.
+    #[inline]
+    pub fn table(&self) -> Option<TableId> {
+        match self.kind {
+            TopicKind::Table(table) => table,
+            TopicKind::Plain | TopicKind::Queue => None,
+        }
+    }
+
+    /// Whether messages that ask for nothing special are taken without a check.
+    #[inline]
+    pub fn takes_plain(&self) -> bool {
+        self.takes_plain
+    }
+
+    fn set_kind(&mut self, kind: TopicKind) {
+        self.kind = kind;
+        self.takes_plain = kind.takes_plain(&self.recording);
+    }
 }
 
 struct PatternGroup {
@@ -237,7 +263,7 @@ impl TopicTable {
     pub fn add_table(&mut self, name: &Arc<str>, table: TableId, message_type: MessageType) {
         self.tables.insert(name.clone(), (table, message_type));
         if let Some(&topic) = self.by_name.get(name) {
-            self.topics[topic as usize].table = Some(table);
+            self.topics[topic as usize].set_kind(TopicKind::Table(Some(table)));
         }
     }
 
@@ -245,7 +271,8 @@ impl TopicTable {
     pub fn remove_table(&mut self, name: &str) {
         self.tables.remove(name);
         if let Some(&topic) = self.by_name.get(name) {
-            self.topics[topic as usize].table = None;
+            let kind = self.kind_of(name);
+            self.topics[topic as usize].set_kind(kind);
         }
         self.generation += 1;
     }
@@ -258,6 +285,19 @@ impl TopicTable {
                 let named = self.tables.iter().filter(|(name, _)| pattern.matches(name));
                 named.map(|(_, (table, _))| *table).collect()
             }
+        }
+    }
+
+    /// The kind of the topic with this name.
+    fn kind_of(&self, name: &str) -> TopicKind {
+        if let Some(table) = self.table(name) {
+            TopicKind::Table(Some(table))
+        } else if self.routes.iter().flatten().any(|route| *route.name == *name) {
+            TopicKind::Queue
+        } else if self.container_of(name).is_some() {
+            TopicKind::Table(None)
+        } else {
+            TopicKind::Plain
         }
     }
 
@@ -283,9 +323,10 @@ impl TopicTable {
         }
         self.routes[index] = route;
         self.forget_unpinned();
-        for (_, topic) in &mut self.topics {
+        let kinds: Vec<_> = self.topics.iter().map(|(_, topic)| self.kind_of(&topic.name)).collect();
+        for ((_, topic), kind) in self.topics.iter_mut().zip(kinds) {
             topic.queues = queues_of(&self.routes, &topic.name, &topic.recording);
-            topic.is_queue = self.routes.iter().flatten().any(|route| route.name == topic.name);
+            topic.set_kind(kind);
         }
     }
 
@@ -379,16 +420,14 @@ impl TopicTable {
         self.link_count += patterns.len();
         self.unpinned_count += 1;
         let recording = self.recording_of(&name);
-        let table = self.table(&name);
-        let keeps_values = table.is_some() || self.container_of(&name).is_some();
+        let kind = self.kind_of(&name);
         let topic = Topic {
-            takes_plain: !keeps_values && recording.is_configured() && !recording.validates(),
-            table,
+            kind,
+            takes_plain: kind.takes_plain(&recording),
             name: name.clone(),
             is_admitted: false,
             is_incoming: false,
             queues: queues_of(&self.routes, &name, &recording),
-            is_queue: self.routes.iter().flatten().any(|route| route.name == name),
             recording,
             audience: Audience::default(),
             patterns,

@@ -43,7 +43,7 @@ impl Intake<'_> {
         let topic = self.cx.topics.intern(topic);
         // When the log does not record the topic as its pattern requires, the topic keeps no values.
         let _ = self.tables.admit_topic(self.cx, topic, usize::MAX);
-        (topic, self.cx.topics.topic(topic).table)
+        (topic, self.cx.topics.topic(topic).table())
     }
 
     /// The topic of a record of another instance, and the last-value topic that it is a record of. The
@@ -117,10 +117,10 @@ pub(super) fn check_publish(
     if publish.delay.is_too_long(cx.clock.now.wall) {
         return Err(Refusal::DelayTooLong);
     }
-    if topic.table.is_none() && !publish.key.is_empty() {
+    if topic.table().is_none() && !publish.key.is_empty() {
         return Err(Refusal::NotLastValue(topic.name.clone()));
     }
-    Ok(topic.table)
+    Ok(topic.table())
 }
 
 /// Checks a record of another instance as a publish of a client is checked. Returns the last-value
@@ -145,7 +145,7 @@ fn check_record(
         let here = recording.message_type.name();
         return Err(format!("message_type: the topic has the type {here:?} here"));
     }
-    let keeps_values = known.table.is_some();
+    let keeps_values = known.table().is_some();
     let has_keys = !publish.key.is_empty() || record.kind == RecordKind::Delete;
     if has_keys && !keeps_values && !rules.any_sow {
         return Err("sow: it has a key, and the topic keeps no last values here; define the same [[sow_topic]] on both, or \

@@ -38,7 +38,7 @@ impl Intake<'_> {
                 return self.publishers.refuse(self.cx, id, key, publish.sequence, refusal);
             }
         };
-        let is_plain = self.cx.topics.topic(topic).takes_plain && publish.is_plain();
+        let is_plain = self.cx.topics.topic(topic).takes_plain() && publish.is_plain();
         if !is_plain || self.cx.log.failure.is_some() {
             return self.publish_checked(id, key, publish, topic);
         }

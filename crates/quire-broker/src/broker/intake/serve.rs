@@ -10,7 +10,7 @@ use crate::ordinary::Replacement;
 use crate::replicated::Destinations;
 use crate::subscription::Replaced;
 use crate::tables::{Keyed, NewRow};
-use crate::topic::{Stage, TopicId};
+use crate::topic::{Stage, TopicId, TopicKind};
 
 impl Intake<'_> {
     /// Puts a message into its last-value topic, and serves ordinary and `live` subscriptions.
@@ -60,7 +60,7 @@ impl Intake<'_> {
     ) {
         let known = self.cx.topics.topic(topic);
         let (name, message_type, is_queue) =
-            (known.name.clone(), known.recording.message_type, known.is_queue);
+            (known.name.clone(), known.recording.message_type, known.kind() == TopicKind::Queue);
         let context = context_of(publish, message_type, &name, bookmark, timestamp);
         let message = Message {
             subscription: 0,
@@ -88,7 +88,7 @@ impl Intake<'_> {
     /// Removes the records of a delete from its last-value topic, and tells the subscriptions that had
     /// them in view.
     pub(super) fn remove(&mut self, submission: &Submission<'_>) {
-        let Some(table) = self.cx.topics.topic(submission.topic).table else { return };
+        let Some(table) = self.cx.topics.topic(submission.topic).table() else { return };
         for key in DeletedKeys::new(submission.publish.data).map_while(Result::ok) {
             if let Some(left) = self.tables.remove(self.cx, table, key) {
                 self.ordinary.serve_left(self.cx, left.subscriptions, &left.context(), &left.message());
