@@ -8,6 +8,7 @@ use crate::reply::Refused;
 use crate::session::SessionId;
 use crate::stats::{PAGE_COUNT_MAX, SubscriptionStats};
 use crate::subscription::{Interest, ServedBy, Subscription, SubscriptionId};
+use crate::timer::Timer;
 use crate::topic::Stage;
 use quire_command::{Code, Reply};
 use quire_expression::filter::{Filter, FilterOptions};
@@ -153,14 +154,14 @@ impl Context {
     }
 
     /// Counts the patterns of a subscription that begins; undone by [`Context::release_patterns`].
-    pub fn count_patterns(&mut self, id: SubscriptionId) {
+    fn count_patterns(&mut self, id: SubscriptionId) {
         let count = self.pattern_count_of(id);
         self.clients.subscriptions.pattern_count += count;
         let session = self.clients.subscriptions.all[id].session;
         self.session(session).pattern_count += count;
     }
 
-    pub fn release_patterns(&mut self, id: SubscriptionId) {
+    fn release_patterns(&mut self, id: SubscriptionId) {
         let count = self.pattern_count_of(id);
         self.clients.subscriptions.pattern_count -= count;
         if let Some(subscription) = self.clients.subscriptions.all.get(id) {
@@ -169,18 +170,16 @@ impl Context {
         }
     }
 
-    /// Whether a subscription without a bookmark is served from the publish stream: the name of a queue alone is not a topic.
+    /// Whether a subscription is served from the publish stream, apart from one of the log. The name of
+    /// a queue alone is not a topic.
     pub fn is_in_audience(&self, id: SubscriptionId) -> bool {
         let subscription = &self.clients.subscriptions.all[id];
-        matches!(subscription.served_by, ServedBy::Ordinary | ServedBy::Sow)
-            || matches!(subscription.wanted.selector, TopicSelector::Pattern(_))
-    }
-
-    /// Takes a subscription without a bookmark out of the audience of its topic.
-    pub fn leave_audience(&mut self, id: SubscriptionId) {
-        if self.is_in_audience(id) {
-            let Subscription { wanted, .. } = &self.clients.subscriptions.all[id];
-            self.topics.remove(&wanted.selector, Stage::Published, id);
+        match subscription.served_by {
+            ServedBy::Ordinary | ServedBy::Sow => true,
+            ServedBy::Queue | ServedBy::Table => {
+                matches!(subscription.wanted.selector, TopicSelector::Pattern(_))
+            }
+            ServedBy::Bookmark => false,
         }
     }
 
@@ -188,6 +187,43 @@ impl Context {
     pub fn join(&mut self, id: SubscriptionId, stage: Stage) {
         let Interest { selector, filter, .. } = &self.clients.subscriptions.all[id].wanted;
         self.topics.add(selector, stage, id, filter.clone());
+    }
+
+    /// Undoes [`Context::join`].
+    pub fn leave(&mut self, id: SubscriptionId, stage: Stage) {
+        let Interest { selector, .. } = &self.clients.subscriptions.all[id].wanted;
+        self.topics.remove(selector, stage, id);
+    }
+
+    /// Puts a new subscription, or one that replaces another, among those of its connection.
+    pub fn put_subscription(
+        &mut self,
+        subscription: Subscription,
+        replaced: Option<SubscriptionId>,
+    ) -> SubscriptionId {
+        let (session, number) = (subscription.session, subscription.number);
+        let id = match replaced {
+            Some(replaced) => {
+                self.release_patterns(replaced);
+                *self.subscription(replaced) = subscription;
+                replaced
+            }
+            None => {
+                let new = self.clients.subscriptions.all.insert(subscription);
+                self.session(session).subscriptions.insert(number, new);
+                new
+            }
+        };
+        self.count_patterns(id);
+        id
+    }
+
+    /// Removes a subscription that no service serves any more.
+    pub fn remove_subscription(&mut self, id: SubscriptionId) {
+        self.release_patterns(id);
+        self.clock.timers.clear(Timer::Conflated(id));
+        let Some(subscription) = self.clients.subscriptions.all.remove(id) else { return };
+        self.session(subscription.session).subscriptions.remove(&subscription.number);
     }
 
     /// Whether the filter keeps within the limits on patterns, when the subscription `replaced` is gone.

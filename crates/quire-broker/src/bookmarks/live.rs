@@ -27,10 +27,10 @@ impl Bookmarks {
         let appended = cx.log.appended();
         let Some(progress) = self.subscriptions.get_mut(id) else { return };
         let after = progress.after;
-        if progress.wants_deletions {
+        if progress.delivery.has_deletions {
             self.wanting_deletions.insert(id);
         }
-        match progress.live {
+        match progress.delivery.is_live {
             false => {
                 progress.stage = Source::Tailing;
                 cx.join(id, Stage::Persisted);

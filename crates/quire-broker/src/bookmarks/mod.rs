@@ -11,6 +11,7 @@ mod pause;
 mod progress;
 mod replay;
 mod resume_positions;
+mod subscribe;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -26,9 +27,11 @@ use crate::session::SessionId;
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 use ends::AwaitedEnds;
-pub(crate) use progress::{EndPosition, PendingCompletion, Progress, Source};
+pub(crate) use progress::{EndPosition, Progress};
+use progress::{PendingCompletion, Source};
 use replay::ReadSlots;
 use resume_positions::ResumePositions;
+pub(crate) use subscribe::{FormerPlace, LogPlan, LogRequest};
 
 /// See the module's documentation.
 pub(crate) struct Bookmarks {
@@ -81,30 +84,15 @@ impl Bookmarks {
         }
     }
 
-    /// A subscription begins, or is replaced.
-    pub(crate) fn enter(&mut self, id: SubscriptionId, progress: Progress) {
-        self.subscriptions.insert(id, Box::new(progress));
-    }
-
     /// How far a subscription has come; `None` for one that another service serves.
     pub(crate) fn progress(&self, id: SubscriptionId) -> Option<&Progress> {
         self.subscriptions.get(id).map(|progress| &**progress)
-    }
-
-    /// The subscription is gone, or another service serves it from now on.
-    pub(crate) fn forget(&mut self, id: SubscriptionId) -> Option<Box<Progress>> {
-        self.subscriptions.remove(id)
     }
 
     /// As [`Bookmarks::progress`]; `None` also for a subscription that has ended.
     fn running(&self, cx: &Context, id: SubscriptionId) -> Option<&Progress> {
         cx.clients.subscriptions.get(id)?;
         self.progress(id)
-    }
-
-    /// A subscription has the records that it asked for. Returns whether the messages after them follow.
-    pub(crate) fn has_records(&mut self, id: SubscriptionId) -> bool {
-        self.subscriptions.get_mut(id).is_some_and(|progress| std::mem::take(&mut progress.awaits_records))
     }
 
     /// Subscriptions, or groups of them, that have not caught up.

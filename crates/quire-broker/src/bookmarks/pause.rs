@@ -31,7 +31,7 @@ impl Bookmarks {
                 continue;
             };
             match self.progress(subscription) {
-                Some(progress) if !progress.live => pausable.push(subscription),
+                Some(progress) if !progress.delivery.is_live => pausable.push(subscription),
                 _ => {
                     let reason =
                         format!("subscription {number} cannot be paused: it is live, or has no bookmark");
@@ -98,7 +98,7 @@ impl Bookmarks {
     }
 
     /// The subscriptions of the replay that serves one: this one and others, in their order. Empty when it is served alone.
-    pub(crate) fn companions(&self, cx: &Context, id: SubscriptionId) -> Vec<SubscriptionId> {
+    pub(super) fn companions(&self, cx: &Context, id: SubscriptionId) -> Vec<SubscriptionId> {
         match self.running(cx, id).map(|progress| &progress.stage) {
             Some(Source::Replaying(replay)) if self.replays[*replay].subscriptions.len() > 1 => {
                 self.replays[*replay].subscriptions.clone()
@@ -108,7 +108,7 @@ impl Bookmarks {
     }
 
     /// A subscription was replaced, and continues where it was: with its `companions`, unless its rate is another one now.
-    pub(crate) fn restart(
+    pub(super) fn restart(
         &mut self,
         cx: &mut Context,
         id: SubscriptionId,

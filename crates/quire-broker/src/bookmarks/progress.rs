@@ -1,5 +1,6 @@
 //! How far a bookmark subscription has come.
 
+use quire_command::subscribe::Delivery;
 use quire_journal::Position;
 
 use crate::replay::{Pace, ReplayId};
@@ -11,12 +12,9 @@ pub(crate) struct Progress {
     /// Records up to here are not wanted, or were delivered. Exact while it is detached. A replay keeps its own place, and the live tail
     /// does not advance it for records that do not match.
     pub(crate) after: Position,
-    /// Serve before persisting once the replay has caught up.
-    pub(crate) live: bool,
-    /// Serve after the sync destinations have persisted, too. Such a subscription never follows the live tail.
-    pub(crate) is_durable: bool,
-    /// It gets the deletes of the log, too. Not with `live`.
-    pub(crate) wants_deletions: bool,
+    /// The options of its command, as far as they have an effect: `is_live` not with conflation, and
+    /// `is_fully_durable` not without sync destinations. It may have been paused or resumed since then.
+    pub(crate) delivery: Delivery,
     /// It asked for resume positions.
     pub(crate) wants_resume_positions: bool,
     /// The acknowledgement that is owed when `after` reaches a position.

@@ -617,7 +617,7 @@ impl Bookmarks {
     }
 
     fn is_durable(&self, cx: &Context, id: SubscriptionId) -> bool {
-        self.running(cx, id).is_some_and(|progress| progress.is_durable)
+        self.running(cx, id).is_some_and(|progress| progress.delivery.is_fully_durable)
     }
 
     fn members(&self, cx: &Context, subscriptions: &[SubscriptionId]) -> Members {
@@ -634,7 +634,7 @@ impl Bookmarks {
                 filter: filter.clone(),
                 after: progress.map_or(Position::default(), |progress| progress.after),
                 taken_after: subscription.wanted.taken_after(),
-                wants_deletions: progress.is_some_and(|progress| progress.wants_deletions),
+                wants_deletions: progress.is_some_and(|progress| progress.delivery.has_deletions),
                 conflation_key: conflation.map(|conflation| conflation.key.clone()),
                 select: select.clone(),
             }

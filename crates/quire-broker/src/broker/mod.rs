@@ -434,7 +434,7 @@ impl Broker {
     fn serve_tables(&mut self) {
         self.tables.serve(&mut self.cx);
         while let Some(id) = self.cx.clients.subscriptions.next_following() {
-            self.follow_log(id);
+            self.bookmarks.begin_after_records(&mut self.cx, id);
         }
         if self.tables.any() {
             self.tables.write_snapshots(&mut self.cx);

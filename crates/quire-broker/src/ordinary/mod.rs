@@ -2,6 +2,7 @@
 
 mod deferred;
 mod delta;
+mod subscribe;
 
 use quire_command::Message;
 use quire_expression::filter::{Decision, MessageContext};

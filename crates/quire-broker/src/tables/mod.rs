@@ -8,8 +8,8 @@
 //! - [`look_ahead`](Tables::look_ahead), [`prepare`](Tables::prepare), [`put`](Tables::put): for messages that come next, for a message on
 //!   its way into the log, and after it was appended.
 //! - [`query`](Tables::query), [`begin_delete`](Tables::begin_delete): for commands of connections.
-//! - [`subscribe`](Tables::subscribe), [`leave`](Tables::leave), [`part`](Tables::part): when subscriptions that have records in view begin,
-//!   end and are replaced.
+//! - [`enter`](Tables::enter) and [`begin`](Tables::begin), [`part`](Tables::part), [`end`](Tables::end): when
+//!   subscriptions that have records in view begin, are replaced and end (`subscribe.rs`).
 //! - [`forget_session`](Tables::forget_session), [`may_resume`](Tables::may_resume): when a connection ends, or takes data again.
 //! - [`next_expired`](Tables::next_expired), [`next_portion`](Tables::next_portion), [`remove`](Tables::remove),
 //!   [`serve`](Tables::serve), [`next_timeout`](Tables::next_timeout): once per turn.
@@ -34,6 +34,7 @@ mod replace;
 mod scan;
 mod snapshot_file;
 mod snapshots;
+mod subscribe;
 mod turn;
 mod view;
 
@@ -69,12 +70,13 @@ pub(crate) use delete::{DeleteDone, Portion};
 use follow::Followers;
 pub(crate) use history::Asked as AskedState;
 pub(crate) use large::{Outcome, Preparation, TURN_SIZE_MAX};
-pub(crate) use plan::{Changes, RecordsPlan};
+use plan::RecordsPlan;
 pub(crate) use prepare::{Arriving, Prepared};
 pub(crate) use replace::{FormerView, PENDING_CHANGES_MAX};
 use scan::{Scan, Scanning};
 pub use snapshot_file::{MakePart, SnapshotPart, SnapshotParts, SnapshotSteps};
 use snapshots::Snapshots;
+pub(crate) use subscribe::ViewPlan;
 pub(crate) use view::Left;
 
 /// The resolution of lifetimes: an expired record is removed at the latest after this time.

@@ -2,21 +2,20 @@
 
 use std::collections::VecDeque;
 
-use quire_command::subscribe::{Request, Selected, check_query};
+use quire_command::subscribe::{Selected, check_query};
 use quire_command::{Acks, Code, Query, SowDelete};
 use quire_expression::filter::Filter;
 use quire_expression::select::Select;
 use quire_table::{self as table, AsOf, Order, PageQuery};
 
 use super::history::Asked;
-use super::replace::View;
 use super::scan::{QUERIES_PER_SESSION_MAX, Total};
-use super::{Following, FormerView, Scan, Tables};
+use super::{Scan, Tables};
 use crate::context::Context;
 use crate::log::Moment;
 use crate::reply::{Refused, bad_option, bad_order};
 use crate::session::SessionId;
-use crate::subscription::{Delta, Gate, KeySet, ServedBy, SowView, SubscriptionId};
+use crate::subscription::KeySet;
 use crate::topic::TableId;
 
 /// The most records of a page: they are collected in one piece of work, of less than a millisecond.
@@ -24,38 +23,16 @@ const PAGE_RECORDS_MAX: u64 = 65_536;
 
 /// The records that a command asks for.
 #[derive(Clone)]
-pub(crate) struct RecordsPlan {
+pub(super) struct RecordsPlan {
     pub tables: Vec<TableId>,
-    keys: Option<Vec<Box<[u8]>>>,
+    pub keys: Option<Vec<Box<[u8]>>>,
     order: Option<Order>,
     skip_n: u64,
-    top_n: Option<u64>,
+    pub top_n: Option<u64>,
     /// The subscription keeps this part of the result up to date.
     is_page: bool,
     /// The instant of the result; `None`: the current state.
     pub instant: Option<Moment>,
-}
-
-/// The messages that a subscription gets about the records in its view.
-#[derive(Clone, Copy)]
-pub(crate) struct Changes {
-    /// The records come first.
-    pub has_records: bool,
-    /// A message for each record that leaves the view.
-    pub has_oof: bool,
-    /// Of each change only the fields that differ. `Some(true)`: no message when no field differs.
-    delta: Option<bool>,
-}
-
-impl Changes {
-    pub(crate) fn of(request: &Request<'_>) -> Self {
-        let (has_oof, delta) = match request {
-            Request::Stream(_) | Request::Log(_) => (false, None),
-            Request::Records(records) => (records.has_oof, None),
-            Request::Deltas(deltas) => (deltas.has_oof, Some(deltas.no_empties)),
-        };
-        Changes { has_records: request.selection().is_some(), has_oof, delta }
-    }
 }
 
 impl RecordsPlan {
@@ -72,6 +49,11 @@ impl RecordsPlan {
             return Err(Refused::new(Code::BadOption, reason));
         }
         Ok(RecordsPlan { is_page: true, ..self })
+    }
+
+    /// The same of no topic: a page has looked at the records before it has a result.
+    pub(super) fn without_tables(&self) -> Self {
+        RecordsPlan { tables: Vec::new(), ..self.clone() }
     }
 
     /// Whether the subscription keeps a part of the result up to date.
@@ -114,7 +96,7 @@ impl Tables {
     ///
     /// # Errors
     /// Why it is refused.
-    pub(crate) fn plan(
+    pub(super) fn plan(
         &self,
         cx: &mut Context,
         id: SessionId,
@@ -242,7 +224,7 @@ impl Tables {
     }
 
     /// Opens the scans of a plan. Without an instant, that of the result is this call.
-    fn open(
+    pub(super) fn open(
         &mut self,
         cx: &mut Context,
         id: SessionId,
@@ -280,95 +262,6 @@ impl Tables {
         })
     }
 
-    /// The view of a subscription with these options, which begins now. The messages that wait for the records of the former view stay in it.
-    pub(crate) fn view(
-        &self,
-        cx: &mut Context,
-        plan: &RecordsPlan,
-        changes: &Changes,
-        select: Option<&Select>,
-        former: Option<&mut FormerView>,
-    ) -> (SowView, Gate) {
-        let select_of = |table: &TableId| {
-            let fields = &self.all[table.0 as usize].definition.key_fields;
-            Some((*table, select?.with_fields(fields)))
-        };
-        let selects = || plan.tables.iter().filter_map(select_of).collect();
-        let turns_page = former.as_ref().is_some_and(|former| former.page.is_some());
-        let held = former.and_then(|former| former.held.as_mut().map(std::mem::take));
-        let holds = changes.has_records && !turns_page;
-        let gate = held.or_else(|| holds.then(Vec::new)).map(Gate::closed).unwrap_or_default();
-        let view = SowView {
-            delta: changes.delta.map(|no_empties| Delta::new(no_empties, selects())),
-            begun: self.begun(cx),
-        };
-        (view, gate)
-    }
-
-    /// A subscription begins, or is replaced. With `sow` it gets its records first, or the difference to the former view. The instant of the
-    /// result is this call.
-    pub(crate) fn subscribe(
-        &mut self,
-        cx: &mut Context,
-        subscription_id: SubscriptionId,
-        mut plan: RecordsPlan,
-        command: u32,
-        acks: Acks,
-        former: Option<FormerView>,
-    ) {
-        let subscription = &cx.clients.subscriptions.all[subscription_id];
-        let (id, number, filter) =
-            (subscription.session, subscription.number, subscription.wanted.filter.clone());
-        let select = subscription.wanted.select.clone();
-        let (mut page, mut is_delta, mut wants_oof, mut held_size) = (None, false, false, Some(0));
-        // One with a bookmark gets the messages after its records from the log.
-        if let Some(view) = self.views.get(subscription_id) {
-            (is_delta, wants_oof) = (view.delta.is_some(), subscription.wanted.wants_oof());
-            held_size = subscription.delivery.gate.held_size();
-            for table in &plan.tables {
-                let state = &mut self.all[table.0 as usize];
-                state.delta_count += usize::from(is_delta);
-                if subscription.served_by == ServedBy::Table {
-                    page = state.follow(cx, subscription_id, &plan).map(|page| (*table, page));
-                } else if wants_oof {
-                    state.watchers.push(subscription_id);
-                }
-            }
-        }
-        let mut tables = plan.tables.clone();
-        let former_page = former.as_ref().and_then(|former| former.page);
-        if let Some((former_table, _)) = former_page {
-            tables.push(former_table);
-            held_size.get_or_insert(0);
-        }
-        self.subscriptions.insert(subscription_id, Following { tables, is_delta, page });
-        // Without `sow` there is nothing to send.
-        let Some(held_size) = held_size else { return };
-        let is_of_change = former.is_some();
-        let top_n = plan.top_n.take_if(|_| is_of_change);
-        let asker = Asker { command, acks, number, select: select.clone() };
-        // A page has looked at the records before it has a result.
-        let scan = match page {
-            Some(_) => {
-                self.open(cx, id, &RecordsPlan { tables: Vec::new(), ..plan.clone() }, None, asker, None)
-            }
-            None => self.open(cx, id, &plan, filter.as_ref(), asker, plan.instant),
-        };
-        match scan {
-            Ok(scan) => {
-                let mut scan = Scan { subscription: Some(subscription_id), page, ..scan };
-                if let Some(former) = former {
-                    let keys = plan.keys.map(|keys| keys.into_iter().collect());
-                    let new = View { tables: plan.tables, keys, filter, select };
-                    self.compare(cx, former, new, wants_oof, top_n, &mut scan);
-                }
-                self.scanning.push_after(scan, held_size);
-            }
-            Err(refused) => cx.end_subscription(subscription_id, refused.code, &refused.reason),
-        }
-        cx.clock.wants_turn = true;
-    }
-
     /// Checks the selectors of a delete that has no `data`.
     pub(super) fn open_delete(
         &mut self,
@@ -388,5 +281,5 @@ pub(super) struct Asker {
     pub command: u32,
     pub acks: Acks,
     pub number: u32,
-    select: Option<Select>,
+    pub select: Option<Select>,
 }

@@ -74,7 +74,7 @@ impl Tables {
         }
         let now = cx.clock.now.wall;
         let found = self.ahead.take(&self.all[id.0 as usize].definition, id, arriving.data);
-        let (mut message, table, has_logged) = self.begin(id, arriving, now);
+        let (mut message, table, has_logged) = self.message(id, arriving, now);
         message.preprocess()?;
         let (key, place) = match found {
             Some(found) => found,
@@ -132,7 +132,7 @@ impl Tables {
         if arriving.data.len() > cx.clock.turn_size || preparation.is_some() {
             return self.check_large_again(cx, id, preparation);
         }
-        let (mut message, _, has_logged) = self.begin(id, arriving, cx.clock.now.wall);
+        let (mut message, _, has_logged) = self.message(id, arriving, cx.clock.now.wall);
         message.preprocess()?;
         let key = message.key()?;
         note_missing(cx, message.definition, &key, has_logged);
@@ -172,7 +172,7 @@ impl Tables {
         arriving: &Arriving<'_>,
         now: Timestamp,
     ) -> Result<Key, String> {
-        let (mut message, _, has_logged) = self.begin(id, arriving, now);
+        let (mut message, _, has_logged) = self.message(id, arriving, now);
         message.preprocess()?;
         let key = message.key()?;
         note_missing(cx, message.definition, &key, has_logged);
@@ -189,7 +189,7 @@ impl Tables {
         fields.key_of(data, &mut self.arena).map(drop).map_err(|_| no_key(definition))
     }
 
-    fn begin<'a>(
+    fn message<'a>(
         &'a mut self,
         id: TableId,
         arriving: &'a Arriving<'a>,

@@ -17,9 +17,9 @@ use quire_table::{PageId, Row};
 use super::scan::Difference;
 use super::turn::PageDifference;
 use super::view::{VIEW_EFFORT_MAX, context_of_row};
-use super::{Following, Scan, TableDefinition, Tables};
+use super::{Scan, TableDefinition, Tables};
 use crate::context::Context;
-use crate::subscription::{KeySet, ServedBy, SubscriptionId};
+use crate::subscription::{KeySet, SubscriptionId};
 use crate::topic::TableId;
 
 /// Changes of one subscription that wait for their turn. Each can hold copies of `max_query_copies` bytes.
@@ -27,9 +27,9 @@ pub(crate) const PENDING_CHANGES_MAX: usize = 16;
 
 /// The view that a subscription had before it was replaced.
 pub(crate) struct FormerView {
-    view: View,
+    pub(super) view: View,
     /// The time of its records.
-    begun: Timestamp,
+    pub(super) begun: Timestamp,
     /// The messages that wait for its records; `None`: it has all of them.
     pub(super) held: Option<Vec<u8>>,
     /// It is a page, which stays in effect until the new page has looked at the records.
@@ -176,21 +176,6 @@ impl Tables {
     /// Whether a subscription is a page.
     pub(crate) fn is_page(&self, id: SubscriptionId) -> bool {
         self.subscriptions.get(&id).is_some_and(|following| following.page.is_some())
-    }
-
-    /// A subscription is about to be replaced. Gives the view that it has, if it has one. Its scans continue, and so does its page.
-    pub(crate) fn part(&mut self, cx: &mut Context, id: SubscriptionId) -> Option<FormerView> {
-        let Following { tables, is_delta, page } = self.subscriptions.remove(&id)?;
-        if page.is_none() {
-            self.unwatch(id, &tables, is_delta);
-        }
-        let begun = self.views.remove(id)?.begun.time;
-        let subscription = cx.subscription(id);
-        subscription.served_by = ServedBy::Ordinary;
-        let (filter, select) = (subscription.wanted.filter.clone(), subscription.wanted.select.clone());
-        let keys = subscription.wanted.bounds.take().and_then(|bounds| bounds.keys);
-        let view = View { tables, keys, filter, select };
-        Some(FormerView { view, begun, held: subscription.delivery.gate.open(), page })
     }
 
     /// Makes the scan of a new view the scan of its difference to the former one.

@@ -11,7 +11,7 @@ use quire_table::{PageId, Polled, Row, ScanId, Shown};
 use super::follow::refusal_of;
 use super::replace::{RowMessage, ViewDifference};
 use super::turn::PageDifference;
-use super::{Following, State, TableDefinition, Tables};
+use super::{State, TableDefinition, Tables};
 use crate::codec::Encoder;
 use crate::context::Context;
 use crate::replay::CHUNK_SIZE_MAX;
@@ -183,14 +183,10 @@ impl Tables {
         found
     }
 
-    /// The subscription is gone, or gets nothing more.
-    pub(crate) fn leave(&mut self, cx: &mut Context, id: SubscriptionId) {
-        self.views.remove(id);
-        let Some(Following { tables, is_delta, .. }) = self.subscriptions.remove(&id) else { return };
-        self.unwatch(id, &tables, is_delta);
+    /// Ends the scans of a subscription.
+    pub(super) fn end_scans(&mut self, id: SubscriptionId) {
         let taken = self.scanning.take(|scan| scan.subscription == Some(id));
         self.close_scans(taken);
-        drop_held(cx, id);
     }
 
     /// The session is gone.
@@ -443,7 +439,7 @@ fn release_held(cx: &mut Context, id: SubscriptionId, size: Option<usize>) {
 }
 
 /// Forgets the messages that are held back.
-fn drop_held(cx: &mut Context, id: SubscriptionId) {
+pub(super) fn drop_held(cx: &mut Context, id: SubscriptionId) {
     take_held(cx, id);
 }
 

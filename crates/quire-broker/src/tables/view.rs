@@ -12,7 +12,7 @@ use super::change::Change;
 use super::{State, Tables};
 use crate::context::Context;
 use crate::replay::OwnedMessage;
-use crate::subscription::{Replaced, SowView, SowViews, SubscriptionId};
+use crate::subscription::{Replaced, SowViews, SubscriptionId};
 use crate::topic::TableId;
 
 /// Effort that the filters of the subscriptions of one topic may take for one record. A subscription whose filter is not decided within it
@@ -99,11 +99,6 @@ impl Tables {
     /// The subscriptions that have records in view, and get messages from the publish stream or from a table.
     pub(crate) fn views(&self) -> &SowViews {
         &self.views
-    }
-
-    /// A subscription begins, or is replaced.
-    pub(crate) fn enter(&mut self, id: SubscriptionId, view: SowView) {
-        self.views.insert(id, Box::new(view));
     }
 
     /// The subscriptions whose view the last record left.

@@ -333,6 +333,32 @@ fn refusals_above_the_backlog_end_their_connection_and_no_other() {
     assert_eq!(pair.broker.stats().appended, 40);
 }
 
+#[test]
+fn a_connection_that_ends_at_the_answer_to_a_subscribe_leaves_the_topic_as_it_was() {
+    let mut pair = over(TransportConfig { max_client_backlog: 1024, ..TransportConfig::default() });
+    pair.client(1, "publisher");
+    for round in 1..=3 {
+        pair.client(2, "slow");
+        pair.set_writable(2, false);
+        let mut input = Vec::new();
+        for number in 1..=200 {
+            let topic = format!("topic-{number}");
+            Command::Subscribe(subscribe(number, &topic)).encode(&mut input);
+        }
+        pair.send_bytes(2, &input);
+        pair.turn();
+        assert_eq!(pair.take(2), [Said::Error(Code::SlowConsumer), Said::Closed], "round {round}");
+        pair.disconnect(2);
+    }
+    pair.client(2, "subscriber");
+    pair.subscribe(2, &subscribe(1, "topic-60"));
+    pair.turn();
+    pair.take(2);
+    pair.publish(1, 1, "topic-60", "x");
+    pair.turn();
+    assert_eq!(pair.take_data(2), ["x"]);
+}
+
 fn refused_topic(sequence: u64) -> Said {
     Said::Failed { sequence, code: Code::LimitExceeded, scope: FailureScope::One }
 }

@@ -3,19 +3,16 @@
 //! [`Request`] has the rules about which options go together. This module has those that need the
 //! state of the server: the kind of the topic, the log, and the subscription that is replaced.
 
-use crate::context::Context;
-use std::time::Duration;
-
 use quire_journal::Position;
 
-use crate::bookmarks::{Bookmarks, PendingCompletion, Progress, Source};
+use crate::bookmarks::{Bookmarks, LogPlan};
+use crate::context::Context;
 use crate::queues::QueueService;
-use crate::replay::{Pace, Rate};
 use crate::reply::{Refused, bad_option, unknown_subscription};
 use crate::session::SessionId;
-use crate::subscription::{Conflation, Range, SubscriptionId};
-use crate::tables::{AskedState, Changes, PENDING_CHANGES_MAX, RecordsPlan, Tables};
-use quire_command::subscribe::{Delivery, Family, Former, FormerLog, Log, Request, Selected};
+use crate::subscription::{Conflation, Range, ServedBy, SubscriptionId};
+use crate::tables::{PENDING_CHANGES_MAX, Tables, ViewPlan};
+use quire_command::subscribe::{Family, Former, FormerLog, Request};
 use quire_command::{Acks, Code, Keys, Subscribe, SubscribeOptions};
 use quire_expression::filter::Filter;
 use quire_expression::select::Select;
@@ -40,25 +37,13 @@ pub(super) struct Plan {
     pub(super) conflation: Option<Conflation>,
     pub(super) select: Option<Select>,
     /// The records of last-value topics that it has in view.
-    pub(super) records: Option<RecordsPlan>,
-    /// The messages about their changes that it wants.
-    pub(super) changes: Changes,
-    /// The state that these records are, when it is not that of the command.
-    pub(super) asked: Option<AskedState>,
+    pub(super) view: Option<ViewPlan>,
     /// The end of the log when the command arrived.
     pub(super) log_end: Position,
     /// None of its bookmarks is in the log, and the options say where it begins instead.
     pub(super) is_bookmark_missing: bool,
     /// A note that the client logs when the subscription begins.
     pub(super) note: Option<String>,
-}
-
-/// How a subscription is served from the log.
-pub(super) struct LogPlan {
-    /// Where to begin and to end; `None` for a replaced one that keeps both.
-    pub(super) range: Option<Range>,
-    pub(super) rate: Option<Rate>,
-    pub(super) delivery: Delivery,
 }
 
 impl Plan {
@@ -90,7 +75,7 @@ impl Plan {
         if let TopicSelector::Name(name) = &selector {
             check_message_type(cx, queues, name, filter.as_ref(), select.as_ref())?;
         }
-        let asked = plan_state(cx, tables, &request, &selector)?;
+        let asked = tables.asked_state(cx, &request, &selector)?;
         let log = request.log().map(LogPlan::new).transpose()?;
         let interval = request.conflation();
         let encoder = cx.session(id).outbox.encoder();
@@ -105,10 +90,10 @@ impl Plan {
             let reason = format!("the transaction log does not record {:?}", selector.text());
             return Err(Refused::new(Code::NotJournaled, reason));
         }
-        let range = log.as_ref().and_then(|log| log.range.as_ref());
+        let range = log.as_ref().and_then(LogPlan::range);
         let note = range.and_then(|range| note_about(cx, queues, &selector, range));
         let queues = if log.is_some() { Vec::new() } else { queues.matching(&selector) };
-        let records = plan_records(cx, tables, id, &request, &selector)?;
+        let view = tables.plan_view(cx, id, &request, &selector, asked)?;
         if !queues.is_empty() {
             check_queues(&request, &selector)?;
         }
@@ -128,9 +113,7 @@ impl Plan {
             log,
             conflation,
             select,
-            records,
-            changes: Changes::of(&request),
-            asked,
+            view,
             // Messages that will never be persisted are not waited for.
             log_end: if cx.log.failure.is_some() { cx.log.visible() } else { cx.log.appended() },
             is_bookmark_missing: false,
@@ -142,56 +125,24 @@ impl Plan {
 impl Plan {
     /// Where it begins and ends in the log. `None`: it is not served from the log, or keeps its place.
     pub(super) fn range(&self) -> Option<&Range> {
-        self.log.as_ref()?.range.as_ref()
-    }
-
-    /// How far the subscription has come in the log when it begins. `former` is that of a replaced one, which keeps its place
-    /// without `after`.
-    pub(super) fn progress(
-        &self,
-        log: &LogPlan,
-        after: Option<Position>,
-        former: Option<Box<Progress>>,
-        is_durable: bool,
-    ) -> Progress {
-        let former = former.as_deref();
-        let goal = PendingCompletion { command: self.command, goal: self.log_end };
-        let completion = self.acks.has(Acks::COMPLETED).then_some(goal);
-        let owed = former.and_then(|former| former.completed).filter(|_| after.is_none());
-        let awaits_records = self.records.is_some();
-        Progress {
-            after: after.or(former.map(|former| former.after)).unwrap_or(self.log_end),
-            // With an interval it does not matter whether a message is persisted when it is taken.
-            live: log.delivery.is_live && self.conflation.is_none(),
-            is_durable,
-            wants_deletions: log.delivery.has_deletions,
-            wants_resume_positions: self.acks.has(Acks::PERSISTED),
-            // With records, the acknowledgement follows the last record.
-            completed: completion.filter(|_| !awaits_records).or(owed),
-            awaits_records,
-            stage: Source::Detached,
-            pace: log.rate.map(|rate| Box::new(Pace::new(rate))),
-            until: None,
-        }
+        self.log.as_ref()?.range()
     }
 
     /// It begins elsewhere in the log.
     pub(super) fn set_range(&mut self, range: Range) {
         if let Some(log) = &mut self.log {
-            log.range = Some(range);
+            log.set_range(range);
         }
     }
-}
 
-impl LogPlan {
-    fn new(log: &Log<'_>) -> Result<Self, Refused> {
-        let range = log.bookmark.map(str::parse::<Range>).transpose();
-        let rate = log.pace.map(|pace| Rate::parse(pace.rate, pace.gap_max_ns.map(Duration::from_nanos)));
-        Ok(LogPlan {
-            range: range.map_err(|error| Refused::new(Code::BadBookmark, error.to_string()))?,
-            rate: rate.transpose().map_err(|error| Refused::new(Code::BadOption, error.to_string()))?,
-            delivery: log.delivery,
-        })
+    /// The service that serves it.
+    pub(super) fn served_by(&self) -> ServedBy {
+        match &self.view {
+            _ if self.log.is_some() => ServedBy::Bookmark,
+            _ if !self.queues.is_empty() => ServedBy::Queue,
+            Some(view) => view.served_by(self.conflation.is_some()),
+            None => ServedBy::Ordinary,
+        }
     }
 }
 
@@ -251,75 +202,6 @@ fn check_message_type(
         return Err(Refused::new(Code::BadOption, reason));
     }
     Ok(())
-}
-
-/// The records in view of a subscription; `None` when it has none in view, or when no topic of it keeps last values.
-fn plan_records(
-    cx: &mut Context,
-    tables: &mut Tables,
-    id: SessionId,
-    request: &Request<'_>,
-    selector: &TopicSelector,
-) -> Result<Option<RecordsPlan>, Refused> {
-    if matches!(request, Request::Stream(_) | Request::Log(_)) {
-        return Ok(None);
-    }
-    let mut named = cx.topics.tables_of(selector);
-    let Selected { order_by, top_n, skip_n, keys } = request.selection().copied().unwrap_or_default();
-    if skip_n.is_some() && matches!(selector, TopicSelector::Pattern(_)) {
-        let reason =
-            format!("skip_n: a page is of one topic, and {:?} is a pattern; name the topic", selector.text());
-        return Err(Refused::new(Code::BadOption, reason));
-    }
-    let may_keep_values = cx.topics.may_keep_values(selector);
-    if skip_n.is_some() && named.is_empty() && may_keep_values {
-        // A page is computed by the table of its topic, so that the topic gets its table before its first message.
-        let topic = cx.topics.intern(selector.text());
-        tables.admit_topic(cx, topic, cx.config.limits.max_pattern_topics as usize)?;
-        named = cx.topics.tables_of(selector);
-    }
-    if skip_n.is_some() && named.is_empty() {
-        let reason = format!("skip_n: {:?} keeps no last values, so it has no pages", selector.text());
-        return Err(Refused::new(Code::NotLastValue, reason));
-    }
-    let is_query = request.selection().is_some() && request.log().is_none();
-    if named.is_empty() && !may_keep_values && !is_query {
-        return Ok(None);
-    }
-    // Without last-value topics no message has a key.
-    let keys = keys.filter(|_| may_keep_values || !named.is_empty());
-    let plan = tables.plan(cx, id, named, &Selected { order_by, top_n, skip_n, keys })?;
-    if skip_n.is_some() { plan.into_page().map(Some) } else { Ok(Some(plan)) }
-}
-
-/// The state that the bookmark of a command with records names; `None`: it has no bookmark, or its topic keeps no last values.
-fn plan_state(
-    cx: &mut Context,
-    tables: &Tables,
-    request: &Request<'_>,
-    selector: &TopicSelector,
-) -> Result<Option<AskedState>, Refused> {
-    let Request::Records(records) = request else { return Ok(None) };
-    let Some(bookmark) = records.log.and_then(|log| log.bookmark) else { return Ok(None) };
-    let named = cx.topics.tables_of(selector);
-    if named.is_empty() && !cx.topics.may_keep_values(selector) {
-        return Ok(None);
-    }
-    if matches!(selector, TopicSelector::Pattern(_)) {
-        let reason = format!(
-            "bookmark: a state is of one topic, and {:?} is a pattern; name the topic",
-            selector.text()
-        );
-        return Err(Refused::new(Code::BadOption, reason));
-    }
-    if !tables.keep_history(&named) {
-        let reason = format!(
-            "bookmark: {:?} keeps no history; add history to the topic, or subscribe without a bookmark",
-            selector.text()
-        );
-        return Err(Refused::new(Code::BadOption, reason));
-    }
-    AskedState::parse(bookmark).map(Some)
 }
 
 /// The subscription that a command replaces; `None` when it begins a new one.

@@ -7,6 +7,7 @@ use rustc_hash::FxBuildHasher;
 use quire_journal::{Bookmark, JournalError, Position};
 
 use super::plan::Plan;
+use crate::bookmarks::LogPlan;
 use crate::failure::code_of;
 use crate::log::{Moment, find_moment};
 use crate::replay::Located;
@@ -98,7 +99,7 @@ impl Searches {
     ) -> Option<(Plan, Result<Bounds, Refused>)> {
         let pending = self.by_session.get_mut(&id).filter(|pending| pending.number == Some(number))?;
         let plan = &pending.plan;
-        let not_found = plan.log.as_ref().map(|log| log.delivery.not_found).unwrap_or_default();
+        let not_found = plan.log.as_ref().map(LogPlan::not_found).unwrap_or_default();
         let bounds = match found {
             Some(Ok(Located { after: Some(after), until })) => Ok((after, until)),
             // A bookmark is known to subscribers before its message is persisted: it may only not be there yet.

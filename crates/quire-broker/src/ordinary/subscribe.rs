@@ -1,0 +1,28 @@
+//! Subscriptions of the publish stream: how they begin, are replaced and end.
+
+use super::Ordinary;
+use crate::context::Context;
+use crate::subscription::SubscriptionId;
+use crate::topic::Stage;
+
+impl Ordinary {
+    /// A subscription gets its messages from the publish stream from now on, unless it has none there.
+    pub(crate) fn begin(&mut self, cx: &mut Context, id: SubscriptionId) {
+        if cx.is_in_audience(id) {
+            cx.join(id, Stage::Published);
+        }
+    }
+
+    /// A subscription is about to be replaced. The messages whose filters are being evaluated stay.
+    pub(crate) fn part(&mut self, cx: &mut Context, id: SubscriptionId) {
+        if cx.is_in_audience(id) {
+            cx.leave(id, Stage::Published);
+        }
+    }
+
+    /// A subscription is about to be removed.
+    pub(crate) fn end(&mut self, cx: &mut Context, id: SubscriptionId) {
+        self.part(cx, id);
+        self.forget_deferred(cx, id);
+    }
+}
