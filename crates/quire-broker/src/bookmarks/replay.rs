@@ -368,29 +368,38 @@ impl Bookmarks {
                 }
                 return;
             }
-            if self.is_near_tail(cx, id) && !self.replay(id).is_heavy {
-                if *inline_reads_left == 0 {
-                    self.serve_next_turn(cx, id);
-                    return;
-                }
-                *inline_reads_left -= 1;
-                let found = self.next_read(cx, id, true).run(cx.messages.unreadable.arena());
-                self.add_chunk(cx, id, found);
-            } else if self.read_slots.has_room() {
-                let reading = self.next_read(cx, id, false);
-                let number = cx.begin_job(
-                    move |arena| reading.run(arena),
-                    move |bookmarks: &mut Bookmarks, cx, number, found| bookmarks.read(cx, id, number, found),
-                );
-                self.replay(id).reading = Some(number);
-                self.read_slots.under_way += 1;
-                return;
-            } else {
-                self.replay(id).is_queued = true;
-                self.read_slots.waiting.push_back(id);
+            if !self.read_on(cx, id, inline_reads_left) {
                 return;
             }
         }
+    }
+
+    /// Reads the next records of a replay: those near the tail at once, the others in a job. Returns
+    /// whether they are there now.
+    fn read_on(&mut self, cx: &mut Context, id: ReplayId, inline_reads_left: &mut usize) -> bool {
+        if self.is_near_tail(cx, id) && !self.replay(id).is_heavy {
+            if *inline_reads_left == 0 {
+                self.serve_next_turn(cx, id);
+                return false;
+            }
+            *inline_reads_left -= 1;
+            let found = self.next_read(cx, id, true).run(cx.messages.unreadable.arena());
+            self.add_chunk(cx, id, found);
+            return true;
+        }
+        if self.read_slots.has_room() {
+            let reading = self.next_read(cx, id, false);
+            let number = cx.begin_job(
+                move |arena| reading.run(arena),
+                move |bookmarks: &mut Bookmarks, cx, number, found| bookmarks.read(cx, id, number, found),
+            );
+            self.replay(id).reading = Some(number);
+            self.read_slots.under_way += 1;
+        } else {
+            self.replay(id).is_queued = true;
+            self.read_slots.waiting.push_back(id);
+        }
+        false
     }
 
     /// Whether the replay waits until a single publish is persistent. It is checked again when that is so, or when the replay has paused

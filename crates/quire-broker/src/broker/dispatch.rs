@@ -147,29 +147,9 @@ impl Broker {
             }
             (_, Command::DefineQueue { command, action }) => {
                 let by = self.cx.requester(id, *command);
-                match action {
-                    DefineQueue::Create { settings } => match check_size(settings)
-                        .and_then(|()| QueueSettings::from_json(settings))
-                    {
-                        Ok(settings) => self.administer(by, AdminCommand::CreateQueue(Box::new(settings))),
-                        Err(error) => {
-                            self.cx.reply(&by, AdminReply::refused(Code::BadOption, error.to_string()));
-                        }
-                    },
-                    DefineQueue::Alter { queue, changes } => {
-                        match check_size(changes).and_then(|()| QueueChanges::from_json(changes)) {
-                            Ok(changes) => {
-                                let queue = (*queue).to_owned();
-                                self.administer(by, AdminCommand::AlterQueue { queue, changes });
-                            }
-                            Err(error) => {
-                                self.cx.reply(&by, AdminReply::refused(Code::BadOption, error.to_string()));
-                            }
-                        }
-                    }
-                    DefineQueue::Drop { queue } => {
-                        self.administer(by, AdminCommand::DropQueue((*queue).to_owned()));
-                    }
+                match define_queue(action) {
+                    Ok(define) => self.administer(by, define),
+                    Err(reason) => self.cx.reply(&by, AdminReply::refused(Code::BadOption, reason)),
                 }
             }
             (_, Command::Replicate { command, destination, action }) => {
@@ -375,5 +355,23 @@ impl Broker {
                 self.resume_session(id);
             }
         }
+    }
+}
+
+/// A command about a queue as the administrative command that it is.
+///
+/// # Errors
+/// Its settings are too long, or cannot be read.
+fn define_queue(action: &DefineQueue<'_>) -> Result<AdminCommand, String> {
+    match action {
+        DefineQueue::Create { settings } => check_size(settings)
+            .and_then(|()| QueueSettings::from_json(settings))
+            .map(|settings| AdminCommand::CreateQueue(Box::new(settings)))
+            .map_err(|error| error.to_string()),
+        DefineQueue::Alter { queue, changes } => check_size(changes)
+            .and_then(|()| QueueChanges::from_json(changes))
+            .map(|changes| AdminCommand::AlterQueue { queue: (*queue).to_owned(), changes })
+            .map_err(|error| error.to_string()),
+        DefineQueue::Drop { queue } => Ok(AdminCommand::DropQueue((*queue).to_owned())),
     }
 }

@@ -333,45 +333,14 @@ impl QueueSettings {
         errors: &mut ConfigErrors,
     ) -> Option<Definition> {
         let error = |key: &str, reason: String| self.mistake(path, key, &reason);
-        let exact = |key: &str, topic: &str| match TopicSelector::new(topic) {
-            Ok(TopicSelector::Name(name)) => Ok(name),
-            Ok(TopicSelector::Pattern(_)) => Err(error(key, format!("{topic:?} is a pattern, not a name"))),
-            Err(bad) => Err(error(key, bad.to_string())),
-        };
+        let exact = |key: &str, topic: &str| exact_name(topic).map_err(|reason| error(key, reason));
         let name = errors.note(exact("name", &self.name));
         let message_type =
             errors.note(MessageType::from_name(&self.message_type).ok_or_else(|| {
                 error("message_type", format!("{:?} is not a message type", self.message_type))
             }));
-        let topics = |name: &Arc<str>, message_type: MessageType| {
-            let selector = match &self.underlying_topic {
-                None => TopicSelector::Name(name.clone()),
-                Some(topic) => {
-                    TopicSelector::new(topic).map_err(|bad| error("underlying_topic", bad.to_string()))?
-                }
-            };
-            if !RecordingRule::could_record(rules, &selector) {
-                let reason = format!("the transaction log does not record {:?}", selector.text());
-                return Err(error("underlying_topic", reason));
-            }
-            let publish_target = match (&self.default_publish_target, &selector) {
-                (Some(target), _) => exact("default_publish_target", target)?,
-                (None, TopicSelector::Name(topic)) => topic.clone(),
-                (None, TopicSelector::Pattern(_)) => {
-                    let reason = "required, as underlying_topic is a pattern".to_owned();
-                    return Err(error("default_publish_target", reason));
-                }
-            };
-            if !selector.matches(&publish_target) {
-                let reason =
-                    format!("{publish_target:?} is not among the underlying topics {:?}", selector.text());
-                return Err(error("default_publish_target", reason));
-            }
-            check_recorded(rules, &publish_target, message_type)
-                .map_err(|reason| error("default_publish_target", reason))?;
-            Ok((selector, publish_target))
-        };
-        let topics = name.as_ref().zip(message_type).map(|(name, kind)| topics(name, kind));
+        let topics = name.as_ref().zip(message_type);
+        let topics = topics.map(|(name, kind)| self.compile_topics(name, kind, rules, &error));
         let topics = topics.and_then(|found| errors.note(found));
         let parse = |key: &str, text: &Option<String>| {
             let parsed = text.as_ref().map(|text| Filter::parse(text, options)).transpose();
@@ -414,6 +383,41 @@ impl QueueSettings {
             config,
             name: name?,
         })
+    }
+
+    /// The topics whose messages enter, and the topic that messages to the name of the queue go to.
+    fn compile_topics(
+        &self,
+        name: &Arc<str>,
+        message_type: MessageType,
+        rules: &[RecordingRule],
+        error: &dyn Fn(&str, String) -> ConfigError,
+    ) -> Result<(TopicSelector, Arc<str>), ConfigError> {
+        let selector = match &self.underlying_topic {
+            None => TopicSelector::Name(name.clone()),
+            Some(topic) => {
+                TopicSelector::new(topic).map_err(|bad| error("underlying_topic", bad.to_string()))?
+            }
+        };
+        if !RecordingRule::could_record(rules, &selector) {
+            let reason = format!("the transaction log does not record {:?}", selector.text());
+            return Err(error("underlying_topic", reason));
+        }
+        let bad_target = |reason| error("default_publish_target", reason);
+        let publish_target = match (&self.default_publish_target, &selector) {
+            (Some(target), _) => exact_name(target).map_err(bad_target)?,
+            (None, TopicSelector::Name(topic)) => topic.clone(),
+            (None, TopicSelector::Pattern(_)) => {
+                return Err(bad_target("required, as underlying_topic is a pattern".to_owned()));
+            }
+        };
+        if !selector.matches(&publish_target) {
+            let reason =
+                format!("{publish_target:?} is not among the underlying topics {:?}", selector.text());
+            return Err(bad_target(reason));
+        }
+        check_recorded(rules, &publish_target, message_type).map_err(bad_target)?;
+        Ok((selector, publish_target))
     }
 
     /// Checks the topic for dead letters of a queue that cannot be compiled, unless it is a queue.
@@ -604,5 +608,14 @@ fn key_of(error: &queue::ConfigError) -> &'static str {
         queue::ConfigError::FairnessModel => "fairness_model",
         queue::ConfigError::Zero { element } | queue::ConfigError::Fixed { element } => element,
         queue::ConfigError::TooManyQueues { .. } => "name",
+    }
+}
+
+/// A topic that is a name and not a pattern.
+fn exact_name(topic: &str) -> Result<Arc<str>, String> {
+    match TopicSelector::new(topic) {
+        Ok(TopicSelector::Name(name)) => Ok(name),
+        Ok(TopicSelector::Pattern(_)) => Err(format!("{topic:?} is a pattern, not a name")),
+        Err(bad) => Err(bad.to_string()),
     }
 }

@@ -324,35 +324,16 @@ impl SowTopicSettings {
         errors: &mut ConfigErrors,
     ) -> Option<TableDefinition> {
         let name = match TopicSelector::new(&self.name) {
-            Ok(TopicSelector::Name(name)) => Some(name),
-            Ok(TopicSelector::Pattern(_)) => {
-                errors.push(error("name", format!("{:?} is a pattern, not a name", self.name)));
-                None
-            }
-            Err(bad) => {
-                errors.push(error("name", bad.to_string()));
-                None
-            }
+            Ok(TopicSelector::Name(name)) => Ok(name),
+            Ok(TopicSelector::Pattern(_)) => Err(format!("{:?} is a pattern, not a name", self.name)),
+            Err(bad) => Err(bad.to_string()),
         };
+        let name = errors.note(name.map_err(|reason| error("name", reason)));
         let message_type =
             errors.note(MessageType::from_name(&self.message_type).ok_or_else(|| {
                 error("message_type", format!("{:?} is not a message type", self.message_type))
             }));
-        let is_transient = self.durability == TableDurability::Transient;
-        let recovery_point = match self.recovery_point.as_deref() {
-            None => Some(false),
-            Some(_) if !is_transient => {
-                let reason = "only a transient topic has a recovery point: remove it, or set durability = \"transient\"";
-                errors.push(error("recovery_point", reason.to_owned()));
-                None
-            }
-            Some("epoch") => Some(true),
-            Some("now") => Some(false),
-            Some(other) => {
-                errors.push(error("recovery_point", format!("{other:?} is not \"epoch\" or \"now\"")));
-                None
-            }
-        };
+        let is_recovered = errors.note(self.is_recovered().map_err(|reason| error("recovery_point", reason)));
         if self.expiration == TableExpiration::AfterNs(0) {
             let reason = "the lifetime is 0: use \"disabled\" for records that do not end".to_owned();
             errors.push(error("expiration", reason));
@@ -413,10 +394,25 @@ impl SowTopicSettings {
             durability: self.durability,
             expiration: self.expiration,
             file_backed: self.file_backed,
-            is_recovered: !is_transient || recovery_point?,
+            is_recovered: is_recovered?,
             fields: fields.ok()?,
             config,
         })
+    }
+
+    /// Whether the topic is read from the log at a start.
+    fn is_recovered(&self) -> Result<bool, String> {
+        let is_transient = self.durability == TableDurability::Transient;
+        match self.recovery_point.as_deref() {
+            None => Ok(!is_transient),
+            Some(_) if !is_transient => Err(
+                "only a transient topic has a recovery point: remove it, or set durability = \"transient\""
+                    .to_owned(),
+            ),
+            Some("epoch") => Ok(true),
+            Some("now") => Ok(false),
+            Some(other) => Err(format!("{other:?} is not \"epoch\" or \"now\"")),
+        }
     }
 
     fn key_rule(
