@@ -85,7 +85,7 @@ KERNEL = ROOT / "crates/quire-kernel/src"
 
 BROKER = ROOT / "crates/quire-broker/src"
 
-SERVICES = ["publishers", "ordinary", "bookmarks", "queues", "tables", "links", "maintenance"]
+SERVICES = ["publishers", "stream", "bookmarks", "queues", "tables", "links", "maintenance"]
 
 
 def rust_files(name: str) -> list[Path]:

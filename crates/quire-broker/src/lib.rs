@@ -4,9 +4,9 @@ mod bookmarks;
 mod broker;
 mod links;
 mod maintenance;
-mod ordinary;
 mod publishers;
 mod queues;
+mod stream;
 mod tables;
 
 // The modules of the kernel, under the names that they have there: `crate::log` is

@@ -236,7 +236,7 @@ impl Context {
         }
         let is_foreign = match subscription.served_by {
             // The name belongs to a queue, which serves the subscriptions without a bookmark.
-            ServedBy::Ordinary | ServedBy::Queue => is_queue,
+            ServedBy::Stream | ServedBy::Queue => is_queue,
             ServedBy::Sow | ServedBy::Table => subscription.leaves_out(message.key),
             // A bookmark subscription gets what is recorded, and nothing else.
             ServedBy::Bookmark => {

@@ -129,7 +129,7 @@ impl Context {
             topic: subscription.wanted.selector.text().to_owned(),
             filter: subscription.wanted.filter.as_ref().map(|filter| filter.text().to_owned()),
             kind: match subscription.served_by {
-                ServedBy::Ordinary => "live",
+                ServedBy::Stream => "live",
                 ServedBy::Bookmark => "replay",
                 ServedBy::Queue => "queue",
                 ServedBy::Sow | ServedBy::Table => "last_value",
@@ -175,7 +175,7 @@ impl Context {
     pub fn is_in_audience(&self, id: SubscriptionId) -> bool {
         let subscription = &self.clients.subscriptions.all[id];
         match subscription.served_by {
-            ServedBy::Ordinary | ServedBy::Sow => true,
+            ServedBy::Stream | ServedBy::Sow => true,
             ServedBy::Queue | ServedBy::Table => {
                 matches!(subscription.wanted.selector, TopicSelector::Pattern(_))
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quire_expression::topic::{TopicPattern, TopicSelector};
 use quire_journal::Position;
 
-use super::{Bookmarks, Progress, Source};
+use super::{Bookmarks, LogProgress, Source};
 use crate::context::Context;
 use crate::replay::{Replay, ReplayId};
 use crate::stats::{Page, SubscriptionStats, TopicStats};
@@ -113,7 +113,7 @@ fn positions_in(replay: &Replay) -> impl Iterator<Item = (SubscriptionId, Positi
 
 /// Everything up to here was handed to the connection, or is not wanted. `replayed` is the position
 /// in the replay that it is a member of.
-fn position_of(cx: &Context, progress: &Progress, replayed: Option<Position>) -> Position {
+fn position_of(cx: &Context, progress: &LogProgress, replayed: Option<Position>) -> Position {
     let after = match progress.stage {
         Source::Detached => progress.after,
         Source::Replaying(_) => replayed.unwrap_or(progress.after),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use quire_journal::{Position, Record, RecordKind};
 
-use super::{Bookmarks, Progress, Source};
+use super::{Bookmarks, LogProgress, Source};
 use crate::context::Context;
 use crate::scan::{context_of, message_of};
 use crate::session::SharedData;
@@ -60,7 +60,7 @@ impl Bookmarks {
         self.awaiting
             .iter()
             .filter_map(progress)
-            .flat_map(Progress::awaited_positions)
+            .flat_map(LogProgress::awaited_positions)
             .filter(|goal| *goal > served)
             .min()
     }

@@ -2,7 +2,7 @@
 //!
 //! A subscription that has not caught up reads the log separately, at the pace of its connection (`replay.rs`). A subscription that has
 //! caught up follows the tail of the log with all others (`live.rs`). With `live` it follows the publishes themselves. It changes between
-//! them without a gap or a duplicate: its state ([`Progress`]) contains the place up to which it was served.
+//! them without a gap or a duplicate: its state ([`LogProgress`]) contains the place up to which it was served.
 
 mod ends;
 mod figures;
@@ -27,7 +27,7 @@ use crate::session::SessionId;
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 use ends::AwaitedEnds;
-pub(crate) use progress::{EndPosition, Progress};
+pub(crate) use progress::{EndPosition, LogProgress};
 use progress::{PendingCompletion, Source};
 use replay::ReadSlots;
 use resume_positions::ResumePositions;
@@ -36,7 +36,7 @@ pub(crate) use subscribe::{FormerPlace, LogPlan, LogRequest};
 /// See the module's documentation.
 pub(crate) struct Bookmarks {
     /// How far each subscription has come. Boxed: other subscriptions leave gaps.
-    subscriptions: SecondaryMap<SubscriptionId, Box<Progress>>,
+    subscriptions: SecondaryMap<SubscriptionId, Box<LogProgress>>,
     resume_positions: ResumePositions,
     replays: SlotMap<ReplayId, Replay>,
     /// Replays to look at before the turn ends.
@@ -85,12 +85,12 @@ impl Bookmarks {
     }
 
     /// How far a subscription has come; `None` for one that another service serves.
-    pub(crate) fn progress(&self, id: SubscriptionId) -> Option<&Progress> {
+    pub(crate) fn progress(&self, id: SubscriptionId) -> Option<&LogProgress> {
         self.subscriptions.get(id).map(|progress| &**progress)
     }
 
     /// As [`Bookmarks::progress`]; `None` also for a subscription that has ended.
-    fn running(&self, cx: &Context, id: SubscriptionId) -> Option<&Progress> {
+    fn running(&self, cx: &Context, id: SubscriptionId) -> Option<&LogProgress> {
         cx.clients.subscriptions.get(id)?;
         self.progress(id)
     }

@@ -8,7 +8,7 @@ use crate::subscription::End;
 
 /// How far a bookmark subscription has come.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct LogProgress {
     /// Records up to here are not wanted, or were delivered. Exact while it is detached. A replay keeps its own place, and the live tail
     /// does not advance it for records that do not match.
     pub(crate) after: Position,
@@ -62,7 +62,7 @@ pub(crate) enum Source {
     Live,
 }
 
-impl Progress {
+impl LogProgress {
     /// The next positions at which something has to be done: a `completed` is owed, or the subscription ends.
     pub(crate) fn awaited_positions(&self) -> impl Iterator<Item = Position> {
         let end = match &self.until {

@@ -6,7 +6,7 @@ use quire_command::subscribe::{Delivery, Log, NotFound};
 use quire_command::{Acks, Code};
 use quire_journal::{Position, Timestamp};
 
-use super::{Bookmarks, EndPosition, PendingCompletion, Progress, Source};
+use super::{Bookmarks, EndPosition, LogProgress, PendingCompletion, Source};
 use crate::context::Context;
 use crate::replay::{Pace, Rate};
 use crate::reply::Refused;
@@ -65,7 +65,7 @@ pub(crate) struct LogRequest {
 
 /// The parts of a replaced subscription that the new one continues with.
 pub(crate) struct FormerPlace {
-    progress: Box<Progress>,
+    progress: Box<LogProgress>,
     until: Option<EndPosition>,
     /// Only messages taken after this instant were wanted.
     taken_after: Option<Timestamp>,
@@ -104,7 +104,7 @@ impl Bookmarks {
         let goal = PendingCompletion { command, goal: log_end };
         let completion = acks.has(Acks::COMPLETED).then_some(goal);
         let owed = former_progress.as_ref().and_then(|former| former.completed).filter(|_| after.is_none());
-        let progress = Progress {
+        let progress = LogProgress {
             after: after.or(former_progress.map(|former| former.after)).unwrap_or(log_end),
             delivery,
             wants_resume_positions: acks.has(Acks::PERSISTED),

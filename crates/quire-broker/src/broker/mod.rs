@@ -47,12 +47,12 @@ use crate::config::queues::Definition;
 use crate::context::{Context, Shutdown};
 use crate::links::Links;
 use crate::maintenance::MaintenanceService;
-use crate::ordinary::Ordinary;
 use crate::publishers::Publishers;
 use crate::queues::QueueService;
 use crate::send::Sent;
 use crate::session::{Phase, Session, SessionId};
 use crate::sessions::ADMINISTRATORS_MAX;
+use crate::stream::PublishStream;
 use crate::tables::{SnapshotParts, SnapshotSteps, TURN_SIZE_MAX, Tables};
 use crate::tail::{LogConsumer, Tail};
 use crate::topic::TopicTable;
@@ -71,7 +71,7 @@ pub struct Broker {
     searches: Searches,
     bookmarks: Bookmarks,
     tail: Tail,
-    ordinary: Ordinary,
+    stream: PublishStream,
     tables: Tables,
     links: Links,
     large: LargeMessages,
@@ -128,7 +128,7 @@ impl Broker {
             tail: Tail::default(),
             maintenance: MaintenanceService::new(&mut cx),
             searches: Searches::default(),
-            ordinary: Ordinary::new(&cx),
+            stream: PublishStream::new(&cx),
             tables: Tables::new(tables, &cx.log.journal, &cx.messages.unreadable)
                 .map_err(|error| ConfigError::new("sow_topics", error.to_string()))?,
             links: Links::new(links, &cx),
@@ -209,7 +209,7 @@ impl Broker {
             Broker::resume_sessions,
             Broker::submit,
             Broker::push_back,
-            Broker::decide_ordinary,
+            Broker::decide_filters,
             Broker::serve_tables,
             Broker::serve_replays,
             Broker::continue_shutdown,
@@ -390,9 +390,8 @@ impl Broker {
     /// The way of messages into the log.
     #[inline(always)]
     fn intake(&mut self) -> Intake<'_> {
-        let Broker { cx, publishers, queues, tables, ordinary, bookmarks, links, large, attributes, .. } =
-            self;
-        Intake { cx, publishers, queues, tables, ordinary, bookmarks, links, large, attributes }
+        let Broker { cx, publishers, queues, tables, stream, bookmarks, links, large, attributes, .. } = self;
+        Intake { cx, publishers, queues, tables, stream, bookmarks, links, large, attributes }
     }
 
     /// Looks whether the journal has failed since the last turn, or has room again.
@@ -426,8 +425,8 @@ impl Broker {
         self.tables.retry_searches(&mut self.cx);
     }
 
-    fn decide_ordinary(&mut self) {
-        self.ordinary.decide_deferred(&mut self.cx);
+    fn decide_filters(&mut self) {
+        self.stream.decide_deferred(&mut self.cx);
     }
 
     /// Sends the records that queries and subscriptions ask for.
@@ -459,8 +458,8 @@ impl Broker {
 
     /// Hands the result of a job to the part that waits for it.
     fn job_done(&mut self, done: ReadDone) {
-        let Broker { cx, searches, bookmarks, ordinary, queues, tables, links, large, .. } = self;
-        cx.finish_job(done, &mut [searches, bookmarks, ordinary, queues, tables, links, large]);
+        let Broker { cx, searches, bookmarks, stream, queues, tables, links, large, .. } = self;
+        cx.finish_job(done, &mut [searches, bookmarks, stream, queues, tables, links, large]);
         self.continue_found();
         self.intake().take_examined();
     }

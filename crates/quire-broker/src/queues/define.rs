@@ -547,7 +547,7 @@ fn check_unused(cx: &Context, name: &str) -> Result<(), Refused> {
     }
     let count = cx.clients.subscriptions.all.values().filter(|subscription| {
         let is_ordinary =
-            matches!(subscription.served_by, ServedBy::Ordinary) && !subscription.delivery.has_ended;
+            matches!(subscription.served_by, ServedBy::Stream) && !subscription.delivery.has_ended;
         is_ordinary && matches!(&subscription.wanted.selector, TopicSelector::Name(topic) if **topic == *name)
     });
     match count.count() {

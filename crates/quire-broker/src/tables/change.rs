@@ -17,7 +17,7 @@ use crate::topic::TableId;
 /// A change of one record.
 pub(super) struct Change<'a> {
     pub topic: &'a TableDefinition,
-    /// The record before; `None`: the key is new, or no part of the broker reads it ([`State::reads_previous`](super::State)).
+    /// The record before; `None`: the key is new, or no part of the broker reads it ([`TableState::reads_previous`](super::TableState)).
     pub old: Option<Row<'a>>,
     /// The record now; `None`: it was deleted, or its lifetime ended.
     pub new: Option<&'a Row<'a>>,

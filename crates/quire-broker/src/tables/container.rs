@@ -11,7 +11,7 @@ use quire_journal::Position;
 use rustc_hash::FxBuildHasher;
 
 use super::follow::Followers;
-use super::{State, TableDefinition, Tables};
+use super::{TableDefinition, TableState, Tables};
 use crate::context::Context;
 use crate::reply::Refused;
 use crate::stats::TableFigures;
@@ -83,7 +83,7 @@ impl Tables {
         let definition = container.definition.for_topic(cx.topics.rules(), name)?;
         let message_type = definition.message_type;
         let table = definition.new_table(&self.memory).map_err(|error| error.to_string())?;
-        let state = State::new(definition, table, Some(id), container.snapshot_position);
+        let state = TableState::new(definition, table, Some(id), container.snapshot_position);
         let table = match self.free.pop() {
             Some(free) => {
                 self.all[free.0 as usize] = state;
@@ -142,7 +142,7 @@ impl Tables {
         let mut gone: HashSet<TableId, FxBuildHasher> = HashSet::default();
         for container in &mut self.containers {
             container.tables.retain(|id| {
-                let State { definition, table, followers, .. } = &self.all[id.0 as usize];
+                let TableState { definition, table, followers, .. } = &self.all[id.0 as usize];
                 // A large message that is prepared for the topic shares its definition.
                 let is_awaited = Arc::strong_count(definition) > 1;
                 let is_read = table.is_empty()

@@ -9,7 +9,7 @@ use quire_table::{MoveKind, PageId, Polled, Row};
 
 use super::plan::RecordsPlan;
 use super::view::{VIEW_EFFORT_MAX, context_of_row};
-use super::{RowChange, State, Tables};
+use super::{RowChange, TableState, Tables};
 use crate::config::tables::TableDefinition;
 use crate::context::Context;
 use crate::reply::Refused;
@@ -38,7 +38,7 @@ impl Followers {
     }
 }
 
-impl State {
+impl TableState {
     /// A subscription gets its changes from the table. A page begins with a look at the records.
     pub(super) fn follow(&mut self, cx: &Context, id: SubscriptionId, plan: &RecordsPlan) -> Option<PageId> {
         let filter = cx.clients.subscriptions.all[id].wanted.filter.as_ref();
@@ -111,7 +111,7 @@ impl Tables {
 
     fn serve_conflated(&mut self, cx: &mut Context, id: TableId, change: RowChange<'_>) {
         let Tables { all, arena, views, .. } = self;
-        let State { definition, table, followers, .. } = &all[id.0 as usize];
+        let TableState { definition, table, followers, .. } = &all[id.0 as usize];
         let previous = table.previous();
         let current = change.new.and_then(|new| table.get(new.key));
         let Some(key) = current.or(previous).map(|row| row.key) else { return };

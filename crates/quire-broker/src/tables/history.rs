@@ -10,7 +10,7 @@ use quire_journal::{Bookmark, JournalError, Position, Timestamp};
 use quire_table::{AsOf, BeforeHistory};
 
 use super::plan::{Asker, RecordsPlan};
-use super::{State, TableDurability, Tables};
+use super::{TableDurability, TableState, Tables};
 use crate::context::Context;
 use crate::failure::code_of;
 use crate::log::{Moment, find_moment};
@@ -20,7 +20,7 @@ use crate::topic::TableId;
 
 /// The state that a query asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum AskedState {
     Current,
     At(Moment),
     After(Bookmark),
@@ -38,26 +38,26 @@ pub(super) struct Finding {
     number: Option<u64>,
 }
 
-impl Asked {
+impl AskedState {
     /// Reads the bookmark of a query.
     ///
     /// # Errors
     /// It names no single instant.
-    pub fn parse(text: &str) -> Result<Asked, Refused> {
+    pub fn parse(text: &str) -> Result<AskedState, Refused> {
         let point = text.trim().parse::<StartPoint>().map_err(|error| {
             let reason = format!("bookmark: {error}. A state has one bookmark or one time");
             Refused::new(Code::BadBookmark, reason)
         })?;
         Ok(match point {
-            StartPoint::Now => Asked::Current,
-            StartPoint::Epoch => Asked::At(Moment { time: Timestamp(0), position: None }),
-            StartPoint::Time(time) => Asked::At(Moment { time, position: None }),
-            StartPoint::Bookmark(bookmark) => Asked::After(bookmark),
+            StartPoint::Now => AskedState::Current,
+            StartPoint::Epoch => AskedState::At(Moment { time: Timestamp(0), position: None }),
+            StartPoint::Time(time) => AskedState::At(Moment { time, position: None }),
+            StartPoint::Bookmark(bookmark) => AskedState::After(bookmark),
         })
     }
 }
 
-impl State {
+impl TableState {
     /// The instant whose state the table gives for another one; `None`: the current state.
     ///
     /// # Errors

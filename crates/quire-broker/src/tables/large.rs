@@ -19,7 +19,7 @@ use quire_journal::{Position, Timestamp};
 use quire_table::{EntryReader, Key, Row, RowEntries};
 
 use super::prepare::{Arriving, Message, Prepared, note_missing};
-use super::{State, Tables};
+use super::{TableState, Tables};
 use crate::config::tables::TableDefinition;
 use crate::context::Context;
 use crate::topic::TableId;
@@ -44,27 +44,27 @@ pub(crate) struct Preparation {
     preprocessed: Option<Vec<u8>>,
     key: Option<Key>,
     /// The record of the key, for the next second job.
-    record: Option<Record>,
+    record: Option<PreviousRecord>,
     reader: Option<EntryReader>,
     /// The result of the last second job.
     finished: Option<Finished>,
     attempts: u32,
     /// The record that the last second job read.
-    read: Version,
+    read: RecordVersion,
     /// Why the message is refused.
     refused: Option<String>,
 }
 
 /// The part of a record that the second job reads.
 #[derive(Default)]
-struct Record {
-    version: Version,
+struct PreviousRecord {
+    version: RecordVersion,
     data: Box<[u8]>,
 }
 
 /// Which record it is.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Version {
+enum RecordVersion {
     /// The record of this position. Each change has another one.
     At(Position),
     /// There is none, its lifetime is over, or the job does not need it.
@@ -75,7 +75,7 @@ enum Version {
 }
 
 struct Finished {
-    version: Version,
+    version: RecordVersion,
     data: Option<Vec<u8>>,
     entries: Option<RowEntries>,
 }
@@ -108,7 +108,7 @@ impl Preparation {
             reader: None,
             finished: None,
             attempts: 0,
-            read: Version::Missing,
+            read: RecordVersion::Missing,
             refused: None,
         })
     }
@@ -161,7 +161,7 @@ impl Preparation {
         let record = self.record.take().unwrap_or_default();
         let version = record.version;
         self.read = version;
-        let previous = matches!(version, Version::At(_)).then_some(&*record.data);
+        let previous = matches!(version, RecordVersion::At(_)).then_some(&*record.data);
         arena.allow(self.effort);
         let mut message = Message::new(&definition, arena, arriving, self.now);
         message.changed = self.preprocessed.clone();
@@ -185,7 +185,7 @@ impl Tables {
         arriving: &Arriving<'_>,
         preparation: Option<Box<Preparation>>,
     ) -> Result<Outcome<Prepared>, String> {
-        let State { definition, table, has_logged_missing, .. } = &mut self.all[id.0 as usize];
+        let TableState { definition, table, has_logged_missing, .. } = &mut self.all[id.0 as usize];
         let mut preparation = current(preparation, definition, cx)?;
         if preparation.key.is_none() && !definition.key_reads_data() {
             preparation.find_key(arriving, &mut self.arena)?;
@@ -196,7 +196,7 @@ impl Tables {
         let is_alive = |row: &Row<'_>| row.expires.is_none_or(|expires| expires > now);
         let reads_previous = arriving.is_delta || definition.reads_previous();
         let row = table.get(&key).filter(|row| reads_previous && is_alive(row));
-        let version = row.as_ref().map_or(Version::Missing, |row| Version::At(row.position));
+        let version = row.as_ref().map_or(RecordVersion::Missing, |row| RecordVersion::At(row.position));
         let is_changed_later = arriving.is_delta || definition.enrichment().is_some();
         let spelling = key.spelling().filter(|_| !is_changed_later);
         let place = Some(table.look_ahead(&key, arriving.data.len()));
@@ -212,7 +212,7 @@ impl Tables {
         }
         preparation.reader = reader;
         preparation.record =
-            Some(Record { version, data: row.map(|row| row.data.into()).unwrap_or_default() });
+            Some(PreviousRecord { version, data: row.map(|row| row.data.into()).unwrap_or_default() });
         cx.clock.slices.weigh_bytes(preparation.size());
         preparation.attempts += 1;
         if preparation.attempts > ATTEMPTS_MAX {
@@ -230,10 +230,10 @@ impl Tables {
         id: TableId,
         preparation: Option<Box<Preparation>>,
     ) -> Result<Outcome<()>, String> {
-        let State { definition, has_logged_missing, .. } = &mut self.all[id.0 as usize];
+        let TableState { definition, has_logged_missing, .. } = &mut self.all[id.0 as usize];
         let mut preparation = preparation;
         if let Some(preparation) = &mut preparation
-            && matches!(preparation.read, Version::At(_))
+            && matches!(preparation.read, RecordVersion::At(_))
         {
             // Another record could be the reason.
             preparation.refused = None;
@@ -244,7 +244,7 @@ impl Tables {
         if preparation.finished.is_some() || definition.enrichment().is_none() {
             return Ok(Outcome::Ready(()));
         }
-        preparation.record = Some(Record { version: Version::Ignored, data: Box::default() });
+        preparation.record = Some(PreviousRecord { version: RecordVersion::Ignored, data: Box::default() });
         preparation.attempts += 1;
         Ok(Outcome::Later(preparation))
     }

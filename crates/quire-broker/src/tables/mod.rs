@@ -16,17 +16,17 @@
 //!
 //! A query is a scan of a table in portions between other work (`scan.rs`). A delete by filter is a scan that collects keys (`delete.rs`).
 //! A page, and a conflated subscription with `oof`, get their changes from here (`follow.rs`). A subscription that is replaced gets the
-//! difference between its two views (`replace.rs`), or between two pages (`turn.rs`).
+//! difference between its two views (`replace.rs`), or between two pages (`turned_page.rs`).
 //! The service appends nothing to the log, because the sequence of a delete belongs to its publisher. The run loop appends the records of
 //! deletes, and sends the messages about records that leave the view of a subscription (`view.rs`).
 
-mod ahead;
 mod change;
 mod container;
 mod delete;
 mod follow;
 mod history;
 mod large;
+mod look_ahead;
 mod plan;
 mod prepare;
 mod recover;
@@ -35,7 +35,7 @@ mod scan;
 mod snapshot_file;
 mod snapshots;
 mod subscribe;
-mod turn;
+mod turned_page;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -62,14 +62,14 @@ use crate::stats::{Page, TableFigures, TopicStats};
 use crate::subscription::{Begun, Replaced, SowViews, SubscriptionId, UNRECORDED_BEGIN};
 use crate::tail::{Consumed, LogConsumer};
 use crate::topic::{ContainerId, ContainerRoute, TableId, TableRoutes, TopicId};
-use ahead::Ahead;
 use change::RowChange;
 use container::Container;
 use delete::RefusedDelete;
 pub(crate) use delete::{DeleteDone, Portion};
 use follow::Followers;
-pub(crate) use history::Asked as AskedState;
+pub(crate) use history::AskedState;
 pub(crate) use large::{Outcome, Preparation, TURN_SIZE_MAX};
+use look_ahead::LookAhead;
 use plan::RecordsPlan;
 pub(crate) use prepare::{Arriving, Prepared};
 pub(crate) use replace::{FormerView, PENDING_CHANGES_MAX};
@@ -84,7 +84,7 @@ const EXPIRY_RESOLUTION: Duration = Duration::from_millis(100);
 
 /// Everything about the last-value topics of one broker.
 pub(crate) struct Tables {
-    all: Vec<State>,
+    all: Vec<TableState>,
     containers: Vec<Container>,
     /// Places of `all` whose topics are gone.
     free: Vec<TableId>,
@@ -115,12 +115,12 @@ pub(crate) struct Tables {
     /// When expired records were looked for last.
     expired_at: Option<Instant>,
     unrecorded_count: u64,
-    ahead: Ahead,
+    ahead: LookAhead,
     arena: Arena,
 }
 
 /// One last-value topic.
-struct State {
+struct TableState {
     definition: Arc<TableDefinition>,
     /// The topic belongs to it; `None`: it has its own entry in the configuration.
     container: Option<ContainerId>,
@@ -197,7 +197,7 @@ impl Tables {
             definitions.into_iter().partition(|definition| definition.pattern.is_some());
         let all = topics.into_iter().map(|definition| {
             let table = definition.new_table(&memory)?;
-            Ok(State::new(definition, table, None, Position::ZERO))
+            Ok(TableState::new(definition, table, None, Position::ZERO))
         });
         Ok(Tables {
             all: all.collect::<Result<_, _>>()?,
@@ -218,7 +218,7 @@ impl Tables {
             leaving: Vec::new(),
             expired_at: None,
             unrecorded_count: 0,
-            ahead: Ahead::default(),
+            ahead: LookAhead::default(),
             arena: unreadable.arena(),
         })
     }
@@ -257,7 +257,7 @@ impl Tables {
 
     /// Notes when the next record of a topic expires, after a change of it.
     fn note_expiry(&mut self, id: TableId) {
-        let State { table, next_expiry: noted, .. } = &mut self.all[id.0 as usize];
+        let TableState { table, next_expiry: noted, .. } = &mut self.all[id.0 as usize];
         let next = table.next_expiry();
         if next != *noted {
             noted.take().map(|at| self.expiring.remove(&(at, id)));
@@ -266,7 +266,7 @@ impl Tables {
         }
     }
 
-    fn state(&mut self, id: TableId) -> &mut State {
+    fn state(&mut self, id: TableId) -> &mut TableState {
         &mut self.all[id.0 as usize]
     }
 
@@ -382,14 +382,14 @@ impl LogConsumer for Tables {
     }
 }
 
-impl State {
+impl TableState {
     fn new(
         definition: TableDefinition,
         table: Table,
         container: Option<ContainerId>,
         snapshot_position: Position,
     ) -> Self {
-        State {
+        TableState {
             definition: Arc::new(definition),
             container,
             is_free: false,

@@ -8,7 +8,7 @@ use quire_expression::filter::Filter;
 use quire_expression::select::Select;
 use quire_table::{self as table, AsOf, Order, PageQuery};
 
-use super::history::Asked;
+use super::history::AskedState;
 use super::scan::{QUERIES_PER_SESSION_MAX, Total};
 use super::{Scan, Tables};
 use crate::context::Context;
@@ -158,17 +158,17 @@ impl Tables {
     /// A query of the records of these topics. The instant of the result is this call.
     pub(crate) fn query(&mut self, cx: &mut Context, id: SessionId, query: &Query<'_>, tables: Vec<TableId>) {
         cx.acknowledge_received(id, query.command, query.subscription, query.acks);
-        let asked = query.bookmark.map_or(Ok(Asked::Current), Asked::parse);
+        let asked = query.bookmark.map_or(Ok(AskedState::Current), AskedState::parse);
         let planned = asked.and_then(|asked| Ok((asked, self.plan_query(cx, id, query, tables)?)));
         match planned {
-            Ok((Asked::After(bookmark), planned)) if self.keep_history(&planned.0.tables) => {
+            Ok((AskedState::After(bookmark), planned)) if self.keep_history(&planned.0.tables) => {
                 self.find_bookmark(cx, id, planned, bookmark);
             }
             Ok((asked, (plan, filter, asker))) => {
                 let instant = match asked {
-                    Asked::At(instant) => Some(instant),
+                    AskedState::At(instant) => Some(instant),
                     // A topic without history has its current state only.
-                    Asked::Current | Asked::After(_) => None,
+                    AskedState::Current | AskedState::After(_) => None,
                 };
                 self.begin_query(cx, id, &plan, filter.as_ref(), asker, instant);
             }

@@ -10,7 +10,7 @@ use quire_journal::{Headers, Record, Timestamp};
 use quire_table::{Key, KeyPlace, KeyRule, RowEntries, Spelling, Table, check_supplied_key};
 
 use super::large::{Outcome, Preparation};
-use super::{Keyed, State, Tables};
+use super::{Keyed, TableState, Tables};
 use crate::Event;
 use crate::config::tables::TableDefinition;
 use crate::context::Context;
@@ -196,7 +196,7 @@ impl Tables {
         now: Timestamp,
     ) -> (Message<'a>, &'a Table, &'a mut bool) {
         let Tables { all, arena, .. } = self;
-        let State { definition, table, has_logged_missing, .. } = &mut all[id.0 as usize];
+        let TableState { definition, table, has_logged_missing, .. } = &mut all[id.0 as usize];
         (Message::new(definition, arena, arriving, now), table, has_logged_missing)
     }
 }

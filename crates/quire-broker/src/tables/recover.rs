@@ -8,7 +8,7 @@ use quire_table::{KeyRule, Moment, PutOptions, Row};
 
 use super::container::Container;
 use super::snapshot_file::{SnapshotParts, SnapshotSteps};
-use super::{Arriving, State, Tables, unkept};
+use super::{Arriving, TableState, Tables, unkept};
 use crate::Event;
 use crate::context::Context;
 use crate::topic::TableId;
@@ -83,7 +83,7 @@ impl Tables {
     fn begin_histories(&mut self, cx: &Context) -> Result<(), JournalError> {
         let first = cx.log.reader.first();
         let is_late =
-            |state: &&mut State| state.definition.is_recovered && state.snapshot_position.next() < first;
+            |state: &&mut TableState| state.definition.is_recovered && state.snapshot_position.next() < first;
         for state in self.all.iter_mut().filter(is_late) {
             let mut cursor = cx.log.reader.cursor(Position::new(first.get() - 1)).sparingly();
             let batch = cursor.next(cx.log.journal.persisted(), &AllTopics)?;

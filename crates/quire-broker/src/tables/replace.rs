@@ -15,7 +15,7 @@ use quire_journal::Timestamp;
 use quire_table::{PageId, Row};
 
 use super::scan::Difference;
-use super::turn::PageDifference;
+use super::turned_page::PageDifference;
 use super::view::{VIEW_EFFORT_MAX, context_of_row};
 use super::{Scan, TableDefinition, Tables};
 use crate::context::Context;

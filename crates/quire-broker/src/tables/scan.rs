@@ -10,8 +10,8 @@ use quire_table::{PageId, Polled, Row, ScanId, Shown};
 
 use super::follow::refusal_of;
 use super::replace::{RowMessage, ViewDifference};
-use super::turn::PageDifference;
-use super::{State, TableDefinition, Tables};
+use super::turned_page::PageDifference;
+use super::{TableDefinition, TableState, Tables};
 use crate::codec::Encoder;
 use crate::context::Context;
 use crate::replay::CHUNK_SIZE_MAX;
@@ -371,7 +371,7 @@ impl Tables {
     /// A page looks at the next records. Its result is that of the moment at which it has looked at all.
     fn step_page(&mut self, cx: &mut Context, scan: &mut Scan) -> Step {
         let Some((id, page)) = scan.page else { return Step::More };
-        let State { definition, table, .. } = &mut self.all[id.0 as usize];
+        let TableState { definition, table, .. } = &mut self.all[id.0 as usize];
         match table.poll_page(page, EFFORT, cx.clock.now.wall) {
             Polled::More => Step::More,
             Polled::Done { matched } => {

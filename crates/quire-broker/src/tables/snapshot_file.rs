@@ -10,7 +10,7 @@ use quire_table::{
     SnapshotPiece, SnapshotReader, snapshot_file,
 };
 
-use super::State;
+use super::TableState;
 
 /// The version of the content of the file of a container.
 pub(super) const CONTAINER_VERSION: u32 = 2;
@@ -134,7 +134,7 @@ enum Read {
 }
 
 impl<R: io::Read> Steps<R> {
-    fn new(content: R, state: &State) -> Self {
+    fn new(content: R, state: &TableState) -> Self {
         Steps {
             content,
             reader: Some(SnapshotReader::new(state.owner())),
@@ -207,7 +207,7 @@ pub(super) fn load(
     files: &Sidecars,
     log: &Reader,
     file: &str,
-    state: &mut State,
+    state: &mut TableState,
     run_steps: &dyn Fn(SnapshotSteps) -> SnapshotParts,
 ) -> Result<(Position, Position), Option<String>> {
     let opened = files.open(file, &state.definition.name);
@@ -224,7 +224,7 @@ pub(super) fn load(
 fn restore(
     parts: impl Iterator<Item = SnapshotPart>,
     log: &Reader,
-    state: &mut State,
+    state: &mut TableState,
 ) -> Result<Position, Option<String>> {
     for part in parts {
         match part.0? {
@@ -240,7 +240,7 @@ fn finish(
     head: SnapshotHead,
     history: Option<KnownHistory>,
     log: &Reader,
-    state: &mut State,
+    state: &mut TableState,
 ) -> Result<Position, Option<String>> {
     state.table.finish_restore().map_err(|bad| Some(bad.to_string()))?;
     if let Some(config) = state.definition.config.history {
@@ -297,7 +297,7 @@ impl<R: io::Read> ContainerReader<R> {
         &mut self,
         size: u64,
         log: &Reader,
-        state: &mut State,
+        state: &mut TableState,
     ) -> Result<Position, Option<String>> {
         let steps = Steps::new(self.content.by_ref().take(size), state);
         restore(steps.map(|make| make()), log, state)

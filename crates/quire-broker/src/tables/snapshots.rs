@@ -16,7 +16,7 @@ use quire_table::{SnapshotHead, SnapshotOwner, SnapshotState, SnapshotWriter, sn
 use super::snapshot_file::{
     CONTAINER_VERSION, ContainerReader, Section, SnapshotFile, SnapshotParts, SnapshotSteps, load,
 };
-use super::{State, TableDefinition, Tables};
+use super::{TableDefinition, TableState, Tables};
 use crate::Event;
 use crate::context::Context;
 use crate::slice::PASS;
@@ -88,7 +88,7 @@ impl Snapshots {
     }
 }
 
-impl State {
+impl TableState {
     /// Whether it has a snapshot file.
     fn has_file(&self) -> bool {
         self.container.is_none() && self.definition.is_persistent()

@@ -9,7 +9,7 @@ use quire_journal::Timestamp;
 use quire_table::Row;
 
 use super::change::Change;
-use super::{State, Tables};
+use super::{TableState, Tables};
 use crate::context::Context;
 use crate::replay::OwnedMessage;
 use crate::subscription::{Replaced, SowViews, SubscriptionId};
@@ -108,7 +108,7 @@ impl Tables {
 
     /// The previous record of a table, for its delta subscriptions.
     pub(super) fn replaced(&self, id: TableId) -> Option<Replaced> {
-        let State { definition, table, delta_count, .. } = &self.all[id.0 as usize];
+        let TableState { definition, table, delta_count, .. } = &self.all[id.0 as usize];
         if *delta_count == 0 {
             return None;
         }

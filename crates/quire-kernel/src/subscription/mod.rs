@@ -101,7 +101,7 @@ pub struct Delivery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServedBy {
     /// From the publish stream.
-    Ordinary,
+    Stream,
     /// From the log.
     Bookmark,
     /// From queues, and for a pattern from the publish stream.

@@ -86,7 +86,7 @@ impl Intake<'_> {
         let deadline = self.cx.clock.slices.deadline(PASS);
         for removed in 1.. {
             let Some(left) = self.tables.next_expired(self.cx) else { break };
-            self.ordinary.serve_left(self.cx, left.subscriptions, &left.context(), &left.message());
+            self.stream.serve_left(self.cx, left.subscriptions, &left.context(), &left.message());
             if removed % WEIGHT_MAX == 0 && self.cx.clock.slices.is_past(deadline) {
                 self.cx.clock.wants_turn = true;
                 break;

@@ -32,9 +32,9 @@ use quire_journal::{
 use crate::bookmarks::Bookmarks;
 use crate::context::Context;
 use crate::links::Links;
-use crate::ordinary::Ordinary;
 use crate::publishers::Publishers;
 use crate::queues::QueueService;
+use crate::stream::PublishStream;
 use crate::tables::{Keyed, Tables};
 use crate::topic::TopicId;
 pub(super) use large::LargeMessages;
@@ -46,7 +46,7 @@ pub(crate) struct Intake<'a> {
     pub(crate) publishers: &'a mut Publishers,
     pub(crate) queues: &'a mut QueueService,
     pub(crate) tables: &'a mut Tables,
-    pub(crate) ordinary: &'a mut Ordinary,
+    pub(crate) stream: &'a mut PublishStream,
     pub(crate) bookmarks: &'a mut Bookmarks,
     pub(crate) links: &'a mut Links,
     pub(crate) large: &'a mut LargeMessages,

@@ -6,8 +6,8 @@ use quire_journal::{Bookmark, DeletedKeys, InstancePath, Position, RecordKind, T
 
 use super::prepare::context_of;
 use super::{Intake, Stamp, Submission};
-use crate::ordinary::Replacement;
 use crate::replicated::Destinations;
+use crate::stream::Replacement;
 use crate::subscription::Replaced;
 use crate::tables::{Keyed, NewRow};
 use crate::topic::{Stage, TopicId, TopicKind};
@@ -75,13 +75,13 @@ impl Intake<'_> {
             data: publish.data,
         };
         let replacement = Replacement { views: self.tables.views(), replaced };
-        self.ordinary.serve_published(self.cx, topic, &context, &message, is_queue, replacement);
-        while let Some(id) = self.ordinary.next_behind() {
+        self.stream.serve_published(self.cx, topic, &context, &message, is_queue, replacement);
+        while let Some(id) = self.stream.next_behind() {
             self.bookmarks.fall_back_from_publish(self.cx, id);
         }
         if !key.is_empty() && !self.tables.leaving().is_empty() {
             let message = Message { bookmark: None, kind: MessageKind::Oof(OofReason::Match), ..message };
-            self.ordinary.serve_left(self.cx, self.tables.leaving(), &context, &message);
+            self.stream.serve_left(self.cx, self.tables.leaving(), &context, &message);
         }
     }
 
@@ -91,7 +91,7 @@ impl Intake<'_> {
         let Some(table) = self.cx.topics.topic(submission.topic).table() else { return };
         for key in DeletedKeys::new(submission.publish.data).map_while(Result::ok) {
             if let Some(left) = self.tables.remove(self.cx, table, key) {
-                self.ordinary.serve_left(self.cx, left.subscriptions, &left.context(), &left.message());
+                self.stream.serve_left(self.cx, left.subscriptions, &left.context(), &left.message());
             }
         }
     }

@@ -43,7 +43,7 @@ impl Broker {
     /// Refuses to replace a subscription with records while the filter of earlier messages is evaluated: the difference between the two
     /// views has to come after these messages.
     fn check_decided(&self, plan: Plan) -> Result<Plan, Refused> {
-        if plan.view.is_some() && plan.replaced.is_some_and(|replaced| self.ordinary.is_deciding(replaced)) {
+        if plan.view.is_some() && plan.replaced.is_some_and(|replaced| self.stream.is_deciding(replaced)) {
             let reason = "replace: messages wait until the filter of the subscription is evaluated; replace it again later";
             return Err(Refused::new(Code::LimitExceeded, reason.to_owned()));
         }
@@ -184,7 +184,7 @@ impl Broker {
             Ok(queued) => queued,
             Err(refused) => {
                 if let Some(replaced) = plan.replaced {
-                    self.ordinary.forget_deferred(&mut self.cx, replaced);
+                    self.stream.forget_deferred(&mut self.cx, replaced);
                     self.cx.remove_subscription(replaced);
                 }
                 return self.cx.refuse_command(id, plan.command, plan.number, &refused);
@@ -202,7 +202,7 @@ impl Broker {
             delivery: Delivery { conflation: plan.conflation.map(Box::new), ..Delivery::default() },
         };
         let subscription = self.cx.put_subscription(subscription, plan.replaced);
-        self.ordinary.begin(&mut self.cx, subscription);
+        self.stream.begin(&mut self.cx, subscription);
         let is_queue = !plan.queues.is_empty();
         let granted = queued.and_then(|queued| self.queues.attach(subscription, queued));
         let is_of_log = plan.log.is_some();
@@ -241,7 +241,7 @@ impl Broker {
     /// what the new one continues with.
     fn part(&mut self, replaced: SubscriptionId, keeps_place: bool) -> Former {
         self.cx.deliver_all_conflated(replaced);
-        self.ordinary.part(&mut self.cx, replaced);
+        self.stream.part(&mut self.cx, replaced);
         let place = self.bookmarks.part(&mut self.cx, replaced, keeps_place);
         let view = self.tables.part(&mut self.cx, replaced);
         // The client finds a lease by the queue that its subscription has until the answer.
@@ -267,7 +267,7 @@ impl Broker {
     }
 
     pub(crate) fn remove_subscription(&mut self, id: SubscriptionId) {
-        self.ordinary.end(&mut self.cx, id);
+        self.stream.end(&mut self.cx, id);
         self.tables.end(&mut self.cx, id);
         self.bookmarks.end(&mut self.cx, id);
         self.queues.end(&mut self.cx, id);

@@ -141,7 +141,7 @@ impl Plan {
             _ if self.log.is_some() => ServedBy::Bookmark,
             _ if !self.queues.is_empty() => ServedBy::Queue,
             Some(view) => view.served_by(self.conflation.is_some()),
-            None => ServedBy::Ordinary,
+            None => ServedBy::Stream,
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Subscriptions of the publish stream: how they begin, are replaced and end.
 
-use super::Ordinary;
+use super::PublishStream;
 use crate::context::Context;
 use crate::subscription::SubscriptionId;
 use crate::topic::Stage;
 
-impl Ordinary {
+impl PublishStream {
     /// A subscription gets its messages from the publish stream from now on, unless it has none there.
     pub(crate) fn begin(&mut self, cx: &mut Context, id: SubscriptionId) {
         if cx.is_in_audience(id) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use super::Ordinary;
+use super::PublishStream;
 use crate::context::Context;
 use crate::replay::{Answer, OwnedMessage, Question, Verdict, decide_all};
 use crate::session::SessionId;
@@ -84,7 +84,7 @@ impl Deferred {
     }
 }
 
-impl Ordinary {
+impl PublishStream {
     /// Keeps a message for a subscription of which it is not decided whether it wants it, or that waits for the decision about an earlier one.
     pub(super) fn defer(
         &mut self,
@@ -169,7 +169,7 @@ impl Ordinary {
         self.deferred.under_way = Some(subscriptions);
         cx.begin_job(
             move |arena| decide_all(questions, arena),
-            |ordinary: &mut Ordinary, cx, _, answers| ordinary.decided(cx, answers),
+            |stream: &mut PublishStream, cx, _, answers| stream.decided(cx, answers),
         );
     }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use quire_table::{Key, KeyPlace, KeyRule};
 
-use super::{State, TableDefinition, Tables};
+use super::{TableDefinition, TableState, Tables};
 use crate::topic::TableId;
 
 /// Messages whose records are looked for together. The processor waits for about ten lines of memory at once.
@@ -16,7 +16,7 @@ const AHEAD_MAX: usize = 8;
 
 /// What is known of the next messages of the connection that has the turn.
 #[derive(Default)]
-pub(super) struct Ahead {
+pub(super) struct LookAhead {
     /// The topic of the messages.
     table: Option<TableId>,
     keys: VecDeque<(Data, Key)>,
@@ -29,7 +29,7 @@ pub(super) struct Ahead {
 /// Address and size of the data of a message. Both identify it: the received bytes stay where they are until [`Tables::forget_ahead`].
 type Data = (usize, usize);
 
-impl Ahead {
+impl LookAhead {
     /// The key of a message with this data, and where its record probably is.
     pub fn take(
         &mut self,
@@ -66,7 +66,7 @@ impl Tables {
     ) {
         self.forget_ahead();
         let Tables { all, arena, ahead, .. } = self;
-        let State { definition, table, .. } = &all[id.0 as usize];
+        let TableState { definition, table, .. } = &all[id.0 as usize];
         let KeyRule::Fields(fields) = &definition.key_rule else { return };
         if !has_key_ahead(definition) {
             return;
@@ -82,7 +82,7 @@ impl Tables {
 
     /// The next messages are those of another connection.
     pub(crate) fn forget_ahead(&mut self) {
-        let Ahead { keys, places, is_wanted, .. } = &mut self.ahead;
+        let LookAhead { keys, places, is_wanted, .. } = &mut self.ahead;
         *is_wanted = false;
         keys.clear();
         places.clear();

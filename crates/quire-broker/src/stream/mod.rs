@@ -17,7 +17,7 @@ use delta::Change;
 pub(crate) use delta::Replacement;
 
 /// See the module's documentation.
-pub(crate) struct Ordinary {
+pub(crate) struct PublishStream {
     deferred: Deferred,
     /// `live` subscriptions that could not take the message, which the log has.
     behind: Vec<SubscriptionId>,
@@ -29,9 +29,9 @@ pub(crate) struct Ordinary {
     arena: Arena,
 }
 
-impl Ordinary {
+impl PublishStream {
     pub(crate) fn new(cx: &Context) -> Self {
-        Ordinary {
+        PublishStream {
             deferred: Deferred::default(),
             behind: Vec::new(),
             matched: Vec::new(),

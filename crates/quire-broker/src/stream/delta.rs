@@ -10,7 +10,7 @@ use quire_expression::message_type::{self, Arena, MessageType};
 use quire_expression::select::Select;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::Ordinary;
+use super::PublishStream;
 use crate::context::Context;
 use crate::slice::WEIGHED_EFFORT;
 use crate::subscription::{Delta, Replaced, SowView, SowViews, SubscriptionId};
@@ -75,7 +75,7 @@ impl Change {
     }
 }
 
-impl Ordinary {
+impl PublishStream {
     /// Decides at once about a message that the filter of a delta subscription has not decided within the effort of a turn. `None` for
     /// other subscriptions.
     pub(super) fn decide_delta(
