@@ -1,7 +1,9 @@
-//! Journal maintenance: full journal files are archived, compressed and removed, by a schedule and by command.
+//! Journal maintenance: full journal files are archived, compressed and removed, by a schedule and
+//! by command.
 //!
-//! The work waits for the disk. It leaves as a [`MaintenanceJob`] for the driver, one at a time. A job is about one file. So the files that
-//! must stay are looked up again for each file, and a command waits for at most one file.
+//! The work waits for the disk. It leaves as a [`MaintenanceJob`] for the driver, one at a time. A
+//! job is about one file. So the files that must stay are looked up again for each file, and a
+//! command waits for at most one file.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,7 +22,8 @@ use quire_types::Files;
 
 /// The commands and rules that wait for their turn.
 pub(super) struct MaintenanceService {
-    /// Tasks take turns, one file each. At most one task of each connection, and one of the schedule.
+    /// Tasks take turns, one file each. At most one task of each connection, and one of the
+    /// schedule.
     waiting: VecDeque<Task>,
     running: Option<Task>,
     schedule: Schedule,
@@ -38,7 +41,8 @@ enum Task {
     },
 }
 
-/// What is done at intervals. An interval begins when the rules have taken every file that they mean.
+/// What is done at intervals. An interval begins when the rules have taken every file that they
+/// mean.
 struct Schedule {
     rules: Vec<(Action, Files)>,
     interval: Duration,
@@ -134,7 +138,8 @@ impl MaintenanceService {
         cx.clock.timers.set(Timer::Maintenance, cx.clock.now.instant + self.schedule.interval);
     }
 
-    /// Hands out the task that waits first, unless a job is under way. Commands of connections that have ended are dropped.
+    /// Hands out the task that waits first, unless a job is under way. Commands of connections that
+    /// have ended are dropped.
     fn begin(&mut self, cx: &mut Context, consumers: &[&dyn LogConsumer]) {
         while self.running.is_none() && cx.shutdown == Shutdown::No {
             let Some(task) = self.waiting.pop_front() else { return };
@@ -214,8 +219,9 @@ fn answer(cx: &mut Context, by: &Requester, what: &Maintenance, MaintenanceDone(
     cx.reply(by, AdminReply::Files(files));
 }
 
-/// The first position that must stay: the lowest that a consumer of the log needs. A subscription that has caught up may fall back to a
-/// replay before the job runs. So everything after the position that all of them were handed stays too.
+/// The first position that must stay: the lowest that a consumer of the log needs. A subscription
+/// that has caught up may fall back to a replay before the job runs. So everything after the
+/// position that all of them were handed stays too.
 fn needed_from(cx: &Context, consumers: &[&dyn LogConsumer]) -> Position {
     let needed = consumers.iter().filter_map(|consumer| consumer.needed_from(cx));
     needed.fold(cx.log.served.next(), Position::min)

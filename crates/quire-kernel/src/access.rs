@@ -1,4 +1,5 @@
-//! Access rights. Every command passes [`Context::admit`] once, before the part that carries it out sees it.
+//! Access rights. Every command passes [`Context::admit`] once, before the part that carries it out
+//! sees it.
 
 use quire_command::{Code, Command};
 
@@ -40,7 +41,8 @@ impl Context {
         }
     }
 
-    /// Whether the principal may run the command. Every principal that is logged on may run every command today.
+    /// Whether the principal may run the command. Every principal that is logged on may run every
+    /// command today.
     ///
     /// # Errors
     /// Why not.

@@ -1,4 +1,5 @@
-//! Administration: commands that are the same for a client, for the local administrator and for the process of the server.
+//! Administration: commands that are the same for a client, for the local administrator and for the
+//! process of the server.
 
 use quire_journal::SegmentInfo;
 use serde_json::json;
@@ -19,7 +20,8 @@ use quire_command::{Ack, AckKind, Code, LinkAction, Maintain, Reply, Subject};
 pub enum AdminCommand {
     /// Archives, compresses or removes one full journal file. The reply is [`AdminReply::Files`].
     Maintain(Maintenance),
-    /// The figures of the queue with this name, or of every queue. The reply is [`AdminReply::Queues`].
+    /// The figures of the queue with this name, or of every queue. The reply is
+    /// [`AdminReply::Queues`].
     QueueStats(Option<String>),
     /// All figures. The reply is [`AdminReply::Stats`].
     Stats,
@@ -27,13 +29,15 @@ pub enum AdminCommand {
     Server,
     /// The connections with a number above this one. The reply is [`AdminReply::Clients`].
     Clients(u64),
-    /// The subscriptions after the one with this number on this connection. The reply is [`AdminReply::Subscriptions`].
+    /// The subscriptions after the one with this number on this connection. The reply is
+    /// [`AdminReply::Subscriptions`].
     Subscriptions(u64, u32),
     /// The topics whose names come after this one. The reply is [`AdminReply::Topics`].
     Topics(String),
     /// Creates a queue at run time. The reply is [`AdminReply::QueueCreated`].
     CreateQueue(Box<QueueSettings>),
-    /// Changes settings of a queue that was created at run time. The reply is [`AdminReply::QueueAltered`].
+    /// Changes settings of a queue that was created at run time. The reply is
+    /// [`AdminReply::QueueAltered`].
     AlterQueue {
         /// Its name.
         queue: String,
@@ -56,8 +60,8 @@ pub enum AdminCommand {
 /// The answer to an [`AdminCommand`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum AdminReply {
-    /// The files that were taken, as they are now (as they were, when removed), or would be taken. None: no file is selected, or it must
-    /// stay.
+    /// The files that were taken, as they are now (as they were, when removed), or would be taken.
+    /// None: no file is selected, or it must stay.
     Files(Vec<SegmentInfo>),
     /// The figures of queues by name.
     Queues(QueueFigures),
@@ -190,7 +194,8 @@ impl Context {
         self.session_of(connection).is_some_and(|id| self.clients.sessions.all[id].phase == Phase::Open)
     }
 
-    /// Sends the reply to where the command came from. A reply to a connection that has ended is dropped.
+    /// Sends the reply to where the command came from. A reply to a connection that has ended is
+    /// dropped.
     pub fn reply(&mut self, to: &Requester, reply: AdminReply) {
         let (connection, command) = match to {
             Requester::Process { ticket } => {

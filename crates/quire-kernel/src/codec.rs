@@ -1,8 +1,10 @@
 //! The codec of a connection: it makes commands of the bytes that arrive and bytes of the replies.
 //!
-//! The functions that run for every message are always inlined: with one protocol the choice between protocols then costs nothing.
+//! The functions that run for every message are always inlined: with one protocol the choice
+//! between protocols then costs nothing.
 //!
-//! This is the only module that imports a wire protocol. A further protocol is a further variant of [`Codec`] and of [`Encoder`].
+//! This is the only module that imports a wire protocol. A further protocol is a further variant of
+//! [`Codec`] and of [`Encoder`].
 
 use quire_command::{Code, Command, Message, Publish, Reply};
 use quire_wire::{
@@ -17,14 +19,16 @@ pub enum Codec {
     Quire(Inbox),
 }
 
-/// Encodes the replies for one connection. Every part that prepares bytes for the connection has a copy, on any thread.
+/// Encodes the replies for one connection. Every part that prepares bytes for the connection has a
+/// copy, on any thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoder {
     /// The quire protocol.
     Quire,
 }
 
-/// Bytes that are not a command. The connection ends, because the bytes after them cannot be decoded.
+/// Bytes that are not a command. The connection ends, because the bytes after them cannot be
+/// decoded.
 #[derive(Debug)]
 pub struct CodecError {
     /// The code that the peer gets.
@@ -40,7 +44,8 @@ impl From<WireError> for CodecError {
 }
 
 impl Codec {
-    /// The codec of a new connection that uses the quire protocol. It accepts commands as large as a logon.
+    /// The codec of a new connection that uses the quire protocol. It accepts commands as large as
+    /// a logon.
     pub fn quire() -> Self {
         Codec::Quire(Inbox::new(LOGON_FRAME_SIZE_MAX))
     }
@@ -52,7 +57,8 @@ impl Codec {
         }
     }
 
-    /// Takes the codec out, with the unfinished command that it holds. The codec that is left accepts no command.
+    /// Takes the codec out, with the unfinished command that it holds. The codec that is left
+    /// accepts no command.
     pub fn take(&mut self) -> Codec {
         match self {
             Codec::Quire(inbox) => Codec::Quire(std::mem::replace(inbox, Inbox::new(0))),
@@ -75,10 +81,11 @@ impl Codec {
         }
     }
 
-    /// Calls `take` with the next command, which it removes from the front of `bytes`. Returns whether there was one: if not, more bytes
-    /// must arrive first, and `bytes` is empty.
+    /// Calls `take` with the next command, which it removes from the front of `bytes`. Returns
+    /// whether there was one: if not, more bytes must arrive first, and `bytes` is empty.
     ///
-    /// A command is handed to a function, by reference, because each move of a command within an option or a result copies it.
+    /// A command is handed to a function, by reference, because each move of a command within an
+    /// option or a result copies it.
     ///
     /// # Errors
     /// [`CodecError`]: the codec must not be called again.
@@ -96,8 +103,9 @@ impl Codec {
         }
     }
 
-    /// The publishes at the front of `bytes`, up to another command or an unfinished one. `bytes` begins with a command: the codec has
-    /// returned a command since it returned that there is none.
+    /// The publishes at the front of `bytes`, up to another command or an unfinished one. `bytes`
+    /// begins with a command: the codec has returned a command since it returned that there is
+    /// none.
     #[inline(always)]
     pub fn publishes<'b>(&self, bytes: &'b [u8]) -> impl Iterator<Item = Publish<'b>> {
         match self {

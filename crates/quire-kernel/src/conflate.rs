@@ -1,7 +1,8 @@
-//! Conflated subscriptions: their messages are held for an interval and delivered as their connection takes them (docs/replay.md).
+//! Conflated subscriptions: their messages are held for an interval and delivered as their
+//! connection takes them (docs/replay.md).
 //!
-//! What is held belongs to the subscription, not to the replay or the tail that it came from: it outlives a pause and a change from the one
-//! to the other.
+//! What is held belongs to the subscription, not to the replay or the tail that it came from: it
+//! outlives a pause and a change from the one to the other.
 
 use crate::context::Context;
 use quire_journal::Record;
@@ -38,7 +39,8 @@ impl Context {
         }
     }
 
-    /// Holds a record that the pass at the tail has reached. `data` is the part of it that the subscription wants.
+    /// Holds a record that the pass at the tail has reached. `data` is the part of it that the
+    /// subscription wants.
     pub fn conflate_record(&mut self, id: SubscriptionId, record: &Record<'_>, data: &[u8]) {
         let number = self.clients.subscriptions.all[id].number;
         let context = context_of(record, self.clock.now.wall);
@@ -61,7 +63,8 @@ impl Context {
         self.hold(id, &key, &frame);
     }
 
-    /// Gives a subscription the change of a record in its view, or holds it for conflation. Without `oof` a record that leaves gives no message.
+    /// Gives a subscription the change of a record in its view, or holds it for conflation. Without
+    /// `oof` a record that leaves gives no message.
     pub fn deliver_view_change(
         &mut self,
         id: SubscriptionId,

@@ -1,7 +1,9 @@
-//! The shared context of every part of the broker: the time of the turn, the connections, the log, and the requests to the outside.
+//! The shared context of every part of the broker: the time of the turn, the connections, the log,
+//! and the requests to the outside.
 //!
-//! A part that serves something (queues, bookmark subscriptions, publishers, ...) owns its state and gets this as an argument. Some actions
-//! need other parts: the end of a session or a subscription, or a connection whose commands may continue. The part requests such an action
+//! A part that serves something (queues, bookmark subscriptions, publishers, ...) owns its state
+//! and gets this as an argument. Some actions need other parts: the end of a session or a
+//! subscription, or a connection whose commands may continue. The part requests such an action
 //! here, and the run loop carries it out between two pieces of work.
 
 use std::collections::VecDeque;
@@ -48,7 +50,8 @@ pub struct Clock {
     pub slices: Slices,
     /// Effort that filters may take for one message while everything else waits.
     pub turn_effort: u64,
-    /// Bytes of a message, and of a record, that are read field by field while everything else waits.
+    /// Bytes of a message, and of a record, that are read field by field while everything else
+    /// waits.
     pub turn_size: usize,
     pub timers: Timers,
     /// There is more to do than one turn should.
@@ -101,7 +104,8 @@ impl Context {
         }
     }
 
-    /// The topics of the log, and those that are published or subscribed to, whose names come after `after`.
+    /// The topics of the log, and those that are published or subscribed to, whose names come after
+    /// `after`.
     pub fn topics_after(&self, after: &str) -> Page<TopicStats> {
         // One more than a page takes, so that it is known whether there are more.
         let mut names = self.log.journal.topics_after(after, PAGE_COUNT_MAX + 1);
@@ -130,7 +134,8 @@ impl Context {
         self.clock.started.unwrap_or(self.clock.now.wall).as_ns()
     }
 
-    /// The part of a message that a subscription wants; `memory` holds it when that is not the whole.
+    /// The part of a message that a subscription wants; `memory` holds it when that is not the
+    /// whole.
     #[inline]
     pub fn select<'a>(
         &mut self,

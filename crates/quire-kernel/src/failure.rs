@@ -45,7 +45,8 @@ impl Context {
         self.log.failure.as_ref().is_some_and(|failure| !failure.passes)
     }
 
-    /// The journal takes no more writes until the server is started again. The run loop notifies publishers. Reading continues.
+    /// The journal takes no more writes until the server is started again. The run loop notifies
+    /// publishers. Reading continues.
     pub fn fail(&mut self, error: &JournalError) {
         if self.has_failed() {
             return;

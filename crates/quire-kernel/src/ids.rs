@@ -1,6 +1,8 @@
-//! The names that the parts of the broker use for connections, sessions, subscriptions, replays, publishers and topics.
+//! The names that the parts of the broker use for connections, sessions, subscriptions, replays,
+//! publishers and topics.
 //!
-//! Keys are generational: that of something that is gone finds nothing, never its successor. This module imports nothing of the crate.
+//! Keys are generational: that of something that is gone finds nothing, never its successor. This
+//! module imports nothing of the crate.
 
 use slotmap::{Key, KeyData};
 
@@ -24,8 +26,8 @@ pub struct TableId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ContainerId(pub u32);
 
-/// Keys as those of `slotmap::new_key_type`. That macro marks nothing `#[inline]`, and the broker looks
-/// up a session and a publisher for each message.
+/// Keys as those of `slotmap::new_key_type`. That macro marks nothing `#[inline]`, and the broker
+/// looks up a session and a publisher for each message.
 macro_rules! keys {
     ($(#[doc = $doc:literal] $name:ident;)+) => {$(
         #[doc = $doc]
@@ -40,7 +42,8 @@ macro_rules! keys {
         }
 
         #[allow(unsafe_code)]
-        // SAFETY: the key is its data: both conversions and every derived trait pass it on unchanged.
+        // SAFETY: the key is its data: both conversions and every derived trait pass it on
+        // unchanged.
         unsafe impl Key for $name {
             #[inline]
             fn data(&self) -> KeyData {

@@ -30,7 +30,8 @@ pub enum Input<'a> {
         /// The rights of its peer.
         access: Access,
     },
-    /// Bytes arrived. While reading of a connection is paused, its bytes are kept until it continues.
+    /// Bytes arrived. While reading of a connection is paused, its bytes are kept until it
+    /// continues.
     Received {
         /// From where.
         connection: ConnectionId,
@@ -55,7 +56,8 @@ pub enum Input<'a> {
     ReadDone(ReadDone),
     /// The [`MaintenanceJob`] was run.
     MaintenanceDone(MaintenanceDone),
-    /// The process of the server has a command. The reply comes as [`Output::AdminReply`], perhaps in a later turn.
+    /// The process of the server has a command. The reply comes as [`Output::AdminReply`], perhaps
+    /// in a later turn.
     Admin {
         /// The driver's number for it, which the reply echoes.
         ticket: u64,
@@ -85,7 +87,8 @@ pub enum Input<'a> {
     },
     /// The time given by `next_timeout` has come.
     Timeout,
-    /// Stop: taken publishes are flushed and acknowledged, all clients are notified, and all connections are closed.
+    /// Stop: taken publishes are flushed and acknowledged, all clients are notified, and all
+    /// connections are closed.
     Shutdown,
 }
 
@@ -95,10 +98,12 @@ pub enum Output {
     Send {
         /// The connection.
         connection: ConnectionId,
-        /// Frames. The last one may continue in the next output for the connection. The buffer may be handed back through `recycle`.
+        /// Frames. The last one may continue in the next output for the connection. The buffer may
+        /// be handed back through `recycle`.
         bytes: Vec<u8>,
     },
-    /// Write these bytes, after those of an earlier output for the connection. Other connections get the same bytes.
+    /// Write these bytes, after those of an earlier output for the connection. Other connections
+    /// get the same bytes.
     SendShared {
         /// The connection.
         connection: ConnectionId,
@@ -110,8 +115,8 @@ pub enum Output {
         /// Which.
         connection: ConnectionId,
     },
-    /// Connect to another instance. Then hand in [`Input::LinkOpened`] or [`Input::LinkNotOpened`]. The attempt ends within a time that
-    /// the driver chooses.
+    /// Connect to another instance. Then hand in [`Input::LinkOpened`] or [`Input::LinkNotOpened`].
+    /// The attempt ends within a time that the driver chooses.
     OpenLink {
         /// The number of the destination.
         destination: u32,
@@ -130,7 +135,8 @@ pub enum Output {
     },
     /// Run it where blocking does no harm. Then hand in its result as [`Input::ReadDone`].
     Read(ReadRequest),
-    /// Run it where blocking does no harm. Then hand in its result as [`Input::MaintenanceDone`]. There is one at a time.
+    /// Run it where blocking does no harm. Then hand in its result as [`Input::MaintenanceDone`].
+    /// There is one at a time.
     Maintenance(MaintenanceJob),
     /// The answer to [`Input::Admin`]. A command that waits when the broker stops is not answered.
     AdminReply {
@@ -195,7 +201,8 @@ pub enum Event {
         /// The reason that the client received.
         reason: String,
     },
-    /// The sequence of a publisher went up by more than [`super::Limits::sequence_jump_logged`] at once, for the first time since it logged on.
+    /// The sequence of a publisher went up by more than [`super::Limits::sequence_jump_logged`] at
+    /// once, for the first time since it logged on.
     SequenceJumped {
         /// Its connection.
         connection: ConnectionId,
@@ -231,11 +238,13 @@ pub enum Event {
         /// What is wrong.
         reason: String,
     },
-    /// A message expired from a queue, and is a dead letter. At most one of these and of the next for each queue and minute.
+    /// A message expired from a queue, and is a dead letter. At most one of these and of the next
+    /// for each queue and minute.
     DeadLetter {
         /// The queue.
         queue: String,
-        /// The bookmark of the message, or its place in the log if damage keeps the message from being read.
+        /// The bookmark of the message, or its place in the log if damage keeps the message from
+        /// being read.
         message: String,
         /// Why it expired.
         reasons: Reasons,
@@ -251,7 +260,8 @@ pub enum Event {
         /// How many messages.
         count: u64,
     },
-    /// A message expired at a limit of its queue, and no topic gets it. At most one of these and of the next for each queue and minute.
+    /// A message expired at a limit of its queue, and no topic gets it. At most one of these and of
+    /// the next for each queue and minute.
     MessageExpired {
         /// The queue.
         queue: String,
@@ -264,14 +274,16 @@ pub enum Event {
         /// How often it was cancelled.
         cancels: u32,
     },
-    /// Further messages expired at a limit of their queue since the last line, and no topic gets them.
+    /// Further messages expired at a limit of their queue since the last line, and no topic gets
+    /// them.
     MessagesExpired {
         /// The queue.
         queue: String,
         /// How many messages.
         count: u64,
     },
-    /// A message was cancelled again and again. At most one of these and of the next for each queue and minute.
+    /// A message was cancelled again and again. At most one of these and of the next for each queue
+    /// and minute.
     MessageCancelled {
         /// The queue.
         queue: String,
@@ -287,18 +299,20 @@ pub enum Event {
         /// How many times.
         count: u64,
     },
-    /// The file with the settled positions of queues could not be written. The next start takes longer.
+    /// The file with the settled positions of queues could not be written. The next start takes
+    /// longer.
     QueuePointsNotSaved {
         /// The error of the disk.
         reason: String,
     },
-    /// The states of queues that are kept in a file stay in memory from here on, as far as the file has no room: it cannot be made, or
-    /// not made larger.
+    /// The states of queues that are kept in a file stay in memory from here on, as far as the file
+    /// has no room: it cannot be made, or not made larger.
     QueuesNotPaged {
         /// The error of the disk.
         reason: String,
     },
-    /// The records of last-value topics that are kept in a file stay in memory from here on, as far as the file has no room.
+    /// The records of last-value topics that are kept in a file stay in memory from here on, as far
+    /// as the file has no room.
     TablesNotPaged {
         /// The error of the disk.
         reason: String,
@@ -328,7 +342,8 @@ pub enum Event {
         /// The error of the disk.
         reason: String,
     },
-    /// The end of the log was torn by a kill or a power cut, and was cut at the start. Nothing in it was acknowledged.
+    /// The end of the log was torn by a kill or a power cut, and was cut at the start. Nothing in
+    /// it was acknowledged.
     TornTailCut {
         /// The journal file.
         path: PathBuf,
@@ -337,7 +352,8 @@ pub enum Event {
         /// Bytes that were cut.
         size: u64,
     },
-    /// The sequences of some publishers are lost. Messages that these publishers send again are recorded again.
+    /// The sequences of some publishers are lost. Messages that these publishers send again are
+    /// recorded again.
     SequencesLost,
     /// The instance has another name than at the last start with this log.
     InstanceRenamed {
@@ -378,7 +394,8 @@ pub enum Event {
         /// The requester.
         by: String,
     },
-    /// Messages of a queue that are not acknowledged do not fit the configuration any more. At each start, while it is so.
+    /// Messages of a queue that are not acknowledged do not fit the configuration any more. At each
+    /// start, while it is so.
     QueueMessagesLeftOut {
         /// The queue.
         queue: String,
@@ -399,7 +416,8 @@ pub enum Event {
         /// A description of the setting.
         text: String,
     },
-    /// A message has no value for a field of the key of its last-value topic; the first such message of the topic.
+    /// A message has no value for a field of the key of its last-value topic; the first such
+    /// message of the topic.
     KeyFieldMissing {
         /// The topic.
         topic: String,
@@ -425,14 +443,16 @@ pub enum Event {
         /// The cause.
         reason: String,
     },
-    /// The log does not begin at its first record, so a last-value topic that is built from it lacks records.
+    /// The log does not begin at its first record, so a last-value topic that is built from it
+    /// lacks records.
     RecordsMissing {
         /// The topic.
         topic: String,
         /// The first position of the log.
         first: u64,
     },
-    /// The wall clock shows an earlier time than the last record of the log has: it was set back, or was ahead before.
+    /// The wall clock shows an earlier time than the last record of the log has: it was set back,
+    /// or was ahead before.
     ClockBehind {
         /// The difference.
         behind: Duration,

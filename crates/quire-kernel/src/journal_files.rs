@@ -22,7 +22,8 @@ pub struct Maintenance {
 }
 
 /// Work on a journal file. It blocks on the disk: run it off the loop, then hand the result back as
-/// [`Input::MaintenanceDone`](crate::Input::MaintenanceDone). The broker hands out no other job before that.
+/// [`Input::MaintenanceDone`](crate::Input::MaintenanceDone). The broker hands out no other job
+/// before that.
 pub struct MaintenanceJob {
     pub maintenance: quire_journal::FileMaintenance,
     pub action: Action,
@@ -32,7 +33,8 @@ pub struct MaintenanceJob {
     pub archive_directory: Option<PathBuf>,
 }
 
-/// The result of a [`MaintenanceJob`]: the files that were taken, or would be, or why there are none.
+/// The result of a [`MaintenanceJob`]: the files that were taken, or would be, or why there are
+/// none.
 pub struct MaintenanceDone(pub Result<Vec<SegmentInfo>, Failed>);
 
 pub struct Failed {

@@ -1,9 +1,10 @@
-//! The parts that every service of the broker uses: connections and their subscriptions, topics, the
-//! log and its positions, time, background jobs, configuration, and the input and output of a driver.
+//! The parts that every service of the broker uses: connections and their subscriptions, topics,
+//! the log and its positions, time, background jobs, configuration, and the input and output of a
+//! driver.
 //!
 //! No part of this crate knows a service. A service gets the [`Context`](context::Context) as an
-//! argument. It ends a session or a subscription there, sends replies and messages, and begins jobs.
-//! The run loop (`quire-broker`) calls the services.
+//! argument. It ends a session or a subscription there, sends replies and messages, and begins
+//! jobs. The run loop (`quire-broker`) calls the services.
 
 // Only the broker uses the crate. The broker exports the items that programs use, and these are
 // documented in full: settings, input and output, figures, work on journal files.

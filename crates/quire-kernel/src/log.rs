@@ -1,8 +1,10 @@
 //! The log as the parts of the broker see it, and how far it has come.
 //!
-//! Four positions follow each other. An *appended* record has its place in the log. A *persisted* record is on the disk. A *visible* record
-//! may be handed to consumers of the log: it is persisted. A *served* record has been handed to every consumer. A record is *safe*, and may
-//! be reported to its publisher, when it is persisted here and on the sync destinations that it goes to (`replicated.rs`).
+//! Four positions follow each other. An *appended* record has its place in the log. A *persisted*
+//! record is on the disk. A *visible* record may be handed to consumers of the log: it is
+//! persisted. A *served* record has been handed to every consumer. A record is *safe*, and may be
+//! reported to its publisher, when it is persisted here and on the sync destinations that it goes
+//! to (`replicated.rs`).
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -15,12 +17,13 @@ use super::failure::Failure;
 use super::replicated::{Destinations, Replicated};
 use quire_types::time::{Instant, Now};
 
-/// The bytes that wait for the disk count as a single publish up to this size. More bytes come from publishers that do not wait for each
-/// message, and the subscribers that read after them must keep up.
+/// The bytes that wait for the disk count as a single publish up to this size. More bytes come from
+/// publishers that do not wait for each message, and the subscribers that read after them must keep
+/// up.
 const LONE_SIZE_MAX: usize = 8 * 1024;
 
-/// The longest pause of a replay, and of a link. With full chunks a replay still reads 256 MB/s, which is more than single publishes can
-/// produce meanwhile.
+/// The longest pause of a replay, and of a link. With full chunks a replay still reads 256 MB/s,
+/// which is more than single publishes can produce meanwhile.
 pub const YIELD_MAX: Duration = Duration::from_millis(1);
 
 /// Smaller steps of the clock are not reported. Time synchronization makes them.
@@ -52,8 +55,8 @@ pub struct Log {
     pub announced: Announced,
 }
 
-/// Records that will be appended, in the order in which they were announced. A flush waits for those
-/// that were announced before it, because they belong to commands that were answered.
+/// Records that will be appended, in the order in which they were announced. A flush waits for
+/// those that were announced before it, because they belong to commands that were answered.
 #[derive(Default)]
 pub struct Announced {
     count: u64,
@@ -91,7 +94,8 @@ pub struct Moment {
     pub position: Option<Position>,
 }
 
-/// The position and the time of the message that a bookmark names; `None` when the log does not have it. May read from the disk.
+/// The position and the time of the message that a bookmark names; `None` when the log does not
+/// have it. May read from the disk.
 pub fn find_moment(reader: &Reader, bookmark: Bookmark) -> Result<Option<Moment>, JournalError> {
     let Some(position) = reader.find(bookmark)? else { return Ok(None) };
     let mut cursor = reader.cursor(Position::new(position.get() - 1)).sparingly();
@@ -105,7 +109,8 @@ impl Log {
         Log {
             reader: journal.reader(),
             served: journal.persisted(),
-            // The journal gives no record an earlier time. Subscribers and last-value topics have the same time as the log.
+            // The journal gives no record an earlier time. Subscribers and last-value topics have
+            // the same time as the log.
             stamped: journal.last_timestamp(),
             is_clock_behind: false,
             setback_due: Instant::default(),
@@ -124,7 +129,8 @@ impl Log {
         self.journal.appended()
     }
 
-    /// Whether a record that was published here, and goes to these destinations, may be reported as safe to its publisher.
+    /// Whether a record that was published here, and goes to these destinations, may be reported as
+    /// safe to its publisher.
     #[inline]
     pub fn is_safe(&self, position: Position, destinations: Destinations) -> bool {
         self.is_safe_after(position, 0, destinations)
@@ -136,7 +142,8 @@ impl Log {
         position <= self.journal.persisted() && self.replicated.has(position, hops, destinations)
     }
 
-    /// The position up to which everything is persisted here and on the destinations that it goes to.
+    /// The position up to which everything is persisted here and on the destinations that it goes
+    /// to.
     pub fn replicated(&self) -> Position {
         self.replicated.everywhere(self.journal.persisted())
     }
@@ -147,7 +154,8 @@ impl Log {
         self.journal.persisted()
     }
 
-    /// The position up to which a replay gets records. A durable one waits for the sync destinations.
+    /// The position up to which a replay gets records. A durable one waits for the sync
+    /// destinations.
     pub fn replay_end(&self, is_durable: bool) -> Position {
         if is_durable { self.served.min(self.replicated()) } else { self.served }
     }
@@ -170,7 +178,8 @@ impl Log {
         self.unpersisted_size() > 0 && self.failure.is_none()
     }
 
-    /// Whether something small waits for the disk. Readers with a lag give way to it for [`YIELD_MAX`] at most.
+    /// Whether something small waits for the disk. Readers with a lag give way to it for
+    /// [`YIELD_MAX`] at most.
     pub fn has_lone_publish(&self) -> bool {
         self.has_publishes() && self.unpersisted_size() <= LONE_SIZE_MAX
     }
@@ -186,7 +195,8 @@ impl Log {
         self.appended().next().get().max(highest.saturating_add(1))
     }
 
-    /// The time for the next record: `now`, or that of the record before when the wall clock was set back. Lifetimes count from `now`
+    /// The time for the next record: `now`, or that of the record before when the wall clock was
+    /// set back. Lifetimes count from `now`
     /// ([`NewAttributes::received`](quire_journal::NewAttributes::received)).
     #[inline]
     pub fn stamp(&mut self, now: Timestamp) -> Timestamp {
@@ -199,8 +209,8 @@ impl Log {
         self.stamped > now
     }
 
-    /// The time from the clock to the later time of the last record, when that is to be reported: once each time that the clock was set back, and at most once
-    /// per [`SETBACK_INTERVAL`].
+    /// The time from the clock to the later time of the last record, when that is to be reported:
+    /// once each time that the clock was set back, and at most once per [`SETBACK_INTERVAL`].
     #[inline]
     pub fn look_at_clock(&mut self, now: Now) -> Option<Duration> {
         if now.wall >= self.stamped {
@@ -220,7 +230,8 @@ impl Log {
     /// Appends a record to the open batch.
     ///
     /// # Errors
-    /// The error of the journal. The caller reports it with [`Context::fail`](super::context::Context::fail).
+    /// The error of the journal. The caller reports it with
+    /// [`Context::fail`](super::context::Context::fail).
     #[inline]
     pub fn append(&mut self, record: &NewRecord<'_>) -> Result<Appended, JournalError> {
         self.journal.append(record)

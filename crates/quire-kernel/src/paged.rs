@@ -1,4 +1,5 @@
-//! Memory that the system can page out to a file in the journal directory, for the parts that are configured to use it.
+//! Memory that the system can page out to a file in the journal directory, for the parts that are
+//! configured to use it.
 
 use std::io;
 

@@ -39,8 +39,8 @@ impl Context {
         }
     }
 
-    /// As [`acknowledge_processed`](Self::acknowledge_processed), with what `detail` means for the command (protocol.md, `ack`), and
-    /// with a note that the client logs.
+    /// As [`acknowledge_processed`](Self::acknowledge_processed), with what `detail` means for the
+    /// command (protocol.md, `ack`), and with a note that the client logs.
     pub fn acknowledge_with(
         &mut self,
         id: SessionId,

@@ -11,26 +11,32 @@ use crate::topic::Stage;
 use quire_command::{Code, Message, Reply};
 use quire_expression::filter::MessageContext;
 
-/// The most bytes that a connection is sent in one turn, plus at most one chunk. The backlog of a connection that takes bytes again must
-/// not delay the others.
+/// The most bytes that a connection is sent in one turn, plus at most one chunk. The backlog of a
+/// connection that takes bytes again must not delay the others.
 const SEND_SIZE_MAX: usize = 1024 * 1024;
 
-/// Bytes of buffers kept for the next turn's output: enough for a fan-out to a thousand connections.
+/// Bytes of buffers kept for the next turn's output: enough for a fan-out to a thousand
+/// connections.
 const SPARES_SIZE_MAX: usize = 16 * 1024 * 1024;
 
-/// The same as a number: replies to commands are small and need no spare buffer, so every connection ever made would leave one.
+/// The same as a number: replies to commands are small and need no spare buffer, so every
+/// connection ever made would leave one.
 const SPARES_COUNT_MAX: usize = 1024;
 
-/// A spare buffer larger than this is given back to the allocator: one huge message must not stay in memory.
+/// A spare buffer larger than this is given back to the allocator: one huge message must not stay
+/// in memory.
 const SPARE_SIZE_MAX: usize = 1024 * 1024;
 
-/// A spare buffer smaller than this is given back too: the head of a message whose data is shared has a buffer of a few dozen bytes.
+/// A spare buffer smaller than this is given back too: the head of a message whose data is shared
+/// has a buffer of a few dozen bytes.
 const SPARE_SIZE_MIN: usize = 128;
 
-/// Outboxes share data of at least this many bytes. Every separate part of the output costs the driver about the time of a copy of 2 KiB.
+/// Outboxes share data of at least this many bytes. Every separate part of the output costs the
+/// driver about the time of a copy of 2 KiB.
 const SHARED_SIZE_MIN: usize = 4 * 1024;
 
-/// Sharing saves copies of at least this many bytes. With 16 KiB for two connections it gains nothing.
+/// Sharing saves copies of at least this many bytes. With 16 KiB for two connections it gains
+/// nothing.
 const SAVED_SIZE_MIN: usize = 32 * 1024;
 
 /// Used buffers for the next turn's output.
@@ -171,7 +177,8 @@ impl Context {
         self.clients.buffers.give(&mut self.clients.sessions.all[id].outbox);
     }
 
-    /// The data of a message for the outboxes of its subscriptions to hold together; `None` when each gets a copy.
+    /// The data of a message for the outboxes of its subscriptions to hold together; `None` when
+    /// each gets a copy.
     #[inline]
     pub fn share(&self, data: &[u8], subscription_count: usize, stage: Stage) -> Option<Arc<SharedData>> {
         let saved_size = data.len() * subscription_count.saturating_sub(1);
@@ -205,8 +212,8 @@ impl Context {
         }
     }
 
-    /// Puts a message into the outbox of the connection of the subscription, or where the subscription holds it. `shared` has the same bytes
-    /// as the data of the message.
+    /// Puts a message into the outbox of the connection of the subscription, or where the
+    /// subscription holds it. `shared` has the same bytes as the data of the message.
     pub fn deliver_published(
         &mut self,
         id: SubscriptionId,
@@ -293,7 +300,8 @@ impl Context {
         self.drop_slow(id, &format!("more than max_client_backlog, {limit} bytes, wait for it"));
     }
 
-    /// Ends the connection for which most waits. There is one: only a sum above its limit leads here.
+    /// Ends the connection for which most waits. There is one: only a sum above its limit leads
+    /// here.
     pub fn end_slowest(&mut self) {
         let waiting_size = |session: &Session| session.outbox.backlog_size() + session.deferred_size;
         let slowest = self.clients.sessions.all.iter().max_by_key(|(_, session)| waiting_size(session));
@@ -308,7 +316,8 @@ impl Context {
     pub fn drop_slow(&mut self, id: SessionId, reason: &str) {
         let session = self.session(id);
         if session.phase == Phase::Closed {
-            // The messages of the same input follow the dropped ones. The client gets the reason, and none of them.
+            // The messages of the same input follow the dropped ones. The client gets the reason,
+            // and none of them.
             return session.outbox.drop_unsendable();
         }
         session.outbox.clear();

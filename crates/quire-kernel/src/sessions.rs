@@ -17,8 +17,8 @@ use super::timer::Timer;
 use crate::session::{ACK_BACKLOG_MAX, Flush, KeptBytes, Phase, Session, SessionId, Stall};
 use quire_command::{Code, Reply};
 
-/// The most connections of administrators. A few commands can run at a time when the transports are full, and the open files that the
-/// server keeps for itself suffice for them.
+/// The most connections of administrators. A few commands can run at a time when the transports are
+/// full, and the open files that the server keeps for itself suffice for them.
 pub const ADMINISTRATORS_MAX: usize = 5;
 
 /// The connections.
@@ -34,7 +34,8 @@ pub struct Sessions {
     pub unfinished_size: usize,
     /// Bytes that wait for one connection each, replays apart.
     pub waiting_size: usize,
-    /// Bytes of messages that wait for several connections, replays apart. Each message counts once.
+    /// Bytes of messages that wait for several connections, replays apart. Each message counts
+    /// once.
     pub shared_size: Arc<AtomicUsize>,
     pub dirty: Vec<SessionId>,
     /// Closed sessions that still have their subscriptions and their names.
@@ -99,15 +100,16 @@ impl Context {
         &self.config.transports[self.clients.sessions.all[id].transport.0 as usize]
     }
 
-    /// The session no longer waits for the reason `stall`. Its commands continue before the turn ends.
+    /// The session no longer waits for the reason `stall`. Its commands continue before the turn
+    /// ends.
     pub fn resume_commands(&mut self, id: SessionId, stall: Stall) {
         if self.clients.sessions.all.get(id).is_some_and(|session| session.stall == Some(stall)) {
             self.clients.sessions.resumable.push((id, stall));
         }
     }
 
-    /// The session gets the `persisted` acknowledgement of a command once all that was appended or announced so far is
-    /// persisted.
+    /// The session gets the `persisted` acknowledgement of a command once all that was appended or
+    /// announced so far is persisted.
     pub fn owe_persisted(&mut self, id: SessionId, command: u32) {
         let position = self.log.appended();
         let announced = self.log.announced.last();
@@ -135,7 +137,8 @@ impl Context {
         self.clients.sessions.all[id].kept.push(bytes, &mut self.clients.kept_buffers);
     }
 
-    /// Counts what is kept of unfinished frames, and ends a session that lifts the sum of all above the limit.
+    /// Counts what is kept of unfinished frames, and ends a session that lifts the sum of all above
+    /// the limit.
     pub fn count_unfinished(&mut self, id: SessionId) {
         let Some(session) = self.clients.sessions.all.get_mut(id) else { return };
         if session.phase == Phase::Closed {
@@ -148,8 +151,8 @@ impl Context {
         self.clients.sessions.unfinished_size =
             self.clients.sessions.unfinished_size - session.unfinished_size + size;
         session.unfinished_size = size;
-        // The large message of a connection is whole. It counts against the others, and not against its own connection, which
-        // would send it again for ever.
+        // The large message of a connection is whole. It counts against the others, and not against
+        // its own connection, which would send it again for ever.
         let own_size = session.preparing_size;
         let limit = self.config.limits.max_unfinished;
         if grows && (self.clients.sessions.unfinished_size - own_size) as u64 > limit {
@@ -163,7 +166,8 @@ impl Context {
         self.touch(id);
     }
 
-    /// The most bytes of data that the session may send in a message now; `None` = nothing but a logon.
+    /// The most bytes of data that the session may send in a message now; `None` = nothing but a
+    /// logon.
     pub fn message_size_max(&self, id: SessionId) -> Option<usize> {
         let size = self.transport_of(id).max_message_size as usize;
         (self.clients.sessions.all[id].phase != Phase::AwaitingLogon).then_some(size)
@@ -191,8 +195,9 @@ impl Context {
         self.close_session(id);
     }
 
-    /// Takes no more input from a session and adds nothing to its output. Its subscriptions and its name stay until
-    /// [`Broker::remove_ended`], because one frame too many closes a session in the middle of work on these.
+    /// Takes no more input from a session and adds nothing to its output. Its subscriptions and its
+    /// name stay until [`Broker::remove_ended`], because one frame too many closes a session in the
+    /// middle of work on these.
     pub fn close_session(&mut self, id: SessionId) {
         let session = self.session(id);
         session.phase = Phase::Closed;
@@ -216,7 +221,8 @@ impl Context {
         }
     }
 
-    /// Ends a connection from which nothing came for two intervals. While it is not read from, nothing can come.
+    /// Ends a connection from which nothing came for two intervals. While it is not read from,
+    /// nothing can come.
     pub fn check_silence(&mut self, id: SessionId) {
         let now = self.clock.now.instant;
         let session = self.session(id);

@@ -1,10 +1,12 @@
 //! The share of a turn that one connection's commands get, and one kind of work gets.
 //!
-//! A turn must be short, because every other connection waits for its end. So the commands of a connection run for one slice at a time.
-//! The rest of its bytes waits for a later turn. In that turn all waiting connections share one budget. The passes over the log and over
-//! replays have separate budgets, and also continue in the next turn.
+//! A turn must be short, because every other connection waits for its end. So the commands of a
+//! connection run for one slice at a time. The rest of its bytes waits for a later turn. In that
+//! turn all waiting connections share one budget. The passes over the log and over replays have
+//! separate budgets, and also continue in the next turn.
 //!
-//! The stopwatch that the driver lends ([`Broker::set_stopwatch`]) measures how long something took. A broker without one has no budgets.
+//! The stopwatch that the driver lends ([`Broker::set_stopwatch`]) measures how long something
+//! took. A broker without one has no budgets.
 
 use crate::context::Context;
 use std::collections::VecDeque;
@@ -19,7 +21,8 @@ const SLICE: Duration = Duration::from_micros(500);
 /// The longest time in one turn, in total, for connections whose slice was over.
 pub const CONTINUATION: Duration = Duration::from_micros(500);
 
-/// The longest that a pass over the log, or over the replays, takes in one turn. A pass ends between two of its steps.
+/// The longest that a pass over the log, or over the replays, takes in one turn. A pass ends
+/// between two of its steps.
 pub const PASS: Duration = Duration::from_millis(1);
 
 /// Bytes of commands kept for a connection whose slice is over, above which it is not read from.
@@ -31,7 +34,8 @@ pub const WEIGHT_MAX: usize = 32;
 /// The weight of a command that does more than append one message.
 const HEAVY: usize = WEIGHT_MAX;
 
-/// The weight of finding the subscriptions that are served at once with a publish; each of them adds one.
+/// The weight of finding the subscriptions that are served at once with a publish; each of them
+/// adds one.
 pub const SERVED: usize = 2;
 
 /// Bytes of data that have the weight of a small publish.
@@ -40,7 +44,8 @@ const WEIGHED_SIZE: usize = 1024;
 /// Effort of filters that has the weight of a small publish.
 pub const WEIGHED_EFFORT: usize = 500;
 
-/// Nanoseconds that it takes to write a byte to a socket. The driver writes after the turn, but the others wait for that too.
+/// Nanoseconds that it takes to write a byte to a socket. The driver writes after the turn, but the
+/// others wait for that too.
 const WRITE_NS: u64 = 1;
 
 /// Measures time within a turn.
@@ -54,7 +59,8 @@ pub struct Slices {
     charged: Duration,
     ends_at: Instant,
     weight: usize,
-    /// The connections whose slices were over before their bytes were, the one that waits longest first.
+    /// The connections whose slices were over before their bytes were, the one that waits longest
+    /// first.
     waiting: VecDeque<SessionId>,
 }
 
@@ -102,7 +108,8 @@ impl Slices {
         self.weight += weight;
     }
 
-    /// Adds to the weight of the command under way the bytes of data that it has read or written besides its own.
+    /// Adds to the weight of the command under way the bytes of data that it has read or written
+    /// besides its own.
     #[inline]
     pub fn weigh_bytes(&mut self, size: usize) {
         self.weight += size / WEIGHED_SIZE;
@@ -118,8 +125,8 @@ impl Slices {
         self.waiting.pop_front()
     }
 
-    /// Counts the time that it takes to write data that was not copied: a pointer for each of many connections is put down at once, and
-    /// each of them is a copy into a socket.
+    /// Counts the time that it takes to write data that was not copied: a pointer for each of many
+    /// connections is put down at once, and each of them is a copy into a socket.
     #[inline]
     pub fn charge(&mut self, size: usize) {
         self.charged += Duration::from_nanos(size as u64 * WRITE_NS);
@@ -137,7 +144,8 @@ impl Context {
         self.clock.slices.begin();
     }
 
-    /// Call after each command but a publish. Makes the connection wait for its next slice when this one is over.
+    /// Call after each command but a publish. Makes the connection wait for its next slice when
+    /// this one is over.
     pub fn end_of_command(&mut self, id: SessionId) {
         if self.clock.slices.is_over(HEAVY) {
             self.wait_for_slice(id);

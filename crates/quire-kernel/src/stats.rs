@@ -14,7 +14,8 @@ pub struct Stats {
     /// Connections, those not yet logged on included.
     #[serde(rename = "connections")]
     pub connection_count: usize,
-    /// Client names that the broker keeps state of: connected ones, and those with messages that are not persisted or not answered.
+    /// Client names that the broker keeps state of: connected ones, and those with messages that
+    /// are not persisted or not answered.
     #[serde(rename = "publishers")]
     pub publisher_count: usize,
     /// Subscriptions of all connections.
@@ -37,7 +38,8 @@ pub struct Stats {
     /// Messages sent to subscriptions.
     #[serde(rename = "delivered")]
     pub delivered_count: u64,
-    /// How often a message could not be read for a filter or an expression (docs/filters.md section 12).
+    /// How often a message could not be read for a filter or an expression (docs/filters.md section
+    /// 12).
     #[serde(rename = "unreadable")]
     pub unreadable_count: u64,
     /// Bytes received.
@@ -71,7 +73,8 @@ pub struct ConnectionStats {
     pub client_name: String,
     /// The highest sequence of its client name; 0 before logon.
     pub sequence: u64,
-    /// How often its sequence went up by more than [`super::Limits::sequence_jump_logged`] at once since it logged on.
+    /// How often its sequence went up by more than [`super::Limits::sequence_jump_logged`] at once
+    /// since it logged on.
     #[serde(rename = "sequence_jumps")]
     pub sequence_jump_count: u64,
     /// Its subscriptions.
@@ -97,14 +100,17 @@ pub struct SubscriptionStats {
     pub topic: String,
     /// Its content filter.
     pub filter: Option<String>,
-    /// `live`: messages as they are published; `replay`: it has a bookmark, whether or not it has caught up; `queue`; `last_value`: the
-    /// records of last-value topics, and their changes.
+    /// `live`: messages as they are published; `replay`: it has a bookmark, whether or not it has
+    /// caught up; `queue`; `last_value`: the records of last-value topics, and their changes.
     pub kind: &'static str,
-    /// For a replay: the position of the log up to which its messages were handed to the connection.
+    /// For a replay: the position of the log up to which its messages were handed to the
+    /// connection.
     pub position: Option<u64>,
-    /// For a replay: the records of the log after this position, whether or not they are of its topic.
+    /// For a replay: the records of the log after this position, whether or not they are of its
+    /// topic.
     pub lag: Option<u64>,
-    /// For a replay: the age of the first of these records at most, in seconds; 0 when there is none.
+    /// For a replay: the age of the first of these records at most, in seconds; 0 when there is
+    /// none.
     pub lag_s: Option<f64>,
     /// For a queue subscription: its outstanding messages.
     pub backlog: Option<u32>,
@@ -175,7 +181,8 @@ pub struct QueueStats {
     pub engine: quire_queue::QueueStats,
     /// Messages that were published as dead letters.
     pub dead_letters: u64,
-    /// Its messages are dead letters of a queue: the `dead_letter_topic` of one is among its underlying topics.
+    /// Its messages are dead letters of a queue: the `dead_letter_topic` of one is among its
+    /// underlying topics.
     pub takes_dead_letters: bool,
     /// The position up to which the queue needs nothing of the log.
     pub settled: u64,
@@ -199,7 +206,8 @@ pub struct TopicStats {
     pub is_recorded: bool,
     /// The queues that take its messages.
     pub queues: Vec<String>,
-    /// Subscriptions to the topic, those to patterns included. Subscriptions to queues do not count, apart from patterns.
+    /// Subscriptions to the topic, those to patterns included. Subscriptions to queues do not
+    /// count, apart from patterns.
     #[serde(rename = "subscriptions")]
     pub subscription_count: usize,
     /// The records of a last-value topic; `None` for another topic.
@@ -230,7 +238,8 @@ pub struct TableFigures {
     pub durability: &'static str,
     /// The position of the log that the newest snapshot includes; 0: there is no snapshot.
     pub snapshot_position: u64,
-    /// For a last-value topic that has a pattern: the pattern. Its figures are those of all its topics together.
+    /// For a last-value topic that has a pattern: the pattern. Its figures are those of all its
+    /// topics together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
     /// For a last-value topic that has a pattern: how many topics have records.
@@ -307,7 +316,8 @@ pub struct SourceStats {
     /// Of these, dropped as duplicates.
     #[serde(rename = "duplicates")]
     pub duplicate_count: u64,
-    /// Of the duplicates that were compared with the log here, those that it does not have: another message has their bookmark, or none.
+    /// Of the duplicates that were compared with the log here, those that it does not have: another
+    /// message has their bookmark, or none.
     #[serde(rename = "conflicts")]
     pub conflict_count: u64,
 }

@@ -39,7 +39,8 @@ impl Subscriptions {
         self.all.get_mut(id).filter(|subscription| !subscription.delivery.has_ended)
     }
 
-    /// The subscription has its records. When it is served from the log, the messages after the records may follow.
+    /// The subscription has its records. When it is served from the log, the messages after the
+    /// records may follow.
     pub fn follow_log(&mut self, id: SubscriptionId) {
         if self.get(id).is_some_and(|subscription| subscription.served_by == ServedBy::Bookmark) {
             self.following.push(id);
@@ -74,8 +75,9 @@ impl Context {
         &mut self.clients.subscriptions.all[id]
     }
 
-    /// Ends one subscription for a reason of the server. The connection continues. The client is notified at once and gets no further
-    /// message. The run loop removes the subscription after the phase. Code that works on the subscription keeps a valid key until then.
+    /// Ends one subscription for a reason of the server. The connection continues. The client is
+    /// notified at once and gets no further message. The run loop removes the subscription after
+    /// the phase. Code that works on the subscription keeps a valid key until then.
     pub fn end_subscription(&mut self, id: SubscriptionId, code: Code, reason: &str) {
         let Some(subscription) = self.clients.subscriptions.get_mut(id) else { return };
         let (session, number) = (subscription.session, subscription.number);
@@ -87,7 +89,8 @@ impl Context {
         self.put(session, &Reply::SubscriptionEnded { subscription: number, code, reason });
     }
 
-    /// The subscription gets nothing more from now on; the run loop removes it between two pieces of work.
+    /// The subscription gets nothing more from now on; the run loop removes it between two pieces
+    /// of work.
     pub fn remove_subscription_later(&mut self, id: SubscriptionId) {
         let Some(subscription) = self.clients.subscriptions.get_mut(id) else { return };
         subscription.delivery.has_ended = true;
@@ -103,7 +106,8 @@ impl Context {
         self.end_subscription(id, Code::LimitExceeded, &reason);
     }
 
-    /// The subscriptions after the one with this number on this connection, in the order of both: one more than a page takes.
+    /// The subscriptions after the one with this number on this connection, in the order of both:
+    /// one more than a page takes.
     pub fn subscriptions_after(&self, connection: u64, number: u32) -> Vec<SubscriptionId> {
         let key = |subscription: &Subscription| {
             (self.clients.sessions.all[subscription.session].connection.0, subscription.number)
@@ -170,8 +174,8 @@ impl Context {
         }
     }
 
-    /// Whether a subscription is served from the publish stream, apart from one of the log. The name of
-    /// a queue alone is not a topic.
+    /// Whether a subscription is served from the publish stream, apart from one of the log. The
+    /// name of a queue alone is not a topic.
     pub fn is_in_audience(&self, id: SubscriptionId) -> bool {
         let subscription = &self.clients.subscriptions.all[id];
         match subscription.served_by {
@@ -226,7 +230,8 @@ impl Context {
         self.session(subscription.session).subscriptions.remove(&subscription.number);
     }
 
-    /// Whether the filter keeps within the limits on patterns, when the subscription `replaced` is gone.
+    /// Whether the filter keeps within the limits on patterns, when the subscription `replaced` is
+    /// gone.
     pub fn check_pattern_count(
         &mut self,
         id: SessionId,

@@ -1,8 +1,10 @@
-//! The live tail: hands every record that has become persisted to the consumers of the log, in order.
+//! The live tail: hands every record that has become persisted to the consumers of the log, in
+//! order.
 //!
-//! A consumer is a part of the broker that follows the log: queues and bookmark subscriptions, each with its own state. It gets every
-//! persisted record once. It reports the first position that it still needs, so that no journal file is removed that it would have to read
-//! again. To add one, implement [`LogConsumer`] and name it in the macro `consumers` of `broker/mod.rs`.
+//! A consumer is a part of the broker that follows the log: queues and bookmark subscriptions, each
+//! with its own state. It gets every persisted record once. It reports the first position that it
+//! still needs, so that no journal file is removed that it would have to read again. To add one,
+//! implement [`LogConsumer`] and name it in the macro `consumers` of `broker/mod.rs`.
 
 use quire_journal::{Batch, Cursor, JournalError, Position, Record, TopicFilter};
 
@@ -31,7 +33,8 @@ pub trait LogConsumer {
     /// There are records that no consumer has received yet.
     fn on_news(&mut self) {}
 
-    /// The nearest position above [`Log::served`](super::context::Log::served) after which it has work.
+    /// The nearest position above [`Log::served`](super::context::Log::served) after which it has
+    /// work.
     fn next_stop(&self, _cx: &Context) -> Option<Position> {
         None
     }
@@ -39,19 +42,23 @@ pub trait LogConsumer {
     /// Takes a record: the one after [`Log::served`](super::context::Log::served).
     fn on_record(&mut self, cx: &mut Context, topic: TopicId, record: &Record<'_>) -> Consumed;
 
-    /// [`Log::served`](super::context::Log::served) has stopped, or has reached the end of what is delivered in this turn.
+    /// [`Log::served`](super::context::Log::served) has stopped, or has reached the end of what is
+    /// delivered in this turn.
     fn on_reached(&mut self, _cx: &mut Context) {}
 
     /// The records of this batch were handed on.
     fn on_batch(&mut self, _batch: &Batch) {}
 
-    /// The records between [`Log::served`](super::context::Log::served) and `limit` cannot be read, and are left out.
+    /// The records between [`Log::served`](super::context::Log::served) and `limit` cannot be read,
+    /// and are left out.
     fn on_unreadable(&mut self, cx: &mut Context, limit: Position, error: &JournalError);
 
-    /// Everything persisted was handed on. A turn that has no time for more records ends without this call.
+    /// Everything persisted was handed on. A turn that has no time for more records ends without
+    /// this call.
     fn on_end_of_turn(&mut self, _cx: &mut Context) {}
 
-    /// The first position of the log that it needs, also after a crash at this moment; `None` when it needs nothing.
+    /// The first position of the log that it needs, also after a crash at this moment; `None` when
+    /// it needs nothing.
     fn needed_from(&self, cx: &Context) -> Option<Position>;
 }
 
@@ -63,7 +70,8 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Hands on the records that became persistent since the last turn, up to the budget of one turn.
+    /// Hands on the records that became persistent since the last turn, up to the budget of one
+    /// turn.
     pub fn advance(&mut self, cx: &mut Context, consumers: &mut [&mut dyn LogConsumer]) {
         let persisted = cx.log.visible();
         if cx.log.served < persisted {
@@ -81,7 +89,8 @@ impl Tail {
                 cx.clock.wants_turn = true;
                 return;
             }
-            // It stops where something has to be done, so that this comes between the right two messages.
+            // It stops where something has to be done, so that this comes between the right two
+            // messages.
             let stops = consumers.iter().filter_map(|consumer| consumer.next_stop(cx));
             let limit = stops.fold(persisted, Position::min);
             self.advance_to(cx, consumers, limit, &mut size_left, deadline);

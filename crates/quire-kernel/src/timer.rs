@@ -39,8 +39,9 @@ pub enum Timer {
     Links,
 }
 
-/// The timers that run, earliest first. A frequent event does not set a timer again. Instead the timer checks, when it fires, whether its
-/// time has really come. So a received frame costs nothing here.
+/// The timers that run, earliest first. A frequent event does not set a timer again. Instead the
+/// timer checks, when it fires, whether its time has really come. So a received frame costs nothing
+/// here.
 #[derive(Debug, Default)]
 pub struct Timers {
     by_time: BTreeSet<(Instant, Timer)>,
@@ -68,7 +69,8 @@ impl Timers {
         }
     }
 
-    /// The connection of these subscriptions takes more: what is overdue is delivered with the next turn.
+    /// The connection of these subscriptions takes more: what is overdue is delivered with the next
+    /// turn.
     pub fn recall(&mut self, overdue: Vec<SubscriptionId>, now: Instant) {
         overdue.into_iter().for_each(|id| self.set(Timer::Conflated(id), now));
     }

@@ -1,4 +1,5 @@
-//! Messages whose content could not be read: how often, and a line in the log at intervals (docs/filters.md, "Unreadable messages").
+//! Messages whose content could not be read: how often, and a line in the log at intervals
+//! (docs/filters.md, "Unreadable messages").
 
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use quire_types::time::Instant;
 use crate::Event;
 use crate::context::Context;
 
-/// The shortest time between two lines in the log. A line names one message, and says how many there were since the line before.
+/// The shortest time between two lines in the log. A line names one message, and says how many
+/// there were since the line before.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The unreadable messages of a broker.

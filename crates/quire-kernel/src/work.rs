@@ -13,8 +13,9 @@ use rustc_hash::FxBuildHasher;
 use super::Output;
 use super::context::Context;
 
-/// A job that reads from the journal, or writes a file next to it. It may block on the disk: run it off the loop, then hand the result back
-/// as `Input::ReadDone`. Requests are independent of each other and may be run in any order, on any thread.
+/// A job that reads from the journal, or writes a file next to it. It may block on the disk: run it
+/// off the loop, then hand the result back as `Input::ReadDone`. Requests are independent of each
+/// other and may be run in any order, on any thread.
 pub struct ReadRequest {
     number: u64,
     job: Box<dyn FnOnce(Arena) -> Found + Send>,
@@ -59,8 +60,9 @@ impl Work {
 }
 
 impl Context {
-    /// Has a job run on another thread, and gives its number. `done` is called with the part of type `Owner`, the number of the job, and
-    /// its result; `None` when the job panicked, by a bug of ours.
+    /// Has a job run on another thread, and gives its number. `done` is called with the part of
+    /// type `Owner`, the number of the job, and its result; `None` when the job panicked, by a bug
+    /// of ours.
     pub fn begin_job<Owner: 'static, T: Send + 'static>(
         &mut self,
         job: impl FnOnce(Arena) -> T + Send + 'static,

@@ -1,8 +1,10 @@
 //! Ends of subscriptions: a range of bookmarks, or of time, that has one (docs/replay.md).
 //!
-//! An end that is in the log is a position, and is reached like any other goal. An end that is not there yet is looked for by the pass over
-//! newly persisted records, which sees every record before any replay does. A bookmark is found when it is recorded. An instant is found
-//! when a later record is recorded, or when it has passed and all records that were taken until then are persisted.
+//! An end that is in the log is a position, and is reached like any other goal. An end that is not
+//! there yet is looked for by the pass over newly persisted records, which sees every record before
+//! any replay does. A bookmark is found when it is recorded. An instant is found when a later
+//! record is recorded, or when it has passed and all records that were taken until then are
+//! persisted.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -97,7 +99,8 @@ impl Bookmarks {
         !found.is_empty()
     }
 
-    /// Finds the ends that are decided by time alone: everything taken until then is persisted, and nothing more can come.
+    /// Finds the ends that are decided by time alone: everything taken until then is persisted, and
+    /// nothing more can come.
     pub(crate) fn find_passed_ends(&mut self, cx: &mut Context) {
         let is_all_served = cx.log.served == cx.log.appended() || cx.log.failure.is_some();
         let mut any = false;

@@ -1,4 +1,5 @@
-//! How far bookmark subscriptions have come, for those who ask. Nothing is counted while messages are served.
+//! How far bookmark subscriptions have come, for those who ask. Nothing is counted while messages
+//! are served.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,11 +1,14 @@
-//! The live tail: one pass over newly persisted records serves every bookmark subscription that has caught up.
+//! The live tail: one pass over newly persisted records serves every bookmark subscription that has
+//! caught up.
 //!
-//! `served` is the position of the last record that the pass has handed on. A replay that arrives there becomes a follower and is served
-//! from the next record on, without a gap or a duplicate, also while messages are published. A subscription whose connection takes no more
-//! leaves the pass, and a replay serves it from the first record that it did not get.
+//! `served` is the position of the last record that the pass has handed on. A replay that arrives
+//! there becomes a follower and is served from the next record on, without a gap or a duplicate,
+//! also while messages are published. A subscription whose connection takes no more leaves the
+//! pass, and a replay serves it from the first record that it did not get.
 //!
-//! A `live` subscription that arrives is served from the publish stream instead. Records that were appended but not persisted by then still
-//! come through the pass, and messages that are published meanwhile wait until that is done.
+//! A `live` subscription that arrives is served from the publish stream instead. Records that were
+//! appended but not persisted by then still come through the pass, and messages that are published
+//! meanwhile wait until that is done.
 
 use std::sync::Arc;
 
@@ -125,7 +128,8 @@ impl Bookmarks {
         }
     }
 
-    /// The filter of a subscription takes more effort for the record than the pass has: a replay, run elsewhere, evaluates it.
+    /// The filter of a subscription takes more effort for the record than the pass has: a replay,
+    /// run elsewhere, evaluates it.
     fn evaluate_in_replay(&mut self, cx: &mut Context, id: SubscriptionId, record: &Record<'_>) {
         let Some(progress) = self.running(cx, id) else { return };
         let is_served_otherwise =
@@ -182,7 +186,8 @@ impl Bookmarks {
         cx.touch(session_id);
     }
 
-    /// A `live` subscription cannot take the message that was just appended. It continues from the log.
+    /// A `live` subscription cannot take the message that was just appended. It continues from the
+    /// log.
     pub(crate) fn fall_back_from_publish(&mut self, cx: &mut Context, id: SubscriptionId) {
         let Some(progress) = self.running(cx, id) else { return };
         // One that is not in step yet is served up to the tail.
@@ -218,7 +223,8 @@ impl Bookmarks {
         }
     }
 
-    /// A `live` subscription goes over to the publish stream once the pass has served all that was appended before it joined.
+    /// A `live` subscription goes over to the publish stream once the pass has served all that was
+    /// appended before it joined.
     fn switch_to_live(&mut self, cx: &mut Context, id: SubscriptionId) {
         let served = cx.log.served;
         let subscription = &mut cx.clients.subscriptions.all[id];

@@ -1,8 +1,9 @@
 //! Bookmark subscriptions: served from the log, each from its own place on.
 //!
-//! A subscription that has not caught up reads the log separately, at the pace of its connection (`replay.rs`). A subscription that has
-//! caught up follows the tail of the log with all others (`live.rs`). With `live` it follows the publishes themselves. It changes between
-//! them without a gap or a duplicate: its state ([`LogProgress`]) contains the place up to which it was served.
+//! A subscription that has not caught up reads the log separately, at the pace of its connection
+//! (`replay.rs`). A subscription that has caught up follows the tail of the log with all others
+//! (`live.rs`). With `live` it follows the publishes themselves. It changes between them without a
+//! gap or a duplicate: its state ([`LogProgress`]) contains the place up to which it was served.
 
 mod ends;
 mod figures;
@@ -50,7 +51,8 @@ pub(crate) struct Bookmarks {
     /// Durable replays at the position that the sync destinations have.
     awaiting_destinations: Vec<ReplayId>,
     read_slots: ReadSlots,
-    /// Caught up subscriptions for which something has to be done at a certain position, or was until just now.
+    /// Caught up subscriptions for which something has to be done at a certain position, or was
+    /// until just now.
     awaiting: BTreeSet<SubscriptionId>,
     awaited_ends: AwaitedEnds,
     /// `live` subscriptions that are not yet in step.

@@ -42,7 +42,8 @@ impl Bookmarks {
         (pausable, refused)
     }
 
-    /// No further message is queued for these subscriptions. Messages that are queued are still sent.
+    /// No further message is queued for these subscriptions. Messages that are queued are still
+    /// sent.
     pub(crate) fn pause(
         &mut self,
         cx: &mut Context,
@@ -61,8 +62,9 @@ impl Bookmarks {
         answer(cx, id, command, acks, refused);
     }
 
-    /// The subscriptions continue where they were paused. One replay serves those with one rate, and keeps the order of the log across them.
-    /// It begins at the lowest of their places: after a lost connection, a client enters each subscription after its own last message.
+    /// The subscriptions continue where they were paused. One replay serves those with one rate,
+    /// and keeps the order of the log across them. It begins at the lowest of their places: after a
+    /// lost connection, a client enters each subscription after its own last message.
     pub(crate) fn resume(
         &mut self,
         cx: &mut Context,
@@ -97,7 +99,8 @@ impl Bookmarks {
         }
     }
 
-    /// The subscriptions of the replay that serves one: this one and others, in their order. Empty when it is served alone.
+    /// The subscriptions of the replay that serves one: this one and others, in their order. Empty
+    /// when it is served alone.
     pub(super) fn companions(&self, cx: &Context, id: SubscriptionId) -> Vec<SubscriptionId> {
         match self.running(cx, id).map(|progress| &progress.stage) {
             Some(Source::Replaying(replay)) if self.replays[*replay].subscriptions.len() > 1 => {
@@ -107,7 +110,8 @@ impl Bookmarks {
         }
     }
 
-    /// A subscription was replaced, and continues where it was: with its `companions`, unless its rate is another one now.
+    /// A subscription was replaced, and continues where it was: with its `companions`, unless its
+    /// rate is another one now.
     pub(super) fn restart(
         &mut self,
         cx: &mut Context,

@@ -9,11 +9,12 @@ use crate::subscription::End;
 /// How far a bookmark subscription has come.
 #[derive(Debug)]
 pub(crate) struct LogProgress {
-    /// Records up to here are not wanted, or were delivered. Exact while it is detached. A replay keeps its own place, and the live tail
-    /// does not advance it for records that do not match.
+    /// Records up to here are not wanted, or were delivered. Exact while it is detached. A replay
+    /// keeps its own place, and the live tail does not advance it for records that do not match.
     pub(crate) after: Position,
-    /// The options of its command, as far as they have an effect: `is_live` not with conflation, and
-    /// `is_fully_durable` not without sync destinations. It may have been paused or resumed since then.
+    /// The options of its command, as far as they have an effect: `is_live` not with conflation,
+    /// and `is_fully_durable` not without sync destinations. It may have been paused or resumed
+    /// since then.
     pub(crate) delivery: Delivery,
     /// It asked for resume positions.
     pub(crate) wants_resume_positions: bool,
@@ -55,15 +56,16 @@ pub(crate) enum Source {
     Replaying(ReplayId),
     /// From the tail over newly persisted records.
     Tailing,
-    /// `live`, not yet in step. What is published from here on is held back until the tail has passed `switch_at`, the last record that
-    /// comes from the log.
+    /// `live`, not yet in step. What is published from here on is held back until the tail has
+    /// passed `switch_at`, the last record that comes from the log.
     SwitchingToLive { switch_at: Position },
     /// `live` and in step: from the publish stream.
     Live,
 }
 
 impl LogProgress {
-    /// The next positions at which something has to be done: a `completed` is owed, or the subscription ends.
+    /// The next positions at which something has to be done: a `completed` is owed, or the
+    /// subscription ends.
     pub(crate) fn awaited_positions(&self) -> impl Iterator<Item = Position> {
         let end = match &self.until {
             Some(EndPosition::At(position)) => Some(*position),

@@ -1,15 +1,19 @@
 //! Feeding the subscriptions that have not caught up, each replay at the pace of its connection.
 //!
-//! While a connection takes its output, each of its replays has one read in progress or one chunk ready. When a chunk has been handed over,
-//! the next read begins, so that reading and sending overlap. Reads, and their data until it is handed over, share one limit for the whole
-//! broker. Above the limit, replays wait in line. The last range before the live tail is read at once, on the loop. It was just written,
-//! and during a read on another thread the tail would move further away under full load.
+//! While a connection takes its output, each of its replays has one read in progress or one chunk
+//! ready. When a chunk has been handed over, the next read begins, so that reading and sending
+//! overlap. Reads, and their data until it is handed over, share one limit for the whole broker.
+//! Above the limit, replays wait in line. The last range before the live tail is read at once, on
+//! the loop. It was just written, and during a read on another thread the tail would move further
+//! away under full load.
 //!
-//! A replay with a rate hands its messages on one by one, and sets a timer for the next of them. A replay of several subscriptions never
-//! ends: at the tail it waits for more, so that their messages stay in the order of the log and share one rate.
+//! A replay with a rate hands its messages on one by one, and sets a timer for the next of them. A
+//! replay of several subscriptions never ends: at the tail it waits for more, so that their
+//! messages stay in the order of the log and share one rate.
 //!
-//! A replay pauses while a single small publish waits for the disk. A publisher that sends one message at a time waits for each of them.
-//! The replay would compete for everything that this publisher waits for: the disk, the loop and the processors.
+//! A replay pauses while a single small publish waits for the disk. A publisher that sends one
+//! message at a time waits for each of them. The replay would compete for everything that this
+//! publisher waits for: the disk, the loop and the processors.
 
 use crate::context::Context;
 use std::collections::VecDeque;
@@ -30,21 +34,24 @@ use crate::subscription::{Interest, Member, Members, Subscription, SubscriptionI
 use crate::topic::Stage;
 use quire_command::{AckKind, Code};
 
-/// Reads under way and chunks not yet handed over, together: with chunks of 256 KiB, 32 MiB for all replays of a broker.
+/// Reads under way and chunks not yet handed over, together: with chunks of 256 KiB, 32 MiB for all
+/// replays of a broker.
 const READS_MAX: usize = 128;
 
-/// Bytes of chunks of replays with a rate, which may wait for long: as much again. Beyond it the one that would wait longest gives its
-/// chunk back.
+/// Bytes of chunks of replays with a rate, which may wait for long: as much again. Beyond it the
+/// one that would wait longest gives its chunk back.
 const PACED_SIZE_MAX: usize = 32 * 1024 * 1024;
 
 /// A range of at most this many records before the live tail is read on the loop.
 const INLINE_RECORDS_MAX: u64 = 256;
 
-/// The size of a chunk, and of one read from the disk, of a replay that paused. So the loop and the disk are busy for a shorter time when
-/// the next publish arrives. A sync that waits for 256 KiB of reads takes half a millisecond.
+/// The size of a chunk, and of one read from the disk, of a replay that paused. So the loop and the
+/// disk are busy for a shorter time when the next publish arrives. A sync that waits for 256 KiB of
+/// reads takes half a millisecond.
 const CHUNK_SIZE_THROTTLED: usize = 64 * 1024;
 
-/// How long another single publish is expected. Then the chunks grow again, twice as large with each that goes whole.
+/// How long another single publish is expected. Then the chunks grow again, twice as large with
+/// each that goes whole.
 const THROTTLE_TIME: Duration = Duration::from_millis(100);
 
 /// Reads on the loop in one turn.
@@ -85,7 +92,8 @@ impl ReadSlots {
 }
 
 impl Bookmarks {
-    /// Serves these subscriptions of one session from the log: from the lowest of their places on, and each after its own.
+    /// Serves these subscriptions of one session from the log: from the lowest of their places on,
+    /// and each after its own.
     pub(crate) fn start_replay(
         &mut self,
         cx: &mut Context,
@@ -150,7 +158,8 @@ impl Bookmarks {
         self.runnable.push_back(id);
     }
 
-    /// Takes a bookmark subscription out of where its messages come from; its place in the log is then exact.
+    /// Takes a bookmark subscription out of where its messages come from; its place in the log is
+    /// then exact.
     pub(crate) fn detach_bookmark(&mut self, cx: &mut Context, id: SubscriptionId) {
         let (served, appended) = (cx.log.served, cx.log.appended());
         self.awaiting.remove(&id);
@@ -280,7 +289,8 @@ impl Bookmarks {
                     return;
                 }
             }
-            // One at a time: a waiting replay may have no more to read, or its connection may take no data.
+            // One at a time: a waiting replay may have no more to read, or its connection may take
+            // no data.
             if !self.read_slots.has_room() {
                 return;
             }
@@ -330,8 +340,9 @@ impl Bookmarks {
                 }
                 let replay = &mut self.replays[id];
                 self.read_slots.remove(replay, &chunk);
-                // A chunk that is handed on completely when it arrives may be larger the next time, which costs less. A rate needs no chunk
-                // that is larger than the rate itself requires.
+                // A chunk that is handed on completely when it arrives may be larger the next time,
+                // which costs less. A rate needs no chunk that is larger than the rate itself
+                // requires.
                 let may_grow = cx.clock.now.instant >= replay.throttled_until
                     && (replay.pace.is_none() || chunk.size >= replay.chunk_size_max);
                 if is_new && may_grow {
@@ -374,8 +385,8 @@ impl Bookmarks {
         }
     }
 
-    /// Reads the next records of a replay: those near the tail at once, the others in a job. Returns
-    /// whether they are there now.
+    /// Reads the next records of a replay: those near the tail at once, the others in a job.
+    /// Returns whether they are there now.
     fn read_on(&mut self, cx: &mut Context, id: ReplayId, inline_reads_left: &mut usize) -> bool {
         if self.is_near_tail(cx, id) && !self.replay(id).is_heavy {
             if *inline_reads_left == 0 {
@@ -402,9 +413,10 @@ impl Bookmarks {
         false
     }
 
-    /// Whether the replay waits until a single publish is persistent. It is checked again when that is so, or when the replay has paused
-    /// long enough. Two kinds of replay do not wait: one with a rate, which leaves time to others in any case, and one that is about to
-    /// arrive at the tail.
+    /// Whether the replay waits until a single publish is persistent. It is checked again when that
+    /// is so, or when the replay has paused long enough. Two kinds of replay do not wait: one with
+    /// a rate, which leaves time to others in any case, and one that is about to arrive at the
+    /// tail.
     fn yields_to_publish(&mut self, cx: &mut Context, id: ReplayId) -> bool {
         let Some(replay) = self.replays.get(id) else { return false };
         if replay.pace.is_some() || !cx.log.has_lone_publish() || self.is_near_tail(cx, id) {
@@ -419,8 +431,8 @@ impl Bookmarks {
         begins
     }
 
-    /// Hands the part of a chunk that may be sent now to the connection, or holds it for conflation. False when there is a rest, for which
-    /// a timer is set.
+    /// Hands the part of a chunk that may be sent now to the connection, or holds it for
+    /// conflation. False when there is a rest, for which a timer is set.
     fn hand_over(&mut self, cx: &mut Context, id: ReplayId, chunk: &mut Chunk) -> bool {
         let session_id = self.replays[id].session;
         if chunk.items.is_empty() {
@@ -483,7 +495,8 @@ impl Bookmarks {
         cx.clock.wants_turn = true;
     }
 
-    /// The next read of a replay. It ends where something has to be done, so that this comes between the right two messages.
+    /// The next read of a replay. It ends where something has to be done, so that this comes
+    /// between the right two messages.
     fn next_read(&mut self, cx: &Context, id: ReplayId, is_inline: bool) -> Reading {
         let replay = &self.replays[id];
         let place = replay.read_position;
@@ -507,7 +520,8 @@ impl Bookmarks {
         Reading { cursor, place, limit, members, chunk_size_max, is_itemized, now, inline_effort }
     }
 
-    /// A read of a replay has been done. One that panicked ends its subscriptions, because they would otherwise wait forever.
+    /// A read of a replay has been done. One that panicked ends its subscriptions, because they
+    /// would otherwise wait forever.
     fn read(&mut self, cx: &mut Context, id: ReplayId, number: u64, found: Option<Found>) {
         self.read_slots.under_way -= 1;
         let Some(replay) = self.replays.get_mut(id).filter(|replay| replay.reading == Some(number)) else {
@@ -556,7 +570,8 @@ impl Bookmarks {
         }
     }
 
-    /// A subscription has reached `reached`: sends its `completed` acknowledgement if that is owed, and ends it if it ends there.
+    /// A subscription has reached `reached`: sends its `completed` acknowledgement if that is owed,
+    /// and ends it if it ends there.
     pub(crate) fn reach(&mut self, cx: &mut Context, id: SubscriptionId, reached: Position) {
         let Some(subscription) = cx.clients.subscriptions.get_mut(id) else { return };
         let (session, number) = (subscription.session, subscription.number);
@@ -574,7 +589,8 @@ impl Bookmarks {
         }
     }
 
-    /// The journal takes no more writes. Nothing above the persisted position will arrive, so no subscription waits for it.
+    /// The journal takes no more writes. Nothing above the persisted position will arrive, so no
+    /// subscription waits for it.
     pub(crate) fn clamp_awaited(&mut self, cx: &mut Context) {
         let persisted = cx.log.visible();
         for progress in self.subscriptions.values_mut() {
@@ -620,7 +636,8 @@ impl Bookmarks {
         self.running(cx, id).map_or(cx.log.served, |progress| progress.after)
     }
 
-    /// The lowest place of several subscriptions; of those in a replay, the places where they joined it.
+    /// The lowest place of several subscriptions; of those in a replay, the places where they
+    /// joined it.
     fn lowest_place(&self, cx: &Context, subscriptions: &[SubscriptionId]) -> Position {
         subscriptions.iter().map(|id| self.place(cx, *id)).min().unwrap_or_default()
     }

@@ -1,8 +1,9 @@
 //! Telling bookmark subscriptions how far the log has been looked at for them.
 //!
-//! Some subscriptions have no message after which to resume: they match little, or they began at the end of the log and have received
-//! nothing. So the broker sends the bookmark of the last message up to the tail to those that asked for it, whether or not they match that
-//! message. To resume there is exact, because everything up to the tail was sent to them before.
+//! Some subscriptions have no message after which to resume: they match little, or they began at
+//! the end of the log and have received nothing. So the broker sends the bookmark of the last
+//! message up to the tail to those that asked for it, whether or not they match that message. To
+//! resume there is exact, because everything up to the tail was sent to them before.
 
 use crate::context::Context;
 use std::collections::{BTreeSet, VecDeque};
@@ -17,12 +18,13 @@ use crate::subscription::SubscriptionId;
 use quire_command::{Reply, SubscriptionNumbers};
 use quire_types::time::Instant;
 
-/// Shortest time between two resume positions. It limits the part of the log that is read again after a lost connection. The cost of one
-/// frame per connection and second is small compared with that.
+/// Shortest time between two resume positions. It limits the part of the log that is read again
+/// after a lost connection. The cost of one frame per connection and second is small compared with
+/// that.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Batches whose last message is remembered until the tail has passed it. Above this number, the newest two count as one, and the resume
-/// positions are coarser.
+/// Batches whose last message is remembered until the tail has passed it. Above this number, the
+/// newest two count as one, and the resume positions are coarser.
 const AHEAD_MAX: usize = 4096;
 
 /// The beginning of the log on the wire.
@@ -43,7 +45,8 @@ pub(super) struct ResumePositions {
     ahead: VecDeque<Messages>,
     /// The messages of the open batch.
     open: Option<Messages>,
-    /// The last message up to the tail; `None` = not known, because the last record of the log is not a message.
+    /// The last message up to the tail; `None` = not known, because the last record of the log is
+    /// not a message.
     reached: Option<Bookmark>,
     /// The tail.
     served: Position,
@@ -93,14 +96,16 @@ impl ResumePositions {
         self.served = served;
     }
 
-    /// Whether no message is between `reached` and this position. Otherwise a subscription that has everything up to the position would
-    /// receive these messages again when it resumed after `reached`.
+    /// Whether no message is between `reached` and this position. Otherwise a subscription that has
+    /// everything up to the position would receive these messages again when it resumed after
+    /// `reached`.
     fn is_exact(&self, position: Position) -> bool {
         let next = self.ahead.front().or(self.open.as_ref());
         next.is_none_or(|messages| messages.first > position)
     }
 
-    /// When the next resume positions are due. While the tail is inside a batch, they wait until it is at the end.
+    /// When the next resume positions are due. While the tail is inside a batch, they wait until it
+    /// is at the end.
     pub(crate) fn due(&self) -> Option<Instant> {
         let has_news = self.reached.is_some() && self.reached != self.told && !self.sessions.is_empty();
         (has_news && self.is_exact(self.served)).then_some(self.next_at)
@@ -166,7 +171,8 @@ impl Bookmarks {
         }
     }
 
-    /// A subscription has caught up. The next resume position is sent even if the log does not grow.
+    /// A subscription has caught up. The next resume position is sent even if the log does not
+    /// grow.
     pub(crate) fn want_resume_position(&mut self, id: SubscriptionId) {
         if self.progress(id).is_some_and(|progress| progress.wants_resume_positions) {
             self.resume_positions.want();
@@ -188,7 +194,8 @@ fn last_message(journal: &Journal) -> Option<Bookmark> {
     let last = journal.persisted();
     let Some(before) = last.get().checked_sub(1) else { return Some(BEGINNING) };
     let mut cursor = journal.reader().cursor(Position::new(before)).sparingly();
-    // A read error is ignored here, because a resume position is optional. The next reader of the place reports the error.
+    // A read error is ignored here, because a resume position is optional. The next reader of the
+    // place reports the error.
     let batch = cursor.next(last, &quire_journal::AllTopics).ok().flatten()?;
     let record = batch.records().find(|record| record.position == last)?;
     matches!(record.kind, RecordKind::Publish | RecordKind::Delete)

@@ -75,8 +75,8 @@ pub(crate) struct FormerPlace {
 }
 
 impl Bookmarks {
-    /// A subscription becomes one of the log. [`Bookmarks::begin`] lets it have its messages, and gets
-    /// the companions that this call gives.
+    /// A subscription becomes one of the log. [`Bookmarks::begin`] lets it have its messages, and
+    /// gets the companions that this call gives.
     pub(crate) fn enter(
         &mut self,
         cx: &mut Context,

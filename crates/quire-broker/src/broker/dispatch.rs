@@ -43,7 +43,8 @@ impl Broker {
         !is_stopping && !matches!(session.phase, Phase::Closing | Phase::Closed)
     }
 
-    /// Takes commands from the front of `bytes` until the session has to wait. Returns the number of bytes that were taken.
+    /// Takes commands from the front of `bytes` until the session has to wait. Returns the number
+    /// of bytes that were taken.
     fn take_commands(&mut self, id: SessionId, bytes: &[u8]) -> usize {
         // The codec lends the texts and data of a command while the broker works on it.
         let mut codec = self.cx.session(id).codec.take();
@@ -79,7 +80,8 @@ impl Broker {
         }
     }
 
-    /// Looks for the records of the messages that come next, as far as they are on the topic of the message before them.
+    /// Looks for the records of the messages that come next, as far as they are on the topic of the
+    /// message before them.
     fn look_ahead<'a>(&mut self, id: SessionId, publishes: impl Iterator<Item = Publish<'a>>) {
         let generation = self.cx.topics.generation();
         let known =
@@ -165,7 +167,8 @@ impl Broker {
         self.cx.end_of_command(id);
     }
 
-    /// Carries out an administrative command of any requester. The reply to maintenance follows when its job is done.
+    /// Carries out an administrative command of any requester. The reply to maintenance follows
+    /// when its job is done.
     pub(super) fn administer(&mut self, by: Requester, command: AdminCommand) {
         if let Err(refused) = self.cx.admit_admin(&by, &command) {
             return self.cx.reply(&by, refused.into());
@@ -224,7 +227,8 @@ impl Broker {
     fn query(&mut self, id: SessionId, query: &Query<'_>) {
         let selector = TopicSelector::new(query.topic).ok();
         let tables = selector.as_ref().map(|selector| self.cx.topics.tables_of(selector)).unwrap_or_default();
-        // A pattern that matches no last-value topic has an empty result, and so has a topic of a container without records.
+        // A pattern that matches no last-value topic has an empty result, and so has a topic of a
+        // container without records.
         let may_be_empty = selector.is_some_and(|selector| {
             matches!(selector, TopicSelector::Pattern(_)) || self.cx.topics.may_keep_values(&selector)
         });
@@ -266,7 +270,8 @@ impl Broker {
         self.cx.count_unfinished(id);
     }
 
-    /// The client said goodbye. No further message is delivered, and its publishes are still acknowledged.
+    /// The client said goodbye. No further message is delivered, and its publishes are still
+    /// acknowledged.
     fn leave(&mut self, id: SessionId) {
         self.drop_subscriptions(id);
         self.publishers.queue_acks();
@@ -289,7 +294,8 @@ impl Broker {
         }
     }
 
-    /// Continues with the batch that an earlier slice left. Returns whether the session may take the input after it.
+    /// Continues with the batch that an earlier slice left. Returns whether the session may take
+    /// the input after it.
     pub(super) fn continue_batch(&mut self, id: SessionId) -> bool {
         let Some(mut rest) = self.cx.session(id).batch.take() else { return true };
         let mut batch = rest.batch();
@@ -313,8 +319,8 @@ impl Broker {
         }
     }
 
-    /// Continues with connections that wait for their next slice, round robin, as long as the turn has time for them. Publishers also wait
-    /// while too much waits for the disk.
+    /// Continues with connections that wait for their next slice, round robin, as long as the turn
+    /// has time for them. Publishers also wait while too much waits for the disk.
     pub(super) fn continue_waiting(&mut self) {
         let deadline = self.cx.clock.slices.deadline(CONTINUATION);
         let mut held = Vec::new();

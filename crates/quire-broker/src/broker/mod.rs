@@ -7,19 +7,23 @@
 //!            next_timeout()         when to come back at the latest
 //! ```
 //!
-//! The broker has no socket, clock, thread or file. The driver hands in bytes as [`Input`], and takes actions as [`Output`]. Time is an argument.
-//! Work that may block is a [`ReadRequest`](ReadRequest) or a [`MaintenanceJob`], which the driver runs on another thread. Equal inputs at
-//! equal times give equal outputs.
+//! The broker has no socket, clock, thread or file. The driver hands in bytes as [`Input`], and
+//! takes actions as [`Output`]. Time is an argument. Work that may block is a
+//! [`ReadRequest`](ReadRequest) or a [`MaintenanceJob`], which the driver runs on another thread.
+//! Equal inputs at equal times give equal outputs.
 //!
-//! docs/protocol.md is the contract. How it works: a publish is appended to the journal's open batch and goes to ordinary subscriptions at
-//! once, straight from the received frame (`intake/`). The end of a turn submits the batch. When the journal has persisted it, one pass
-//! over the new records serves every bookmark subscription that has caught up (`bookmarks/live.rs`). Replays serve the others at the pace
-//! of their connections (`bookmarks/replay.rs`) and join that pass when they arrive at it. Publishers get one cumulative acknowledgement
+//! docs/protocol.md is the contract. How it works: a publish is appended to the journal's open
+//! batch and goes to ordinary subscriptions at once, straight from the received frame (`intake/`).
+//! The end of a turn submits the batch. When the journal has persisted it, one pass over the new
+//! records serves every bookmark subscription that has caught up (`bookmarks/live.rs`). Replays
+//! serve the others at the pace of their connections (`bookmarks/replay.rs`) and join that pass
+//! when they arrive at it. Publishers get one cumulative acknowledgement
 //! (`publishers/acknowledge.rs`).
 
-/// The consumers of the log: the one list of them. It is a macro because it borrows these fields of the broker and leaves the others free.
-/// The tables and the links are not among those that the tail serves: the intake puts messages into the tables, and a link reads the log at
-/// the pace of its destination. They only keep journal files.
+/// The consumers of the log: the one list of them. It is a macro because it borrows these fields of
+/// the broker and leaves the others free. The tables and the links are not among those that the
+/// tail serves: the intake puts messages into the tables, and a link reads the log at the pace of
+/// its destination. They only keep journal files.
 macro_rules! consumers {
     ($broker:ident) => {
         [&$broker.queues as &dyn LogConsumer, &$broker.bookmarks, &$broker.tables, &$broker.links]
@@ -88,12 +92,13 @@ impl Broker {
         Broker::open(config, journal, &|steps| Box::new(steps.map(|make| make())), &mut |_| ())
     }
 
-    /// As [`Broker::new`]; `on_progress` is called while queues are rebuilt from a long log. `run_steps` returns the parts
-    /// of the steps in their order, and may have other threads make them.
+    /// As [`Broker::new`]; `on_progress` is called while queues are rebuilt from a long log.
+    /// `run_steps` returns the parts of the steps in their order, and may have other threads make
+    /// them.
     ///
     /// # Errors
-    /// [`OpenError::Config`] for a value out of range, a pattern or a filter that does not compile, or an unknown message type;
-    /// [`OpenError::Journal`] for damage in the log.
+    /// [`OpenError::Config`] for a value out of range, a pattern or a filter that does not compile,
+    /// or an unknown message type; [`OpenError::Journal`] for damage in the log.
     pub fn open(
         config: BrokerConfig,
         journal: Journal,
@@ -141,7 +146,8 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Takes one input. Any number may follow each other; then [`Broker::finish_turn`] must be called.
+    /// Takes one input. Any number may follow each other; then [`Broker::finish_turn`] must be
+    /// called.
     pub fn handle(&mut self, now: Now, input: Input<'_>) {
         self.cx.clock.now = now;
         match input {
@@ -183,8 +189,8 @@ impl Broker {
         self.remove_ended();
     }
 
-    /// Ends a turn: hands the journal the appended records, serves the persisted ones, acknowledges, feeds replays, and queues outputs.
-    /// Then poll.
+    /// Ends a turn: hands the journal the appended records, serves the persisted ones,
+    /// acknowledges, feeds replays, and queues outputs. Then poll.
     pub fn finish_turn(&mut self, now: Now) {
         self.cx.clock.now = now;
         self.cx.clock.started.get_or_insert(now.wall);
@@ -233,7 +239,8 @@ impl Broker {
         self.cx.clients.buffers.recycle(buffer);
     }
 
-    /// When the next turn is wanted at the latest, as of the end of the last one: an instant that may already have come.
+    /// When the next turn is wanted at the latest, as of the end of the last one: an instant that
+    /// may already have come.
     pub fn next_timeout(&self) -> Option<Instant> {
         if self.cx.clock.wants_turn {
             return Some(self.cx.clock.now.instant);
@@ -241,7 +248,8 @@ impl Broker {
         self.cx.clock.timers.next()
     }
 
-    /// Whether a shutdown is finished: nothing is left but to poll the last outputs and to close the journal.
+    /// Whether a shutdown is finished: nothing is left but to poll the last outputs and to close
+    /// the journal.
     pub fn is_drained(&self) -> bool {
         self.cx.shutdown == Shutdown::Done && self.cx.clients.sessions.all.is_empty()
     }
@@ -257,23 +265,26 @@ impl Broker {
         self.cx.log.journal.close()
     }
 
-    /// Ends a broker that panicked in the middle of a turn: writes nothing more, and marks no clean stop. Acknowledged messages are safe.
+    /// Ends a broker that panicked in the middle of a turn: writes nothing more, and marks no clean
+    /// stop. Acknowledged messages are safe.
     pub fn abandon(self) {
         self.cx.log.journal.abandon();
     }
 
-    /// Lends the broker a clock that moves within a turn, so that one connection's work cannot make a turn long. Without one, a turn does all
-    /// that it is asked for.
+    /// Lends the broker a clock that moves within a turn, so that one connection's work cannot make
+    /// a turn long. Without one, a turn does all that it is asked for.
     pub fn set_stopwatch(&mut self, stopwatch: Stopwatch) {
         self.cx.clock.slices.set_stopwatch(stopwatch);
     }
 
-    /// Sets another effort than [`TURN_EFFORT_MAX`]: with a small one, a simulation sends most messages the long way round.
+    /// Sets another effort than [`TURN_EFFORT_MAX`]: with a small one, a simulation sends most
+    /// messages the long way round.
     pub fn set_turn_effort(&mut self, effort: u64) {
         self.cx.clock.turn_effort = effort;
     }
 
-    /// Sets another size than 128 KiB for the messages that another thread examines, as [`Broker::set_turn_effort`].
+    /// Sets another size than 128 KiB for the messages that another thread examines, as
+    /// [`Broker::set_turn_effort`].
     pub fn set_turn_size(&mut self, size: usize) {
         self.cx.clock.turn_size = size;
     }
@@ -283,13 +294,14 @@ impl Broker {
         &self.cx.log.journal
     }
 
-    /// For a journal that is driven by hand: writes and syncs the submitted records. Then hand in [`Input::Flushed`].
+    /// For a journal that is driven by hand: writes and syncs the submitted records. Then hand in
+    /// [`Input::Flushed`].
     pub fn write_journal(&mut self) {
         self.cx.log.journal.write_waiting();
     }
 
-    /// The first position of the log that a queue, a last-value topic or a destination still needs, also after a crash at this moment;
-    /// `None` without them.
+    /// The first position of the log that a queue, a last-value topic or a destination still needs,
+    /// also after a crash at this moment; `None` without them.
     pub fn needed_position(&self) -> Option<Position> {
         let needed = [
             self.queues.needed_from(&self.cx),
@@ -464,7 +476,8 @@ impl Broker {
         self.intake().take_examined();
     }
 
-    /// Sends the deliveries of queues, logs the changes of messages, and saves the places of the queues.
+    /// Sends the deliveries of queues, logs the changes of messages, and saves the places of the
+    /// queues.
     fn serve_queues(&mut self) {
         self.queues.serve(&mut self.cx);
         self.intake().publish_dead_letters();
@@ -472,8 +485,9 @@ impl Broker {
         self.queues.save(&mut self.cx);
     }
 
-    /// As [`Broker::submit`], and the journal may write a small batch on this thread, when no connection waits for output meanwhile. The
-    /// records of the batch are then served and acknowledged in this turn.
+    /// As [`Broker::submit`], and the journal may write a small batch on this thread, when no
+    /// connection waits for output meanwhile. The records of the batch are then served and
+    /// acknowledged in this turn.
     fn submit_inline(&mut self) {
         if self.cx.has_output() {
             return self.submit();
@@ -495,7 +509,8 @@ impl Broker {
         self.bookmarks.submitted();
     }
 
-    /// Above the limit of unpersisted bytes, publishers are not read from. They continue at half of it.
+    /// Above the limit of unpersisted bytes, publishers are not read from. They continue at half of
+    /// it.
     fn push_back(&mut self) {
         let unpersisted = self.cx.log.unpersisted_size() as u64;
         let limit = self.cx.config.limits.max_unpersisted;
@@ -514,7 +529,8 @@ impl Broker {
         }
     }
 
-    /// Queues the pending output of every touched session, and keeps the buffered output within its limit.
+    /// Queues the pending output of every touched session, and keeps the buffered output within its
+    /// limit.
     fn send(&mut self) {
         self.send_touched();
         while self.cx.clients.sessions.all_waiting_size() as u64 > self.cx.config.limits.max_waiting {
@@ -629,8 +645,8 @@ impl Broker {
         self.forget_session(id);
     }
 
-    /// Removes the subscriptions of sessions that were closed, and gives back their names. Called between two pieces of work, never within
-    /// one.
+    /// Removes the subscriptions of sessions that were closed, and gives back their names. Called
+    /// between two pieces of work, never within one.
     #[inline]
     pub(super) fn remove_ended(&mut self) {
         if self.cx.clients.subscriptions.has_ended() || !self.cx.clients.sessions.closed.is_empty() {

@@ -11,7 +11,8 @@ use crate::{Event, Timer};
 use quire_command::{Ack, AckKind, Acks, Code, FailureScope, Reply};
 
 impl Publishers {
-    /// Sends every publisher its new acknowledgements and refusals, answers flushes, and accepts the logons that waited for this.
+    /// Sends every publisher its new acknowledgements and refusals, answers flushes, and accepts
+    /// the logons that waited for this.
     pub(crate) fn acknowledge_all(&mut self, cx: &mut Context) {
         let persisted = cx.log.journal.persisted();
         let may_enter = !cx.log.replicated.holds_logons;
@@ -158,8 +159,9 @@ impl Publishers {
         }
     }
 
-    /// The journal has no room. Every waiting publisher gets the first sequence that is not persisted for now. Appended records are kept,
-    /// and so are the changes of queues. Publishes are refused until there is room.
+    /// The journal has no room. Every waiting publisher gets the first sequence that is not
+    /// persisted for now. Appended records are kept, and so are the changes of queues. Publishes
+    /// are refused until there is room.
     fn journal_stalled(&mut self, cx: &mut Context, error: &JournalError) {
         let failure = Failure { code: code_of(error), reason: error.to_string(), passes: true };
         let event = Event::JournalStalled { code: failure.code, reason: failure.reason.clone() };
@@ -181,8 +183,9 @@ impl Publishers {
         }
     }
 
-    /// Everything that was appended is persisted. A connection that got the failure may miss publishes that were refused after that. So
-    /// nothing more is taken from it: its client sends these publishes again, in their order, on the next connection.
+    /// Everything that was appended is persisted. A connection that got the failure may miss
+    /// publishes that were refused after that. So nothing more is taken from it: its client sends
+    /// these publishes again, in their order, on the next connection.
     fn journal_resumed(&mut self, cx: &mut Context) {
         let Some(failure) = cx.log.failure.take() else { return };
         cx.note(Event::JournalResumed);
@@ -198,7 +201,8 @@ impl Publishers {
         }
     }
 
-    /// The journal takes no more writes. Every waiting publisher gets the first sequence that is not persisted.
+    /// The journal takes no more writes. Every waiting publisher gets the first sequence that is
+    /// not persisted.
     fn send_failures(&mut self, cx: &mut Context) {
         self.queue_acks();
         // Messages that were persisted before the failure are still acknowledged.

@@ -10,7 +10,8 @@ use quire_command::{Code, LoggedOn, Logon, Reply};
 
 impl Publishers {
     pub(crate) fn log_on(&mut self, cx: &mut Context, id: SessionId, logon: &Logon<'_>) {
-        // Every version up to ours is spoken, and 0 is not a version: the lower of both is never one that we do not know.
+        // Every version up to ours is spoken, and 0 is not a version: the lower of both is never
+        // one that we do not know.
         let key = self.of_client_name(logon.client_name, &cx.log);
         if let Some(holder) = self.get(key).and_then(|publisher| publisher.session) {
             let identity = cx.session(holder).identity.as_ref();
@@ -19,7 +20,8 @@ impl Publishers {
                 cx.end(id, Code::NameInUse, "name in use: another user's connection holds the client name");
                 return;
             }
-            // The client gave that connection up before its logon arrived, and does not read it any more.
+            // The client gave that connection up before its logon arrived, and does not read it any
+            // more.
             if identity.is_some_and(|identity| is_late(logon, identity.incarnation)) {
                 cx.end(
                     id,

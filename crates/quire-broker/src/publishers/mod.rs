@@ -1,4 +1,5 @@
-//! The publishers that the broker keeps account of: those connected, and those that left something unsettled.
+//! The publishers that the broker keeps account of: those connected, and those that left something
+//! unsettled.
 
 mod acknowledge;
 mod logon;
@@ -19,13 +20,13 @@ use crate::reply::Refusal;
 use crate::session::{ACK_BACKLOG_MAX, PublisherKey, SessionId, Stall};
 pub(crate) use publisher::{NextAck, Publisher, Settled};
 
-/// Disconnected publishers whose highest sequence is above the one in the journal, because their last publishes were not recorded or were
-/// refused. At the limit, the one that disconnected first is forgotten. If it connects again and repeats those publishes, they are taken
-/// again.
+/// Disconnected publishers whose highest sequence is above the one in the journal, because their
+/// last publishes were not recorded or were refused. At the limit, the one that disconnected first
+/// is forgotten. If it connects again and repeats those publishes, they are taken again.
 const DEPARTED_MAX: usize = 65_536;
 
-/// Disconnected publishers that get refusals when they connect again. At the limit, the one that disconnected first is forgotten. It never
-/// gets the reason why its messages are not there.
+/// Disconnected publishers that get refusals when they connect again. At the limit, the one that
+/// disconnected first is forgotten. It never gets the reason why its messages are not there.
 const ABSENT_MAX: usize = 64;
 
 pub(crate) struct Publishers {
@@ -66,8 +67,9 @@ impl Publishers {
         let highest = recorded.max(self.departed.get(&id).copied().unwrap_or(0));
         let derived = PublisherId::derived(id, &self.instance);
         let publisher = match recorded {
-            // Its messages may have come from another instance just now, or wait for a destination since an earlier connection. It is
-            // not known which ones, so the destinations must have everything that is in the log now.
+            // Its messages may have come from another instance just now, or wait for a destination
+            // since an earlier connection. It is not known which ones, so the destinations must
+            // have everything that is in the log now.
             1.. if log.has_links => {
                 Publisher::found(id, derived, highest, log.appended(), log.replicated.all())
             }
@@ -99,7 +101,8 @@ impl Publishers {
         }
     }
 
-    /// The publisher with this key; `None` once it was forgotten, which any call that settles or releases may do.
+    /// The publisher with this key; `None` once it was forgotten, which any call that settles or
+    /// releases may do.
     pub(crate) fn get(&self, key: PublisherKey) -> Option<&Publisher> {
         self.all.get(key)
     }
@@ -136,7 +139,8 @@ impl Publishers {
         self.all.len()
     }
 
-    /// Whether everything that was taken of it is persisted or answered. A forgotten publisher is settled.
+    /// Whether everything that was taken of it is persisted or answered. A forgotten publisher is
+    /// settled.
     pub(crate) fn is_settled(&self, key: PublisherKey) -> bool {
         self.get(key).is_none_or(Publisher::is_settled)
     }
@@ -164,7 +168,8 @@ impl Publishers {
         }
     }
 
-    /// Settles a publisher that has no connection. Persisted messages need no report, and refusals are kept until it connects again.
+    /// Settles a publisher that has no connection. Persisted messages need no report, and refusals
+    /// are kept until it connects again.
     pub(crate) fn acknowledge_absent(&mut self, key: PublisherKey, log: &Log) {
         self.unsettled.remove(&key);
         let Some(publisher) = self.all.get_mut(key) else { return };
@@ -189,7 +194,8 @@ impl Publishers {
         }
     }
 
-    /// Call when an answer was sent or the connection was lost. Forgets publishers that need no state.
+    /// Call when an answer was sent or the connection was lost. Forgets publishers that need no
+    /// state.
     pub(crate) fn tidy(&mut self, key: PublisherKey, log: &Log) {
         let Some(publisher) = self.all.get(key) else { return };
         if !publisher.is_settled() {
@@ -218,7 +224,8 @@ impl Publishers {
         }
     }
 
-    /// Returns the publisher of a publish frame, which every such frame needs first. `None` when the session takes no more publishes.
+    /// Returns the publisher of a publish frame, which every such frame needs first. `None` when
+    /// the session takes no more publishes.
     #[inline(always)]
     pub(crate) fn begin_publish(&mut self, cx: &mut Context, id: SessionId) -> Option<PublisherKey> {
         let session = &mut cx.clients.sessions.all[id];
@@ -231,8 +238,9 @@ impl Publishers {
         Some(publisher)
     }
 
-    /// Logs a sequence that is far above the last one. Everything between counts as a duplicate from now on, also when another program has
-    /// published under the name. Sequences that a program chooses itself may rise by any amount, so nothing is refused.
+    /// Logs a sequence that is far above the last one. Everything between counts as a duplicate
+    /// from now on, also when another program has published under the name. Sequences that a
+    /// program chooses itself may rise by any amount, so nothing is refused.
     #[cold]
     pub(crate) fn note_jump(&mut self, cx: &mut Context, id: SessionId, key: PublisherKey, to: u64) {
         let Some(publisher) = self.get_mut(key) else { return };

@@ -1,8 +1,9 @@
-//! The sequences that a publisher has sent, and the answers that it got: one sequence over all topics, duplicates, and acknowledgements
-//! that are cumulative, true and never decrease.
+//! The sequences that a publisher has sent, and the answers that it got: one sequence over all
+//! topics, duplicates, and acknowledgements that are cumulative, true and never decrease.
 //!
-//! A publisher outlives its connection while any message of it is not persisted. The next connection of that name is only accepted when the
-//! highest sequence that it gets is also on the disk.
+//! A publisher outlives its connection while any message of it is not persisted. The next
+//! connection of that name is only accepted when the highest sequence that it gets is also on the
+//! disk.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -33,7 +34,8 @@ pub(crate) struct Publisher {
     due: u64,
     /// Sequences up to here were acknowledged, or answered one by one.
     acked: u64,
-    /// The shortest time between two acknowledgements to the connection, and when it got the last one.
+    /// The shortest time between two acknowledgements to the connection, and when it got the last
+    /// one.
     ack_interval: Duration,
     acked_at: Option<Instant>,
     refusal_count: usize,
@@ -90,7 +92,8 @@ impl Publisher {
         }
     }
 
-    /// A publisher whose sequences up to `highest` are in the log, where `position` is the last one. They may not be safe yet.
+    /// A publisher whose sequences up to `highest` are in the log, where `position` is the last
+    /// one. They may not be safe yet.
     pub(crate) fn found(
         id: PublisherId,
         derived: PublisherId,
@@ -133,12 +136,14 @@ impl Publisher {
         self.highest
     }
 
-    /// Sequences up to here are persisted or answered. Below `highest` for good when the journal failed.
+    /// Sequences up to here are persisted or answered. Below `highest` for good when the journal
+    /// failed.
     pub(crate) fn persisted(&self) -> u64 {
         self.due
     }
 
-    /// Whether a message with this sequence was seen before. 0 means no sequence, which is never a duplicate.
+    /// Whether a message with this sequence was seen before. 0 means no sequence, which is never a
+    /// duplicate.
     pub(crate) fn is_duplicate(&self, sequence: u64) -> bool {
         sequence != 0 && sequence <= self.highest
     }
@@ -159,7 +164,8 @@ impl Publisher {
         self.highest = self.highest.max(sequence);
     }
 
-    /// A message was refused. The refusal is a separate answer, after the acknowledgement of the earlier messages.
+    /// A message was refused. The refusal is a separate answer, after the acknowledgement of the
+    /// earlier messages.
     pub(crate) fn refuse(&mut self, sequence: u64, refusal: Refusal) {
         self.queue_ack();
         self.pending.push_back(PendingAnswer::Refuse { position: self.last, sequence, refusal });
@@ -167,8 +173,8 @@ impl Publisher {
         self.highest = self.highest.max(sequence);
     }
 
-    /// Queues one acknowledgement for the messages that were taken since the last call. Call it once at the end of a turn: so a turn costs one
-    /// entry, not one per message.
+    /// Queues one acknowledgement for the messages that were taken since the last call. Call it
+    /// once at the end of a turn: so a turn costs one entry, not one per message.
     pub(crate) fn queue_ack(&mut self) {
         let (position, sequence) = (self.last, self.highest);
         let known = match self.pending.back() {
@@ -190,8 +196,9 @@ impl Publisher {
         }
     }
 
-    /// Settles what `is_safe` says of records up to a position, with their destinations. Calls `send` with the answers that must be sent at
-    /// once. [`Publisher::next_ack`] is then the acknowledgement that may be sent besides.
+    /// Settles what `is_safe` says of records up to a position, with their destinations. Calls
+    /// `send` with the answers that must be sent at once. [`Publisher::next_ack`] is then the
+    /// acknowledgement that may be sent besides.
     pub(crate) fn settle(
         &mut self,
         is_safe: impl Fn(Position, Destinations) -> bool,
@@ -216,12 +223,14 @@ impl Publisher {
         }
     }
 
-    /// The sequence up to which an acknowledgement may be sent, when it is higher than the last one.
+    /// The sequence up to which an acknowledgement may be sent, when it is higher than the last
+    /// one.
     fn due(&self) -> Option<u64> {
         (self.due > self.acked).then_some(self.due)
     }
 
-    /// The acknowledgement that is sent now, or when it can be sent; `None` when there is nothing to acknowledge.
+    /// The acknowledgement that is sent now, or when it can be sent; `None` when there is nothing
+    /// to acknowledge.
     pub(crate) fn next_ack(&mut self, now: Instant) -> Option<NextAck> {
         self.due()?;
         match self.acked_at.map(|at| at + self.ack_interval) {
@@ -230,7 +239,8 @@ impl Publisher {
         }
     }
 
-    /// The sequence of an acknowledgement that does not wait for the interval, if there is anything to acknowledge.
+    /// The sequence of an acknowledgement that does not wait for the interval, if there is anything
+    /// to acknowledge.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<u64> {
         let due = self.due()?;
         self.acked = due;
@@ -258,8 +268,9 @@ impl Publisher {
         self.pending.iter().all(|answer| is_safe(answer.position(), answer.destinations()))
     }
 
-    /// A new connection is accepted. Returns the last sequence that it gets, and the refusals that no earlier connection got. Messages
-    /// that are not safe yet are answered later: the journal has no room for them, or a destination does not have them.
+    /// A new connection is accepted. Returns the last sequence that it gets, and the refusals that
+    /// no earlier connection got. Messages that are not safe yet are answered later: the journal
+    /// has no room for them, or a destination does not have them.
     pub(crate) fn enter(
         &mut self,
         is_safe: impl Fn(Position, Destinations) -> bool,
@@ -280,8 +291,9 @@ impl Publisher {
         self.refusal_count
     }
 
-    /// The journal takes no more writes. Forgets the sequences that can never be acknowledged, and returns the first of them.
-    /// Some of them may be in the log. When they are sent again, they wait for the destinations `to`.
+    /// The journal takes no more writes. Forgets the sequences that can never be acknowledged, and
+    /// returns the first of them. Some of them may be in the log. When they are sent again, they
+    /// wait for the destinations `to`.
     pub(crate) fn fail(&mut self, to: Destinations) -> u64 {
         self.pending.clear();
         self.destinations = to;

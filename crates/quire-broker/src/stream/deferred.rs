@@ -1,9 +1,10 @@
 //! Ordinary subscriptions whose filters take more effort for a message than a turn has.
 //!
-//! The message is kept for such a subscription. A reader thread evaluates the filter, and a matching message is delivered when the answer
-//! arrives. Until then every later message for the subscription waits, so that its messages stay in order. Kept messages count against
-//! `max_client_backlog` like the backlog of a slow connection. A bookmark subscription does not need this: it falls back to a replay, whose
-//! filters are always evaluated on those threads.
+//! The message is kept for such a subscription. A reader thread evaluates the filter, and a
+//! matching message is delivered when the answer arrives. Until then every later message for the
+//! subscription waits, so that its messages stay in order. Kept messages count against
+//! `max_client_backlog` like the backlog of a slow connection. A bookmark subscription does not
+//! need this: it falls back to a replay, whose filters are always evaluated on those threads.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use crate::subscription::{ServedBy, SubscriptionId};
 use quire_command::{Code, Message};
 use quire_expression::filter::{Decision, MessageContext};
 
-/// Messages and subscriptions of one piece of work: few enough that the answers come soon, enough that handing them over costs little.
+/// Messages and subscriptions of one piece of work: few enough that the answers come soon, enough
+/// that handing them over costs little.
 const QUESTIONS_MAX: usize = 1024;
 
 /// Bytes of the messages of one piece of work.
@@ -31,7 +33,8 @@ const KEPT_OVERHEAD: usize = 64;
 /// A message that is kept for subscriptions, one after the other.
 pub(super) struct SharedMessage {
     pub(super) message: Arc<OwnedMessage>,
-    /// The session of the last of them. Those of one session mostly follow each other; where they do not, the message counts again.
+    /// The session of the last of them. Those of one session mostly follow each other; where they
+    /// do not, the message counts again.
     last_session: Option<SessionId>,
 }
 
@@ -59,8 +62,9 @@ pub(super) struct Deferred {
     by_subscription: HashMap<SubscriptionId, Waiting, FxBuildHasher>,
     /// The subscriptions with messages that are not under way, the one that waits longest first.
     line: VecDeque<SubscriptionId>,
-    /// The subscriptions whose messages the job under way decides, each with its session and the bytes that were kept for it. There is one
-    /// job at a time: the other reader thread is left to replays.
+    /// The subscriptions whose messages the job under way decides, each with its session and the
+    /// bytes that were kept for it. There is one job at a time: the other reader thread is left to
+    /// replays.
     under_way: Option<Vec<(SubscriptionId, SessionId, usize)>>,
 }
 
@@ -85,7 +89,8 @@ impl Deferred {
 }
 
 impl PublishStream {
-    /// Keeps a message for a subscription of which it is not decided whether it wants it, or that waits for the decision about an earlier one.
+    /// Keeps a message for a subscription of which it is not decided whether it wants it, or that
+    /// waits for the decision about an earlier one.
     pub(super) fn defer(
         &mut self,
         cx: &mut Context,
@@ -206,7 +211,8 @@ impl PublishStream {
     }
 
     fn deliver_decided(&mut self, cx: &mut Context, id: SubscriptionId, message: &OwnedMessage, data: &[u8]) {
-        // It may have become a bookmark subscription meanwhile, which gets its messages from the log.
+        // It may have become a bookmark subscription meanwhile, which gets its messages from the
+        // log.
         if cx
             .clients
             .subscriptions

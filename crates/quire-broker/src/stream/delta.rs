@@ -1,8 +1,9 @@
 //! Delta subscriptions: the difference between a message and the record that it replaces.
 //!
-//! The tables leave the replaced record in the context when a delta subscription follows its topic. A subscription that had the record in
-//! view gets the difference. It gets the whole message when it did not have the record, or when the two messages have no difference, as
-//! two XML messages with different root elements. Subscriptions without a select list share one difference.
+//! The tables leave the replaced record in the context when a delta subscription follows its topic.
+//! A subscription that had the record in view gets the difference. It gets the whole message when
+//! it did not have the record, or when the two messages have no difference, as two XML messages
+//! with different root elements. Subscriptions without a select list share one difference.
 
 use quire_command::{Message, MessageKind, RecordHash};
 use quire_expression::filter::MessageContext;
@@ -15,8 +16,9 @@ use crate::context::Context;
 use crate::slice::WEIGHED_EFFORT;
 use crate::subscription::{Delta, Replaced, SowView, SowViews, SubscriptionId};
 
-/// Effort that the filter of a delta subscription may take for one message: a few milliseconds, as for `oof`. A subscription whose filter is
-/// not decided within it is ended, because its messages cannot wait for a reader thread while the record changes again.
+/// Effort that the filter of a delta subscription may take for one message: a few milliseconds, as
+/// for `oof`. A subscription whose filter is not decided within it is ended, because its messages
+/// cannot wait for a reader thread while the record changes again.
 const FILTER_EFFORT_MAX: u64 = 4_000_000;
 
 /// The record that a message replaces, and the views of the subscriptions that may have it.
@@ -37,7 +39,8 @@ pub(super) struct Change {
 struct Difference {
     /// Whether any field differs.
     differs: bool,
-    /// The fields that differ, and the hash of the new message. `None`: the messages have no difference, and the new one is sent whole.
+    /// The fields that differ, and the hash of the new message. `None`: the messages have no
+    /// difference, and the new one is sent whole.
     parts: Option<(Vec<u8>, RecordHash)>,
 }
 
@@ -76,8 +79,8 @@ impl Change {
 }
 
 impl PublishStream {
-    /// Decides at once about a message that the filter of a delta subscription has not decided within the effort of a turn. `None` for
-    /// other subscriptions.
+    /// Decides at once about a message that the filter of a delta subscription has not decided
+    /// within the effort of a turn. `None` for other subscriptions.
     pub(super) fn decide_delta(
         &mut self,
         cx: &mut Context,
@@ -89,8 +92,8 @@ impl PublishStream {
         Some(decides(cx, &mut self.arena, id, context))
     }
 
-    /// Serves a delta subscription that had the replaced record in view. Returns false for any other subscription, which gets the whole
-    /// message.
+    /// Serves a delta subscription that had the replaced record in view. Returns false for any
+    /// other subscription, which gets the whole message.
     pub(super) fn serve_change(
         &mut self,
         cx: &mut Context,
@@ -139,7 +142,8 @@ impl PublishStream {
     }
 }
 
-/// Whether a message matches the filter of a subscription. A subscription whose filter takes too much effort is ended.
+/// Whether a message matches the filter of a subscription. A subscription whose filter takes too
+/// much effort is ended.
 fn decides(cx: &mut Context, arena: &mut Arena, id: SubscriptionId, context: &MessageContext<'_>) -> bool {
     let Some(subscription) = cx.clients.subscriptions.get(id) else { return false };
     let Some(filter) = &subscription.wanted.filter else { return true };

@@ -1,4 +1,5 @@
-//! Subscriptions without a bookmark, and `live` ones that have caught up: served with each publish, from the received frame.
+//! Subscriptions without a bookmark, and `live` ones that have caught up: served with each publish,
+//! from the received frame.
 
 mod deferred;
 mod delta;
@@ -95,7 +96,8 @@ impl PublishStream {
         self.matched = matched;
     }
 
-    /// Tells subscriptions that a record left their view, after the messages that wait for a decision.
+    /// Tells subscriptions that a record left their view, after the messages that wait for a
+    /// decision.
     pub(crate) fn serve_left(
         &mut self,
         cx: &mut Context,
@@ -117,8 +119,8 @@ impl PublishStream {
         }
     }
 
-    /// A `live` subscription that cannot take a message continues from the log, if the message is there. Returns whether the subscription
-    /// does not have to wait for a decision.
+    /// A `live` subscription that cannot take a message continues from the log, if the message is
+    /// there. Returns whether the subscription does not have to wait for a decision.
     fn falls_back(&mut self, cx: &Context, id: SubscriptionId, is_recorded: bool) -> bool {
         let Some(subscription) = cx.clients.subscriptions.get(id) else { return true };
         if !matches!(subscription.served_by, ServedBy::Bookmark) {

@@ -6,7 +6,8 @@ use crate::subscription::SubscriptionId;
 use crate::topic::Stage;
 
 impl PublishStream {
-    /// A subscription gets its messages from the publish stream from now on, unless it has none there.
+    /// A subscription gets its messages from the publish stream from now on, unless it has none
+    /// there.
     pub(crate) fn begin(&mut self, cx: &mut Context, id: SubscriptionId) {
         if cx.is_in_audience(id) {
             cx.join(id, Stage::Published);

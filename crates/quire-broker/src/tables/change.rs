@@ -1,9 +1,11 @@
 //! The changes of records, as the parts that follow last-value topics get them.
 //!
-//! While the server runs, every change of a record passes [`Tables::changed`] once, after the table has it: a publish, a delete, and the end
-//! of a lifetime. A [`Change`] has the record before it and after it. A part that follows the records of a topic takes the change there.
-//! The subscriptions with `oof` do so (`view.rs`), and so do pages and conflated subscriptions with `oof` (`follow.rs`). A start restores
-//! records without changes, so such a part reads the tables first.
+//! While the server runs, every change of a record passes [`Tables::changed`] once, after the table
+//! has it: a publish, a delete, and the end of a lifetime. A [`Change`] has the record before it
+//! and after it. A part that follows the records of a topic takes the change there. The
+//! subscriptions with `oof` do so (`view.rs`), and so do pages and conflated subscriptions with
+//! `oof` (`follow.rs`). A start restores records without changes, so such a part reads the tables
+//! first.
 
 use quire_command::OofReason;
 use quire_journal::Timestamp;
@@ -17,7 +19,8 @@ use crate::topic::TableId;
 /// A change of one record.
 pub(super) struct Change<'a> {
     pub topic: &'a TableDefinition,
-    /// The record before; `None`: the key is new, or no part of the broker reads it ([`TableState::reads_previous`](super::TableState)).
+    /// The record before; `None`: the key is new, or no part of the broker reads it
+    /// ([`TableState::reads_previous`](super::TableState)).
     pub old: Option<Row<'a>>,
     /// The record now; `None`: it was deleted, or its lifetime ended.
     pub new: Option<&'a Row<'a>>,

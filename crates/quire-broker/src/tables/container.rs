@@ -1,7 +1,9 @@
-//! Last-value topics with a pattern: one entry of the configuration for all topics whose names match (docs/last-values.md section 12).
+//! Last-value topics with a pattern: one entry of the configuration for all topics whose names
+//! match (docs/last-values.md section 12).
 //!
-//! Such an entry is a *container*. A topic gets a table with its first message. A table without records is removed when room is
-//! needed for another topic, and at a start. All tables of a container have one snapshot file (`snapshots.rs`).
+//! Such an entry is a *container*. A topic gets a table with its first message. A table without
+//! records is removed when room is needed for another topic, and at a start. All tables of a
+//! container have one snapshot file (`snapshots.rs`).
 
 use std::sync::Arc;
 
@@ -34,8 +36,8 @@ impl Container {
 }
 
 impl Tables {
-    /// Gives a topic of a container a table, when fewer than `count_max` topics of containers have one. A topic that belongs to no container
-    /// is left alone, and so is one that has a table.
+    /// Gives a topic of a container a table, when fewer than `count_max` topics of containers have
+    /// one. A topic that belongs to no container is left alone, and so is one that has a table.
     ///
     /// # Errors
     /// There is no room for another topic, or the log does not record it as the container requires.
@@ -135,7 +137,8 @@ impl Tables {
         }
     }
 
-    /// Removes the tables of topics of containers that have no records, that no command is reading, and that no large message waits for.
+    /// Removes the tables of topics of containers that have no records, that no command is reading,
+    /// and that no large message waits for.
     pub(super) fn forget_empty(&mut self, cx: &mut Context) {
         let deleting = self.deleting_tables();
         self.has_empty = false;

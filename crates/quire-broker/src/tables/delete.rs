@@ -1,7 +1,8 @@
-//! Deletes: the records are found first, and then removed in portions, each of which is one record of the log.
+//! Deletes: the records are found first, and then removed in portions, each of which is one record
+//! of the log.
 //!
-//! The records are those of the instant at which the command arrived. A record that another client replaced since then is removed only when
-//! the filter of the delete matches the new message, too.
+//! The records are those of the instant at which the command arrived. A record that another client
+//! replaced since then is removed only when the filter of the delete matches the new message, too.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use crate::session::{SessionId, Stall};
 use crate::slice::PASS;
 use crate::topic::TableId;
 
-/// Keys of one record of the log, and their bytes: the records of one portion are removed in one piece of work.
+/// Keys of one record of the log, and their bytes: the records of one portion are removed in one
+/// piece of work.
 const PORTION_COUNT_MAX: usize = 1024;
 const PORTION_SIZE_MAX: usize = 64 * 1024;
 
@@ -33,8 +35,8 @@ pub(super) struct Delete {
     sequence: u64,
     filter: Option<Filter>,
     parts: VecDeque<Part>,
-    /// The parts before this one were found. A pattern may have a hundred thousand topics, so that each is looked at once. Nothing is removed
-    /// before all are found.
+    /// The parts before this one were found. A pattern may have a hundred thousand topics, so that
+    /// each is looked at once. Nothing is removed before all are found.
     found_count: usize,
     count: u64,
 }
@@ -53,7 +55,8 @@ pub(crate) struct Portion {
     pub topic: Arc<str>,
     /// The keys, as a record of the log has them.
     pub keys: Vec<u8>,
-    /// The sequence of the delete, when this is its last portion. The earlier ones get sequences of the server.
+    /// The sequence of the delete, when this is its last portion. The earlier ones get sequences of
+    /// the server.
     pub sequence: Option<u64>,
 }
 
@@ -233,7 +236,8 @@ impl Tables {
         let part = delete.parts.front_mut()?;
         let state = &all[part.table.0 as usize];
         let definition = &state.definition;
-        // Earlier work has spent the effort that was allowed to it, and a filter without effort matches nothing.
+        // Earlier work has spent the effort that was allowed to it, and a filter without effort
+        // matches nothing.
         arena.allow(u64::MAX);
         let (mut keys, mut count) = (Vec::new(), 0);
         while count < PORTION_COUNT_MAX

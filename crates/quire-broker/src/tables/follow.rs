@@ -1,6 +1,8 @@
-//! Subscriptions that get the changes of records from the tables, and not from the publish stream (docs/last-values.md, section 4).
+//! Subscriptions that get the changes of records from the tables, and not from the publish stream
+//! (docs/last-values.md, section 4).
 //!
-//! These subscriptions need to know what they had before each change: a page, and a conflated subscription with `oof`.
+//! These subscriptions need to know what they had before each change: a page, and a conflated
+//! subscription with `oof`.
 
 use quire_command::{Code, Message, MessageKind, OofReason};
 use quire_expression::filter::MessageContext;

@@ -1,7 +1,7 @@
 //! States of earlier instants: `sow` with a bookmark (docs/last-values.md section 3).
 //!
-//! A time is an instant. The time of a bookmark is that of its message, which a background job reads from the log. Commands of the
-//! connection wait for it, so that they stay in order.
+//! A time is an instant. The time of a bookmark is that of its message, which a background job
+//! reads from the log. Commands of the connection wait for it, so that they stay in order.
 
 use crate::scan::StartPoint;
 use quire_command::Code;
@@ -34,7 +34,8 @@ pub(super) struct Finding {
     bookmark: Bookmark,
     /// The end of the log when the command arrived.
     log_end: Position,
-    /// The search under way; `None` while it waits until the messages before the command are persisted.
+    /// The search under way; `None` while it waits until the messages before the command are
+    /// persisted.
     number: Option<u64>,
 }
 
@@ -64,7 +65,8 @@ impl TableState {
     /// The history does not reach back to it.
     pub(super) fn as_of(&self, cx: &mut Context, instant: Moment) -> Result<Option<AsOf>, Refused> {
         let now = cx.log.stamp(cx.clock.now.wall);
-        // Messages of a transient topic need not be in the log. Then their positions are not comparable.
+        // Messages of a transient topic need not be in the log. Then their positions are not
+        // comparable.
         let position = instant.position.filter(|_| self.definition.durability == TableDurability::Persistent);
         let found = self.table.as_of(instant.time, position, now);
         found.map_err(|BeforeHistory { begin, is_by_size }| {
@@ -124,7 +126,8 @@ impl Tables {
         let Some(finding) = self.finding.get_mut(&id).filter(is_current) else { return };
         let found = match found {
             Some(Ok(Some(instant))) => Ok(instant),
-            // A bookmark is known to subscribers before its message is persisted: it may only not be there yet.
+            // A bookmark is known to subscribers before its message is persisted: it may only not
+            // be there yet.
             Some(Ok(None)) if cx.log.visible() < finding.log_end && cx.log.failure.is_none() => {
                 finding.number = None;
                 return;

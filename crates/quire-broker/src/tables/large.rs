@@ -1,15 +1,15 @@
 //! Large messages, which are prepared on a reader thread: no other connection waits for them.
 //!
-//! Reading a message of a million fields takes a tenth of a second, and writing fields into it takes
-//! several. So a message of more than [`TURN_SIZE_MAX`] bytes, and a delta onto a record of more bytes,
-//! is prepared in two jobs, and the commands of its connection wait:
+//! Reading a message of a million fields takes a tenth of a second, and writing fields into it
+//! takes several. So a message of more than [`TURN_SIZE_MAX`] bytes, and a delta onto a record of
+//! more bytes, is prepared in two jobs, and the commands of its connection wait:
 //!
 //! 1. its key, which depends on the message alone;
-//! 2. its constructed fields, its merge with a copy of the record of that key, and its entries in the
-//!    indexes.
+//! 2. its constructed fields, its merge with a copy of the record of that key, and its entries in
+//!    the indexes.
 //!
-//! After each job the intake takes the message again from the beginning, with the [`Preparation`]. The
-//! record may have changed meanwhile: then the second job runs again, and after
+//! After each job the intake takes the message again from the beginning, with the [`Preparation`].
+//! The record may have changed meanwhile: then the second job runs again, and after
 //! [`ATTEMPTS_MAX`] of them the turn does its work.
 
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use crate::config::tables::TableDefinition;
 use crate::context::Context;
 use crate::topic::TableId;
 
-/// The most bytes of a message, and of a record, that a turn reads field by field. It takes up to some
-/// milliseconds.
+/// The most bytes of a message, and of a record, that a turn reads field by field. It takes up to
+/// some milliseconds.
 pub(crate) const TURN_SIZE_MAX: usize = 128 * 1024;
 
 /// The second jobs for one message. More changes than that, each in the time of a job, mean that

@@ -1,8 +1,10 @@
 //! The keys of messages that were received and are not taken yet.
 //!
-//! The lookup of a record waits for memory several times. The processor waits for several lookups at once when there is no other work between
-//! them. So when a connection sends messages one after the other, their keys are generated together, and their records are looked for together.
-//! Whether a message is taken is decided later, so nothing here changes a record, and a message with a mistake is left out.
+//! The lookup of a record waits for memory several times. The processor waits for several lookups
+//! at once when there is no other work between them. So when a connection sends messages one after
+//! the other, their keys are generated together, and their records are looked for together. Whether
+//! a message is taken is decided later, so nothing here changes a record, and a message with a
+//! mistake is left out.
 
 use std::collections::VecDeque;
 
@@ -11,7 +13,8 @@ use quire_table::{Key, KeyPlace, KeyRule};
 use super::{TableDefinition, TableState, Tables};
 use crate::topic::TableId;
 
-/// Messages whose records are looked for together. The processor waits for about ten lines of memory at once.
+/// Messages whose records are looked for together. The processor waits for about ten lines of
+/// memory at once.
 const AHEAD_MAX: usize = 8;
 
 /// What is known of the next messages of the connection that has the turn.
@@ -22,11 +25,13 @@ pub(super) struct LookAhead {
     keys: VecDeque<(Data, Key)>,
     /// Where the records of the keys probably are.
     places: VecDeque<KeyPlace>,
-    /// The last message was one whose key can be generated ahead, and nothing is known of the one after it.
+    /// The last message was one whose key can be generated ahead, and nothing is known of the one
+    /// after it.
     is_wanted: bool,
 }
 
-/// Address and size of the data of a message. Both identify it: the received bytes stay where they are until [`Tables::forget_ahead`].
+/// Address and size of the data of a message. Both identify it: the received bytes stay where they
+/// are until [`Tables::forget_ahead`].
 type Data = (usize, usize);
 
 impl LookAhead {
@@ -57,7 +62,8 @@ impl Tables {
         self.ahead.is_wanted
     }
 
-    /// Looks for the records of the next messages on a topic: their data, in order, until one has more than `size_max` bytes.
+    /// Looks for the records of the next messages on a topic: their data, in order, until one has
+    /// more than `size_max` bytes.
     pub(crate) fn look_ahead<'a>(
         &mut self,
         id: TableId,

@@ -1,24 +1,31 @@
-//! The service of last-value topics: the records (`quire_table`) between the log and the connections (docs/last-values.md).
+//! The service of last-value topics: the records (`quire_table`) between the log and the
+//! connections (docs/last-values.md).
 //!
-//! A [`Table`] has the newest message of each key. The intake puts a message into it after the message was appended to the log, so the
-//! tables follow the newest appended state. The run loop calls:
+//! A [`Table`] has the newest message of each key. The intake puts a message into it after the
+//! message was appended to the log, so the tables follow the newest appended state. The run loop
+//! calls:
 //!
 //! - [`new`](Tables::new), [`recover`](Tables::recover): at the start.
 //! - [`admit_topic`](Tables::admit_topic): for the first message of a topic.
-//! - [`look_ahead`](Tables::look_ahead), [`prepare`](Tables::prepare), [`put`](Tables::put): for messages that come next, for a message on
-//!   its way into the log, and after it was appended.
+//! - [`look_ahead`](Tables::look_ahead), [`prepare`](Tables::prepare), [`put`](Tables::put): for
+//!   messages that come next, for a message on its way into the log, and after it was appended.
 //! - [`query`](Tables::query), [`begin_delete`](Tables::begin_delete): for commands of connections.
-//! - [`enter`](Tables::enter) and [`begin`](Tables::begin), [`part`](Tables::part), [`end`](Tables::end): when
-//!   subscriptions that have records in view begin, are replaced and end (`subscribe.rs`).
-//! - [`forget_session`](Tables::forget_session), [`may_resume`](Tables::may_resume): when a connection ends, or takes data again.
-//! - [`next_expired`](Tables::next_expired), [`next_portion`](Tables::next_portion), [`remove`](Tables::remove),
-//!   [`serve`](Tables::serve), [`next_timeout`](Tables::next_timeout): once per turn.
+//! - [`enter`](Tables::enter) and [`begin`](Tables::begin), [`part`](Tables::part),
+//!   [`end`](Tables::end): when subscriptions that have records in view begin, are replaced and end
+//!   (`subscribe.rs`).
+//! - [`forget_session`](Tables::forget_session), [`may_resume`](Tables::may_resume): when a
+//!   connection ends, or takes data again.
+//! - [`next_expired`](Tables::next_expired), [`next_portion`](Tables::next_portion),
+//!   [`remove`](Tables::remove), [`serve`](Tables::serve), [`next_timeout`](Tables::next_timeout):
+//!   once per turn.
 //!
-//! A query is a scan of a table in portions between other work (`scan.rs`). A delete by filter is a scan that collects keys (`delete.rs`).
-//! A page, and a conflated subscription with `oof`, get their changes from here (`follow.rs`). A subscription that is replaced gets the
-//! difference between its two views (`replace.rs`), or between two pages (`turned_page.rs`).
-//! The service appends nothing to the log, because the sequence of a delete belongs to its publisher. The run loop appends the records of
-//! deletes, and sends the messages about records that leave the view of a subscription (`view.rs`).
+//! A query is a scan of a table in portions between other work (`scan.rs`). A delete by filter is a
+//! scan that collects keys (`delete.rs`). A page, and a conflated subscription with `oof`, get
+//! their changes from here (`follow.rs`). A subscription that is replaced gets the difference
+//! between its two views (`replace.rs`), or between two pages (`turned_page.rs`). The service
+//! appends nothing to the log, because the sequence of a delete belongs to its publisher. The run
+//! loop appends the records of deletes, and sends the messages about records that leave the view of
+//! a subscription (`view.rs`).
 
 mod change;
 mod container;
@@ -144,7 +151,8 @@ struct TableState {
 struct Following {
     tables: Vec<TableId>,
     is_delta: bool,
-    /// The newest page of the subscription. It may still look at the records, while an older one is in effect.
+    /// The newest page of the subscription. It may still look at the records, while an older one is
+    /// in effect.
     page: Option<(TableId, PageId)>,
 }
 
@@ -270,8 +278,9 @@ impl Tables {
         &mut self.all[id.0 as usize]
     }
 
-    /// A message becomes the record of its key. Finds the subscriptions whose view the record leaves, because their filters matched the
-    /// previous record and do not match the message. [`Tables::leaving`] gives them. Gives the record that was replaced, when a delta
+    /// A message becomes the record of its key. Finds the subscriptions whose view the record
+    /// leaves, because their filters matched the previous record and do not match the message.
+    /// [`Tables::leaving`] gives them. Gives the record that was replaced, when a delta
     /// subscription follows the topic.
     pub(crate) fn put(&mut self, cx: &mut Context, keyed: Keyed<'_>, new: &NewRow<'_>) -> Option<Replaced> {
         let id = keyed.table;
@@ -305,7 +314,8 @@ impl Tables {
         replaced
     }
 
-    /// Removes a record, and gives the message for its subscriptions; `None` when there is no such record.
+    /// Removes a record, and gives the message for its subscriptions; `None` when there is no such
+    /// record.
     pub(crate) fn remove(&mut self, cx: &mut Context, id: TableId, key: &[u8]) -> Option<Left<'_>> {
         let at = Moment { position: cx.log.appended(), timestamp: cx.log.stamp(cx.clock.now.wall) };
         if !self.state(id).table.remove(key, at) {
@@ -314,7 +324,8 @@ impl Tables {
         self.left(cx, id, OofReason::Deleted, cx.clock.now.wall)
     }
 
-    /// Removes a record whose lifetime is over, and gives the message for its subscriptions; `None` when there is none.
+    /// Removes a record whose lifetime is over, and gives the message for its subscriptions; `None`
+    /// when there is none.
     pub(crate) fn next_expired(&mut self, cx: &mut Context) -> Option<Left<'_>> {
         let now = cx.clock.now.wall;
         let due = self.expiring.first().filter(|(at, _)| *at <= now).map(|(_, id)| *id);
@@ -375,8 +386,8 @@ impl LogConsumer for Tables {
 
     fn on_unreadable(&mut self, _: &mut Context, _: Position, _: &JournalError) {}
 
-    /// A topic needs the log after its newest snapshot. In this process a cursor keeps the journal files, in another process the sidecar
-    /// files do.
+    /// A topic needs the log after its newest snapshot. In this process a cursor keeps the journal
+    /// files, in another process the sidecar files do.
     fn needed_from(&self, cx: &Context) -> Option<Position> {
         self.first_needed(cx)
     }
@@ -403,7 +414,8 @@ impl TableState {
         }
     }
 
-    /// Whether a part of the broker reads the record that a message replaces: subscriptions with `oof`, pages, and delta subscriptions.
+    /// Whether a part of the broker reads the record that a message replaces: subscriptions with
+    /// `oof`, pages, and delta subscriptions.
     fn reads_previous(&self) -> bool {
         self.delta_count > 0 || !self.watchers.is_empty() || !self.followers.is_empty()
     }

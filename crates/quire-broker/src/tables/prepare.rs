@@ -1,7 +1,9 @@
-//! A message on its way to its record: its constructed fields, its key, and the merge of a delta (docs/last-values.md sections 1, 10, 11).
+//! A message on its way to its record: its constructed fields, its key, and the merge of a delta
+//! (docs/last-values.md sections 1, 10, 11).
 //!
-//! [`Tables::prepare`] runs these steps in order, and changes no record: preprocessing, key, enrichment, merge. The intake records, stores
-//! and delivers the message that it gives. For a large message, reader threads run the steps (`large.rs`).
+//! [`Tables::prepare`] runs these steps in order, and changes no record: preprocessing, key,
+//! enrichment, merge. The intake records, stores and delivers the message that it gives. For a
+//! large message, reader threads run the steps (`large.rs`).
 
 use quire_command::Publish;
 use quire_expression::filter::{Assignments, MessageContext};
@@ -16,8 +18,9 @@ use crate::config::tables::TableDefinition;
 use crate::context::Context;
 use crate::topic::TableId;
 
-/// Effort that the two lists may take together for one message, in addition to [`FIELDS_EFFORT_PER_BYTE`]: some milliseconds. Other
-/// connections wait meanwhile, as for the filter of a scan, unless the message is large.
+/// Effort that the two lists may take together for one message, in addition to
+/// [`FIELDS_EFFORT_PER_BYTE`]: some milliseconds. Other connections wait meanwhile, as for the
+/// filter of a scan, unless the message is large.
 const FIELDS_EFFORT_MAX: u64 = 4_000_000;
 const FIELDS_EFFORT_PER_BYTE: u64 = 4;
 
@@ -57,11 +60,13 @@ impl Prepared {
 }
 
 impl Tables {
-    /// The key of a message, and the message with its constructed fields. A delta is merged into the record of its key. Without a record,
-    /// the delta is the whole message. `preparation` is of the same message from an earlier call, when it is large.
+    /// The key of a message, and the message with its constructed fields. A delta is merged into
+    /// the record of its key. Without a record, the delta is the whole message. `preparation` is of
+    /// the same message from an earlier call, when it is large.
     ///
     /// # Errors
-    /// The publisher supplied no key or a wrong one, the message cannot be parsed, or the result is too large.
+    /// The publisher supplied no key or a wrong one, the message cannot be parsed, or the result is
+    /// too large.
     pub(crate) fn prepare(
         &mut self,
         cx: &mut Context,
@@ -80,7 +85,8 @@ impl Tables {
             Some(found) => found,
             None => {
                 let key = message.key()?;
-                // The message is written into the log first. Meanwhile the processor reads the record that it replaces.
+                // The message is written into the log first. Meanwhile the processor reads the
+                // record that it replaces.
                 let place = table.look_ahead(&key, arriving.data.len());
                 (key, place)
             }
@@ -103,7 +109,8 @@ impl Tables {
         {
             message.merge(previous.data)?;
         }
-        // The command of a few bytes may have read and written more: this counts in the slice of its connection.
+        // The command of a few bytes may have read and written more: this counts in the slice of
+        // its connection.
         cx.clock.slices.weigh_bytes(previous.map_or(0, |row| row.data.len()));
         cx.clock.slices.weigh_bytes(message.changed.as_ref().map_or(0, Vec::len));
         let is_changed_later = arriving.is_delta || message.enrichment().is_some();
@@ -117,8 +124,9 @@ impl Tables {
         }))
     }
 
-    /// Checks a message that arrived before, without the record of its key. A message that was refused is refused again. A message that
-    /// changed its record is not refused because of that change.
+    /// Checks a message that arrived before, without the record of its key. A message that was
+    /// refused is refused again. A message that changed its record is not refused because of that
+    /// change.
     ///
     /// # Errors
     /// As [`Tables::prepare`].
@@ -140,8 +148,8 @@ impl Tables {
         Ok(Outcome::Ready(()))
     }
 
-    /// As [`Tables::prepare`], for a message that a service made. One that cannot get its fields keeps
-    /// its data. A start decides in the same way.
+    /// As [`Tables::prepare`], for a message that a service made. One that cannot get its fields
+    /// keeps its data. A start decides in the same way.
     ///
     /// # Errors
     /// The message has no key.
@@ -160,8 +168,9 @@ impl Tables {
         Ok(Outcome::Ready(Prepared { key, spelling: None, place: None, entries: None, data: None }))
     }
 
-    /// The key of a message that keeps its bytes: one of the log without a key, a dead letter that cannot get its fields, or the data of a
-    /// delete. Preprocessing can make the key, and enrichment does not run.
+    /// The key of a message that keeps its bytes: one of the log without a key, a dead letter that
+    /// cannot get its fields, or the data of a delete. Preprocessing can make the key, and
+    /// enrichment does not run.
     ///
     /// # Errors
     /// As [`Tables::prepare`].
@@ -179,7 +188,8 @@ impl Tables {
         Ok(key)
     }
 
-    /// Whether a message with a key that was made elsewhere can be a record: keys that are made of fields need data that has fields.
+    /// Whether a message with a key that was made elsewhere can be a record: keys that are made of
+    /// fields need data that has fields.
     ///
     /// # Errors
     /// The data is not of the type of the topic.

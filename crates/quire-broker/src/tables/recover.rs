@@ -79,7 +79,8 @@ impl Tables {
         Ok(())
     }
 
-    /// The history of a topic that is built from a log without its first records begins with the log.
+    /// The history of a topic that is built from a log without its first records begins with the
+    /// log.
     fn begin_histories(&mut self, cx: &Context) -> Result<(), JournalError> {
         let first = cx.log.reader.first();
         let is_late =
@@ -118,7 +119,8 @@ impl Tables {
                 let generated;
                 let key = match record.key() {
                     Some(key) => key,
-                    // It was published before the topic kept last values. Without a supplied key it does not make a record.
+                    // It was published before the topic kept last values. Without a supplied key it
+                    // does not make a record.
                     None if matches!(definition.key_rule, KeyRule::Supplied) => return,
                     None => match self.key_of(cx, id, &Arriving::of_record(record), record.timestamp) {
                         Ok(key) => {

@@ -1,11 +1,14 @@
-//! A subscription with records is replaced: the difference between the view that it had and the view that it gets.
+//! A subscription with records is replaced: the difference between the view that it had and the
+//! view that it gets.
 //!
-//! The instant of the difference is the command. Scans of the former view find the records that leave, and scans of the new view find those
-//! that enter. Every row of a scan is also evaluated by the other view. Messages after the command wait until the difference was sent, as
-//! they do for the records of a new subscription.
+//! The instant of the difference is the command. Scans of the former view find the records that
+//! leave, and scans of the new view find those that enter. Every row of a scan is also evaluated by
+//! the other view. Messages after the command wait until the difference was sent, as they do for
+//! the records of a new subscription.
 //!
-//! A subscription may be replaced before all records of its first query, or of the last difference, were sent. Then the new scans come after
-//! the scans under way ([`Scan::next`]), and after the messages that were held back until then.
+//! A subscription may be replaced before all records of its first query, or of the last difference,
+//! were sent. Then the new scans come after the scans under way ([`Scan::next`]), and after the
+//! messages that were held back until then.
 
 use quire_command::{MessageKind, OofReason};
 use quire_expression::filter::Filter;
@@ -22,7 +25,8 @@ use crate::context::Context;
 use crate::subscription::{KeySet, SubscriptionId};
 use crate::topic::TableId;
 
-/// Changes of one subscription that wait for their turn. Each can hold copies of `max_query_copies` bytes.
+/// Changes of one subscription that wait for their turn. Each can hold copies of `max_query_copies`
+/// bytes.
 pub(crate) const PENDING_CHANGES_MAX: usize = 16;
 
 /// The view that a subscription had before it was replaced.
@@ -196,8 +200,8 @@ impl Tables {
         }
         let mut leaving_count = 0;
         if wants_oof {
-            // As of its begin, so that it includes those whose lifetime has ended since then. When the clock was set back, later records
-            // may end before that.
+            // As of its begin, so that it includes those whose lifetime has ended since then. When
+            // the clock was set back, later records may end before that.
             let begun = begun.min(cx.clock.now.wall);
             for table in former.tables.iter().rev() {
                 let query = quire_table::Query {

@@ -23,8 +23,9 @@ use crate::topic::TableId;
 /// Records that one query looks at before the next query gets its turn.
 const EFFORT: usize = 256;
 
-/// The longest that scans take in one turn. A publish waits for two of them: it comes during the first one, and its sync ends during the
-/// second one. A scan that is alone loses little, because a turn without other work takes a few microseconds.
+/// The longest that scans take in one turn. A publish waits for two of them: it comes during the
+/// first one, and its sync ends during the second one. A scan that is alone loses little, because a
+/// turn without other work takes a few microseconds.
 const SCANNING: Duration = Duration::from_micros(100);
 
 /// Records that an index under construction reads at a time: about a tenth of a millisecond.
@@ -60,7 +61,8 @@ pub(super) struct Scan {
     pub change: Option<Difference>,
     /// The scan that begins when this one is done: the subscription was replaced meanwhile.
     pub next: Option<Box<Scan>>,
-    /// Of the messages that the subscription holds back, those that come before this scan, in bytes.
+    /// Of the messages that the subscription holds back, those that come before this scan, in
+    /// bytes.
     pub lead_size: usize,
 }
 
@@ -102,7 +104,8 @@ impl Scan {
         std::iter::successors(self.next.as_deref(), |scan| scan.next.as_deref()).count()
     }
 
-    /// Another scan begins when this one and those after it are done. `held_size`: the bytes of the messages that are held back.
+    /// Another scan begins when this one and those after it are done. `held_size`: the bytes of the
+    /// messages that are held back.
     fn chain(&mut self, mut scan: Scan, held_size: usize) {
         let (mut end, mut before) = (&mut self.next, 0);
         while let Some(next) = end {
@@ -368,7 +371,8 @@ impl Tables {
 }
 
 impl Tables {
-    /// A page looks at the next records. Its result is that of the moment at which it has looked at all.
+    /// A page looks at the next records. Its result is that of the moment at which it has looked at
+    /// all.
     fn step_page(&mut self, cx: &mut Context, scan: &mut Scan) -> Step {
         let Some((id, page)) = scan.page else { return Step::More };
         let TableState { definition, table, .. } = &mut self.all[id.0 as usize];
@@ -424,8 +428,8 @@ fn fail(cx: &mut Context, scan: &Scan, refused: &Refused) {
     }
 }
 
-/// The messages that were held back while the records were sent follow them. `size`: only those in the first bytes, because the others
-/// come after another scan.
+/// The messages that were held back while the records were sent follow them. `size`: only those in
+/// the first bytes, because the others come after another scan.
 fn release_held(cx: &mut Context, id: SubscriptionId, size: Option<usize>) {
     let Some(mut held) = take_held(cx, id) else { return };
     if let Some(size) = size {

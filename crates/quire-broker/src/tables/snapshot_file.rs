@@ -1,4 +1,5 @@
-//! The files of snapshots: one of a topic, and one of all topics of a container (docs/journal-format.md, `table-*.state`).
+//! The files of snapshots: one of a topic, and one of all topics of a container
+//! (docs/journal-format.md, `table-*.state`).
 
 use std::io::{self, BufReader, Read as _};
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use super::TableState;
 /// The version of the content of the file of a container.
 pub(super) const CONTAINER_VERSION: u32 = 2;
 
-/// Bytes that a start reads at a time: a step and its part stay in the cache of a core, and few pages of a table are not full.
+/// Bytes that a start reads at a time: a step and its part stay in the cache of a core, and few
+/// pages of a table are not full.
 const READ_SIZE: usize = 512 * 1024;
 
 /// The rows of one topic in a snapshot.
@@ -33,7 +35,8 @@ pub(crate) struct SnapshotFile {
     pub(super) files: Sidecars,
     pub(super) reader: Reader,
     pub(super) name: String,
-    /// The settings that decide which topics belong to the container; `None`: the file is of one topic.
+    /// The settings that decide which topics belong to the container; `None`: the file is of one
+    /// topic.
     pub(super) container: Option<String>,
     /// Where the snapshot began. A topic that has no section has no records up to here.
     pub(super) position: Position,
@@ -76,7 +79,8 @@ impl SnapshotFile {
         self.files.write(&snapshot_file(&self.name), &self.name, head, &content)
     }
 
-    /// What is around the sections of a container: the settings, the head of each section, and the end.
+    /// What is around the sections of a container: the settings, the head of each section, and the
+    /// end.
     fn heads(&self) -> Vec<Vec<u8>> {
         let Some(settings) = &self.container else { return Vec::new() };
         let mut begin = (settings.len() as u32).to_le_bytes().to_vec();
@@ -91,7 +95,8 @@ impl SnapshotFile {
     }
 }
 
-/// The size of the name, the size of the rows, and the name. At the end the name is empty, and the number of sections is in place of a size.
+/// The size of the name, the size of the rows, and the name. At the end the name is empty, and the
+/// number of sections is in place of a size.
 fn section_head(topic: &str, size: u64) -> Vec<u8> {
     // Names of topics are shorter.
     let mut head = (topic.len() as u16).to_le_bytes().to_vec();
@@ -103,14 +108,16 @@ fn section_head(topic: &str, size: u64) -> Vec<u8> {
 /// The parts of a snapshot, in their order: pieces of its rows, and the end.
 pub type SnapshotParts = Box<dyn Iterator<Item = SnapshotPart>>;
 
-/// How to make the parts of a snapshot, in their order. A step reads the file and returns a call that makes the part. The steps must follow
-/// each other. The calls need neither each other nor a broker, so that other threads can make them.
+/// How to make the parts of a snapshot, in their order. A step reads the file and returns a call
+/// that makes the part. The steps must follow each other. The calls need neither each other nor a
+/// broker, so that other threads can make them.
 pub type SnapshotSteps = Box<dyn Iterator<Item = MakePart> + Send>;
 
 /// Makes a part of a snapshot.
 pub type MakePart = Box<dyn FnOnce() -> SnapshotPart + Send>;
 
-/// A part of a snapshot, or why there is none: `None` = it does not belong to this topic, otherwise the damage.
+/// A part of a snapshot, or why there is none: `None` = it does not belong to this topic, otherwise
+/// the damage.
 pub struct SnapshotPart(Result<Part, Option<String>>);
 
 enum Part {
@@ -198,8 +205,8 @@ fn reason_of(bad: BadSnapshot) -> Option<String> {
     }
 }
 
-/// Reads a snapshot of a topic into its table. Gives the position of the log that it includes, twice. `run_steps` may have the parts made
-/// by other threads.
+/// Reads a snapshot of a topic into its table. Gives the position of the log that it includes,
+/// twice. `run_steps` may have the parts made by other threads.
 ///
 /// # Errors
 /// `None`: it does not belong to this log and this topic. Otherwise the damage.
@@ -245,7 +252,8 @@ fn finish(
     state.table.finish_restore().map_err(|bad| Some(bad.to_string()))?;
     if let Some(config) = state.definition.config.history {
         let kept = history.filter(|known| known.has_all_of(config.granularity_ns));
-        // Without the history before the snapshot, it begins with the time of the snapshot, which is in its stamp.
+        // Without the history before the snapshot, it begins with the time of the snapshot, which
+        // is in its stamp.
         let mut snapshot_ns = [0; 8];
         snapshot_ns.copy_from_slice(&head.stamp[..8]);
         let begin = kept.map_or(Timestamp(u64::from_le_bytes(snapshot_ns)), |known| known.begin);
@@ -314,7 +322,8 @@ fn damaged(error: std::io::Error) -> Option<String> {
     Some(error.to_string())
 }
 
-/// The time, the publisher and the sequence of the record at a position; `None` when the log does not have it.
+/// The time, the publisher and the sequence of the record at a position; `None` when the log does
+/// not have it.
 fn stamp_of(reader: &Reader, position: Position) -> Option<[u8; 24]> {
     let mut stamp = [0; 24];
     if position > Position::ZERO {

@@ -1,11 +1,13 @@
 //! Snapshots of last-value topics next to the log (docs/last-values.md section 7).
 //!
-//! A snapshot is a scan of one table in portions, from the newest appended position on. When the log is persisted up to that position, a
-//! background job writes the file: a crash cannot leave a snapshot that is ahead of the log. One snapshot is under way at a time.
+//! A snapshot is a scan of one table in portions, from the newest appended position on. When the
+//! log is persisted up to that position, a background job writes the file: a crash cannot leave a
+//! snapshot that is ahead of the log. One snapshot is under way at a time.
 //!
-//! A topic with an entry in the configuration has a file, and so has a container for all its topics (`snapshot_file.rs`). The topics of a
-//! container are scanned one after another, each at its own position of the log. They do not depend on each other, so a start applies to each
-//! the records after its own position.
+//! A topic with an entry in the configuration has a file, and so has a container for all its topics
+//! (`snapshot_file.rs`). The topics of a container are scanned one after another, each at its own
+//! position of the log. They do not depend on each other, so a start applies to each the records
+//! after its own position.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -26,15 +28,16 @@ use quire_types::time::Instant;
 /// The time between two looks whether a topic needs a new snapshot.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a close waits for the disk before it continues without snapshots. A disk that is slower is failing.
+/// How long a close waits for the disk before it continues without snapshots. A disk that is slower
+/// is failing.
 const FLUSH_AT_CLOSE_MAX: Duration = Duration::from_secs(60);
 
 /// Rows of one portion, and bytes of one part of the content.
 const EFFORT: usize = 256;
 const PART_SIZE: usize = 1024 * 1024;
 
-/// The file with the names of the topics and containers that have a snapshot: a start that does not find one of them knows that it is
-/// lost.
+/// The file with the names of the topics and containers that have a snapshot: a start that does not
+/// find one of them knows that it is lost.
 const NAMES_FILE: &str = "snapshot-names.state";
 const NAMES_NAME: &str = "snapshot names";
 const NAMES_VERSION: u32 = 1;
@@ -181,7 +184,8 @@ impl Tables {
         }
     }
 
-    /// The settings that decide which topics belong to a container. A snapshot of other settings can lack topics.
+    /// The settings that decide which topics belong to a container. A snapshot of other settings
+    /// can lack topics.
     fn settings_of(&self, id: ContainerId) -> String {
         let containers = self.containers.iter().map(|container| &container.definition);
         let patterns = containers.clone().take(id.0 as usize + 1).filter_map(|it| it.pattern.as_ref());
@@ -210,12 +214,14 @@ impl Tables {
         }
     }
 
-    /// Begins a snapshot of the topic whose newest one is oldest, when the log after it has a full file and at least as many bytes as the
-    /// records. So the snapshots together have at most the size of the log.
+    /// Begins a snapshot of the topic whose newest one is oldest, when the log after it has a full
+    /// file and at least as many bytes as the records. So the snapshots together have at most the
+    /// size of the log.
     fn look(&mut self, cx: &mut Context) {
         let appended = cx.log.appended();
         if appended == self.snapshots.looked_to || cx.log.failure.is_some() {
-            // A time that stays set is past at some moment, and the broker would have turns without end.
+            // A time that stays set is past at some moment, and the broker would have turns without
+            // end.
             self.snapshots.look_due = None;
             return;
         }
@@ -250,8 +256,9 @@ impl Tables {
                     let Some(id) = writing.left.pop_front() else {
                         return Some(Step::Waiting { sections: std::mem::take(&mut writing.done) });
                     };
-                    // The topic is gone, and another topic may have its place. A topic that was configured again has only messages after the
-                    // beginning of the snapshot, and needs no section.
+                    // The topic is gone, and another topic may have its place. A topic that was
+                    // configured again has only messages after the beginning of the snapshot, and
+                    // needs no section.
                     let state = self.state(id);
                     if matches!(unit, Unit::Container(own) if state.is_free || state.container != Some(own)) {
                         continue;
@@ -403,15 +410,16 @@ impl Tables {
         if names != known { write_names(&files, &names) } else { Ok(()) }
     }
 
-    /// Writes a snapshot that includes no part of the log, so that no other process removes journal files while the server is stopped.
+    /// Writes a snapshot that includes no part of the log, so that no other process removes journal
+    /// files while the server is stopped.
     fn write_empty(&mut self, cx: &Context, unit: Unit) -> Result<(), JournalError> {
         let tables = self.tables_of(unit).into_iter();
         let sections = tables.map(|id| self.state(id).section(Position::ZERO)).collect();
         self.file_of(cx, unit, Position::ZERO, sections).write()
     }
 
-    /// Reads the snapshot of a container, and makes the tables of its topics. Gives the position at which the snapshot began, and the
-    /// newest one of its sections.
+    /// Reads the snapshot of a container, and makes the tables of its topics. Gives the position at
+    /// which the snapshot began, and the newest one of its sections.
     ///
     /// # Errors
     /// `None`: it does not belong to this log and these settings. Otherwise the damage.

@@ -71,8 +71,8 @@ impl ViewPlan {
 }
 
 impl Tables {
-    /// The state that the bookmark of a command with records names; `None`: it has no bookmark, or its
-    /// topic keeps no last values.
+    /// The state that the bookmark of a command with records names; `None`: it has no bookmark, or
+    /// its topic keeps no last values.
     ///
     /// # Errors
     /// There is no such state.
@@ -105,8 +105,8 @@ impl Tables {
         AskedState::parse(bookmark).map(Some)
     }
 
-    /// The records in view of a subscription, as [`Tables::asked_state`] has found their state; `None`
-    /// when it has none in view, or when no topic of it keeps last values.
+    /// The records in view of a subscription, as [`Tables::asked_state`] has found their state;
+    /// `None` when it has none in view, or when no topic of it keeps last values.
     ///
     /// # Errors
     /// There can be no such view.
@@ -132,8 +132,8 @@ impl Tables {
         }
         let may_keep_values = cx.topics.may_keep_values(selector);
         if skip_n.is_some() && named.is_empty() && may_keep_values {
-            // A page is computed by the table of its topic, so that the topic gets its table before its
-            // first message.
+            // A page is computed by the table of its topic, so that the topic gets its table before
+            // its first message.
             let topic = cx.topics.intern(selector.text());
             self.admit_topic(cx, topic, cx.config.limits.max_pattern_topics as usize)?;
             named = cx.topics.tables_of(selector);
@@ -153,8 +153,8 @@ impl Tables {
         Ok(Some(ViewPlan { records, changes: Changes::of(request), asked }))
     }
 
-    /// The records of a view are the state of an instant; `None`: the current state. Gives the moment
-    /// of the topic after which the messages follow; `None`: after this call.
+    /// The records of a view are the state of an instant; `None`: the current state. Gives the
+    /// moment of the topic after which the messages follow; `None`: after this call.
     ///
     /// # Errors
     /// The topic has no such state.
@@ -205,8 +205,8 @@ impl Tables {
         records.tables.iter().filter_map(select_of).collect()
     }
 
-    /// A subscription follows its topics. With `sow` it gets its records first, or the difference to the
-    /// former view. The instant of the result is this call.
+    /// A subscription follows its topics. With `sow` it gets its records first, or the difference
+    /// to the former view. The instant of the result is this call.
     pub(crate) fn begin(
         &mut self,
         cx: &mut Context,

@@ -1,8 +1,9 @@
 //! A page is replaced by another page: the difference between the rows that the two show.
 //!
-//! The page of a subscription stays in effect while the new page looks at the records. The moment at which the new page has looked at all of
-//! them is the instant of the difference: the former page ends, the new one is in effect, and three scans find the records that leave, that
-//! are in both pages, and that enter. Later messages wait until the difference was sent.
+//! The page of a subscription stays in effect while the new page looks at the records. The moment
+//! at which the new page has looked at all of them is the instant of the difference: the former
+//! page ends, the new one is in effect, and three scans find the records that leave, that are in
+//! both pages, and that enter. Later messages wait until the difference was sent.
 
 use std::collections::VecDeque;
 
@@ -64,7 +65,8 @@ impl PageDifference {
 }
 
 impl Tables {
-    /// The new page of a subscription has looked at all records: it takes the place of the former one.
+    /// The new page of a subscription has looked at all records: it takes the place of the former
+    /// one.
     pub(super) fn turn_page(
         &mut self,
         cx: &mut Context,

@@ -1,4 +1,5 @@
-//! The settings of replication, as a configuration holds them and as the links use them (docs/replication.md).
+//! The settings of replication, as a configuration holds them and as the links use them
+//! (docs/replication.md).
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use quire_expression::filter::{Filter, FilterOptions};
 use quire_expression::message_type::MessageType;
 use quire_expression::topic::TopicSelector;
 
-/// More destinations than an instance needs. Each is a bit of [`Destinations`](crate::replicated::Destinations).
+/// More destinations than an instance needs. Each is a bit of
+/// [`Destinations`](crate::replicated::Destinations).
 const DESTINATIONS_MAX: usize = 64;
 
 /// The longest name of an instance or a group, in bytes, as in the path of a record.
@@ -25,9 +27,11 @@ pub struct ReplicationConfig {
     pub group: Option<String>,
     /// Whether other instances may connect. The driver listens.
     pub accepts: bool,
-    /// The sync destinations that must have a message before it is acknowledged; `None`: all of them.
+    /// The sync destinations that must have a message before it is acknowledged; `None`: all of
+    /// them.
     pub required_acks: Option<u32>,
-    /// The queues of this instance only, by name. Such a queue may take messages that come from other instances.
+    /// The queues of this instance only, by name. Such a queue may take messages that come from
+    /// other instances.
     pub local_queues: Vec<String>,
     /// The instances that this one sends to.
     pub destinations: Vec<DestinationSettings>,
@@ -39,9 +43,11 @@ pub struct ReplicationConfig {
 pub struct DestinationSettings {
     /// The name of the instance.
     pub name: String,
-    /// The group that it is in. With a group, any instance of the group may answer at the addresses.
+    /// The group that it is in. With a group, any instance of the group may answer at the
+    /// addresses.
     pub group: Option<String>,
-    /// Equivalent addresses, tried from the top. Without one, the destination is to connect to this instance.
+    /// Equivalent addresses, tried from the top. Without one, the destination is to connect to this
+    /// instance.
     pub addresses: Vec<String>,
     /// Whether publishers wait for it.
     pub sync_type: SyncType,
@@ -49,11 +55,13 @@ pub struct DestinationSettings {
     pub pass_through: Vec<String>,
     /// Of the records on their way.
     pub compression: Compression,
-    /// A sync destination whose oldest message without an acknowledgement is older is not waited for; `None`: it is always waited for.
+    /// A sync destination whose oldest message without an acknowledgement is older is not waited
+    /// for; `None`: it is always waited for.
     pub downgrade_after_ns: Option<u64>,
     /// It is waited for again when that message is younger than this.
     pub upgrade_below_ns: Option<u64>,
-    /// Bytes of the journal, its newest files, that are kept for it. Older files may be removed although it needs them; `None`: no limit.
+    /// Bytes of the journal, its newest files, that are kept for it. Older files may be removed
+    /// although it needs them; `None`: no limit.
     pub retained_size_max: Option<u64>,
     /// Checks of the two configurations that are left out.
     pub exclude_validation: Vec<String>,
@@ -97,7 +105,8 @@ pub struct ReplicatedTopic {
     pub filter: Option<String>,
 }
 
-/// The checks of two configurations against each other, by the names that `exclude_validation` uses.
+/// The checks of two configurations against each other, by the names that `exclude_validation`
+/// uses.
 pub const CHECKS: [&str; 6] = [TXLOG, MESSAGE_TYPE, SOW, KEY, REPLICATE, CASCADE];
 pub const TXLOG: &str = "txlog";
 pub const MESSAGE_TYPE: &str = "message_type";
@@ -136,7 +145,8 @@ impl Definition {
 }
 
 impl DestinationSettings {
-    /// Whether the destination has to send the same topics to this instance: clients fail over between both.
+    /// Whether the destination has to send the same topics to this instance: clients fail over
+    /// between both.
     pub fn is_mutual(&self) -> bool {
         self.sync_type == SyncType::Sync && !self.exclude_validation.iter().any(|check| check == REPLICATE)
     }

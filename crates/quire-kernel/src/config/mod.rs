@@ -1,4 +1,5 @@
-//! The configuration of a broker, as the drivers pass it on: one JSON object, every key of which is checked.
+//! The configuration of a broker, as the drivers pass it on: one JSON object, every key of which is
+//! checked.
 
 pub mod links;
 pub mod queues;
@@ -22,7 +23,8 @@ use tables::{SowTopicSettings, TableDefinition};
 
 /// Everything that a broker needs to know before it starts.
 ///
-/// From JSON every key may be left out and an unknown one is an error. Without a `transaction_log` every topic is recorded as JSON.
+/// From JSON every key may be left out and an unknown one is an error. Without a `transaction_log`
+/// every topic is recorded as JSON.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BrokerConfig {
@@ -30,7 +32,8 @@ pub struct BrokerConfig {
     pub name: String,
     /// What is recorded, where and how durably.
     pub transaction_log: TransactionLogConfig,
-    /// Whether filters may hold patterns that only a backtracking engine runs; see [`FilterOptions::allow_backtracking`].
+    /// Whether filters may hold patterns that only a backtracking engine runs; see
+    /// [`FilterOptions::allow_backtracking`].
     pub allow_backtracking_patterns: bool,
     /// The queues over recorded topics.
     pub queues: Vec<QueueSettings>,
@@ -62,8 +65,8 @@ pub struct TransactionLogConfig {
     pub flush_interval_ns: u64,
     /// The meaning of "persisted".
     pub durability: Durability,
-    /// The topics that are recorded; every topic as JSON by default. The first entry that names a topic decides. A publish with a sequence
-    /// to a topic that no entry names is refused.
+    /// The topics that are recorded; every topic as JSON by default. The first entry that names a
+    /// topic decides. A publish with a sequence to a topic that no entry names is refused.
     pub topics: Vec<RecordedTopic>,
 }
 
@@ -77,11 +80,14 @@ pub struct MaintenanceConfig {
     pub compress_after_ns: Option<u64>,
     /// They are removed at this age, in nanoseconds, unless they are needed; `None`: never.
     pub remove_after_ns: Option<u64>,
-    /// The oldest move to the archive directory until those outside of it are this large at most, in bytes; `None`: never.
+    /// The oldest move to the archive directory until those outside of it are this large at most,
+    /// in bytes; `None`: never.
     pub archive_size_max: Option<u64>,
-    /// The oldest are compressed until those that are not are this large at most, in bytes; `None`: never.
+    /// The oldest are compressed until those that are not are this large at most, in bytes; `None`:
+    /// never.
     pub compress_size_max: Option<u64>,
-    /// The oldest are removed, unless they are needed, until all have at most this size, in bytes; `None`: never.
+    /// The oldest are removed, unless they are needed, until all have at most this size, in bytes;
+    /// `None`: never.
     pub remove_size_max: Option<u64>,
     /// The time between two looks at all of them, in nanoseconds.
     pub interval_ns: u64,
@@ -89,8 +95,8 @@ pub struct MaintenanceConfig {
     pub by_clients: ByClients,
 }
 
-/// The actions on full journal files that clients may ask for. All are allowed by default here: the driver, which listens, knows the
-/// clients that can reach the server.
+/// The actions on full journal files that clients may ask for. All are allowed by default here: the
+/// driver, which listens, knows the clients that can reach the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ByClients {
@@ -181,22 +187,26 @@ fn is_recorded_by_default() -> bool {
     true
 }
 
-/// A transport. The driver decides where it listens. The limits of its connections are here (docs/protocol.md section 6).
+/// A transport. The driver decides where it listens. The limits of its connections are here
+/// (docs/protocol.md section 6).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TransportConfig {
     /// For logs and messages.
     pub name: String,
-    /// Largest data of a message that a client may publish, in bytes. A larger one closes the connection. Subscribers get larger ones, too.
+    /// Largest data of a message that a client may publish, in bytes. A larger one closes the
+    /// connection. Subscribers get larger ones, too.
     pub max_message_size: u32,
     /// Connections at a time. Another one gets `limit_exceeded` and is closed.
     pub max_connections: u32,
     /// Subscriptions of one connection. One more fails with `limit_exceeded`.
     pub max_subscriptions_per_connection: u32,
-    /// Patterns (`LIKE`, `REGEXP_REPLACE`) in the filters of the subscriptions of one connection: each takes some 10 KB, and microseconds
-    /// for each message. A subscription beyond fails with `limit_exceeded`.
+    /// Patterns (`LIKE`, `REGEXP_REPLACE`) in the filters of the subscriptions of one connection:
+    /// each takes some 10 KB, and microseconds for each message. A subscription beyond fails with
+    /// `limit_exceeded`.
     pub max_patterns_per_connection: u32,
-    /// Bytes waiting for one connection, those of replays apart. Above it the connection is ended as `slow_consumer`.
+    /// Bytes waiting for one connection, those of replays apart. Above it the connection is ended
+    /// as `slow_consumer`.
     pub max_client_backlog: u64,
     /// Time within which a connection must have logged on, in nanoseconds.
     pub logon_timeout_ns: u64,
@@ -206,25 +216,29 @@ pub struct TransportConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Patterns in the filters of all subscriptions: see [`TransportConfig::max_patterns_per_connection`].
+    /// Patterns in the filters of all subscriptions: see
+    /// [`TransportConfig::max_patterns_per_connection`].
     pub max_patterns: u32,
-    /// Bytes waiting for all connections. Above it the connection for which most waits is ended as `slow_consumer`: without it,
-    /// `max_connections` times `max_client_backlog` could wait.
+    /// Bytes waiting for all connections. Above it the connection for which most waits is ended as
+    /// `slow_consumer`: without it, `max_connections` times `max_client_backlog` could wait.
     pub max_waiting: u64,
-    /// Bytes appended but not yet persisted. Above it publishers are not read from until the journal has caught up.
+    /// Bytes appended but not yet persisted. Above it publishers are not read from until the
+    /// journal has caught up.
     pub max_unpersisted: u64,
-    /// Bytes kept of frames that have not arrived completely, or that wait for their turn. The connection that exceeds the limit gets
-    /// `limit_exceeded` and is closed. Without the limit, `max_connections` times a frame could be held.
+    /// Bytes kept of frames that have not arrived completely, or that wait for their turn. The
+    /// connection that exceeds the limit gets `limit_exceeded` and is closed. Without the limit,
+    /// `max_connections` times a frame could be held.
     pub max_unfinished: u64,
-    /// Topics of the log. A publish to one more is refused with `limit_exceeded`. A topic counts until the last journal file that holds it is
-    /// removed.
+    /// Topics of the log. A publish to one more is refused with `limit_exceeded`. A topic counts
+    /// until the last journal file that holds it is removed.
     pub max_topics: u32,
     /// Queues that clients created at run time. Creating one more fails with `limit_exceeded`.
     pub max_created_queues: u32,
-    /// Bytes of records that were replaced before a query had sent them, for one query. A query that needs more ends with
-    /// `limit_exceeded`.
+    /// Bytes of records that were replaced before a query had sent them, for one query. A query
+    /// that needs more ends with `limit_exceeded`.
     pub max_query_copies: u64,
-    /// Topics with records of all last-value topics that have a pattern. A publish to one more is refused with `limit_exceeded`.
+    /// Topics with records of all last-value topics that have a pattern. A publish to one more is
+    /// refused with `limit_exceeded`.
     pub max_pattern_topics: u32,
     /// A publisher whose sequence goes up by more than this at once is logged, once per connection.
     pub sequence_jump_logged: u64,
@@ -242,7 +256,8 @@ pub struct Compiled {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {reason}")]
 pub struct ConfigError {
-    /// Path of the key, as in `transaction_log.topics[0].filter`; empty when the text is not an object at all.
+    /// Path of the key, as in `transaction_log.topics[0].filter`; empty when the text is not an
+    /// object at all.
     pub key: String,
     /// What is wrong with its value, and what would be right.
     pub reason: String,
@@ -324,8 +339,9 @@ impl BrokerConfig {
         Ok(config)
     }
 
-    /// The mistakes in a configuration. Without mistakes, the settings that are allowed and probably not intended (nothing is recorded, or
-    /// messages that a queue takes are not). Text that is not a configuration at all is one mistake.
+    /// The mistakes in a configuration. Without mistakes, the settings that are allowed and
+    /// probably not intended (nothing is recorded, or messages that a queue takes are not). Text
+    /// that is not a configuration at all is one mistake.
     pub fn diagnose(text: &str) -> (Vec<ConfigError>, Vec<String>) {
         let checked = Self::unchecked(text).map_err(ConfigErrors::from).and_then(|config| {
             config.check()?;
@@ -353,14 +369,16 @@ impl BrokerConfig {
                 Durability::Fsync => quire_journal::Durability::Fsync,
                 Durability::Os => quire_journal::Durability::Os,
             },
-            // `max_unpersisted` pushes publishers back. A second limit would refuse messages that they were allowed to send.
+            // `max_unpersisted` pushes publishers back. A second limit would refuse messages that
+            // they were allowed to send.
             unpersisted_size_max: usize::MAX,
             archive_directory: log.journal_archive_directory.clone(),
             ..quire_journal::Options::default()
         }
     }
 
-    /// The options for filters, and the values of `INSTANCE_NAME()` and similar functions. The client is not known here.
+    /// The options for filters, and the values of `INSTANCE_NAME()` and similar functions. The
+    /// client is not known here.
     pub fn filter_options(&self) -> FilterOptions {
         FilterOptions {
             allow_backtracking: self.allow_backtracking_patterns,
@@ -388,7 +406,8 @@ impl BrokerConfig {
         self.transports.iter().map(|transport| transport.max_message_size as usize).max().unwrap_or_default()
     }
 
-    /// Refuses values out of their range. Patterns, message types and filters are checked where they are compiled.
+    /// Refuses values out of their range. Patterns, message types and filters are checked where
+    /// they are compiled.
     pub fn check(&self) -> Result<(), ConfigErrors> {
         let limits = &self.limits;
         let log = &self.transaction_log;
@@ -439,8 +458,9 @@ impl BrokerConfig {
         errors.none_or(())
     }
 
-    /// The recording rules, the queues and the last-value topics, with their patterns and filters compiled. Queues and last-value topics are
-    /// checked when the rules are good, because their checks depend on the rules.
+    /// The recording rules, the queues and the last-value topics, with their patterns and filters
+    /// compiled. Queues and last-value topics are checked when the rules are good, because their
+    /// checks depend on the rules.
     pub fn compile(&self) -> Result<Compiled, ConfigErrors> {
         let options = self.filter_options();
         let rules = RecordingRule::compile(&self.transaction_log.topics, &options)?;
@@ -538,7 +558,8 @@ impl BrokerConfig {
                     queue.name
                 ));
             }
-            // Dead letters on a topic without a queue are for subscribers, unless the name looks misspelled.
+            // Dead letters on a topic without a queue are for subscribers, unless the name looks
+            // misspelled.
             let is_taken = queues.iter().any(|other| other.selector.matches(topic));
             let others = queues.iter().map(|other| other.selector.text());
             if let Some(similar) = similar(topic, others).filter(|_| !is_taken) {
@@ -551,7 +572,8 @@ impl BrokerConfig {
         warnings
     }
 
-    /// Warns of limits that do not fit the largest message of another transport. Every connection may receive it.
+    /// Warns of limits that do not fit the largest message of another transport. Every connection
+    /// may receive it.
     fn warn_of_sizes(&self, warnings: &mut Vec<String>) {
         let Some(largest) = self.transports.iter().max_by_key(|transport| transport.max_message_size) else {
             return;
@@ -594,8 +616,9 @@ impl ReplicationConfig {
         found.map(|destination| destination.name.as_str())
     }
 
-    /// Why a queue that is not a local one cannot be here: messages of its topics come from another instance, too. With `is_certain`: the
-    /// destination of a sync link has to send them here, or it refuses the link. Otherwise: it may.
+    /// Why a queue that is not a local one cannot be here: messages of its topics come from another
+    /// instance, too. With `is_certain`: the destination of a sync link has to send them here, or
+    /// it refuses the link. Otherwise: it may.
     pub fn refuses(&self, queue: &Definition, is_certain: bool) -> Option<String> {
         if !self.accepts {
             return None;

@@ -1,4 +1,5 @@
-//! The settings of a queue, as a configuration holds them and as the broker uses them (docs/queues.md section 8).
+//! The settings of a queue, as a configuration holds them and as the broker uses them
+//! (docs/queues.md section 8).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,8 @@ pub struct QueueSettings {
     pub name: String,
     /// That of all underlying topics.
     pub message_type: String,
-    /// The topic whose messages enter, or a pattern over several; without it the topic of the queue's own name.
+    /// The topic whose messages enter, or a pattern over several; without it the topic of the
+    /// queue's own name.
     pub underlying_topic: Option<String>,
     /// Where a message published to the queue's name goes; without it the underlying topic.
     pub default_publish_target: Option<String>,
@@ -46,7 +48,8 @@ pub struct QueueSettings {
     pub max_deliveries: Option<u32>,
     /// The cancels that one message may have.
     pub max_cancels: Option<u32>,
-    /// How long a message waits after its first cancel, its second, and so on, in nanoseconds; the last one repeats.
+    /// How long a message waits after its first cancel, its second, and so on, in nanoseconds; the
+    /// last one repeats.
     pub retry_delay_ns: Vec<u64>,
     /// The most time in the queue, in nanoseconds.
     pub expiration_ns: Option<u64>,
@@ -98,7 +101,8 @@ pub struct Definition {
     pub dead_letter_topic: Option<Arc<str>>,
     /// As configured. See [`keeps_state`](Self::keeps_state).
     pub file_backed_metadata: bool,
-    /// Everything that the state of the queue depends on, other than the log. A state that was kept under another key is not used.
+    /// Everything that the state of the queue depends on, other than the log. A state that was kept
+    /// under another key is not used.
     pub state_key: String,
     pub config: QueueConfig,
 }
@@ -111,7 +115,8 @@ impl Definition {
     /// Checks the settings of all queues, together with the recording rules of the log.
     ///
     /// # Errors
-    /// [`ConfigErrors`] with every bad key. The queues are compared with each other when each of them can be.
+    /// [`ConfigErrors`] with every bad key. The queues are compared with each other when each of
+    /// them can be.
     pub fn compile(
         all: &[QueueSettings],
         rules: &[RecordingRule],
@@ -143,7 +148,8 @@ impl Definition {
     /// Checks the settings of one queue that is added to others.
     ///
     /// # Errors
-    /// [`ConfigErrors`] with every bad key. The queue is compared with the others when its own keys are good.
+    /// [`ConfigErrors`] with every bad key. The queue is compared with the others when its own keys
+    /// are good.
     pub fn compile_one(
         settings: &QueueSettings,
         others: &[&Definition],
@@ -163,7 +169,8 @@ impl Definition {
         errors.none_or(definition)
     }
 
-    /// Whether its state is kept in a file. With a target depth the state is small, and only the log has the place up to which it is valid.
+    /// Whether its state is kept in a file. With a target depth the state is small, and only the
+    /// log has the place up to which it is valid.
     pub fn keeps_state(&self) -> bool {
         self.file_backed_metadata && self.config.target_queue_depth.is_none()
     }
@@ -184,7 +191,8 @@ impl Definition {
             && self.selector.matches(record.topic)
     }
 
-    /// The properties of a message that the engine keeps; `None` when the queue's filter keeps it out.
+    /// The properties of a message that the engine keeps; `None` when the queue's filter keeps it
+    /// out.
     pub fn entry_of(
         &self,
         record: &Record<'_>,
@@ -224,8 +232,9 @@ impl Definition {
 }
 
 impl Priority {
-    /// The rank of a message: a whole number without its fraction, at most 2^64 - 1. The value is converted to a number as in a filter.
-    /// `None` when it is NULL, not a number, or negative: the message then comes last.
+    /// The rank of a message: a whole number without its fraction, at most 2^64 - 1. The value is
+    /// converted to a number as in a filter. `None` when it is NULL, not a number, or negative: the
+    /// message then comes last.
     pub fn of(&self, message: &MessageContext<'_>, arena: &mut Arena) -> Option<u64> {
         let number = self.0.evaluate(message, arena).to_number()?;
         match number.as_i128() {
@@ -235,14 +244,16 @@ impl Priority {
     }
 }
 
-/// The lease period of a queue that delivers at least once, when none is set (docs/queues.md section 8).
+/// The lease period of a queue that delivers at least once, when none is set (docs/queues.md
+/// section 8).
 const LEASE_PERIOD_NS: u64 = 300_000_000_000;
 
 /// Its retry delays, when none are set.
 const RETRY_DELAY_NS: [u64; 4] = [100_000_000, 1_000_000_000, 10_000_000_000, 60_000_000_000];
 
-/// Some settings of a queue, by their keys in [`QueueSettings`]. A key with the value null gets its default. For `lease_period` and
-/// `retry_delay` without `_ns` that is the default of the configuration, which depends on the semantics of the queue.
+/// Some settings of a queue, by their keys in [`QueueSettings`]. A key with the value null gets its
+/// default. For `lease_period` and `retry_delay` without `_ns` that is the default of the
+/// configuration, which depends on the semantics of the queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueChanges(Map<String, Value>);
 
@@ -284,8 +295,8 @@ impl QueueChanges {
 }
 
 impl QueueSettings {
-    /// The settings as [`from_json`](Self::from_json) reads them. Keys that have their defaults are left out, so that an older version
-    /// can read the settings unless they use a newer key.
+    /// The settings as [`from_json`](Self::from_json) reads them. Keys that have their defaults are
+    /// left out, so that an older version can read the settings unless they use a newer key.
     pub fn to_json(&self) -> String {
         Value::from(self.explicit()).to_string()
     }
@@ -310,7 +321,8 @@ impl QueueSettings {
     /// Reads the settings from a JSON object with the keys of this type.
     ///
     /// # Errors
-    /// [`ConfigError`] for text that is not such an object. It names the key, as far as that is known.
+    /// [`ConfigError`] for text that is not such an object. It names the key, as far as that is
+    /// known.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         serde_json::from_str(text).map_err(|error| ConfigError::of_json(&error))
     }
@@ -437,7 +449,8 @@ impl QueueSettings {
         }
     }
 
-    /// A mistake in a key. `path` names the queue in a configuration. A command about one queue has no path.
+    /// A mistake in a key. `path` names the queue in a configuration. A command about one queue has
+    /// no path.
     fn mistake(&self, path: &str, key: &str, reason: &str) -> ConfigError {
         match path.is_empty() && !self.name.is_empty() {
             true => ConfigError::new(key, format!("queue {:?}: {reason}", self.name)),
@@ -445,7 +458,8 @@ impl QueueSettings {
         }
     }
 
-    /// See [`Definition::state_key`]. It contains the version of quire, because the meaning of expressions may change with a version.
+    /// See [`Definition::state_key`]. It contains the version of quire, because the meaning of
+    /// expressions may change with a version.
     fn state_key(&self) -> String {
         let QueueSettings { name, message_type, underlying_topic, filter, priority, .. } = self;
         let QueueSettings {
@@ -483,8 +497,8 @@ impl QueueSettings {
     }
 }
 
-/// Checks that need all queues: names, publish targets and dead letters. A queue that gets dead letters is replaced by the topic of these
-/// dead letters.
+/// Checks that need all queues: names, publish targets and dead letters. A queue that gets dead
+/// letters is replaced by the topic of these dead letters.
 fn check_together(all: &mut [Definition], rules: &[RecordingRule], errors: &mut ConfigErrors) {
     let named = |all: &[Definition], name: &str| all.iter().position(|other| *other.name == *name);
     for index in 0..all.len() {

@@ -1,8 +1,9 @@
 //! The four routing tests: which records go to a destination (docs/replication.md, *What is sent*).
 //!
-//! The same tests decide what is sent and which destinations a publisher waits for. One of them differs. A publisher never waits for an
-//! instance that the message has passed. What is *sent* depends on whether that instance still has the message, and not on the path alone:
-//! an instance that lost its disk gets its own messages back.
+//! The same tests decide what is sent and which destinations a publisher waits for. One of them
+//! differs. A publisher never waits for an instance that the message has passed. What is *sent*
+//! depends on whether that instance still has the message, and not on the path alone: an instance
+//! that lost its disk gets its own messages back.
 
 use quire_expression::filter::{EVALUATION_EFFORT_MAX, Filter, MessageContext};
 use quire_expression::message_type::{Arena, MessageType};
@@ -28,8 +29,8 @@ pub struct TopicRoute {
 }
 
 impl Route {
-    /// Test 2: the topic, the message type and the content. `context` is only called for a filter. A filter that would take too much effort
-    /// counts as a match, so that nothing is missing.
+    /// Test 2: the topic, the message type and the content. `context` is only called for a filter.
+    /// A filter that would take too much effort counts as a match, so that nothing is missing.
     pub fn takes<'a>(
         &self,
         topic: &str,

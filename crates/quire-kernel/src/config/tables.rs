@@ -1,4 +1,5 @@
-//! The settings of a last-value topic, as a configuration holds them and as the broker uses them (docs/last-values.md).
+//! The settings of a last-value topic, as a configuration holds them and as the broker uses them
+//! (docs/last-values.md).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,8 @@ pub struct SowTopicSettings {
     pub message_type: String,
     /// The fields that a key is made of; without them publishers supply the keys.
     pub key: Vec<String>,
-    /// Topics with the same domain and the same values have the same keys; without it the name of the topic.
+    /// Topics with the same domain and the same values have the same keys; without it the name of
+    /// the topic.
     pub key_domain: Option<String>,
     /// Whether the records survive a restart.
     pub durability: TableDurability,
@@ -42,8 +44,8 @@ pub struct SowTopicSettings {
     pub enrichment: Vec<String>,
     /// Earlier states are kept.
     pub history: Option<HistorySettings>,
-    /// The topics that belong to this one: each whole name that matches is a last-value topic with these settings. `name` then only names
-    /// the settings.
+    /// The topics that belong to this one: each whole name that matches is a last-value topic with
+    /// these settings. `name` then only names the settings.
     pub pattern: Option<String>,
     /// The records and their indexes are in a file that the system can page out.
     pub file_backed: bool,
@@ -161,7 +163,8 @@ pub struct TableDefinition {
 }
 
 impl TableDefinition {
-    /// Checks the settings of all topics, together with the recording rules of the log and the names of the queues.
+    /// Checks the settings of all topics, together with the recording rules of the log and the
+    /// names of the queues.
     ///
     /// # Errors
     /// [`ConfigErrors`] with every bad key.
@@ -307,7 +310,8 @@ impl ConstructedFields {
 }
 
 impl SowTopicSettings {
-    /// Whether a topic is this one, or belongs to it. A pattern that cannot be compiled includes none.
+    /// Whether a topic is this one, or belongs to it. A pattern that cannot be compiled includes
+    /// none.
     pub fn includes(&self, topic: &str) -> bool {
         match &self.pattern {
             Some(pattern) => whole_names(pattern).is_ok_and(|pattern| pattern.matches(topic)),
@@ -442,7 +446,8 @@ impl SowTopicSettings {
             .map_err(|bad| error(key_of(&bad), bad.to_string()))
     }
 
-    /// Whether the log can record topics of the pattern. Each topic is checked when it gets its first message.
+    /// Whether the log can record topics of the pattern. Each topic is checked when it gets its
+    /// first message.
     fn check_pattern_recording(
         &self,
         rules: &[RecordingRule],

@@ -1,4 +1,5 @@
-//! Deciding, away from the loop, which of some messages a subscription wants: for filters that take more effort than a turn has.
+//! Deciding, away from the loop, which of some messages a subscription wants: for filters that take
+//! more effort than a turn has.
 
 use std::sync::Arc;
 
@@ -57,7 +58,8 @@ pub struct Question {
     /// The subscription's filter when the message came; `None` when it is known to match.
     pub filter: Option<Filter>,
     pub select: Option<Select>,
-    /// Bytes that are counted for it: those of the message with the first question of a session about it.
+    /// Bytes that are counted for it: those of the message with the first question of a session
+    /// about it.
     pub charge: usize,
 }
 

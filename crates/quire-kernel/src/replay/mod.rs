@@ -1,8 +1,9 @@
 //! Replays: reading the log for bookmark subscriptions that have not caught up.
 //!
-//! A replay serves one subscription, or several that were resumed together: from the lowest of their places on, and each after its own. It never reads itself: the broker makes a
-//! [`Reading`] a background job (`broker/work.rs`). A read matches and encodes. It returns frames that are ready to be sent, up to a stated
-//! size, and the place after them.
+//! A replay serves one subscription, or several that were resumed together: from the lowest of
+//! their places on, and each after its own. It never reads itself: the broker makes a [`Reading`] a
+//! background job (`broker/work.rs`). A read matches and encodes. It returns frames that are ready
+//! to be sent, up to a stated size, and the place after them.
 
 mod decide;
 mod rate;
@@ -20,10 +21,12 @@ use crate::session::SessionId;
 use crate::subscription::{Members, SubscriptionId};
 use quire_types::time::Instant;
 
-/// Bytes of frames after which a read ends. The size is large, so that the fixed cost of a read is small.
+/// Bytes of frames after which a read ends. The size is large, so that the fixed cost of a read is
+/// small.
 pub const CHUNK_SIZE_MAX: usize = 256 * 1024;
 
-/// The same for a replay with a rate, which may have to wait for long with its data. It is larger when the rate needs more.
+/// The same for a replay with a rate, which may have to wait for long with its data. It is larger
+/// when the rate needs more.
 pub const PACED_CHUNK_SIZE_MIN: usize = 32 * 1024;
 
 /// A place in the log, exact to one message for one member.
@@ -44,7 +47,8 @@ pub struct Replay {
     pub place: ReplayPosition,
     /// The place up to which messages were read, or are being read: at or ahead of `place`.
     pub read_position: ReplayPosition,
-    /// Where reading continues. Not here while a read is in progress, and gone after a change of plan.
+    /// Where reading continues. Not here while a read is in progress, and gone after a change of
+    /// plan.
     pub cursor: Option<Cursor>,
     /// The number of the read under way.
     pub reading: Option<u64>,
@@ -54,11 +58,13 @@ pub struct Replay {
     pub is_queued: bool,
     /// Why the log after the ready chunk cannot be read.
     pub error: Option<JournalError>,
-    /// The member whose filter takes too much effort for the message after the ready chunk, and the size of that message.
+    /// The member whose filter takes too much effort for the message after the ready chunk, and the
+    /// size of that message.
     pub costly: Option<(usize, usize)>,
     /// How fast it may go; its subscriptions share it.
     pub pace: Option<Box<Pace>>,
-    /// Its last read on the loop ended at a message whose filter takes too much effort for that: the next one is run elsewhere.
+    /// Its last read on the loop ended at a message whose filter takes too much effort for that:
+    /// the next one is run elsewhere.
     pub is_heavy: bool,
     /// Bytes of frames after which its reads end.
     pub chunk_size_max: usize,
@@ -69,7 +75,8 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Forgets the data that was read ahead. The next read begins at `place`. The result of a read in progress is dropped when it arrives.
+    /// Forgets the data that was read ahead. The next read begins at `place`. The result of a read
+    /// in progress is dropped when it arrives.
     pub fn rewind(&mut self) {
         self.read_position = self.place;
         self.cursor = None;

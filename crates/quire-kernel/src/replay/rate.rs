@@ -1,8 +1,9 @@
 //! The pace of a replay: the fastest rate of its messages (docs/replay.md).
 //!
-//! Every message has an instant before which it is not sent. It follows from when the one before it was due, so that an error does not
-//! add up: a timer that fires late, or a read that takes long, is made up for. What is *not* made up for is time in which the server
-//! could not have sent anything: then the pace begins again.
+//! Every message has an instant before which it is not sent. It follows from when the one before it
+//! was due, so that an error does not add up: a timer that fires late, or a read that takes long,
+//! is made up for. What is *not* made up for is time in which the server could not have sent
+//! anything: then the pace begins again.
 
 use std::time::Duration;
 
@@ -84,15 +85,16 @@ fn number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| is_plain && value.is_finite())
 }
 
-/// The longest delay of the server that is made up for. It is longer than the delays of timers and reads on a busy machine. It is short
-/// enough that the burst after the delay is harmless.
+/// The longest delay of the server that is made up for. It is longer than the delays of timers and
+/// reads on a busy machine. It is short enough that the burst after the delay is harmless.
 const LATE_MAX: Duration = Duration::from_millis(200);
 
-/// The shortest time between two groups of messages: a timer for each message would cost more than the message.
+/// The shortest time between two groups of messages: a timer for each message would cost more than
+/// the message.
 const GROUP_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The place of one replay, or of one subscription at the live tail, in its pace. Call [`Pace::opens_at`] before a message is sent, and
-/// [`Pace::went`] when it is sent.
+/// The place of one replay, or of one subscription at the live tail, in its pace. Call
+/// [`Pace::opens_at`] before a message is sent, and [`Pace::went`] when it is sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pace {
     pub rate: Rate,
@@ -104,7 +106,8 @@ pub struct Pace {
 /// The message that went last.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Last {
-    /// When it was due, in picoseconds: at a million messages per second a nanosecond is a thousandth of the interval.
+    /// When it was due, in picoseconds: at a million messages per second a nanosecond is a
+    /// thousandth of the interval.
     due_ps: u128,
     went_at: Instant,
     size: usize,
@@ -119,9 +122,10 @@ impl Pace {
         Pace { rate, last: None, is_resting: true }
     }
 
-    /// When a message that was taken at `timestamp` may be sent, seen from `now`. If the result is not after `now`, it may be sent now.
-    /// Messages are sent in groups. A call for the next message with a later `now` returns an instant that is at least a millisecond after
-    /// the last group. The exception is a message that was due with that group but had not been read.
+    /// When a message that was taken at `timestamp` may be sent, seen from `now`. If the result is
+    /// not after `now`, it may be sent now. Messages are sent in groups. A call for the next
+    /// message with a later `now` returns an instant that is at least a millisecond after the last
+    /// group. The exception is a message that was due with that group but had not been read.
     pub fn opens_at(&self, now: Instant, timestamp: Timestamp) -> Instant {
         let Some(last) = &self.last else { return now };
         let due =
@@ -146,7 +150,8 @@ impl Pace {
         self.last = Some(Last { due_ps, went_at: now, size, timestamp });
     }
 
-    /// From here until the next message nothing could be sent: it was paused, its connection took nothing, or there was nothing to send.
+    /// From here until the next message nothing could be sent: it was paused, its connection took
+    /// nothing, or there was nothing to send.
     pub fn rest(&mut self) {
         self.is_resting = true;
     }

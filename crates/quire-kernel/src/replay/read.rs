@@ -31,17 +31,19 @@ pub struct Reading {
     pub is_itemized: bool,
     /// The current time for `NOW`-like functions of a filter.
     pub now: Timestamp,
-    /// It is run on the loop: the effort that all filters together may take. Elsewhere each may take [`EVALUATION_EFFORT_MAX`] for each
-    /// message.
+    /// It is run on the loop: the effort that all filters together may take. Elsewhere each may
+    /// take [`EVALUATION_EFFORT_MAX`] for each message.
     pub inline_effort: Option<u64>,
 }
 
 /// The result of a read.
 pub struct Found {
     pub chunk: Chunk,
-    /// Where reading continues, or why that is impossible. The messages before the damage are in the chunk.
+    /// Where reading continues, or why that is impossible. The messages before the damage are in
+    /// the chunk.
     pub cursor: Result<Cursor, JournalError>,
-    /// The member whose filter takes too much effort for the message after the chunk, and the size of that message in bytes.
+    /// The member whose filter takes too much effort for the message after the chunk, and the size
+    /// of that message in bytes.
     pub costly: Option<(usize, usize)>,
     /// It was run on the loop.
     pub was_inline: bool,
@@ -88,8 +90,9 @@ impl Reading {
         let mut chunk = Chunk { next: place, ..Chunk::default() };
         let mut scanned_size = 0;
         let cursor = loop {
-            // A replay that takes little at a time, because of others or of a rate, must not have much read ahead either. Data that is read
-            // beyond the chunk is read again for the next one.
+            // A replay that takes little at a time, because of others or of a rate, must not have
+            // much read ahead either. Data that is read beyond the chunk is read again for the next
+            // one.
             cursor.set_read_step(chunk_size_max.saturating_sub(chunk.frames.len()));
             let batch = match cursor.next(limit, &Wanted(&members)) {
                 Ok(Some(batch)) => batch,
@@ -116,7 +119,8 @@ impl Reading {
 }
 
 impl Chunk {
-    /// Takes from a batch what is wanted of it; false when the chunk became full, or `limit` was reached, within it.
+    /// Takes from a batch what is wanted of it; false when the chunk became full, or `limit` was
+    /// reached, within it.
     fn take(
         &mut self,
         batch: &Batch,
@@ -183,7 +187,8 @@ impl Chunk {
     }
 }
 
-/// Decides which members want a record. It remembers the answers about the topic, which seldom changes from one record to the next.
+/// Decides which members want a record. It remembers the answers about the topic, which seldom
+/// changes from one record to the next.
 struct Matcher<'a> {
     members: &'a [Member],
     now: Timestamp,

@@ -1,5 +1,5 @@
-//! Messages that a connection has sent and that have to wait: the rest of a batch when the slice of the
-//! connection is over, and a message that is prepared on another thread.
+//! Messages that a connection has sent and that have to wait: the rest of a batch when the slice of
+//! the connection is over, and a message that is prepared on another thread.
 
 use quire_command::{Publish, PublishBatch};
 use quire_types::{Delay, HeadersBuffer};

@@ -1,12 +1,15 @@
 //! Received bytes whose commands wait, and the memory for them.
 //!
-//! A publisher that is faster than the server has bytes that wait in every turn, up to a megabyte. With memory from the allocator, the system
-//! gives and takes its pages each time. That took a fifth of the time of the loop. So buffers are used again ([`KeptBuffers`]).
+//! A publisher that is faster than the server has bytes that wait in every turn, up to a megabyte.
+//! With memory from the allocator, the system gives and takes its pages each time. That took a
+//! fifth of the time of the loop. So buffers are used again ([`KeptBuffers`]).
 
-/// Buffers that wait for the next use. A megabyte for each of a few publishers that are faster than the server.
+/// Buffers that wait for the next use. A megabyte for each of a few publishers that are faster than
+/// the server.
 const SPARES_MAX: usize = 4;
 
-/// A larger buffer is given back to the allocator. A turn brings a little more than a megabyte of one connection.
+/// A larger buffer is given back to the allocator. A turn brings a little more than a megabyte of
+/// one connection.
 const SPARE_SIZE_MAX: usize = 2 * 1024 * 1024;
 
 /// Bytes of commands that wait, the next command first.
@@ -40,8 +43,8 @@ impl KeptBytes {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Removes bytes from the front. It moves the rest only when at least as much was removed before. The reason: a slice takes a few KiB,
-    /// and the rest may be megabytes.
+    /// Removes bytes from the front. It moves the rest only when at least as much was removed
+    /// before. The reason: a slice takes a few KiB, and the rest may be megabytes.
     pub fn remove(&mut self, size: usize) {
         self.taken_size += size;
         if self.taken_size >= self.size() {

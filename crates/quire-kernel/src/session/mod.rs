@@ -29,15 +29,16 @@ use quire_types::time::Instant;
 /// The life of a connection (protocol.md section 2).
 ///
 /// ```text
-/// AwaitingLogon --logon--> LoggingOn --persisted--> Open --goodbye--> Closing --persisted--> Closed
-///    any of them --error--> Closed
+/// AwaitingLogon --logon--> LoggingOn --persisted--> Open
+/// Open --goodbye--> Closing --persisted--> Closed
+/// any of them --error--> Closed
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Nothing but a logon is taken.
     AwaitingLogon,
-    /// Logged on, not answered. The earlier publishes of this name must be persisted first, so that the last sequence in the answer is
-    /// true.
+    /// Logged on, not answered. The earlier publishes of this name must be persisted first, so that
+    /// the last sequence in the answer is true.
     LoggingOn,
     /// Commands are taken.
     Open,
@@ -70,11 +71,13 @@ pub enum Stall {
     AckBacklog,
 }
 
-/// Refusals, and flushes, that wait for an earlier publish of the connection to be persisted: enough for every message of a large
-/// read to be refused, small enough to be kept for every connection. At the limit no further command is taken.
+/// Refusals, and flushes, that wait for an earlier publish of the connection to be persisted:
+/// enough for every message of a large read to be refused, small enough to be kept for every
+/// connection. At the limit no further command is taken.
 pub const ACK_BACKLOG_MAX: usize = 16 * 1024;
 
-/// Bytes in an outbox above which replays, queues and last-value topics wait: enough for a connection to be busy until the next turn.
+/// Bytes in an outbox above which replays, queues and last-value topics wait: enough for a
+/// connection to be busy until the next turn.
 const FEED_SIZE_MAX: usize = 512 * 1024;
 
 /// Everything about one connection.
@@ -97,7 +100,8 @@ pub struct Session {
     /// The driver was asked to read no more.
     pub is_reading_paused: bool,
     pub outbox: Outbox,
-    /// Bytes of the backlog of `outbox` that only this session holds, and `deferred_size`, as the broker has counted them into its sum.
+    /// Bytes of the backlog of `outbox` that only this session holds, and `deferred_size`, as the
+    /// broker has counted them into its sum.
     pub waiting_size: usize,
     /// Bytes of messages that wait until filters of its subscriptions are evaluated.
     pub deferred_size: usize,
@@ -120,7 +124,8 @@ pub struct Session {
     pub flushes: VecDeque<Flush>,
     /// The topic of the last publish: publishers seldom change it from one message to the next.
     pub topic: Option<KnownTopic>,
-    /// Something was appended to the journal for it since it last was below the limit of unpersisted bytes.
+    /// Something was appended to the journal for it since it last was below the limit of
+    /// unpersisted bytes.
     pub has_published: bool,
     /// It sent a verdict on messages of a queue.
     pub has_settled: bool,
@@ -148,7 +153,8 @@ pub struct Flush {
     pub command: u32,
     /// The last appended position when it arrived.
     pub position: Position,
-    /// It also waits for the announced records of the log up to this one. The position is known once they are appended.
+    /// It also waits for the announced records of the log up to this one. The position is known
+    /// once they are appended.
     pub announced: Option<NonZeroU64>,
 }
 
@@ -209,7 +215,8 @@ impl Session {
         self.stall.is_none() && matches!(self.phase, Phase::AwaitingLogon | Phase::Open)
     }
 
-    /// Whether the connection has room for more messages. Replays, queues and last-value topics wait until it has.
+    /// Whether the connection has room for more messages. Replays, queues and last-value topics
+    /// wait until it has.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.is_writable && self.phase != Phase::Closed && self.outbox.size() < FEED_SIZE_MAX

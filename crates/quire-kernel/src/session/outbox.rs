@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::codec::Encoder;
 use quire_command::{Message, Reply};
 
-/// Bytes of a chunk above which the next frame begins another chunk. So the backlog of a connection that takes no bytes grows without
-/// copies, and is freed in parts that the allocator keeps.
+/// Bytes of a chunk above which the next frame begins another chunk. So the backlog of a connection
+/// that takes no bytes grows without copies, and is freed in parts that the allocator keeps.
 const CHUNK_SIZE: usize = 256 * 1024;
 
 /// Bytes of frames, in order. Holds no memory while it is empty.
@@ -18,7 +18,8 @@ pub struct Outbox {
     full: VecDeque<Chunk>,
     /// Where frames are appended.
     last: Vec<u8>,
-    /// Of these, the bytes from replays, which follow the pace of the connection and so do not count as backlog.
+    /// Of these, the bytes from replays, which follow the pace of the connection and so do not
+    /// count as backlog.
     last_replayed_size: usize,
     /// Bytes of all full chunks, and of these those of replays.
     full_size: usize,
@@ -118,7 +119,8 @@ impl Outbox {
         self.bytes_mut().extend_from_slice(frames);
     }
 
-    /// Appends a message that counts as backlog. Holds `shared`, when there is one, instead of a copy of the message's data.
+    /// Appends a message that counts as backlog. Holds `shared`, when there is one, instead of a
+    /// copy of the message's data.
     pub fn put_message(&mut self, message: &Message<'_>, shared: Option<&Arc<SharedData>>) {
         match shared {
             None => self.encoder.put_message(message, self.bytes_mut()),
@@ -148,7 +150,8 @@ impl Outbox {
         self.push_full(Chunk { bytes: Bytes::Shared(shared.clone()), replayed_size });
     }
 
-    /// Where encoders append a frame that counts as backlog. What is there already belongs to earlier frames.
+    /// Where encoders append a frame that counts as backlog. What is there already belongs to
+    /// earlier frames.
     fn bytes_mut(&mut self) -> &mut Vec<u8> {
         if self.last.len() >= CHUNK_SIZE {
             self.begin_chunk(Vec::new());
@@ -256,7 +259,8 @@ impl Outbox {
                 self.full_replayed_size -= replayed_size;
                 match bytes {
                     Bytes::Own(bytes) => (self.last, self.last_replayed_size) = (bytes, replayed_size),
-                    // An outbox is closed between two frames, so the data does not belong to an earlier one.
+                    // An outbox is closed between two frames, so the data does not belong to an
+                    // earlier one.
                     Bytes::Shared(data) => {
                         self.shared_size -= if replayed_size == 0 { data.bytes.len() } else { 0 };
                         excess = excess.saturating_sub(data.bytes.len());

@@ -1,8 +1,11 @@
-//! Conflation: of the messages that agree in a key, at most one per interval is delivered, the newest (docs/replay.md).
+//! Conflation: of the messages that agree in a key, at most one per interval is delivered, the
+//! newest (docs/replay.md).
 //!
-//! All intervals of a subscription are equally long. So the intervals of the held messages end in the order in which they began: a queue of
-//! the messages is sufficient, and the place of each key in it. That is also the order of the first messages of the intervals in the log,
-//! whose bookmarks the delivered ones have. So a client that resumes after the last bookmark that it got misses no message.
+//! All intervals of a subscription are equally long. So the intervals of the held messages end in
+//! the order in which they began: a queue of the messages is sufficient, and the place of each key
+//! in it. That is also the order of the first messages of the intervals in the log, whose bookmarks
+//! the delivered ones have. So a client that resumes after the last bookmark that it got misses no
+//! message.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +26,8 @@ pub const KEY_FIELDS_MAX: usize = 16;
 /// The shortest interval: below it a message would cost a timer each.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
-/// Bytes of frames and keys that one subscription holds: some hundred thousand keys of small messages.
+/// Bytes of frames and keys that one subscription holds: some hundred thousand keys of small
+/// messages.
 const HELD_SIZE_MAX: usize = 16 * 1024 * 1024;
 
 /// The cost of a held message in addition to its frame and its key, in bytes.
@@ -95,8 +99,9 @@ impl ConflationKey {
         matches!(self, ConflationKey::OfFields(_)) || !record_key.is_empty()
     }
 
-    /// Appends the key of a message on `topic` to `out`. Messages that cannot be read, or have no known type, share one key. A recorded message
-    /// that has no key of a record gets its bookmark as the key: it is held, and never replaced.
+    /// Appends the key of a message on `topic` to `out`. Messages that cannot be read, or have no
+    /// known type, share one key. A recorded message that has no key of a record gets its bookmark
+    /// as the key: it is held, and never replaced.
     pub fn write(
         &self,
         topic: &str,
@@ -245,8 +250,8 @@ impl Conflation {
         self.begin(now, key, frame.to_vec(), false);
     }
 
-    /// Takes the change of a record. `frame` is the message about it; empty = none. A record that came and left within one interval gives no
-    /// message.
+    /// Takes the change of a record. `frame` is the message about it; empty = none. A record that
+    /// came and left within one interval gives no message.
     pub fn hold_change(&mut self, now: Instant, key: &[u8], change: ViewChange, frame: Vec<u8>) {
         let Some(number) = self.by_key.get(key) else {
             if !frame.is_empty() {

@@ -1,4 +1,5 @@
-//! Delta subscriptions: of each change of a record only the fields that differ (docs/last-values.md, delta subscriptions).
+//! Delta subscriptions: of each change of a record only the fields that differ
+//! (docs/last-values.md, delta subscriptions).
 
 use std::sync::Arc;
 

@@ -23,7 +23,8 @@ use quire_expression::topic::TopicSelector;
 use rustc_hash::FxBuildHasher;
 use slotmap::SecondaryMap;
 
-/// One subscription of one connection. An idle one is this, its place in the audience of its topic, and an entry in its session.
+/// One subscription of one connection. An idle one is this, its place in the audience of its topic,
+/// and an entry in its session.
 #[derive(Debug)]
 pub struct Subscription {
     pub session: SessionId,
@@ -106,15 +107,17 @@ pub enum ServedBy {
     Bookmark,
     /// From queues, and for a pattern from the publish stream.
     Queue,
-    /// From the publish stream, in view of the records of last-value topics. It may get these records first.
+    /// From the publish stream, in view of the records of last-value topics. It may get these
+    /// records first.
     Sow,
-    /// From last-value topics: a page, and a conflated one that gets a message for each record that leaves its view.
+    /// From last-value topics: a page, and a conflated one that gets a message for each record that
+    /// leaves its view.
     Table,
 }
 
 /// Whether messages of a subscription go to its connection. It is closed while its service sends
-/// something first. The frames that it holds then follow. Those of a subscription in view of records
-/// count in `deferred_size` of the session.
+/// something first. The frames that it holds then follow. Those of a subscription in view of
+/// records count in `deferred_size` of the session.
 #[derive(Debug, Default)]
 pub struct Gate {
     held: Option<Box<Held>>,
@@ -165,8 +168,8 @@ pub struct SowView {
     pub begun: Begun,
 }
 
-/// The views of subscriptions. The service of last-value topics owns them, and lends them to the one
-/// that serves the publish stream.
+/// The views of subscriptions. The service of last-value topics owns them, and lends them to the
+/// one that serves the publish stream.
 pub type SowViews = SecondaryMap<SubscriptionId, Box<SowView>>;
 
 /// The instant at which a subscription with records begins.
@@ -180,8 +183,8 @@ pub struct Begun {
     pub unrecorded: Position,
 }
 
-/// Messages of topics that are not recorded have no position. Each gets a number from here on, so that two messages never have the same
-/// one. The positions of the log end below it.
+/// Messages of topics that are not recorded have no position. Each gets a number from here on, so
+/// that two messages never have the same one. The positions of the log end below it.
 pub const UNRECORDED_BEGIN: u64 = 1 << 62;
 
 impl Begun {
@@ -199,8 +202,9 @@ impl SowView {
 }
 
 impl Subscription {
-    /// Whether a message about a record, or without a key, does not belong to it. The table compares the keys for a page. While the page
-    /// is turned, the messages are those of the former page, which can have other keys.
+    /// Whether a message about a record, or without a key, does not belong to it. The table
+    /// compares the keys for a page. While the page is turned, the messages are those of the former
+    /// page, which can have other keys.
     pub fn leaves_out(&self, key: &[u8]) -> bool {
         let is_chosen = self.served_by == ServedBy::Table && !key.is_empty();
         !is_chosen && !self.wanted.wants_key(key)

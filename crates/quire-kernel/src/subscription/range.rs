@@ -1,4 +1,5 @@
-//! A range of the log: where a bookmark subscription begins and, if it has an end, where it ends (docs/replay.md).
+//! A range of the log: where a bookmark subscription begins and, if it has an end, where it ends
+//! (docs/replay.md).
 
 use std::str::FromStr;
 
@@ -63,8 +64,8 @@ impl Range {
         Range { start: StartPoint::Time(time).into(), starts_with: false, end: None }
     }
 
-    /// The last instant that is not wanted, when the start is a single time. Records that were taken up to this time are left out, even
-    /// when they are recorded later.
+    /// The last instant that is not wanted, when the start is a single time. Records that were
+    /// taken up to this time are left out, even when they are recorded later.
     pub fn taken_after(&self) -> Option<Timestamp> {
         let Timestamp(ns) = self.start.time()?;
         Some(Timestamp(ns.saturating_sub(u64::from(self.starts_with))))
@@ -90,7 +91,8 @@ impl End {
         }
     }
 
-    /// The last position that is wanted; `None` while what is persisted does not reach it. May read from the disk.
+    /// The last position that is wanted; `None` while what is persisted does not reach it. May read
+    /// from the disk.
     pub fn locate(&self, reader: &Reader, now: Position) -> Result<Option<Position>, JournalError> {
         match self.point {
             StartPoint::Epoch | StartPoint::Now => Ok(self.without_search(now)),

@@ -1,4 +1,5 @@
-//! The patterns that could be found in a topic, by how their topics begin: a topic is not matched against patterns for other topics.
+//! The patterns that could be found in a topic, by how their topics begin: a topic is not matched
+//! against patterns for other topics.
 
 use std::collections::BTreeMap;
 

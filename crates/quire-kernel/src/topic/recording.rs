@@ -1,4 +1,5 @@
-//! The messages that the transaction log records: by topic and, where an entry has a filter, by content.
+//! The messages that the transaction log records: by topic and, where an entry has a filter, by
+//! content.
 
 use crate::config::ConfigErrors;
 use crate::{ConfigError, RecordedTopic};
@@ -43,7 +44,8 @@ impl RecordingRule {
     /// Compiles the entries of a configuration.
     ///
     /// # Errors
-    /// [`ConfigErrors`] with every bad key, by entry. The order of the entries is checked when each of them can be.
+    /// [`ConfigErrors`] with every bad key, by entry. The order of the entries is checked when each
+    /// of them can be.
     pub fn compile(
         topics: &[RecordedTopic],
         options: &FilterOptions,
@@ -112,8 +114,8 @@ impl RecordingRule {
         first.records.then_some(first.message_type)
     }
 
-    /// Whether a subscription to `selector` can ever see a recorded message: its topic is recorded, or its pattern and an entry
-    /// could meet.
+    /// Whether a subscription to `selector` can ever see a recorded message: its topic is recorded,
+    /// or its pattern and an entry could meet.
     pub fn could_record(rules: &[RecordingRule], selector: &TopicSelector) -> bool {
         let TopicSelector::Pattern(pattern) = selector else {
             return RecordingRule::message_type_of(rules, selector.text()).is_some();
@@ -141,8 +143,8 @@ fn check_order(rules: &[RecordingRule], errors: &mut ConfigErrors) {
 }
 
 impl Recording {
-    /// Applies `rules` to `topic`. The first entry that names it decides its message type, whether it is recorded, and whether its messages
-    /// are validated.
+    /// Applies `rules` to `topic`. The first entry that names it decides its message type, whether
+    /// it is recorded, and whether its messages are validated.
     pub fn of(rules: &[RecordingRule], topic: &str) -> Recording {
         let mut meant = rules.iter().filter(|rule| rule.selector.matches(topic)).peekable();
         let Some(first) = meant.peek() else {
@@ -168,7 +170,8 @@ impl Recording {
         self.validates
     }
 
-    /// Whether an entry of the configuration names the topic. Otherwise it is not known that the topic is unrecorded on purpose.
+    /// Whether an entry of the configuration names the topic. Otherwise it is not known that the
+    /// topic is unrecorded on purpose.
     pub fn is_configured(&self) -> bool {
         !matches!(self.when, When::Unnamed)
     }

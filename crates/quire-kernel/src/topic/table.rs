@@ -1,9 +1,10 @@
 //! The topics in use, and the subscriptions to serve for each.
 //!
-//! For the publish path a topic is looked up once per name, and then identified by a small number. The table is a cache of the
-//! subscriptions and of the rules of the log. Any topic that no subscription names may be forgotten and made again, so the names that
-//! publishers send cannot fill the memory. Subscriptions by pattern share one audience per pattern text, and a topic holds the numbers of
-//! the patterns found in its name. So a message is never matched against a pattern.
+//! For the publish path a topic is looked up once per name, and then identified by a small number.
+//! The table is a cache of the subscriptions and of the rules of the log. Any topic that no
+//! subscription names may be forgotten and made again, so the names that publishers send cannot
+//! fill the memory. Subscriptions by pattern share one audience per pattern text, and a topic holds
+//! the numbers of the patterns found in its name. So a message is never matched against a pattern.
 
 pub use crate::ids::{ContainerId, TableId, TopicId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,12 +25,13 @@ use quire_expression::topic::TopicPattern;
 use quire_expression::topic::TopicSelector;
 use quire_queue::QueueId;
 
-/// The most topics that are remembered without a subscription that names them. It is more than most systems have, and at 200 bytes each 13
-/// MB. At the limit all of them are forgotten together, and made again when they are published to.
+/// The most topics that are remembered without a subscription that names them. It is more than most
+/// systems have, and at 200 bytes each 13 MB. At the limit all of them are forgotten together, and
+/// made again when they are published to.
 const TOPICS_UNPINNED_MAX: usize = 65_536;
 
-/// Pairs of a topic and a pattern found in it: 4 bytes each, so 16 MB. At the limit the unpinned topics are forgotten; a
-/// subscription that could pass it even then is refused.
+/// Pairs of a topic and a pattern found in it: 4 bytes each, so 16 MB. At the limit the unpinned
+/// topics are forgotten; a subscription that could pass it even then is refused.
 const LINKS_MAX: usize = 4 << 20;
 
 /// Patterns that the topics of one answer are matched with: tens of milliseconds.
@@ -234,7 +236,8 @@ impl TopicTable {
         self.tables.get(name).map(|(table, _)| *table)
     }
 
-    /// The container that a topic without a table belongs to. The names of queues and containers belong to none.
+    /// The container that a topic without a table belongs to. The names of queues and containers
+    /// belong to none.
     pub fn container_of(&self, name: &str) -> Option<ContainerId> {
         if self.containers.is_empty()
             || self.is_container(name)
@@ -267,7 +270,8 @@ impl TopicTable {
         }
     }
 
-    /// From now on the topic has no table, until the next message makes one. Sessions look for it again.
+    /// From now on the topic has no table, until the next message makes one. Sessions look for it
+    /// again.
     pub fn remove_table(&mut self, name: &str) {
         self.tables.remove(name);
         if let Some(&topic) = self.by_name.get(name) {
@@ -336,7 +340,8 @@ impl TopicTable {
         self.generation
     }
 
-    /// The first `count_max` names after `after` of those in the table, and of the last-value topics; each in order.
+    /// The first `count_max` names after `after` of those in the table, and of the last-value
+    /// topics; each in order.
     pub fn names_after(&self, after: &str, count_max: usize) -> Vec<Arc<str>> {
         let from = (Bound::Excluded(after), Bound::Unbounded);
         let used = self.by_name.range::<str, _>(from).take(count_max).map(|(name, _)| name);
@@ -394,7 +399,8 @@ impl TopicTable {
         RecordingRule::could_record(&self.rules, selector)
     }
 
-    /// The topic that a message published to `name` goes to: another one when that is the name of a queue.
+    /// The topic that a message published to `name` goes to: another one when that is the name of a
+    /// queue.
     pub fn publish_target(&self, name: &str) -> Option<Arc<str>> {
         let route = self.routes.iter().flatten().find(|route| *route.name == *name)?;
         Some(route.publish_target.clone())
@@ -437,8 +443,8 @@ impl TopicTable {
         TopicId(id)
     }
 
-    /// Whether messages may be published to the topic. `admit` has the log take in the name of one that is recorded, unless it has too many,
-    /// and gives its copy of the name.
+    /// Whether messages may be published to the topic. `admit` has the log take in the name of one
+    /// that is recorded, unless it has too many, and gives its copy of the name.
     pub fn admit(&mut self, id: TopicId, admit: impl FnOnce(&Arc<str>) -> Option<Arc<str>>) -> bool {
         let topic = &mut self.topics[id.0 as usize];
         if topic.is_admitted || !topic.recording.records_any() {
@@ -513,8 +519,8 @@ impl TopicTable {
         }
     }
 
-    /// Calls `serve` with every subscription that gets this message at `stage`, and with every one of which that could not be decided within
-    /// `effort`. Gives the effort that it took.
+    /// Calls `serve` with every subscription that gets this message at `stage`, and with every one
+    /// of which that could not be decided within `effort`. Gives the effort that it took.
     pub fn for_each_decision(
         &mut self,
         id: TopicId,

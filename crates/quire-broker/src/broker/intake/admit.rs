@@ -24,8 +24,8 @@ impl Intake<'_> {
         }
     }
 
-    /// The number of a topic that the session does not remember. The topic gets a table when it is the
-    /// first message of a topic that keeps last values by its pattern.
+    /// The number of a topic that the session does not remember. The topic gets a table when it is
+    /// the first message of a topic that keeps last values by its pattern.
     #[inline(never)]
     fn find_topic(&mut self, id: SessionId, topic: &[u8]) -> Result<TopicId, Refusal> {
         let known = find_topic(self.cx, topic)?;
@@ -37,17 +37,18 @@ impl Intake<'_> {
         Ok(topic)
     }
 
-    /// The topic of a message that a service made, and its table when it keeps last values. The limits
-    /// of topics are for clients.
+    /// The topic of a message that a service made, and its table when it keeps last values. The
+    /// limits of topics are for clients.
     pub(super) fn admit_made(&mut self, topic: &str) -> (TopicId, Option<TableId>) {
         let topic = self.cx.topics.intern(topic);
-        // When the log does not record the topic as its pattern requires, the topic keeps no values.
+        // When the log does not record the topic as its pattern requires, the topic keeps no
+        // values.
         let _ = self.tables.admit_topic(self.cx, topic, usize::MAX);
         (topic, self.cx.topics.topic(topic).table())
     }
 
-    /// The topic of a record of another instance, and the last-value topic that it is a record of. The
-    /// record is checked as a publish of a client is checked.
+    /// The topic of a record of another instance, and the last-value topic that it is a record of.
+    /// The record is checked as a publish of a client is checked.
     ///
     /// # Errors
     /// Why it is refused.
@@ -96,7 +97,8 @@ fn find_topic(cx: &mut Context, topic: &[u8]) -> Result<KnownTopic, Refusal> {
     Ok(KnownTopic { name: name.into(), id: topic, generation: cx.topics.generation() })
 }
 
-/// Checks a message that is not plain against its topic. Returns the last-value topic that it belongs to.
+/// Checks a message that is not plain against its topic. Returns the last-value topic that it
+/// belongs to.
 ///
 /// # Errors
 /// Why it is refused.
@@ -106,7 +108,8 @@ pub(super) fn check_publish(
     publish: &Publish<'_>,
 ) -> Result<Option<TableId>, Refusal> {
     let topic = cx.topics.topic(topic);
-    // A sequence asks for an acknowledgement of persistence. A topic that the configuration does not name may be misspelt.
+    // A sequence asks for an acknowledgement of persistence. A topic that the configuration does
+    // not name may be misspelt.
     if publish.sequence != 0 && !topic.recording.is_configured() {
         return Err(Refusal::NotRecorded(topic.name.clone()));
     }
@@ -155,8 +158,8 @@ fn check_record(
     if record.kind == RecordKind::Delete {
         return Ok(None);
     }
-    // Whether a queue here takes the topic is not for the source to know. It may also have a key that
-    // means nothing here.
+    // Whether a queue here takes the topic is not for the source to know. It may also have a key
+    // that means nothing here.
     let key = if keeps_values { publish.key } else { b"" };
     let own = Publish { delay: Delay::None, key, ..*publish };
     let table = check_publish(cx, topic, &own).map_err(|refusal| refusal.reason().into_owned())?;
@@ -172,7 +175,8 @@ fn check_sizes(cx: &Context, record: &SentRecord<'_>, publish: &Publish<'_>) -> 
     if record.bookmark.publisher == PublisherId::of_instance(&cx.config.name, QUEUE_PUBLISHER) {
         return Err("its publisher is this instance itself".to_owned());
     }
-    // The keys of a delete are not data. The records of a delete have a limit, and this is above it.
+    // The keys of a delete are not data. The records of a delete have a limit, and this is above
+    // it.
     let limit = cx.config.message_size_max();
     if !is_delete && publish.data.len() > limit {
         let size = publish.data.len();
@@ -207,7 +211,8 @@ fn check_sizes(cx: &Context, record: &SentRecord<'_>, publish: &Publish<'_>) -> 
     Ok(())
 }
 
-/// The number of a topic that is published to; `None` when the log has as many as it may have, and not this one.
+/// The number of a topic that is published to; `None` when the log has as many as it may have, and
+/// not this one.
 fn admit_topic(cx: &mut Context, name: &str) -> Option<TopicId> {
     let Context { topics, log: Log { journal, .. }, config, .. } = cx;
     let count_max = config.limits.max_topics as usize;
@@ -215,7 +220,8 @@ fn admit_topic(cx: &mut Context, name: &str) -> Option<TopicId> {
     if topics.admit(topic, |name| journal.admit_topic(name, count_max)) {
         return Some(topic);
     }
-    // Those of removed journal files count no longer. It is looked for once for each such file, not for each publish.
+    // Those of removed journal files count no longer. It is looked for once for each such file, not
+    // for each publish.
     if !journal.forget_unused_topics(|| topics.forget_unpinned()) {
         return None;
     }

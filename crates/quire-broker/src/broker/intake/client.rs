@@ -1,8 +1,8 @@
 //! Messages of clients, from a received frame to the note for their publisher.
 //!
 //! A *plain* message takes the short way: one look at its topic and one at the message, and it is
-//! recorded. [`Intake::publish_checked`] takes the others. A large one is examined by another thread
-//! (`large.rs`), and then it comes again from the beginning.
+//! recorded. [`Intake::publish_checked`] takes the others. A large one is examined by another
+//! thread (`large.rs`), and then it comes again from the beginning.
 
 use quire_command::{Code, Publish};
 use quire_journal::{InstancePath, RecordKind};
@@ -30,8 +30,8 @@ impl Intake<'_> {
         if publish.data.len() > size_max as usize {
             return end_too_large(self.cx, id, publish.data.len());
         }
-        // The topic is checked before duplicates, so that a refused message is refused again when it is
-        // repeated.
+        // The topic is checked before duplicates, so that a refused message is refused again when
+        // it is repeated.
         let topic = match self.topic_of(id, publish.topic) {
             Ok(topic) => topic,
             Err(refusal) => {
@@ -57,7 +57,8 @@ impl Intake<'_> {
         }
     }
 
-    /// Checks a message and hands it on. `Some`: it is large, and another thread has to examine it first.
+    /// Checks a message and hands it on. `Some`: it is large, and another thread has to examine it
+    /// first.
     ///
     /// # Errors
     /// Why it is refused.
@@ -167,8 +168,8 @@ impl Intake<'_> {
         }
     }
 
-    /// Records and serves a message that is ready, and notes the result for its publisher. Inlined, so
-    /// that a plain message is not copied and has no key.
+    /// Records and serves a message that is ready, and notes the result for its publisher. Inlined,
+    /// so that a plain message is not copied and has no key.
     #[inline(always)]
     fn take_in(
         &mut self,
@@ -214,8 +215,8 @@ impl Intake<'_> {
                 }
                 self.note_ingested(id, key, sequence, ingested);
             }
-            // It may have come from another instance just now, or be in the log since before the disk had
-            // no room. The destinations have it when they have everything up to now.
+            // It may have come from another instance just now, or be in the log since before the
+            // disk had no room. The destinations have it when they have everything up to now.
             Ingested::Duplicate { highest } => {
                 self.cx.clients.counters.duplicates += 1;
                 let (appended, all) = (self.cx.log.appended(), self.cx.log.replicated.all());

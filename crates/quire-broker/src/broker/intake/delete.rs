@@ -1,7 +1,8 @@
 //! Records that leave last-value topics: deletes of clients, and records whose lifetime is over.
 //!
 //! The tables find the records of a delete. Each portion of them is a submission with the keys. The
-//! record of a delete has the sequence of its publisher. An expired record leaves no record in the log.
+//! record of a delete has the sequence of its publisher. An expired record leaves no record in the
+//! log.
 
 use quire_command::{Acks, Code, Publish, SowDelete};
 use quire_expression::topic::TopicSelector;
@@ -15,7 +16,8 @@ use crate::slice::{PASS, WEIGHT_MAX};
 use crate::tables::{DeleteDone, Portion};
 
 impl Intake<'_> {
-    /// Removes records of last-value topics. The records are removed at the end of the turn, or later when there are many.
+    /// Removes records of last-value topics. The records are removed at the end of the turn, or
+    /// later when there are many.
     pub(crate) fn begin_delete(&mut self, id: SessionId, delete: &SowDelete<'_>) {
         let SowDelete { command, acks, sequence, topic, .. } = *delete;
         self.cx.acknowledge_received(id, command, 0, acks);
@@ -138,8 +140,8 @@ impl Intake<'_> {
         }
     }
 
-    /// Hands a portion to the log and to the subscriptions. The last portion has the sequence of the
-    /// delete, also when it removes nothing.
+    /// Hands a portion to the log and to the subscriptions. The last portion has the sequence of
+    /// the delete, also when it removes nothing.
     fn record_portion(&mut self, portion: &Portion, key: PublisherKey, sequence: u64) -> Ingested {
         if portion.keys.is_empty() && sequence == 0 {
             return Ingested::Unrecorded;

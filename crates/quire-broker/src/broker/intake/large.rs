@@ -1,9 +1,9 @@
 //! Large messages of clients, which another thread examines before they are recorded.
 //!
-//! A turn that reads a message of megabytes field by field would keep every connection waiting. So the
-//! connection of the message waits alone ([`Stall::Preparing`]), a job examines the message, and then
-//! the intake takes the message again from the beginning, with what the job has found. Topics,
-//! duplicates and records are looked at again then, because they may have changed.
+//! A turn that reads a message of megabytes field by field would keep every connection waiting. So
+//! the connection of the message waits alone ([`Stall::Preparing`]), a job examines the message,
+//! and then the intake takes the message again from the beginning, with what the job has found.
+//! Topics, duplicates and records are looked at again then, because they may have changed.
 
 use std::collections::VecDeque;
 

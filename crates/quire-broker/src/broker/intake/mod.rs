@@ -3,9 +3,11 @@
 //! Each of them is a [`Submission`] of one [`Origin`], and passes four stages:
 //!
 //! - admit (`admit.rs`): Finds the topic, and checks the message against it.
-//! - prepare (`prepare.rs`): Checks that it is JSON, finds its key, computes fields, merges a delta.
+//! - prepare (`prepare.rs`): Checks that it is JSON, finds its key, computes fields, merges a
+//!   delta.
 //! - record (`record.rs`): Gives it its time and its position.
-//! - serve (`serve.rs`): Puts it into the last-value topic, and serves subscriptions and destinations.
+//! - serve (`serve.rs`): Puts it into the last-value topic, and serves subscriptions and
+//!   destinations.
 //!
 //! Each origin has a file, which takes the messages, runs the stages and notes the result:
 //! `client.rs`, `dead_letter.rs`, `peer.rs`, and `delete.rs` for deletes.
@@ -69,7 +71,8 @@ struct Submission<'a> {
 /// Where a message comes from.
 #[derive(Clone, Copy)]
 enum Origin<'a> {
-    /// A client sent it. While the journal has no room, it is refused, and the client gets the refusal.
+    /// A client sent it. While the journal has no room, it is refused, and the client gets the
+    /// refusal.
     Client {
         /// The most bytes that the prepared message may have.
         size_max: usize,
@@ -78,7 +81,8 @@ enum Origin<'a> {
     },
     /// A service made it from records of the log. The journal keeps it until there is room.
     Service,
-    /// Another instance recorded it, and has prepared it. As [`Origin::Service`], the journal keeps it.
+    /// Another instance recorded it, and has prepared it. As [`Origin::Service`], the journal keeps
+    /// it.
     Peer {
         /// Its position in the log of that instance.
         position: Position,
@@ -114,9 +118,9 @@ struct Stamp {
 }
 
 impl Intake<'_> {
-    /// Takes a message that a service made, through all stages: the one call for a part of the broker
-    /// that publishes. The message has no sequence. Without its fields it is recorded as it is, because
-    /// no client is there to get a refusal.
+    /// Takes a message that a service made, through all stages: the one call for a part of the
+    /// broker that publishes. The message has no sequence. Without its fields it is recorded as it
+    /// is, because no client is there to get a refusal.
     fn submit(&mut self, publisher: PublisherId, topic: &str, publish: &Publish<'_>) -> Ingested {
         let (topic, table) = self.admit_made(topic);
         let submission =

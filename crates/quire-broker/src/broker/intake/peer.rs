@@ -80,9 +80,9 @@ impl Intake<'_> {
                 (position, self.destinations_of(&submission, position, path))
             }
             Ingested::Unrecorded => (Position::ZERO, Destinations::NONE),
-            // When it came from the same instance before, its acknowledgement got lost, and waits for
-            // the same destinations. Otherwise the instance from which it came first waits for them,
-            // and this wait does no harm.
+            // When it came from the same instance before, its acknowledgement got lost, and waits
+            // for the same destinations. Otherwise the instance from which it came first waits for
+            // them, and this wait does no harm.
             Ingested::Duplicate { .. } => {
                 taken.note_duplicate(record);
                 let position = self.cx.log.appended();

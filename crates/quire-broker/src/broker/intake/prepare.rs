@@ -6,9 +6,10 @@
 //! - Key: That of another instance stays. It is compared where both instances have the same rule.
 //! - Constructed fields, and the merge of a delta: Another instance has done both. The message of a
 //!   service stays as it is when they fail.
-//! - Size of the result: Refused above the limit of the connection. A service keeps its message then.
-//! - A large message: Another thread prepares that of a client, and its connection waits. The others
-//!   are prepared in the turn.
+//! - Size of the result: Refused above the limit of the connection. A service keeps its message
+//!   then.
+//! - A large message: Another thread prepares that of a client, and its connection waits. The
+//!   others are prepared in the turn.
 
 use quire_command::Publish;
 use quire_expression::filter::MessageContext;
@@ -62,8 +63,8 @@ impl Ready {
 }
 
 impl Intake<'_> {
-    /// The message of a submission as it is recorded. `table` is the last-value topic that it belongs
-    /// to. `examined` is of the same message from an earlier call, when it is large.
+    /// The message of a submission as it is recorded. `table` is the last-value topic that it
+    /// belongs to. `examined` is of the same message from an earlier call, when it is large.
     ///
     /// # Errors
     /// Why it is refused.
@@ -107,7 +108,8 @@ impl Intake<'_> {
         }
     }
 
-    /// As [`Intake::prepare`], in this turn whatever it takes: no connection can wait for the message.
+    /// As [`Intake::prepare`], in this turn whatever it takes: no connection can wait for the
+    /// message.
     ///
     /// # Errors
     /// As [`Intake::prepare`].
@@ -166,7 +168,8 @@ pub(super) fn check_json(data: &[u8]) -> Result<(), serde_json::Error> {
     serde_json::from_str::<serde::de::IgnoredAny>(text).map(drop)
 }
 
-/// Checks that a message is JSON, if its topic wants that. `false`: it is large, and another thread is asked.
+/// Checks that a message is JSON, if its topic wants that. `false`: it is large, and another thread
+/// is asked.
 ///
 /// # Errors
 /// It is not.

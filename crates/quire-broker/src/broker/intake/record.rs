@@ -21,8 +21,8 @@ impl Intake<'_> {
         Stamp { timestamp, bookmark: Bookmark::new(publisher, sequence) }
     }
 
-    /// Appends the record of a submission, unless the rules of the log leave it out. `key` is that of
-    /// the last-value topic, if any.
+    /// Appends the record of a submission, unless the rules of the log leave it out. `key` is that
+    /// of the last-value topic, if any.
     #[inline(always)]
     pub(super) fn record(&mut self, submission: &Submission<'_>, stamp: Stamp, key: &[u8]) -> Ingested {
         let Submission { origin, kind, publisher, topic, publish } = *submission;

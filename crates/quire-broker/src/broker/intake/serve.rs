@@ -1,5 +1,5 @@
-//! The last stage of the intake: the record of a message in its last-value topic, the subscriptions,
-//! and the destinations of replication.
+//! The last stage of the intake: the record of a message in its last-value topic, the
+//! subscriptions, and the destinations of replication.
 
 use quire_command::{Message, MessageKind, OofReason, Publish};
 use quire_journal::{Bookmark, DeletedKeys, InstancePath, Position, RecordKind, Timestamp};
@@ -48,7 +48,8 @@ impl Intake<'_> {
         }
     }
 
-    /// Serves ordinary and `live` subscriptions, and those whose view the previous record of the key left. Most topics have none of them.
+    /// Serves ordinary and `live` subscriptions, and those whose view the previous record of the
+    /// key left. Most topics have none of them.
     #[inline(never)]
     fn serve_subscriptions(
         &mut self,
@@ -85,8 +86,8 @@ impl Intake<'_> {
         }
     }
 
-    /// Removes the records of a delete from its last-value topic, and tells the subscriptions that had
-    /// them in view.
+    /// Removes the records of a delete from its last-value topic, and tells the subscriptions that
+    /// had them in view.
     pub(super) fn remove(&mut self, submission: &Submission<'_>) {
         let Some(table) = self.cx.topics.topic(submission.topic).table() else { return };
         for key in DeletedKeys::new(submission.publish.data).map_while(Result::ok) {
@@ -96,7 +97,8 @@ impl Intake<'_> {
         }
     }
 
-    /// The destinations of a submission that was recorded at `position`. `path` is that of its record.
+    /// The destinations of a submission that was recorded at `position`. `path` is that of its
+    /// record.
     pub(super) fn destinations_of(
         &mut self,
         submission: &Submission<'_>,

@@ -40,8 +40,8 @@ impl Broker {
         }
     }
 
-    /// Refuses to replace a subscription with records while the filter of earlier messages is evaluated: the difference between the two
-    /// views has to come after these messages.
+    /// Refuses to replace a subscription with records while the filter of earlier messages is
+    /// evaluated: the difference between the two views has to come after these messages.
     fn check_decided(&self, plan: Plan) -> Result<Plan, Refused> {
         if plan.view.is_some() && plan.replaced.is_some_and(|replaced| self.stream.is_deciding(replaced)) {
             let reason = "replace: messages wait until the filter of the subscription is evaluated; replace it again later";
@@ -107,7 +107,8 @@ impl Broker {
         }
     }
 
-    /// A subscription begins with the state of an instant, and continues with the messages after it.
+    /// A subscription begins with the state of an instant, and continues with the messages after
+    /// it.
     fn enter_state(&mut self, id: SessionId, mut plan: Plan, instant: Option<Moment>) {
         let as_of = match &mut plan.view {
             Some(view) => self.tables.set_state(&mut self.cx, view, instant),
@@ -147,7 +148,8 @@ impl Broker {
         let Some(end) = plan.range().and_then(|range| range.end) else {
             return self.enter_subscription(id, plan, Some((after, None)));
         };
-        // It may have been recorded since it was looked for, and then the pass is already beyond it. To look again takes microseconds.
+        // It may have been recorded since it was looked for, and then the pass is already beyond
+        // it. To look again takes microseconds.
         let until = match found
             .map_or_else(|| end.locate(&self.cx.log.reader, plan.log_end), |until| Ok(Some(until)))
         {
@@ -158,7 +160,8 @@ impl Broker {
             }
         };
         let until = match until {
-            // `(A:A)` is empty, as `(A:A]` is: its last position is before A, and A is not before itself.
+            // `(A:A)` is empty, as `(A:A]` is: its last position is before A, and A is not before
+            // itself.
             EndPosition::At(last) if last < after && end.named(last) < after => {
                 let reason = "the end of the range is before its start".to_owned();
                 let refused = Refused::new(Code::BadBookmark, reason);
@@ -237,8 +240,8 @@ impl Broker {
         }
     }
 
-    /// A subscription is replaced: each service takes it out of where its messages come from, and gives
-    /// what the new one continues with.
+    /// A subscription is replaced: each service takes it out of where its messages come from, and
+    /// gives what the new one continues with.
     fn part(&mut self, replaced: SubscriptionId, keeps_place: bool) -> Former {
         self.cx.deliver_all_conflated(replaced);
         self.stream.part(&mut self.cx, replaced);

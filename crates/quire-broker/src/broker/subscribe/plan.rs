@@ -123,7 +123,8 @@ impl Plan {
 }
 
 impl Plan {
-    /// Where it begins and ends in the log. `None`: it is not served from the log, or keeps its place.
+    /// Where it begins and ends in the log. `None`: it is not served from the log, or keeps its
+    /// place.
     pub(super) fn range(&self) -> Option<&Range> {
         self.log.as_ref()?.range()
     }

@@ -16,8 +16,8 @@ use crate::session::{SessionId, Stall};
 use quire_command::Code;
 use quire_command::subscribe::NotFound;
 
-/// The subscribe commands whose starts are being looked for. Their sessions take no further command meanwhile, so that commands stay in
-/// order.
+/// The subscribe commands whose starts are being looked for. Their sessions take no further command
+/// meanwhile, so that commands stay in order.
 #[derive(Default)]
 pub(crate) struct Searches {
     by_session: HashMap<SessionId, Pending, FxBuildHasher>,
@@ -37,7 +37,8 @@ struct Pending {
     plan: Plan,
     /// The message whose time and position are looked for; `None`: the start of the plan is.
     bookmark: Option<Bookmark>,
-    /// The search in progress; `None` while it waits until the messages before the command are persisted.
+    /// The search in progress; `None` while it waits until the messages before the command are
+    /// persisted.
     number: Option<u64>,
 }
 
@@ -89,7 +90,8 @@ impl Searches {
         self.found.pop()
     }
 
-    /// A search is done; `None` by a bug of ours. Gives the plan, and where it begins or why it cannot.
+    /// A search is done; `None` by a bug of ours. Gives the plan, and where it begins or why it
+    /// cannot.
     fn located(
         &mut self,
         cx: &Context,
@@ -102,7 +104,8 @@ impl Searches {
         let not_found = plan.log.as_ref().map(LogPlan::not_found).unwrap_or_default();
         let bounds = match found {
             Some(Ok(Located { after: Some(after), until })) => Ok((after, until)),
-            // A bookmark is known to subscribers before its message is persisted: it may only not be there yet.
+            // A bookmark is known to subscribers before its message is persisted: it may only not
+            // be there yet.
             Some(Ok(_)) if cx.log.visible() < plan.log_end && cx.log.failure.is_none() => {
                 pending.number = None;
                 self.waiting.push(id);
@@ -124,7 +127,8 @@ impl Searches {
         self.by_session.remove(&id).map(|pending| (pending.plan, bounds))
     }
 
-    /// A search for the message of a state is done. Gives the plan, and the instant or why there is none.
+    /// A search for the message of a state is done. Gives the plan, and the instant or why there is
+    /// none.
     fn state_found(
         &mut self,
         cx: &Context,
