@@ -657,3 +657,57 @@ impl Audience {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RecordedTopic;
+    use quire_expression::filter::FilterOptions;
+
+    /// The log records `orders` and `rooms/…`, and a container keeps the values of the latter.
+    fn topics() -> TopicTable {
+        let entry = |name: &str| RecordedTopic::new(name, "json");
+        let rules = [entry("orders"), entry("^rooms/")];
+        let rules = RecordingRule::compile(&rules, &FilterOptions::default()).unwrap();
+        let pattern = TopicPattern::new("^rooms/").unwrap();
+        let container = ContainerRoute { name: "rooms".into(), message_type: MessageType::Json, pattern };
+        let routes = TableRoutes { containers: vec![container], ..TableRoutes::default() };
+        TopicTable::new(rules, Vec::new(), routes, Arena::default())
+    }
+
+    fn kind_of(topics: &mut TopicTable, name: &str) -> (TopicKind, bool) {
+        let topic = topics.intern(name);
+        (topics.topic(topic).kind(), topics.topic(topic).takes_plain())
+    }
+
+    #[test]
+    fn a_topic_has_the_kind_of_the_queue_that_has_its_name() {
+        let mut topics = topics();
+        let route = QueueRoute {
+            name: "orders".into(),
+            message_type: MessageType::Json,
+            selector: TopicSelector::new("orders").unwrap(),
+            publish_target: "orders".into(),
+        };
+        assert_eq!(kind_of(&mut topics, "orders"), (TopicKind::Plain, true));
+        // A subscription keeps the topic in the table meanwhile.
+        let selector = TopicSelector::new("orders").unwrap();
+        topics.add(&selector, Stage::Published, SubscriptionId::default(), None);
+        topics.set_route(QueueId::new(0), Some(route));
+        assert_eq!(kind_of(&mut topics, "orders"), (TopicKind::Queue, true));
+        topics.set_route(QueueId::new(0), None);
+        assert_eq!(kind_of(&mut topics, "orders"), (TopicKind::Plain, true));
+        assert_eq!(kind_of(&mut topics, "other"), (TopicKind::Plain, false));
+    }
+
+    #[test]
+    fn a_topic_of_a_container_keeps_its_kind_without_a_table() {
+        let mut topics = topics();
+        assert_eq!(kind_of(&mut topics, "rooms/1"), (TopicKind::Table(None), false));
+        topics.add_table(&"rooms/1".into(), TableId(3), MessageType::Json);
+        assert_eq!(kind_of(&mut topics, "rooms/1"), (TopicKind::Table(Some(TableId(3))), false));
+        topics.remove_table("rooms/1");
+        assert_eq!(kind_of(&mut topics, "rooms/1"), (TopicKind::Table(None), false));
+        assert_eq!(kind_of(&mut topics, "rooms"), (TopicKind::Plain, false));
+    }
+}
