@@ -1,6 +1,6 @@
-//! Small files that are written whole: under a temporary name, synced, renamed, the directory
-//! synced. A crash leaves the old one or the new one. The last four bytes are the checksum of
-//! everything before them.
+//! Small files that are replaced as a whole. The new file is written under a temporary name, synced
+//! and renamed, and the directory is synced. A crash leaves the old file or the new one. The last
+//! four bytes are the checksum of everything before them.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub(crate) fn write_parts(disk: &dyn Disk, path: &Path, parts: &[&[u8]]) -> Resu
     replace_by_parts(disk, path, "writing", &mut all)
 }
 
-/// Writes `bytes` under another extension, and makes them the file.
+/// Writes `bytes` under another extension, and replaces the file by the result.
 pub(crate) fn replace(
     disk: &dyn Disk,
     path: &Path,

@@ -1,10 +1,10 @@
 //! Descriptors that belong to one process: a forked child closes them.
 //!
-//! A child gets a copy of each descriptor of its parent. The copy keeps a connection open, a port
-//! taken and a directory locked when the parent has ended. So every file, socket and poller of
-//! quire is an [`Owned`] value, which a table of this process knows. A child closes the descriptors
-//! in the table. It only closes them: to unlock a file or to remove a socket from a poller would
-//! act on what the parent uses.
+//! A child gets a copy of each descriptor of its parent. When the parent has ended, the copy still
+//! keeps a connection open, a port in use and a directory locked. So every file, socket and poller
+//! of quire is an [`Owned`] value, which a table of this process knows. A child closes the
+//! descriptors in the table. It only closes them: unlocking a file, or removing a socket from a
+//! poller, would affect the parent.
 //!
 //! The functions of a fork are called around it, by the thread that forks: [`before_fork`], and
 //! then [`after_fork_in_parent`] or [`after_fork_in_child`]. They use atomic values only, because
@@ -23,9 +23,10 @@ use smallvec::{SmallVec, smallvec};
 /// half as many by default. A child keeps those with higher numbers.
 const NUMBERS_MAX: usize = 1 << 20;
 
-/// The longest that a fork waits for threads that open or close a descriptor, and that they wait
-/// for a fork. Both take a moment, unless the disk hangs, or one of them has the interpreter that
-/// the other needs. After it, a child may keep a descriptor that is just opened.
+/// The longest time that a fork waits for threads that open or close a descriptor, and that such a
+/// thread waits for a fork. Both waits are short, unless the disk hangs, or one thread has the
+/// interpreter that the other one needs. After this time, a child may keep a descriptor that is
+/// being opened.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// The descriptors of this process.
@@ -34,7 +35,7 @@ static TABLE: [AtomicU64; NUMBERS_MAX / 64] = [const { AtomicU64::new(0) }; NUMB
 static CHANGING: AtomicUsize = AtomicUsize::new(0);
 /// Threads that are about to fork.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
-/// How many forks led to this process.
+/// The number of forks that led to this process.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Descriptors of a value, by their numbers.
@@ -48,7 +49,8 @@ pub struct Owned<T> {
     forks: u64,
 }
 
-/// How many forks led to this process: the number differs between a parent and its children.
+/// The number of forks that led to this process: the number differs between a parent and its
+/// children.
 pub fn fork_count() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
@@ -60,7 +62,7 @@ pub fn before_fork() {
     wait_until(|| CHANGING.load(Ordering::SeqCst) == 0);
 }
 
-/// The process has forked, or could not.
+/// The fork has ended, with or without success.
 pub fn after_fork_in_parent() {
     FORKING.fetch_sub(1, Ordering::SeqCst);
 }
@@ -80,7 +82,7 @@ pub fn after_fork_in_child() {
             drop(unsafe { OwnedFd::from_raw_fd(number as RawFd) });
         }
     }
-    // The threads that were in between do not exist here.
+    // The threads that were opening or closing a descriptor do not exist here.
     CHANGING.store(0, Ordering::SeqCst);
     FORKING.store(0, Ordering::SeqCst);
 }
@@ -124,7 +126,7 @@ impl<T: AsRawFd> Owned<T> {
     /// The value that `open` makes.
     ///
     /// # Errors
-    /// Those of `open`.
+    /// The errors of `open`.
     pub fn open<E>(open: impl FnOnce() -> Result<T, E>) -> Result<Self, E> {
         Owned::open_all(open, |value| smallvec![value.as_raw_fd()])
     }
@@ -132,7 +134,7 @@ impl<T: AsRawFd> Owned<T> {
     /// The two values that `open` makes.
     ///
     /// # Errors
-    /// Those of `open`.
+    /// The errors of `open`.
     pub fn open_pair<E>(open: impl FnOnce() -> Result<(T, T), E>) -> Result<(Self, Self), E> {
         let _change = Change::begin();
         let (one, other) = open()?;
@@ -145,7 +147,7 @@ impl<T> Owned<T> {
     /// The value that `open` makes, and that has more than one descriptor.
     ///
     /// # Errors
-    /// Those of `open`.
+    /// The errors of `open`.
     pub fn open_all<E>(
         open: impl FnOnce() -> Result<T, E>,
         numbers: impl FnOnce(&T) -> Numbers,

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use crate::record::{Position, PublisherId};
 use crate::segment::open_files::is_out_of_files;
 
-/// The limit that open files run into, as every error names it.
+/// The limit of open files, as every error names it.
 const OPEN_FILES: &str = "the number of open files that the process may have (ulimit -n)";
 
-/// An error of the journal. Cheap to clone: a poisoned journal gives the same error to every
+/// An error of the journal. Cheap to clone: a poisoned journal returns the same error to every
 /// caller.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum JournalError {
-    /// Another process, or another journal of this one, has the directory.
+    /// Another process, or another journal of this process, has the directory.
     #[error("{}: another process has this journal open", directory.display())]
     Locked {
         /// The journal directory.
@@ -32,8 +32,8 @@ pub enum JournalError {
         /// Free space of the file system at that time, when the system reports it.
         free_bytes: Option<u64>,
     },
-    /// The process, or the system, has as many open files as it may have. The writer of a journal
-    /// tries again until that is over.
+    /// The process, or the system, has reached its limit of open files. The writer of a journal
+    /// tries again until a file can be opened.
     #[error(
         "{}: too many open files while {operation}; raise {OPEN_FILES}",
         path.display()
@@ -54,8 +54,8 @@ pub enum JournalError {
         /// The reason that the system gave.
         reason: String,
     },
-    /// The disk cannot read written bytes: a bad sector, for instance. The bytes may be readable
-    /// later, or elsewhere.
+    /// The disk cannot read written bytes: a bad sector, for instance. They may be readable later,
+    /// or on another machine.
     #[error("{} cannot be read at byte {offset}: {reason}", path.display())]
     Unreadable {
         /// The file.
@@ -85,8 +85,8 @@ pub enum JournalError {
         /// The number of the missing file.
         missing: u32,
     },
-    /// The oldest files of the log are not there, and were not removed on purpose: archived to a
-    /// directory that is not there, or lost.
+    /// The oldest files of the log are missing, and were not removed on purpose: they were archived
+    /// to a directory that is not available, or lost.
     #[error("{}", missing_files(directory, *first, *last, archive.as_deref()))]
     Missing {
         /// The journal directory.
@@ -95,10 +95,10 @@ pub enum JournalError {
         first: Option<u32>,
         /// The number of the last missing file; `None` = all files are missing.
         last: Option<u32>,
-        /// The directory that files of this journal were archived to last, if any were.
+        /// The directory to which files of this journal were last archived, if any.
         archive: Option<PathBuf>,
     },
-    /// The records that a cursor would give next were removed, on purpose, before it reached them.
+    /// The next records of a cursor were removed on purpose before it reached them.
     #[error(
         "{}: the records after position {after} were removed from the journal before they were read; read on from the first that is left",
         directory.display()
@@ -115,9 +115,9 @@ pub enum JournalError {
     Truncated {
         /// The journal directory.
         directory: PathBuf,
-        /// The last position that is there.
+        /// The last position that the log has.
         last: Position,
-        /// The last position that must be there.
+        /// The last position that the log must have.
         durable: Position,
     },
     /// The file was written in a version of the format that this build does not read.
@@ -139,7 +139,7 @@ pub enum JournalError {
     /// The topic of a record is not the name of a topic.
     #[error(transparent)]
     Topic(#[from] quire_types::TopicNameError),
-    /// A record was appended without a sequence, and its publisher has used the last one.
+    /// A record was appended without a sequence, and its publisher has used the highest one.
     #[error(
         "sequence: publisher {publisher} has used the last number, {}; append under another publisher",
         u64::MAX
@@ -148,15 +148,14 @@ pub enum JournalError {
         /// The publisher.
         publisher: PublisherId,
     },
-    /// More waits to become persistent than [`crate::Options::unpersisted_size_max`] allows;
-    /// nothing was appended.
+    /// More bytes wait to become persistent than [`crate::Options::unpersisted_size_max`] allows.
+    /// No record was appended.
     #[error("{limit_bytes} bytes wait to become persistent, which is as much as may wait")]
     Behind {
         /// The limit, in bytes.
         limit_bytes: usize,
     },
-    /// The writer, or the callback that it rings, panicked: a bug. Nothing after it is
-    /// acknowledged.
+    /// The writer, or the callback that it calls, panicked: a bug. No later record is acknowledged.
     #[error(
         "{}: the writer of the journal panicked, which is a bug of quire: it takes no more writes, and {unpersisted_bytes} bytes of \
          records are not persistent; restart, and report this error",
@@ -186,7 +185,7 @@ impl JournalError {
         )
     }
 
-    /// The same error. When there was no room, it says for how much.
+    /// The same error. When there was no room, it contains the number of bytes.
     pub(crate) fn with_sizes(self, needed_bytes: u64, free_bytes: Option<u64>) -> Self {
         match self {
             JournalError::Full { path, operation, .. } => {
@@ -196,7 +195,7 @@ impl JournalError {
         }
     }
 
-    /// An error of the system, classified by the action of the user.
+    /// An error of the system, classified by what the user can do about it.
     pub(crate) fn io(path: &Path, operation: &'static str, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -244,8 +243,8 @@ fn missing_files(directory: &Path, first: Option<u32>, last: Option<u32>, archiv
     )
 }
 
-/// The limit of the process that the system refuses to go beyond, as one would raise it; `None`
-/// when the error is about something else.
+/// The limit of the process that was reached, as a text that names how to raise it. `None` when the
+/// error has another cause.
 pub fn limit_reached(error: &io::Error) -> Option<&'static str> {
     match error.kind() {
         io::ErrorKind::OutOfMemory => Some("the memory that the process may have (ulimit -v)"),

@@ -1,8 +1,8 @@
 //! The bytes of a segment: its header, batches and records (`docs/journal-format.md`).
 //!
 //! A length is used only after the checksum of its header was checked. The checksum of a header
-//! covers the segment number and the place of the header. So zeros, a recycled file or a misplaced
-//! block never look like data.
+//! covers the segment number and the offset of the header. So zeros, a reused file or a misplaced
+//! block are never taken for data.
 
 use crate::record::attributes::Attributes;
 use crate::record::{NewRecord, Position, PublisherId, Record, RecordKind};
@@ -11,7 +11,7 @@ use quire_types::Timestamp;
 /// The version of the format that this build writes. It reads the earlier ones, too.
 pub(crate) const VERSION: u32 = 5;
 
-/// The versions that this build reads, as an error names them.
+/// The versions that this build reads, as text for an error.
 pub(crate) const READABLE_VERSIONS: &str = "versions 1, 2, 3, 4 and 5";
 
 /// Where the first batch of a segment begins, in bytes.
@@ -23,11 +23,11 @@ pub(crate) const SEGMENT_HEADER_FIELDS: usize = 48;
 /// Bytes of a batch header.
 pub(crate) const BATCH_HEADER_SIZE: usize = 64;
 
-/// A batch is closed when its records reach this many bytes: small enough that a bookmark is found
-/// in microseconds, large enough that headers cost nothing. One larger record makes a larger batch.
+/// A batch is closed when its records reach this many bytes. A bookmark is then found in
+/// microseconds, and headers have a negligible cost. One larger record makes a larger batch.
 pub(crate) const BATCH_BODY_TARGET: usize = 64 * 1024;
 
-/// Kept free at the end of every segment, for the marker of a clean stop and that of the next
+/// Reserved at the end of every segment, for the marker of a clean stop and the marker of the next
 /// start.
 pub(crate) const SEGMENT_RESERVE: u64 = 2 * BATCH_HEADER_SIZE as u64;
 
@@ -44,15 +44,15 @@ const BATCH_MAGIC: [u8; 4] = *b"QBAT";
 const RECORD_HEADER_SIZE: usize = 40;
 const FLAG_EXPIRATION: u8 = 1;
 
-/// The largest record, in bytes with its header: sizes are 32-bit on disk.
+/// The largest record, in bytes with its header. Sizes have 32 bits on disk.
 pub(crate) const RECORD_SIZE_MAX: usize = 1 << 30;
 
 /// The largest body of a batch, in bytes. A record that is larger than the target size gets a
 /// separate batch.
 pub(crate) const BATCH_BODY_MAX: usize = RECORD_SIZE_MAX;
 
-/// Positions end here: far above the positions of any log, and so far below the largest number that
-/// adding a count cannot overflow.
+/// The highest position. It is far above the positions of any log. It is so far below the largest
+/// number that adding a count cannot overflow.
 pub(crate) const POSITION_MAX: u64 = 1 << 62;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub(crate) struct SegmentHeader {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderError {
-    /// All zero: a prepared segment that was never used.
+    /// All bytes are zero: a prepared segment that was never used.
     Unused,
     Version(u32),
     Bad(&'static str),
@@ -145,13 +145,13 @@ pub(crate) struct BatchHeader {
 }
 
 impl BatchHeader {
-    /// Bytes of the whole batch with its padding.
+    /// Bytes of the whole batch, including its padding.
     pub fn batch_size(&self) -> usize {
         batch_size(self.body_size as usize)
     }
 
-    /// The last position in the batch; for a marker, the one before it. Decoding kept both numbers
-    /// far from their ends.
+    /// The last position in the batch; for a marker, the position before it. It cannot overflow,
+    /// because decoding has checked both numbers.
     pub fn last(&self) -> Position {
         Position(self.first.0 + u64::from(self.count) - 1)
     }
@@ -180,8 +180,8 @@ impl BatchHeader {
         (bytes, checksum)
     }
 
-    /// A header at `offset` of `segment`: anything else, also a valid header that belongs to
-    /// another place, is the reason why not.
+    /// The header at `offset` of `segment`. Fails with the reason for any other bytes, and for a
+    /// valid header of another segment or offset.
     pub fn decode(bytes: &[u8], segment: u32, offset: u64) -> Result<Self, &'static str> {
         let bytes = bytes.first_chunk::<BATCH_HEADER_SIZE>().ok_or("the batch header is cut short")?;
         if bytes[..4] != BATCH_MAGIC {
@@ -245,7 +245,7 @@ pub(crate) fn put_record(
 ) {
     make_room(body, size);
     let attributes = record.attributes.as_bytes();
-    // As one array: every append to the body looks for room.
+    // As one array, because every append to the body checks for room.
     let mut head = [0; RECORD_HEADER_SIZE];
     head[..4].copy_from_slice(&(size as u32).to_le_bytes());
     head[4] = record.kind as u8;
@@ -260,7 +260,7 @@ pub(crate) fn put_record(
     head[32..].copy_from_slice(&sequence.to_le_bytes());
     body.extend_from_slice(&head);
     body.extend_from_slice(record.topic.as_bytes());
-    // Most records have neither. To copy nothing costs a call.
+    // Most records have neither. Even a copy of no bytes costs a call.
     for part in [record.correlation_id, attributes] {
         if !part.is_empty() {
             body.extend_from_slice(part);
@@ -270,7 +270,7 @@ pub(crate) fn put_record(
 }
 
 /// Makes room for `size` more bytes. A body that has become large gets the space of a full one at
-/// once: it is copied once more, and no body takes more than four times its bytes.
+/// once. So it is copied only once more, and no body takes more than four times its bytes.
 fn make_room(body: &mut Vec<u8>, size: usize) {
     if body.len() >= BATCH_BODY_TARGET / 4 && body.capacity() - body.len() < size {
         body.reserve_exact(size.max(BATCH_BODY_TARGET.saturating_sub(body.len())));
@@ -279,7 +279,7 @@ fn make_room(body: &mut Vec<u8>, size: usize) {
     }
 }
 
-/// A record as it is in a body. Its topic was not yet checked to be UTF-8.
+/// A record in a body. It was not yet checked that its topic is UTF-8.
 pub(crate) struct RawRecord<'a> {
     head: &'a [u8; RECORD_HEADER_SIZE],
     pub kind: RecordKind,
@@ -314,7 +314,7 @@ pub(crate) fn split_raw(body: &[u8]) -> Option<(RawRecord<'_>, &[u8])> {
         .get(RECORD_HEADER_SIZE..)?
         .split_at_checked(usize::from(u16::from_le_bytes([head[6], head[7]])))?;
     let (correlation_id, tail) = tail.split_at_checked(usize::from(head[8]))?;
-    // One look at both: most records have neither attributes nor a flag that is not defined.
+    // One comparison for both: most records have neither attributes nor an undefined flag.
     let (attributes, data) = match u32_at(head, 8) & !(0xff | u32::from(FLAG_EXPIRATION) << 8) {
         0 => (Attributes::NONE, tail),
         _ => split_attributes(head, tail)?,
@@ -322,8 +322,8 @@ pub(crate) fn split_raw(body: &[u8]) -> Option<(RawRecord<'_>, &[u8])> {
     Some((RawRecord { head, kind, topic, correlation_id, attributes, data }, rest))
 }
 
-/// The attributes of a record and its data; `None` when they are not attributes, or a flag of the
-/// record is not defined.
+/// The attributes of a record and its data. `None` when the attributes are not valid, or a flag of
+/// the record is not defined.
 #[inline(never)]
 fn split_attributes<'a>(
     head: &[u8; RECORD_HEADER_SIZE],
@@ -335,7 +335,8 @@ fn split_attributes<'a>(
     (head[9] & !FLAG_EXPIRATION == 0).then_some((attributes, data))
 }
 
-/// Why the body of a batch, whose checksums match, is not the records that its header counts.
+/// Why the body of a batch with matching checksums does not contain the records that its header
+/// counts.
 #[cold]
 pub(crate) fn fault_of(header: &BatchHeader, mut body: &[u8]) -> &'static str {
     if !header.has_defined_flags() {
@@ -361,7 +362,8 @@ pub(crate) fn fault_of(header: &BatchHeader, mut body: &[u8]) -> &'static str {
     "the batch does not hold the records that it counts"
 }
 
-/// The bytes after the record at the front of `body`. The caller knows that there is a record.
+/// The bytes after the record at the front of `body`. The caller has checked that there is a
+/// record.
 #[inline]
 pub(crate) fn skip_record(body: &[u8]) -> Option<&[u8]> {
     body.get((u32_at(body.first_chunk::<RECORD_HEADER_SIZE>()?, 0) as usize).max(RECORD_HEADER_SIZE)..)

@@ -1,4 +1,4 @@
-//! The append-only log on disk: the only code of quire that touches files.
+//! The append-only log on disk. Only this crate accesses files.
 //!
 //! # What it promises
 //! A record that [`Journal::persisted`] covers is on stable storage, in append order, and is found
@@ -7,11 +7,11 @@
 //!
 //! # How it works
 //! [`Journal::append`] encodes a record into the open batch and gives it its [`Position`]. It
-//! writes nothing yet. [`Journal::submit`] hands the batches to one writer thread. The thread takes
+//! writes nothing yet. [`Journal::submit`] sends the batches to one writer thread. The thread takes
 //! all waiting batches, writes them in as few calls as it can, and syncs once for all of them
-//! (group commit). The next flush begins when the last one has returned. So a single record does
-//! not wait for others, and many records share one sync. [`Reader`]s read the files into their own
-//! buffers and never write.
+//! (group commit). The next flush begins when the previous one has returned. So a single record
+//! does not wait for others, and many records share one sync. [`Reader`]s read the files into their
+//! own buffers and never write.
 //!
 //! A failed write or sync poisons the journal: no later record is acknowledged, and reading
 //! continues. The sync is not retried, because the kernel may have dropped the pages. A full disk

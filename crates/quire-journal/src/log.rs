@@ -39,17 +39,17 @@ pub(crate) struct Log {
     pub unpersisted_size: AtomicUsize,
     pub buffers: BufferPool,
     failure: OnceLock<JournalError>,
-    /// Why nothing is written for now.
+    /// Why the writer does not write for now.
     stall: Mutex<Option<JournalError>>,
     waiting: Mutex<()>,
     moved: Condvar,
     on_flush: RwLock<Option<Box<dyn Fn() + Send + Sync>>>,
-    /// Another process writes this journal: look for more at the end.
+    /// Another process writes this journal, so readers check for new records at the end.
     pub follows: bool,
     pub following: Mutex<()>,
-    /// Held while the small files are written.
+    /// Locked while the small files are written.
     pub writing_sidecars: Mutex<()>,
-    /// Held while a segment is archived, compressed or removed; true when that must not be done any
+    /// Locked while a segment is archived, compressed or removed. True when that is not allowed any
     /// more.
     pub maintenance_ended: Mutex<bool>,
     /// Files that no longer belong to the log and still exist, oldest first. They are removed in
@@ -110,7 +110,7 @@ impl Log {
         self.failure.get().cloned()
     }
 
-    /// Why nothing is written for now, when the writer waits for that to pass.
+    /// Why the writer does not write for now, when it will try again.
     pub fn stall(&self) -> Option<JournalError> {
         self.stall.lock().clone()
     }
@@ -119,8 +119,8 @@ impl Log {
         *self.on_flush.write() = Some(on_flush);
     }
 
-    /// Everything up to `position` is persistent, and `size` bytes fewer wait: readers may have it,
-    /// waiters wake up.
+    /// Everything up to `position` is persistent, and `size` bytes fewer wait. Readers may read it,
+    /// and waiting threads wake up.
     pub fn advance(&self, position: Position, size: usize) {
         self.advance_then(position, size, Log::wake);
     }
@@ -147,7 +147,8 @@ impl Log {
         }
     }
 
-    /// Ends writing: a record that is not persistent now never will be. The first reason is kept.
+    /// Ends writing. A record that is not persistent now will never be persistent. The first reason
+    /// is kept.
     pub fn poison(&self, error: JournalError) {
         let _ = self.failure.set(error);
         self.wake();
@@ -161,7 +162,7 @@ impl Log {
         }
     }
 
-    /// Everything that waited was written.
+    /// All waiting records were written.
     pub fn resume(&self) {
         let stall = self.stall.lock().take();
         if stall.is_some() {
@@ -197,10 +198,10 @@ impl Log {
     }
 
     /// Writes the index of a sealed segment, and `clients.ack`. Neither file is needed to open the
-    /// journal again: an index can be rebuilt, and the log knows the sequences of its segments.
+    /// journal again: an index can be rebuilt, and the segments contain their sequences.
     pub fn write_sealed(&self, segment: &Segment) -> Result<(), JournalError> {
         let _one_at_a_time = self.writing_sidecars.lock();
-        // It may have been archived or removed meanwhile.
+        // It may have been archived or removed in the meantime.
         if let Some(segment) = self.segment(segment.number) {
             let index = index_file::encode(&segment.index.read(), segment.number, segment.first);
             atomic_file::write(&*self.disk, &index_path(&segment.path), index)?;
@@ -214,8 +215,8 @@ impl Log {
         self.write_clients(None, Position::ZERO)
     }
 
-    /// Writes that the log begins with `next`, before what is in front of it is removed; with
-    /// `segment` when that fails.
+    /// Writes that the log begins with `next`, before the earlier segments are removed. If that
+    /// fails, the log still begins with `segment`.
     pub fn write_beginning(&self, next: &Segment, segment: &Segment) -> Result<(), JournalError> {
         let begin = |segment: &Segment| Beginning { number: segment.number, first: segment.first };
         self.publishers.write().beginning = begin(next);
@@ -261,12 +262,12 @@ impl Log {
         true
     }
 
-    /// The position before the first that can be read.
+    /// The position before the first one that can be read.
     pub fn before_first(&self) -> Position {
         self.segments.read().first().map_or(Position::ZERO, |segment| Position(segment.first.0 - 1))
     }
 
-    /// The segment that holds, or will hold, the position; `None` before the first.
+    /// The segment that has, or will have, the position. `None` before the first segment.
     pub fn segment_at(&self, position: Position) -> Option<Arc<Segment>> {
         let segments = self.segments.read();
         let at = segments.partition_point(|segment| segment.first <= position);
@@ -280,8 +281,8 @@ impl Log {
         segments.get(number.checked_sub(first)? as usize).cloned()
     }
 
-    /// The segment, and its file when another process may take that away: where it is now, if it
-    /// was archived or compressed since.
+    /// The segment and, when another process may move it, its open file. If the segment was
+    /// archived or compressed since, this is the new file.
     ///
     /// # Errors
     /// [`JournalError::Removed`] when it is gone.
@@ -313,7 +314,8 @@ impl Log {
         self.wake_waiting();
         let on_flush = self.on_flush.read();
         let Some(call) = &*on_flush else { return };
-        // The caller's code: a panic in it must not end the writer while everyone waits for it.
+        // This is code of the caller. A panic in it must not end the writer while other threads
+        // wait.
         if catch_unwind(AssertUnwindSafe(call)).is_err() && self.failure.set(self.panicked()).is_ok() {
             self.wake_waiting();
         }

@@ -1,8 +1,8 @@
 //! The highest sequence of every publisher, and which sealed segment holds which sequences.
 //!
 //! The first is kept next to the journal as `clients.ack`, so that it survives the removal of old
-//! segments. The file also contains where the log begins and how far it reaches. The second makes
-//! the cost of finding a bookmark independent of the number of segments.
+//! segments. The file also contains the beginning and the end of the log. The second makes the cost
+//! of finding a bookmark independent of the number of segments.
 
 use std::path::{Path, PathBuf};
 
@@ -28,10 +28,10 @@ pub(crate) struct Publishers {
     before: Highest,
     /// The highest position that is known to be on stable storage.
     durable: Position,
-    /// Where the log must begin, from now on or as soon as a removal that is under way is done.
+    /// Where the log must begin, from now on or after the removal in progress.
     pub beginning: Beginning,
     /// Per publisher and sealed segment that holds it, in order: highest sequence and segment
-    /// number. Of very many publishers most are in one segment: no allocation for that.
+    /// number. Most publishers are in one segment, which needs no allocation.
     sealed: FxHashMap<PublisherId, SmallVec<[(u64, u32); 1]>>,
 }
 
@@ -43,7 +43,7 @@ impl Publishers {
         Publishers { before: highest, durable, beginning, sealed: FxHashMap::default() }
     }
 
-    /// The segment that would hold this message, if a sealed one does.
+    /// The sealed segment that would have this message.
     pub fn segment_of(&self, publisher: PublisherId, sequence: u64) -> Option<u32> {
         let segments = self.sealed.get(&publisher)?;
         segments.get(segments.partition_point(|(last, _)| *last < sequence)).map(|(_, number)| *number)
@@ -58,7 +58,7 @@ impl Publishers {
         }
     }
 
-    /// The oldest segment is removed. Its highest sequences stay known.
+    /// The oldest segment is removed. Its highest sequences are kept.
     pub fn forget(&mut self, number: u32) {
         let before = &mut self.before;
         self.sealed.retain(|publisher, segments| {
@@ -100,12 +100,12 @@ const VERSION: u32 = 3;
 /// Bytes before the entries.
 const HEAD_SIZE: usize = 16;
 
-/// Of versions 1 and 2, which are older than sidecar files.
+/// For versions 1 and 2, which are older than sidecar files.
 const OLDER_MAGIC: [u8; 8] = *b"QUIRECLI";
 /// Bytes before the entries, by version.
 const OLDER_HEAD_SIZES: [usize; 2] = [24, 40];
 
-/// Where the highest sequences are kept.
+/// The file with the highest sequences.
 pub(crate) fn clients_path(directory: &Path) -> PathBuf {
     directory.join(FILE_NAME)
 }
@@ -115,12 +115,12 @@ pub(crate) fn clients_path(directory: &Path) -> PathBuf {
 pub(crate) struct ClientsFile {
     /// A position that was on stable storage when the file was written.
     pub durable: Position,
-    /// Where the log begins; `None`: the file is of version 1, which did not say it.
+    /// Where the log begins; `None`: the file has version 1, which does not contain it.
     pub beginning: Option<Beginning>,
     pub highest: Highest,
 }
 
-/// How the file was found.
+/// The state of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ClientsFound {
     Whole(ClientsFile),

@@ -1,4 +1,4 @@
-//! Sidecar files: data that a part of quire keeps next to the log (`docs/journal-format.md`,
+//! Sidecar files: data of a part of quire in the directory of the log (`docs/journal-format.md`,
 //! *Sidecar files*).
 //!
 //! A sidecar file has a name, a version, the position up to which it covers the log, and the first
@@ -22,7 +22,7 @@ const MAGIC: [u8; 8] = *b"QUIRESID";
 const HEAD_SIZE: usize = 32;
 const CHECKSUM_SIZE: usize = 4;
 
-/// How the names of sidecar files end.
+/// The extensions of sidecar files.
 const EXTENSIONS: [&str; 3] = ["ack", "state", "place"];
 
 /// Bytes that are read at a time to check a file.
@@ -35,21 +35,20 @@ pub struct SidecarHead {
     pub version: u32,
     /// The content covers the log up to here.
     pub position: Position,
-    /// The first position of the log that the owner needs; `None` = it needs nothing of the log.
+    /// The first position of the log that the owner needs; `None` = it needs no part of the log.
     pub needs: Option<Position>,
 }
 
-/// How a sidecar file was found.
+/// The state of a sidecar file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FoundSidecar {
-    /// There is no such file.
+    /// The file does not exist.
     Missing,
-    /// A checksum does not match, or the file has another name in it.
+    /// A checksum does not match, or the file contains another name.
     Damaged,
     /// Its head and its content.
     Whole(SidecarHead, Vec<u8>),
-    /// It is of a build that had no sidecar files: everything in it but its checksum, which
-    /// matches.
+    /// A build without sidecar files wrote it. Its content, without its checksum, which matches.
     Older(Vec<u8>),
 }
 
@@ -68,7 +67,7 @@ impl Sidecars {
     /// Reads a file whole. `file` is its file name, `name` the name in it.
     ///
     /// # Errors
-    /// What the system refuses, except that there is no such file.
+    /// The error of the system, unless the file does not exist.
     pub fn read(&self, file: &str, name: &str) -> Result<FoundSidecar, JournalError> {
         read(&*self.log.disk, &self.log.directory, file, name)
     }
@@ -87,7 +86,7 @@ impl Sidecars {
     /// file or the new one. Returns when it is on stable storage.
     ///
     /// # Errors
-    /// What the system refuses; a name of more than 65,535 bytes; a file name that does not end in
+    /// The error of the system. A name of more than 65,535 bytes. A file name that does not end in
     /// `.ack`, `.state` or `.place`.
     pub fn write(
         &self,
@@ -102,7 +101,7 @@ impl Sidecars {
     /// The names of all files.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// The error of the system.
     pub fn files(&self) -> Result<Vec<String>, JournalError> {
         list(&*self.log.disk, &self.log.directory)
     }
@@ -110,7 +109,7 @@ impl Sidecars {
     /// Removes a file.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// The error of the system.
     pub fn remove(&self, file: &str) -> Result<(), JournalError> {
         let path = self.log.directory.join(file);
         let removed = self.log.disk.remove(&path);
@@ -124,20 +123,20 @@ impl Sidecars {
     }
 }
 
-/// Reads the content of a sidecar file in pieces, so that no reader needs memory for the whole
-/// content. The read that reaches the end fails when the checksum does not match.
+/// Reads the content of a sidecar file in pieces, so that a reader does not need memory for the
+/// whole content. The read that reaches the end fails when the checksum does not match.
 pub struct SidecarReader {
     file: Box<dyn File>,
-    /// Where the next read begins, and the place of the checksum.
+    /// Where the next read begins, and the offset of the checksum.
     offset: u64,
     end: u64,
     checksum: u32,
-    /// Of what was read so far.
+    /// The checksum of the bytes that were read so far.
     so_far: u32,
 }
 
 impl SidecarReader {
-    /// Reads from `begin` on, after it has read what is in front of that for the checksum.
+    /// Reads from `begin` on. First reads the bytes before it for the checksum.
     fn new(file: Box<dyn File>, begin: usize) -> io::Result<Self> {
         let end = file.size()?.checked_sub(CHECKSUM_SIZE as u64).ok_or(io::ErrorKind::UnexpectedEof)?;
         let mut checksum = Vec::new();
@@ -214,7 +213,7 @@ fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>, JournalError> 
     Ok(names.into_iter().filter(|name| is_sidecar(name)).collect())
 }
 
-/// The positions from which on the log is needed, as the files say that can be read.
+/// The positions from which the log is needed, by the readable files.
 pub(crate) fn needs(disk: &dyn Disk, directory: &Path) -> Vec<Position> {
     let files = list(disk, directory).unwrap_or_default();
     files.iter().flat_map(|file| needs_of(disk, &directory.join(file))).collect()
@@ -229,8 +228,8 @@ fn needs_of(disk: &dyn Disk, path: &Path) -> Vec<Position> {
     }
 }
 
-/// The positions up to which nothing is needed, from `queues.ack` of version 1. It has for each
-/// queue the size of two texts, the position, and the texts.
+/// The positions up to which the log is not needed, from `queues.ack` of version 1. For each queue
+/// it has the sizes of two texts, the position, and the texts.
 fn older_needs(bytes: &[u8]) -> Option<Vec<Position>> {
     let mut rest = atomic_file::checked(bytes)?.strip_prefix(b"QUIREQUE\x01\0\0\0")?;
     let mut needs = Vec::new();
@@ -243,7 +242,7 @@ fn older_needs(bytes: &[u8]) -> Option<Vec<Position>> {
     Some(needs)
 }
 
-/// What is wrong with the sidecar files of a journal whose log begins at `first`.
+/// The damage of the sidecar files of a journal whose log begins at `first`.
 pub(crate) fn check(disk: &dyn Disk, directory: &Path, first: Position) -> Vec<Damage> {
     let damage = |path, reason: String| Damage { path, offset: 0, reason: reason.into() };
     let files = match list(disk, directory) {
@@ -254,7 +253,7 @@ pub(crate) fn check(disk: &dyn Disk, directory: &Path, first: Position) -> Vec<D
         let path = directory.join(file);
         let needs = match check_one(disk, &path) {
             Ok(()) => needs_of(disk, &path).into_iter().filter(|needs| *needs > Position(1)).min(),
-            // It was removed meanwhile.
+            // It was removed in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 return Some(damage(path, "the checksum of the file does not match".into()));
@@ -278,8 +277,7 @@ fn check_one(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     })?;
     let mut bytes = vec![0; READ_SIZE];
     while reader.read(&mut bytes)? > 0 {}
-    // A head whose checksum does not match is found by the other one; of an older file there is
-    // none.
+    // The other checksum finds a damaged head. An older file has no head.
     Ok(())
 }
 

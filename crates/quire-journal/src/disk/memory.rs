@@ -22,7 +22,7 @@ struct MemoryDiskState {
 }
 
 impl MemoryDisk {
-    /// A disk of `size_max` bytes; creating a file beyond that is "no space left".
+    /// A disk of `size_max` bytes. Creating a file above this fails with "no space left".
     pub fn new(size_max: u64) -> Self {
         MemoryDisk(Arc::new(MemoryDiskState { files: Mutex::default(), size_max, size: Arc::default() }))
     }

@@ -19,13 +19,14 @@ pub use real::RealDisk;
 
 use crate::paged::PageFile;
 
-/// A file system, as far as the journal needs one.
+/// The functions of a file system that the journal needs.
 pub trait Disk: Send + Sync {
     /// Opens an existing file for writing and reading.
     fn open(&self, path: &Path) -> io::Result<Box<dyn File>>;
     /// Opens an existing file for reading only. The disk reads only the requested bytes.
     fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>>;
-    /// Makes a file of `size` zero bytes with the space reserved; an existing one is emptied first.
+    /// Makes a file of `size` zero bytes, and reserves its space. An existing file is emptied
+    /// first.
     fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>>;
     /// Reads a small file whole.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
@@ -33,24 +34,25 @@ pub trait Disk: Send + Sync {
     fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
     /// Makes the directory, and those above it, durably.
     fn create_directory(&self, directory: &Path) -> io::Result<()>;
-    /// Gives a file another name in the same directory, and replaces a file that has that name.
+    /// Renames a file within its directory, and replaces a file with the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Makes creations, renames and removals in the directory durable.
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
-    /// Takes the directory for one process until the value is dropped; `None` when another has it.
+    /// Locks the directory for one process until the value is dropped. `None` when another process
+    /// has it.
     fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>>;
     /// Bytes that can still be written to files in the directory; `None` when that is not known.
     fn free_bytes(&self, _directory: &Path) -> Option<u64> {
         None
     }
-    /// Space in the directory for memory that the system may write out. `None`: this disk has none,
-    /// and the heap is used.
+    /// Space in the directory for memory that the system may write out. `None`: this disk does not
+    /// support it, and the heap is used.
     fn page_file(&self, _directory: &Path) -> io::Result<Option<PageFile>> {
         Ok(None)
     }
-    /// Whether both paths lead to one directory. One that is not there is none.
+    /// Whether both paths lead to one directory. False when one of them does not exist.
     fn is_same_directory(&self, one: &Path, other: &Path) -> io::Result<bool> {
         Ok(one == other)
     }
@@ -76,16 +78,16 @@ pub trait File: Send + Sync {
     ///
     /// # Errors
     /// [`io::ErrorKind::UnexpectedEof`] when the file ends too early, and the error of a disk that
-    /// cannot read. The buffer may have got a part of the bytes.
+    /// cannot read. The buffer may contain a part of the bytes.
     fn read_at(&self, buffer: &mut Vec<u8>, size: usize, offset: u64) -> io::Result<()>;
     /// Whether a parent of this process opened it, so that it cannot be used here.
     fn is_of_parent(&self) -> bool {
         false
     }
-    /// Asks the disk to read these bytes into memory, and does not wait for it. A hint: without it,
-    /// each byte is read when it is asked for.
+    /// Asks the disk to read these bytes into memory, and does not wait. A hint: without it, bytes
+    /// are read when a caller needs them.
     fn will_need(&self, _range: Range<u64>) {}
-    /// Asks the system to begin to write these bytes to the disk, and does not wait for it. A hint,
-    /// which promises nothing: only [`File::sync`] does.
+    /// Asks the system to begin to write these bytes to the disk, and does not wait. A hint: only
+    /// [`File::sync`] makes bytes durable.
     fn write_soon(&self, _range: Range<u64>) {}
 }

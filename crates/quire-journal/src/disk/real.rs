@@ -18,12 +18,12 @@ const LOCK_NAME: &str = "journal.lock";
 
 /// Only the user of the server reads its directories, unless the operator widens them.
 const DIRECTORY_MODE: u32 = 0o700;
-/// A file is for the user of the server, and for those others who may list its directory.
+/// A file may be read by the user of the server, and by the users who may list its directory.
 const FILE_MODE: u32 = 0o600;
 const READ_BY_OTHERS: u32 = 0o044;
 
-/// The most that can be paged out: the states of thousands of millions of messages. Until it is
-/// used it costs addresses only.
+/// The most memory that can be paged out: the states of billions of messages. Unused, it needs only
+/// addresses.
 const PAGE_FILE_SIZE_MAX: usize = 64 * 1024 * 1024 * 1024;
 
 impl Disk for RealDisk {
@@ -33,8 +33,8 @@ impl Disk for RealDisk {
 
     fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>> {
         let file = Owned::open(|| fs::File::open(path))?;
-        // A hint: without it the system may read many MiB around each place, and every other user
-        // of the disk waits for these reads.
+        // A hint: without it the system may read many MiB around each offset, and all other users
+        // of the disk wait for these reads.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         Ok(Box::new(file))
     }
@@ -43,7 +43,8 @@ impl Disk for RealDisk {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(mode_in(path));
         let file = match Owned::open(|| options.open(path)) {
-            // A leftover, or a link that another program made: it is replaced, and not followed.
+            // A file of an earlier process, or a link that another program made. It is replaced,
+            // and a link is not followed.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 fs::remove_file(path)?;
                 Owned::open(|| options.open(path))?
@@ -52,8 +53,8 @@ impl Disk for RealDisk {
         };
         match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size) {
             Ok(()) => (),
-            // A file system without preallocation: the space is not reserved, and running out shows
-            // at the write.
+            // The file system has no preallocation. The space is not reserved, so a full disk is
+            // noticed at the write.
             Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(size)?,
             Err(error) => return Err(error.into()),
         }
@@ -130,7 +131,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// The mode of a new file: as far as its directory is open to others, so is the file.
+/// The mode of a new file: the users who may list the directory may read the file.
 fn mode_in(path: &Path) -> u32 {
     let directory = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let open = fs::metadata(directory).map_or(0, |found| found.mode());
@@ -144,7 +145,7 @@ impl File for Owned<fs::File> {
 
     fn write_parts_at(&self, mut parts: &mut [io::IoSlice<'_>], mut offset: u64) -> io::Result<()> {
         while !parts.is_empty() {
-            // Takes as many as the system takes at once.
+            // Passes as many parts as the system takes in one call.
             match rustix::io::pwritev(self.get()?, parts, offset) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {

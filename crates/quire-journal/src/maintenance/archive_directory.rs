@@ -1,5 +1,5 @@
-//! Where older segments were archived last (`archive.place`), so that every process that opens the
-//! journal finds them.
+//! The directory to which older segments were last archived (`archive.place`). Every process that
+//! opens the journal finds them there.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,7 @@ const FILE_NAME: &str = "archive.place";
 const NAME: &str = "archive";
 const VERSION: u32 = 3;
 
-/// Of versions 1 and 2, which are older than sidecar files.
+/// For versions 1 and 2, which are older than sidecar files.
 const OLDER_MAGIC: [u8; 8] = *b"QUIREARC";
 const OLDER_HEAD_SIZE: usize = 12;
 
@@ -23,11 +23,11 @@ const OLDER_HEAD_SIZE: usize = 12;
 pub(crate) struct Noted {
     /// The archive directory, absolute.
     pub archive: PathBuf,
-    /// The journal directory at that time, absolute; version 1 did not say it.
+    /// The journal directory at that time, absolute. Version 1 does not contain it.
     journal: Option<PathBuf>,
 }
 
-/// How the file was found.
+/// The state of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Missing,
@@ -42,16 +42,16 @@ impl Found {
 }
 
 impl Noted {
-    /// Whether the archive belongs to the journal in `directory`: a journal directory that was
-    /// moved or copied since is not the one that archived there, and a copy must not change the
-    /// archive of its original.
+    /// Whether the archive belongs to the journal in `directory`. A journal directory that was
+    /// moved or copied since is another directory: a copy must not change the archive of its
+    /// original.
     fn is_of(&self, disk: &dyn Disk, directory: &Path) -> Result<bool, JournalError> {
         let Some(journal) = &self.journal else { return Ok(true) };
         is_same(disk, directory, journal)
     }
 }
 
-/// The archive directory of the journal: the one that is named, else the one in `archive.place`.
+/// The archive directory of the journal: `named`, or else the directory in `archive.place`.
 pub(crate) fn resolve(
     disk: &dyn Disk,
     directory: &Path,
@@ -64,7 +64,7 @@ pub(crate) fn resolve(
     }
 }
 
-/// Notes, durably, the directory that segments go to, or are found in.
+/// Writes the directory to which segments are archived, or in which they were found, durably.
 pub(crate) fn note(disk: &dyn Disk, directory: &Path, archive: &Path) -> Result<(), JournalError> {
     if let Some(known) = read(disk, directory)?.noted()
         && known.journal.is_some()

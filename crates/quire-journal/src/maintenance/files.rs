@@ -3,9 +3,9 @@
 //!
 //! Segments are processed one after the other, the oldest first, so that the log never has a gap.
 //! The active segment is never touched. At every step there is exactly one valid copy of each
-//! segment: a new file is complete and durable before the old one is removed. A crash in between
-//! leaves a file that the next start repairs. Readers continue: a reader that is in a segment keeps
-//! the file that it has open, and later readers get the new file.
+//! segment: a new file is complete and durable before the old one is removed. After a crash in
+//! between, the next start repairs the file. Readers continue: a reader of a segment keeps its open
+//! file, and later readers get the new file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,11 +32,11 @@ use quire_types::{Action, Timestamp};
 /// all later segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Those to which nothing was written after the instant. A segment without records counts as
+    /// Segments that were not written after the instant. A segment without records counts as
     /// written until the next record.
     Until(Timestamp),
-    /// As many as it takes for the rest to be this large at most, in bytes: of the files in the
-    /// journal directory when archiving, of those not compressed when compressing, of all when
+    /// As many segments as needed to leave at most this size, in bytes: of the files in the journal
+    /// directory when archiving, of the uncompressed files when compressing, of all files when
     /// removing.
     Beyond {
         /// The size that may stay, in bytes.
@@ -47,7 +47,7 @@ pub enum Which {
 }
 
 impl Which {
-    /// Those to which nothing was written for `age`; 0 = every sealed one.
+    /// Segments that were not written for `age`; 0 = every sealed segment.
     pub fn older_than(age: Duration, now: Timestamp) -> Which {
         let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
         match age_ns {
@@ -57,11 +57,12 @@ impl Which {
     }
 }
 
-/// Takes care of the sealed segments of one journal. Cheap to clone; any thread may use it.
+/// Archives, compresses and removes the sealed segments of one journal. Cheap to clone; any thread
+/// may use it.
 #[derive(Clone)]
 pub struct FileMaintenance {
     log: Arc<Log>,
-    /// The lock of a stopped journal. It prevents that another process opens the journal meanwhile.
+    /// The lock of a stopped journal. No other process can open the journal meanwhile.
     _lock: Option<Arc<dyn Send + Sync>>,
 }
 
@@ -70,7 +71,7 @@ impl FileMaintenance {
         FileMaintenance { log, _lock: None }
     }
 
-    /// Takes a stopped journal, until the value is dropped; recovers it first, as a start would.
+    /// Locks a stopped journal until the value is dropped. Recovers it first, as a start would.
     ///
     /// # Errors
     /// [`JournalError::Locked`] when a server has the journal open: ask that server. Otherwise the
@@ -92,9 +93,9 @@ impl FileMaintenance {
         ))
     }
 
-    /// Gives up the oldest segments of a stopped journal that are missing: from now on the log
-    /// begins after them. Gives the numbers of the first one, if that is known, and the last one;
-    /// `None` when no segment is missing.
+    /// Accepts that the oldest segments of a stopped journal are missing: from now on the log
+    /// begins after them. Returns the numbers of the first missing segment, if it is known, and the
+    /// last one. `None` when no segment is missing.
     ///
     /// # Errors
     /// [`JournalError::Locked`] when a server has the journal open. [`JournalError::Missing`] when
@@ -111,7 +112,8 @@ impl FileMaintenance {
         Ok(Some((first, last)))
     }
 
-    /// Where segments are archived to: the directory that was named, else that of `archive.place`.
+    /// The directory to which segments are archived: the directory that was named, or else the one
+    /// in `archive.place`.
     pub fn archive_directory(&self) -> Option<&Path> {
         self.log.archive.as_deref()
     }
@@ -127,7 +129,7 @@ impl FileMaintenance {
             let same = self.log.disk.is_same_directory(archive, directory);
             let same =
                 same.map_err(|error| JournalError::io(directory, "looking at the directory", &error))?;
-            // Before the first archiving the directory may not be there.
+            // Before the first archiving, the directory may not exist.
             if same || std::path::absolute(archive).is_ok_and(|archive| archive == directory) {
                 return Ok(());
             }
@@ -137,18 +139,18 @@ impl FileMaintenance {
         Err(JournalError::BadOption { option: "archive_directory", reason })
     }
 
-    /// Moves segments to the archive directory. Gives those that were moved, as they are now.
+    /// Moves segments to the archive directory. Returns the moved segments, as they are now.
     ///
     /// # Errors
-    /// As [`FileMaintenance::take_next`]; segments that were taken before stay taken.
+    /// As [`FileMaintenance::take_next`]. Segments before the error stay processed.
     pub fn archive(&self, which: Which) -> Result<Vec<SegmentInfo>, JournalError> {
         self.take(Action::Archive, which, None)
     }
 
-    /// Compresses segments. Gives those that were compressed, as they are now.
+    /// Compresses segments. Returns the compressed segments, as they are now.
     ///
     /// # Errors
-    /// As [`FileMaintenance::take_next`]; segments that were taken before stay taken.
+    /// As [`FileMaintenance::take_next`]. Segments before the error stay processed.
     pub fn compress(&self, which: Which) -> Result<Vec<SegmentInfo>, JournalError> {
         self.take(Action::Compress, which, None)
     }
@@ -158,7 +160,7 @@ impl FileMaintenance {
     /// owner of a sidecar file needs it. Returns the removed segments, as they were.
     ///
     /// # Errors
-    /// As [`FileMaintenance::take_next`]; segments that were taken before stay taken.
+    /// As [`FileMaintenance::take_next`]. Segments before the error stay processed.
     pub fn remove(&self, which: Which, needed: Option<Position>) -> Result<Vec<SegmentInfo>, JournalError> {
         self.take(Action::Remove, which, needed)
     }
@@ -172,8 +174,8 @@ impl FileMaintenance {
         std::iter::from_fn(|| self.take_next(action, which, needed).transpose()).collect()
     }
 
-    /// Takes one segment, the oldest selected one; `None` when there is none, or it must stay.
-    /// `needed` counts for removing only.
+    /// Processes one segment, the oldest selected one. `None` when there is none, or it must stay.
+    /// `needed` applies only to removing.
     ///
     /// # Errors
     /// [`JournalError::BadOption`] when archiving without an archive directory, when that is the
@@ -204,13 +206,13 @@ impl FileMaintenance {
         }
     }
 
-    /// The first position that the owner of a sidecar file needs, as far as the files can be read:
-    /// all that is known of a stopped journal.
+    /// The first position that the owner of a sidecar file needs, by the readable files. For a
+    /// stopped journal, no more is known.
     pub fn needed(&self) -> Option<Position> {
         sidecar::needs(&*self.log.disk, &self.log.directory).into_iter().min()
     }
 
-    /// The segments that the action would take if it began now.
+    /// The segments that the action would process if it began now.
     pub fn plan(&self, action: Action, which: Which, needed: Option<Position>) -> Vec<SegmentInfo> {
         let reader = Reader::new(self.log.clone());
         self.chosen(action, which, needed).iter().map(|segment| reader.info(segment)).collect()
@@ -232,8 +234,8 @@ impl FileMaintenance {
         for pair in segments.windows(2) {
             let (segment, next) = (&pair[0], &pair[1]);
             let summary = segment.summary();
-            // Until the next one is known to be there after a crash, this is the last, to which a
-            // start would append.
+            // Until the next segment is durable, this is the last one after a crash, and a start
+            // would append to it.
             let is_free = segment.is_sealed() && next.is_durable();
             let must_stay = action == Action::Remove
                 && (needed.is_some_and(|needed| summary.last >= needed) || pins.keep(summary.last));
@@ -274,7 +276,7 @@ impl FileMaintenance {
         Ok(copied)
     }
 
-    /// Whether a copy of the segment is at `target`; an error when something else is.
+    /// Whether a copy of the segment is at `target`. Fails when another file is there.
     fn is_copied(&self, target: &Path, segment: &Segment) -> Result<bool, JournalError> {
         let file = match self.log.disk.open_read_only(target) {
             Ok(file) => file,
@@ -304,12 +306,11 @@ impl FileMaintenance {
         self.switch(segment, path.clone())
     }
 
-    /// Whether it was removed: false when a reader came meanwhile.
+    /// Returns whether it was removed: false when a reader has begun to use it.
     fn remove_one(&self, segment: &Arc<Segment>) -> Result<bool, JournalError> {
-        // The cursors that are in it read on.
+        // The cursors in it can continue.
         self.keep_open(segment)?;
-        // Where the log begins then, and the sequences that are known only from this segment, are
-        // written first.
+        // First writes where the log will begin, and the sequences that only this segment has.
         let Some(next) = self.log.segment(segment.number + 1) else { return Ok(false) };
         self.log.write_beginning(&next, segment)?;
         if !self.log.forget_first(segment) {
@@ -329,13 +330,13 @@ impl FileMaintenance {
     }
 
     /// Keeps the file open for the readers of the segment. Its name is about to be removed, or to
-    /// be that of another file.
+    /// be reused for another file.
     fn keep_open(&self, segment: &Segment) -> Result<(), JournalError> {
         let kept = segment.file.keep_open();
         kept.map_err(|error| JournalError::io(&segment.path, "opening the segment", &error))
     }
 
-    /// Makes the file at `path` the file of the segment from now on.
+    /// From now on, the file at `path` is the file of the segment.
     fn switch(&self, segment: &Segment, path: PathBuf) -> Result<Arc<Segment>, JournalError> {
         self.keep_open(segment)?;
         let file = self.log.disk.open_read_only(&path);
@@ -363,7 +364,7 @@ impl FileMaintenance {
         let disk = &*self.log.disk;
         let _nobody_writes_an_index = self.log.writing_sidecars.lock();
         let directory = path.parent().unwrap_or(Path::new("."));
-        // What is not there was removed before, and perhaps not synced.
+        // A missing file was removed before, and the removal may not be synced.
         let remove = |path: &Path| match disk.remove(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -375,8 +376,8 @@ impl FileMaintenance {
     }
 }
 
-/// Until when a segment was written to, at the latest. One without records was the last one until
-/// the next record came; `None`: there is none yet.
+/// The latest time at which a segment was written. A segment without records was the last one until
+/// the next record; `None`: there is no such record yet.
 fn written_until(segment: &Segment, segments: &[Arc<Segment>]) -> Option<Timestamp> {
     let summary = segment.summary();
     if summary.count > 0 {
@@ -386,7 +387,7 @@ fn written_until(segment: &Segment, segments: &[Arc<Segment>]) -> Option<Timesta
     later.filter(|summary| summary.count > 0).map(|summary| summary.first_timestamp).next()
 }
 
-/// Copied at a time, so that a copy does not fill the memory with dirty pages.
+/// The bytes that are copied at a time. So a copy does not fill the memory with dirty pages.
 const COPY_SIZE: usize = 4 * 1024 * 1024;
 
 /// Copies the file of the segment, completely and durably, before it gets its name. The name is

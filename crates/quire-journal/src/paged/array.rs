@@ -1,4 +1,4 @@
-//! [`Array`]: plain values in a row in a [`Memory`].
+//! [`Array`]: plain values in consecutive memory of a [`Memory`].
 
 use std::alloc::Layout;
 use std::fmt;
@@ -10,14 +10,14 @@ use super::Memory;
 /// Values that can be copied, one after the other in a [`Memory`]. It is used like a `Vec`, which
 /// cannot use a [`Memory`]. 24 bytes.
 pub struct Array<T: Copy> {
-    /// Room for `capacity` values, of which `len` are written; dangling when there is no room.
+    /// Room for `capacity` values. The first `len` are written. Dangling when there is no room.
     values: NonNull<T>,
     len: u32,
     capacity: u32,
     memory: Memory,
 }
 
-/// The smallest room that is made, in bytes.
+/// The smallest allocation, in bytes.
 const ROOM_MIN: usize = 8;
 
 // SAFETY: an array owns its values and does not share them. The memory to which it returns its
@@ -47,7 +47,7 @@ impl<T: Copy> Array<T> {
         &self.memory
     }
 
-    /// How many values there is room for.
+    /// The number of values that there is room for.
     pub fn capacity(&self) -> usize {
         self.capacity as usize
     }
@@ -65,7 +65,7 @@ impl<T: Copy> Array<T> {
         self.len += values.len() as u32;
     }
 
-    /// Puts a value before the one at `index`, or after the last one.
+    /// Inserts a value before the value at `index`, or after the last one.
     pub fn insert(&mut self, index: usize, value: T) {
         let len = self.len as usize;
         assert!(index <= len, "no place {index} among {len}");
@@ -82,7 +82,7 @@ impl<T: Copy> Array<T> {
         self.len += 1;
     }
 
-    /// Takes out the value at `index`. The later values move up.
+    /// Removes the value at `index`. The later values move up.
     pub fn remove(&mut self, index: usize) {
         let len = self.len as usize;
         self.copy_within(index + 1..len, index);
@@ -102,7 +102,7 @@ impl<T: Copy> Array<T> {
         }
     }
 
-    /// Gives back the room that is not needed.
+    /// Frees the room that is not needed.
     pub fn shrink_to_fit(&mut self) {
         if self.len == 0 {
             *self = Array::new(&self.memory);
@@ -117,8 +117,8 @@ impl<T: Copy> Array<T> {
         self.set_capacity(needed.max(2 * self.capacity as usize).max(ROOM_MIN / size_of::<T>()));
     }
 
-    /// Moves the values to where there is room for `capacity`, which is at least as many as there
-    /// are, and not 0.
+    /// Moves the values to new room for `capacity` values. It is not 0, and not below the number of
+    /// values.
     fn set_capacity(&mut self, capacity: usize) {
         assert!(capacity >= self.len as usize && capacity > 0);
         let count = u32::try_from(capacity).expect("arrays hold fewer than 2^32 values");
@@ -133,7 +133,7 @@ impl<T: Copy> Array<T> {
         self.capacity = count;
     }
 
-    /// The layout of the place. `None` without a place.
+    /// The layout of the allocation. `None` without one.
     fn layout(&self) -> Option<Layout> {
         let layout = Layout::array::<T>(self.capacity as usize);
         (self.capacity > 0).then(|| layout.expect("it was a layout when the place was made"))

@@ -2,8 +2,8 @@
 //! SIGBUS, without a message.
 //!
 //! The handler writes one line, restores the previous handler of SIGBUS, and returns. The same
-//! access then ends the process as it would have without the handler. The handler writes nothing
-//! for addresses outside of our mappings.
+//! access then ends the process, as without the handler. The handler writes nothing for addresses
+//! outside of these mappings.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};

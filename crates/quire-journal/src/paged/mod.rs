@@ -1,16 +1,16 @@
-//! Memory for the states of queues: the heap, or a file that is mapped, which the system writes out
-//! when memory is short and keeps in memory otherwise (`file_backed_metadata`, docs/queues.md
+//! Memory for the states of queues: the heap, or a mapped file. The system writes the file out when
+//! memory is short, and otherwise keeps it in memory (`file_backed_metadata`, docs/queues.md
 //! section 6).
 //!
 //! **What it promises.** The holder of a [`Block`] or an [`Array`] cannot tell where it is. When
 //! the file can grow no further, new values are on the heap, and [`Memory::take_failure`] reports
 //! the reason once.
 //!
-//! **How it works.** The file (`page_file.rs`) is one mapping, of which as much may be used as is
-//! allocated on the disk: a page of a file with holes for which the disk has no room would end the
-//! process. `pool.rs` divides it into blocks. All bookkeeping of it is on the heap, so that giving
-//! back what is paged out reads nothing. `pieces.rs` has no file: it takes large pieces of memory
-//! from the system.
+//! **How it works.** The file (`page_file.rs`) is one mapping. Only the part that is allocated on
+//! the disk is used: a page in a hole of the file would end the process when the disk has no room
+//! for it. `pool.rs` divides it into blocks. Its bookkeeping is on the heap, so freeing a block
+//! that is paged out reads nothing. `pieces.rs` has no file: it takes large pieces of memory from
+//! the system.
 
 #![allow(unsafe_code)] // memory by hand: see the SAFETY notes at each use
 
@@ -33,11 +33,11 @@ pub use page_file::PageFile;
 use pieces::Pieces;
 use pool::Pool;
 
-/// Where [`Block`]s and [`Array`]s are put. Clones share one place.
+/// The memory in which [`Block`]s and [`Array`]s are allocated. Clones share it.
 #[derive(Clone, Default)]
 pub struct Memory(Option<Arc<Source>>);
 
-/// Where the places of a [`Memory`] come from before the heap.
+/// The source of the allocations of a [`Memory`] before the heap.
 enum Source {
     File(Box<Pool>),
     Pieces(Pieces),
@@ -71,26 +71,26 @@ impl Memory {
         self.pool().is_some()
     }
 
-    /// Bytes of the file, 0 for the heap.
+    /// Bytes of the file; 0 for the heap.
     pub fn file_size(&self) -> u64 {
         self.pool().map_or(0, |pool| pool.size())
     }
 
-    /// Why the file grows no further, the first time that this is asked after it could not.
+    /// Why the file grows no further. Only the first call after the failure returns it.
     pub fn take_failure(&self) -> Option<io::Error> {
         self.pool()?.take_failure()
     }
 
-    /// Asks the system to write out the pages of the file and to forget them, as it does itself
-    /// when memory is short: for tests.
+    /// Asks the system to write out the pages of the file and to drop them, as it does when memory
+    /// is short: for tests.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// The error of the system.
     pub fn page_out(&self) -> io::Result<()> {
         self.pool().map_or(Ok(()), |pool| pool.page_out())
     }
 
-    /// A new place, of a size that is not 0.
+    /// Allocates room of a size that is not 0.
     fn allocate(&self, layout: Layout) -> NonNull<u8> {
         assert!(layout.size() > 0, "places have a size");
         let place = match self.0.as_deref() {
@@ -105,7 +105,7 @@ impl Memory {
         NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
     }
 
-    /// Gives a place another size. The bytes that fit are kept.
+    /// Changes the size of an allocation. The bytes that fit are kept.
     ///
     /// # Safety
     /// The place is from [`allocate`](Self::allocate) or this, of this memory, with the size and
@@ -131,7 +131,7 @@ impl Memory {
         grown
     }
 
-    /// Takes a place back.
+    /// Frees an allocation.
     ///
     /// # Safety
     /// The place is from [`allocate`](Self::allocate) or [`resize`](Self::resize) of this memory,

@@ -1,5 +1,5 @@
-//! The file under a [`Memory`](super::Memory): mapped once, as large as it may become, and usable
-//! as far as the disk has promised room.
+//! The file under a [`Memory`](super::Memory). It is mapped once, with its largest size. The part
+//! for which the disk has reserved room is usable.
 
 use std::fs;
 use std::io;
@@ -15,9 +15,9 @@ use crate::descriptor::Owned;
 /// The name of the file, until it is removed.
 const NAME: &str = "queues.paging";
 
-/// Space in a file that has no name. The system frees it after a crash. No other process can
-/// shorten it under the mapping, which would be a bus error. `df` counts it, and `ls` does not show
-/// it. One cause of a bus error remains: a disk that cannot read a page. `bus_error.rs` reports it.
+/// Space in a file without a name. The system frees it after a crash. No other process can shorten
+/// it under the mapping, which would be a bus error. `df` counts it, and `ls` does not show it. One
+/// cause of a bus error remains: a disk that cannot read a page. `bus_error.rs` reports it.
 pub struct PageFile {
     map: MmapRaw,
     file: Owned<fs::File>,
@@ -25,11 +25,11 @@ pub struct PageFile {
 }
 
 impl PageFile {
-    /// Makes one in the directory that can grow to `size_max` bytes. It has no room yet:
+    /// Makes a file in the directory that can grow to `size_max` bytes. It has no room before
     /// [`PageFile::grow`].
     ///
     /// # Errors
-    /// What the system refuses.
+    /// The error of the system.
     pub fn create(directory: &Path, size_max: usize) -> io::Result<Self> {
         let path = directory.join(NAME);
         // An existing file is not in use: its process ended before it removed the name.
@@ -59,10 +59,10 @@ impl PageFile {
         self.map.len()
     }
 
-    /// Makes the bytes from `size` to `size_new` usable: the disk has room for them.
+    /// Makes the bytes from `size` to `size_new` usable: reserves room for them on the disk.
     pub(super) fn grow(&self, size: u64, size_new: u64) -> io::Result<()> {
-        // A file system that cannot promise room is not used: running out of it would end the
-        // process at some write to memory.
+        // A file system that cannot reserve room is not used: a full disk would end the process at
+        // some write to memory.
         let flags = rustix::fs::FallocateFlags::empty();
         let grow = || rustix::fs::fallocate(&self.file, flags, size, size_new - size);
         Ok(rustix::io::retry_on_intr(grow)?)
@@ -73,7 +73,7 @@ impl PageFile {
         self.file.set_len(size)
     }
 
-    /// Writes everything up to `size` to the disk, and takes it out of memory.
+    /// Writes everything up to `size` to the disk, and drops it from memory.
     pub(super) fn page_out(&self, size: usize) -> io::Result<()> {
         if size == 0 {
             return Ok(());
@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// Set for the process that is to end.
+    /// Set for the process that will end.
     const DIRECTORY: &str = "QUIRE_TEST_BUS_ERROR";
 
     #[test]

@@ -1,9 +1,9 @@
 //! Blocks of one size in larger pieces, which come from the system directly.
 //!
-//! Many blocks of 16 KiB cost the heap a call of the system for each few of them, and those calls
-//! stop the other threads that use new memory. The first use of each page of 4 KiB also interrupts
-//! the program. So a piece has many blocks, and the system is asked for the pages of some blocks at
-//! a time, before their first use.
+//! For many blocks of 16 KiB, the heap needs a system call for each few of them. These calls stop
+//! the other threads that use new memory. The first use of each page of 4 KiB also interrupts the
+//! program. So a piece has many blocks, and the system makes the pages of some blocks at a time,
+//! before their first use.
 
 use std::alloc::Layout;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +19,8 @@ pub(super) const BLOCK_SIZE: usize = 16 * 1024;
 const PIECE_BLOCKS: usize = 128;
 /// Blocks whose pages the system makes at a time: some ten microseconds.
 const READY_BLOCKS: usize = 16;
-/// This many blocks are on the heap before the first piece is made: a server with few values is
-/// small.
+/// This many blocks are on the heap before the first piece is made, so a server with few values
+/// needs little memory.
 const ON_HEAP_MAX: usize = 64;
 
 /// Pieces, and the blocks of them that are in use.
@@ -49,14 +49,14 @@ struct Piece {
 struct Taken {
     map: Arc<MmapRaw>,
     block: usize,
-    /// The pages of this block and of the next ones are to be made.
+    /// The pages of this block and of the next ones have to be made.
     is_new: bool,
 }
 
 const _: () = assert!(u128::BITS as usize == PIECE_BLOCKS);
 
 impl Pieces {
-    /// A block; `None` when the heap has to give the place.
+    /// Allocates a block. `None` when the heap has to be used.
     pub fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         if layout.size() != BLOCK_SIZE {
             return None;
@@ -67,7 +67,7 @@ impl Pieces {
             return None;
         }
         let Some(Taken { map, block, is_new }) = state.take() else {
-            // Without memory for a piece, the heap says what happens.
+            // Without memory for a piece, the heap is used.
             state.on_heap += 1;
             return None;
         };
@@ -77,15 +77,15 @@ impl Pieces {
         let offset = block * BLOCK_SIZE;
         if is_new {
             #[cfg(target_os = "linux")]
-            // A system that cannot do it makes each page at its first use.
+            // A system without this call makes each page at its first use.
             let _ = map.advise_range(memmap2::Advice::PopulateWrite, offset, READY_BLOCKS * BLOCK_SIZE);
         }
         // SAFETY: the block is within the mapping.
         NonNull::new(unsafe { map.as_mut_ptr().add(offset) })
     }
 
-    /// Takes back a place that was given for the layout. Returns whether it is a block. The other
-    /// places are the heap's.
+    /// Frees an allocation with the layout. Returns whether it is a block. All others are of the
+    /// heap.
     pub fn release(&self, place: NonNull<u8>, layout: Layout) -> bool {
         if layout.size() != BLOCK_SIZE {
             return false;
@@ -124,8 +124,7 @@ impl PieceTable {
         }
         let address = *address;
         piece.free |= 1 << block;
-        // One piece stays, so that a user at the border does not make one and give it back each
-        // time.
+        // One piece stays, so that a user at the border does not make and free one each time.
         if piece.free == u128::MAX && self.open.iter().any(|open| *open != address) {
             self.pieces.remove(&address);
             self.open.remove(&address);
@@ -177,7 +176,7 @@ mod tests {
             let number = if number < ON_HEAP_MAX { number } else { number - ON_HEAP_MAX };
             assert!(block.iter().all(|byte| *byte == number as u8), "{number}");
         }
-        // Other sizes are the heap's.
+        // Other sizes are on the heap.
         drop(Array::<u8>::with_capacity(BLOCK_SIZE - 1, &memory));
         blocks.truncate(PIECE_BLOCKS);
         assert_eq!(pieces(&memory), 2, "one piece stays");

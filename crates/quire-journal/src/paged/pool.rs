@@ -1,8 +1,8 @@
 //! Blocks of a few sizes in a [`PageFile`].
 //!
-//! The file grows by extents and is used in runs, and a run holds blocks of one size. The first
-//! place that is free is taken, so that the end of the file becomes free when less is held, and can
-//! be given back. A run without blocks can become one of another size.
+//! The file grows by extents and is divided into runs. A run has blocks of one size. The first free
+//! block is used, so that the end of the file becomes free, and can be returned to the disk, when
+//! fewer blocks are in use. A run without blocks can become one of another size.
 
 use std::alloc::Layout;
 use std::collections::BTreeSet;
@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 
 use super::page_file::PageFile;
 
-/// The file grows by this much: rarely enough that asking the disk costs nothing, little enough for
-/// a queue that is nearly empty.
+/// The file grows by this many bytes. Calls of the disk are then rare, and a queue that is nearly
+/// empty needs little space.
 const EXTENT_SIZE: u64 = 4 * 1024 * 1024;
 /// Size of a row of blocks of one size. A rarely used size wastes at most this much.
 const RUN_SIZE: usize = 32 * 1024;
@@ -41,7 +41,7 @@ struct PoolState {
     runs: Vec<Run>,
     /// The runs among them that have none.
     unused: BTreeSet<u32>,
-    /// For each of [`SIZES`], the runs that have a free place.
+    /// For each of [`SIZES`], the runs that have a free block.
     open: [BTreeSet<u32>; SIZES.len()],
     /// Why the file grows no further. Growing is not tried again; freed blocks are used again.
     failure: Option<Failure>,
@@ -53,7 +53,7 @@ struct Run {
     /// Which of [`SIZES`].
     class: usize,
     blocks: usize,
-    /// A bit for each place, set when it is free.
+    /// A bit for each block, set when it is free.
     free: Box<[u64]>,
 }
 
@@ -91,7 +91,7 @@ impl Pool {
         self.file.page_out(state.size as usize)
     }
 
-    /// A block; `None` when it is too large for one, or there is no room.
+    /// Allocates a block. `None` when the layout is too large, or there is no room.
     pub fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         let class = class_of(layout)?;
         let offset = self.state.lock().take(class, &self.file)?;
@@ -99,13 +99,13 @@ impl Pool {
         Some(unsafe { self.file.base().add(offset) })
     }
 
-    /// Takes back a block that this pool owns.
+    /// Frees a block of this pool.
     pub fn release(&self, block: NonNull<u8>) {
         let offset = block.addr().get() - self.file.base().addr().get();
         self.state.lock().give_back(offset, &self.file);
     }
 
-    /// Whether the place is in the file.
+    /// Whether the allocation is in the file.
     pub fn owns(&self, place: NonNull<u8>) -> bool {
         let base = self.file.base().addr().get();
         (base..base + self.file.size_max()).contains(&place.addr().get())
@@ -113,7 +113,7 @@ impl Pool {
 }
 
 impl PoolState {
-    /// Where a new block begins in the file.
+    /// Allocates a block. Returns its offset in the file.
     fn take(&mut self, class: usize, file: &PageFile) -> Option<usize> {
         let number = match self.open[class].first() {
             Some(number) => *number,
@@ -195,7 +195,7 @@ impl PoolState {
     /// shrinks does not ask the disk each time.
     fn shrink(&mut self, file: &PageFile) {
         let size_new = self.used().next_multiple_of(EXTENT_SIZE) + EXTENT_SIZE;
-        // When it cannot be shortened it stays as long as it is, and is used again.
+        // If the file cannot be shortened, the space stays and is used again.
         if size_new < self.size && file.shrink(size_new).is_ok() {
             self.size = size_new;
         }
@@ -208,7 +208,7 @@ fn class_of(layout: Layout) -> Option<usize> {
     (class < SIZES.len() && layout.align() <= ALIGN_MAX).then_some(class)
 }
 
-/// How many blocks a run holds.
+/// The number of blocks in a run.
 fn places(class: usize) -> usize {
     RUN_SIZE / SIZES[class]
 }

@@ -14,7 +14,7 @@ use crate::segment::index::Wanted;
 use crate::segment::view::{READ_STEP, Reads, View};
 use crate::segment::{Segment, holds_records};
 
-/// The topics that a cursor is for. It may skip blocks that hold no other topic.
+/// The topics that a cursor reads. It may skip blocks without a wanted topic.
 pub trait TopicFilter {
     /// Whether messages of this topic are wanted.
     fn wants(&self, topic: &str) -> bool;
@@ -30,14 +30,14 @@ impl TopicFilter for AllTopics {
     }
 }
 
-/// A place in the log that moves forward.
+/// A position in the log that moves forward.
 pub struct Cursor {
     log: Arc<Log>,
     after: Position,
     place: Option<CursorPlace>,
     wanted: Wanted,
     reads: Reads,
-    /// Keeps the segments from `after` on from being removed.
+    /// Prevents that the segments from `after` on are removed.
     pin: Pin,
 }
 
@@ -46,9 +46,9 @@ struct CursorPlace {
     view: View,
     /// Where the next batch begins.
     offset: u64,
-    /// Where the batch that was given last begins.
+    /// Where the last returned batch begins.
     given: u64,
-    /// In a sealed segment: the blocks that hold a wanted topic, `None` = all.
+    /// In a sealed segment: the blocks that have a wanted topic; `None` = all.
     wanted: Option<Vec<u32>>,
 }
 
@@ -58,8 +58,8 @@ impl Cursor {
         Cursor { log, after: pin.after(), place: None, wanted: Wanted::default(), reads: Reads::AHEAD, pin }
     }
 
-    /// Reads little more from the disk than it returns. For a reader that runs while others wait
-    /// for the same disk, or that wants few of many records.
+    /// Reads little more from the disk than it returns. For a reader that runs while other threads
+    /// wait for the same disk, or that wants few of many records.
     pub fn sparingly(mut self) -> Self {
         self.reads = Reads::sparingly(READ_STEP);
         self
@@ -83,17 +83,17 @@ impl Cursor {
         self.after = after;
     }
 
-    /// Everything up to here was given out or skipped.
+    /// Everything up to here was returned or skipped.
     pub fn after(&self) -> Position {
         self.after
     }
 
-    /// The next records up to `limit`, at most one batch of them; `None` when the limit, or the end
-    /// of what is persistent, is reached. Blocks of sealed segments that hold no wanted topic are
-    /// skipped; what is given may hold other topics.
+    /// The next records up to `limit`, at most one batch. `None` when the limit, or the last
+    /// persistent record, is reached. Blocks of sealed segments without a wanted topic are skipped.
+    /// The returned batch may contain other topics.
     ///
-    /// `wants` is asked once for every topic of the log: over the life of the cursor it must say
-    /// the same of the same name, or want less.
+    /// `wants` is called once for every topic of the log. For the same name it must always return
+    /// the same, or change to false.
     ///
     /// # Errors
     /// [`JournalError::Corrupt`] for damage. [`JournalError::Unreadable`] for bytes that the disk
@@ -123,12 +123,11 @@ impl Cursor {
             let summary = place.segment.summary();
             if place.offset >= summary.end {
                 if self.after < summary.last {
-                    // An index that was made up: the batches end before the positions that it
-                    // names.
+                    // The index is forged: the batches end before the positions that it names.
                     let reason = "the batches end before the last position of the segment";
                     return Err(place.segment.corrupt(summary.end, reason, self.after));
                 }
-                // The next position is in the next segment: there is one, since the position is
+                // The next position is in the next segment. It exists, because the position is
                 // below the limit.
                 self.place = None;
                 continue;
@@ -187,7 +186,8 @@ impl Cursor {
 }
 
 impl CursorPlace {
-    /// How far to read when the next batch is not in memory: a reader that jumps reads the block.
+    /// Where to end a read when the next batch is not in memory. A reader that jumps reads the
+    /// block.
     fn read_end(&self, reads: Reads) -> u64 {
         if self.view.covers(self.offset) {
             return self.offset;
@@ -196,8 +196,8 @@ impl CursorPlace {
         self.segment.index.read().read_end(self.offset, step as u64)
     }
 
-    /// Moves on to the next block that holds a wanted topic; gives the position before it when that
-    /// is a skip.
+    /// Moves to the next block that has a wanted topic. Returns the position before the block when
+    /// it has skipped others.
     fn skip(&mut self, after: Position) -> Option<Position> {
         let wanted = self.wanted.as_ref()?;
         let index = self.segment.index.read();
@@ -218,8 +218,8 @@ impl CursorPlace {
     }
 }
 
-/// A run of records, checked. It holds the bytes that were read with it: at most some hundred KiB,
-/// or its own bytes when those are more.
+/// Consecutive records, checked. It holds the bytes that were read together with them: at most some
+/// hundred KiB, or only its bytes when these are more.
 #[derive(Clone)]
 pub struct Batch {
     segment: Arc<Segment>,
@@ -244,7 +244,7 @@ impl Batch {
         self.last
     }
 
-    /// The place of the batch.
+    /// The file and the offset of the batch.
     pub fn place(&self) -> RecordPlace {
         RecordPlace { path: self.segment.path.clone(), offset: self.offset }
     }
@@ -274,7 +274,7 @@ impl Batch {
         offsets
     }
 
-    /// The record that begins at one of the [`Batch::offsets`]; `position` is its own.
+    /// The record that begins at one of the [`Batch::offsets`], and has this `position`.
     pub fn record_at(&self, offset: u32, position: Position) -> Option<Record<'_>> {
         split_record(self.body().get(offset as usize..)?, position).map(|(record, _)| record)
     }

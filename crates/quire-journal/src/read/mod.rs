@@ -1,5 +1,5 @@
-//! Reading the log, from any thread, while it grows: by position, bookmark and time; and checking
-//! all that was written.
+//! Reading the log from any thread while it grows: by position, bookmark and time. Checking
+//! everything that was written.
 
 pub(crate) mod cursor;
 pub(crate) mod pins;

@@ -7,7 +7,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::record::Position;
 
-/// For each position: the number of readers that have passed it and no later one.
+/// For each position: the number of readers whose last passed position it is.
 #[derive(Debug, Default)]
 pub(crate) struct Pins(Mutex<BTreeMap<Position, usize>>);
 
@@ -21,13 +21,13 @@ impl Pins {
         Pin { pins: self.clone(), after }
     }
 
-    /// While this is held no pin comes or moves.
+    /// While this is locked, no pin is added or moved.
     pub fn hold(&self) -> HeldPins<'_> {
         HeldPins(self.0.lock())
     }
 }
 
-/// The pins as they are.
+/// The current pins.
 pub(crate) struct HeldPins<'a>(MutexGuard<'a, BTreeMap<Position, usize>>);
 
 impl HeldPins<'_> {
@@ -37,7 +37,7 @@ impl HeldPins<'_> {
     }
 }
 
-/// Prevents that records after a position are removed, until it is dropped.
+/// Prevents the removal of records after a position, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Pin {
     pins: Arc<Pins>,

@@ -9,15 +9,15 @@ use crate::read::reader::Reader;
 use crate::record::Position;
 use crate::segment::index::Index;
 
-/// A run of records that is read as a unit: the part of a block that is within the range.
+/// Consecutive records that are read as a unit: the part of a block that is within the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRange {
     /// The first position in it.
     pub first: Position,
     /// The last position in it.
     pub last: Position,
-    /// Bytes that it takes in its segment; those of the whole block when the range begins or ends
-    /// within it.
+    /// Its bytes in the segment. The bytes of the whole block when the range begins or ends within
+    /// it.
     pub size: u64,
 }
 
@@ -26,13 +26,13 @@ pub struct BlockRange {
 pub struct BlockContent<'a> {
     /// Every record is a message.
     pub has_only_messages: bool,
-    /// Their topic, when all have the same.
+    /// Their topic, when all have the same one.
     pub topic: Option<&'a str>,
 }
 
 impl Reader {
-    /// Shows all ranges after `after`, up to `limit`, with what is in them, oldest first. Reads no
-    /// record, so it does not notice damage.
+    /// Passes all ranges after `after`, up to `limit`, to the callback, with a description of their
+    /// records, oldest first. Reads no record, so it does not notice damage.
     ///
     /// # Errors
     /// [`JournalError::Removed`] when another process removed a file of the range.
@@ -65,11 +65,10 @@ impl Reader {
         Ok(())
     }
 
-    /// Shows the ranges after `after`, up to `limit`, that hold a wanted topic, oldest first, until
-    /// `each` breaks. Reads no record.
+    /// Passes the ranges after `after`, up to `limit`, that have a wanted topic to `each`, oldest
+    /// first, until `each` breaks. Reads no record.
     ///
-    /// A segment that is being written to knows its topics only as far as this reader has followed
-    /// it.
+    /// For the active segment, the topics are known only as far as this reader has followed it.
     pub fn for_each_block_range(
         &self,
         after: Position,

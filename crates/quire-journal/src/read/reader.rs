@@ -27,16 +27,16 @@ pub struct Reader {
 }
 
 struct Shared {
-    /// Another one takes its place when files that it knows were archived or removed by another
-    /// process. A cursor keeps the one that it began with, and with it the files that are gone.
+    /// It is replaced when another process has archived or removed its files. A cursor keeps the
+    /// value with which it began, and so the removed files.
     log: RwLock<Arc<Log>>,
     /// The archive directory that was named.
     named_archive: Option<PathBuf>,
-    /// Held while the directory is opened again.
+    /// Locked while the directory is opened again.
     reopening: Mutex<()>,
 }
 
-/// The place of a record.
+/// The file and the offset of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordPlace {
     /// The file.
@@ -48,7 +48,7 @@ pub struct RecordPlace {
 /// The state of a segment, which decides the possible actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentState {
-    /// It is being written to.
+    /// It is the one that is written.
     Active,
     /// It is full.
     Sealed,
@@ -81,7 +81,7 @@ pub struct SegmentInfo {
     pub positions: Option<(Position, Position)>,
     /// Bookmarks of both.
     pub bookmarks: Option<(Bookmark, Bookmark)>,
-    /// When this instance took both.
+    /// When this instance received both.
     pub timestamps: Option<(Timestamp, Timestamp)>,
     /// Records.
     pub count: u64,
@@ -95,7 +95,7 @@ pub struct SegmentInfo {
 struct Located {
     segment: Arc<Segment>,
     position: Position,
-    /// The place of its batch in the segment, in bytes.
+    /// The offset of its batch in the segment, in bytes.
     offset: u64,
     sequence: u64,
 }
@@ -150,8 +150,7 @@ impl Reader {
         Ok(Reader::with_archive(Arc::new(log), archive.map(Path::to_owned)))
     }
 
-    /// The first position that can be read, once there is one: files may have been removed before
-    /// it.
+    /// The first position that can be read, if there is one. Earlier files may have been removed.
     pub fn first(&self) -> Position {
         self.log().segments.read().first().map_or(Position(1), |segment| segment.first)
     }
@@ -173,8 +172,8 @@ impl Reader {
         first
     }
 
-    /// The first position of the segment that holds, or will hold, the position; `None` when that
-    /// segment is gone.
+    /// The first position of the segment that has, or will have, the position. `None` when that
+    /// segment was removed.
     pub fn segment_start(&self, position: Position) -> Option<Position> {
         self.log().segment_at(position).map(|segment| segment.first)
     }
@@ -215,7 +214,7 @@ impl Reader {
     /// The position of the message that the bookmark names, if the log has it.
     ///
     /// # Errors
-    /// Damage where it should be.
+    /// The file is damaged where the record should be.
     pub fn find(&self, bookmark: Bookmark) -> Result<Option<Position>, JournalError> {
         let found = self.find_from(bookmark)?;
         Ok(found.filter(|(sequence, _)| *sequence == bookmark.sequence).map(|(_, position)| position))
@@ -225,7 +224,7 @@ impl Reader {
     /// sequence and position.
     ///
     /// # Errors
-    /// Damage where it should be.
+    /// The file is damaged where the record should be.
     pub fn find_from(&self, bookmark: Bookmark) -> Result<Option<(u64, Position)>, JournalError> {
         Ok(self.locate(bookmark)?.map(|found| (found.sequence, found.position)))
     }
@@ -234,7 +233,7 @@ impl Reader {
     /// bytes, if the log has it.
     ///
     /// # Errors
-    /// Damage where it should be.
+    /// The file is damaged where the record should be.
     pub fn find_place(&self, bookmark: Bookmark) -> Result<Option<(SegmentInfo, u64)>, JournalError> {
         let found = self.locate(bookmark)?.filter(|found| found.sequence == bookmark.sequence);
         Ok(found.map(|found| (self.info(&found.segment), found.offset)))
@@ -270,11 +269,11 @@ impl Reader {
         Ok(None)
     }
 
-    /// The position of the last record taken at or before the instant; that before the first record
-    /// when there is none.
+    /// The position of the last record that was taken at or before the instant. The position before
+    /// the first record when there is none.
     ///
     /// # Errors
-    /// Damage where it should be.
+    /// The file is damaged where the record should be.
     pub fn position_before(&self, instant: Timestamp) -> Result<Position, JournalError> {
         // A segment that was sealed before it got a record has no time.
         let mut segments = self.log().segments.read().clone();
@@ -301,8 +300,8 @@ impl Reader {
         Ok(found)
     }
 
-    /// A time at or before that of the record at the position: that of the first record of its
-    /// block. `None` when the log does not have the record. Reads nothing from the disk.
+    /// The time of the first record of the block of the position, which is not after the time of
+    /// its record. `None` when the log does not have the record. Reads nothing from the disk.
     pub fn time_before(&self, position: Position) -> Option<Timestamp> {
         let segment = self.log().segment_at(position)?;
         let index = segment.index.read();
@@ -321,7 +320,8 @@ impl Reader {
     }
 
     pub(crate) fn info(&self, segment: &Segment) -> SegmentInfo {
-        // Asked before its contents are: of a segment that is sealed meanwhile they may not be all.
+        // Read before the contents: if the segment is sealed in between, the contents may be
+        // incomplete.
         let is_sealed = segment.is_sealed();
         let summary = segment.summary();
         let positions = (summary.count > 0).then_some((segment.first, summary.last));

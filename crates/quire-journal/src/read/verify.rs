@@ -1,5 +1,5 @@
-//! Checks everything that was written: the headers, every batch and record, how they follow each
-//! other, the indexes and the sidecar files.
+//! Checks everything that was written: the headers, every batch and record, their order, the
+//! indexes and the sidecar files.
 
 use std::borrow::Cow;
 use std::io;
@@ -34,9 +34,10 @@ pub struct Damage {
 }
 
 impl Reader {
-    /// Checks every byte that was written; empty when all is sound. A missing index does not count
-    /// as damage: the next start makes it again. A missing segment of a journal that this process
-    /// writes is reported; of any other journal [`Reader::refresh`] finds it.
+    /// Checks every byte that was written. Returns no damage when everything is sound. A missing
+    /// index does not count as damage: the next start makes it again. A missing segment of a
+    /// journal that this process writes is reported; of any other journal [`Reader::refresh`] finds
+    /// it.
     pub fn verify(&self) -> Vec<Damage> {
         let log = self.log();
         let segments = log.segments.read().clone();
@@ -77,8 +78,8 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Checks the segment, which follows `before`, if that is known; gives its own end, if that
-    /// could be read.
+    /// Checks the segment. It follows `before`, if that is known. Returns its end, if it could be
+    /// read.
     fn run(&mut self, before: Option<End>) -> Option<End> {
         let segment = self.segment;
         let summary = segment.summary();
@@ -96,7 +97,7 @@ impl Check<'_> {
                 Err(fault) => {
                     self.note(offset, fault);
                     end = None;
-                    // Its length cannot be believed: on with the next batch that the index knows.
+                    // Its length is not reliable. Continues with the next batch in the index.
                     let index = segment.index.read();
                     let next = index.blocks.partition_point(|block| block.offset <= offset);
                     offset = index.blocks.get(next).map_or(summary.end, |block| block.offset);
@@ -154,7 +155,7 @@ impl Check<'_> {
         }
     }
 
-    /// The batch at `offset`, which follows `end`, if that is known; taken into `index`.
+    /// Reads the batch at `offset`, and adds it to `index`. It follows `end`, if that is known.
     fn batch(
         &self,
         offset: u64,
@@ -179,8 +180,8 @@ impl Check<'_> {
         Ok(header)
     }
 
-    /// Checks the frames of a compressed segment as they are in the file. A changed bit is damage
-    /// even when it decompresses to the same bytes.
+    /// Checks the bytes of the frames of a compressed segment. A changed bit is damage even when
+    /// the frame decompresses to the same bytes.
     fn frames(&mut self) {
         let segment = self.segment;
         let Some(frames) = &segment.frames else { return };
@@ -236,7 +237,7 @@ impl Check<'_> {
 fn check_is_there(log: &Log, segment: &Arc<Segment>) -> Option<Damage> {
     let opened = log.disk.open_read_only(&segment.path);
     let is_gone = opened.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    // It may have been archived or removed on purpose meanwhile.
+    // It may have been archived or removed on purpose in the meantime.
     let is_known = || log.segment(segment.number).is_some_and(|known| Arc::ptr_eq(&known, segment));
     let reason = "the file is not there any more";
     (is_gone && !log.follows && is_known()).then(|| Damage {
@@ -248,10 +249,10 @@ fn check_is_there(log: &Log, segment: &Arc<Segment>) -> Option<Damage> {
 
 /// Checks the sidecar files, and the content of those of the journal itself.
 fn check_sidecars(log: &Log) -> Vec<Damage> {
-    // Before the files are read, because their needs only move forward.
+    // Before the files are read, because the positions that they need only increase.
     let first = log.before_first().next();
     let mut damages = sidecar::check(&*log.disk, &log.directory, first);
-    // Before the end of the log is asked for, which may move on meanwhile.
+    // Before the end of the log is read, which may grow in between.
     let clients = ClientsFile::read(&*log.disk, &log.directory);
     let last = log.persisted();
     let contradicts = "the file contradicts itself, or is of a version that this build does not read";

@@ -1,6 +1,6 @@
 //! The parts of a record other than its fixed fields: the key of the message, the source of the
 //! record, headers, the end of its delay, and the time by the clock (`docs/journal-format.md`,
-//! *Attributes*). A record without them uses no byte for them.
+//! *Attributes*). Without them, a record has no additional byte.
 
 use crate::error::JournalError;
 use crate::record::{Bookmark, Position};
@@ -12,7 +12,7 @@ const HEADERS: u8 = 3;
 const NOT_BEFORE: u8 = 4;
 const RECEIVED: u8 = 5;
 
-/// The most bytes that the attributes of one record take: their size is 16-bit on disk.
+/// The most bytes of the attributes of one record. Their size has 16 bits on disk.
 pub(crate) const ATTRIBUTES_SIZE_MAX: usize = u16::MAX as usize;
 
 /// The most bytes of the name of an instance or a group.
@@ -27,17 +27,17 @@ pub struct Instance<'a> {
     pub group: &'a str,
 }
 
-/// The instances that a record passed before it came here, oldest first: the first one took it from
+/// The instances that a record passed before this one, oldest first. The first one received it from
 /// a publisher, the last one sent it here. Empty for a record that was published here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InstancePath<'a>(&'a [u8]);
 
 impl<'a> InstancePath<'a> {
-    /// That of a record that was published here.
+    /// The path of a record that was published here.
     pub const EMPTY: InstancePath<'static> = InstancePath(&[]);
 
-    /// The path in these bytes, as [`InstancePath::as_bytes`] gave them; `None` when they do not
-    /// spell a path.
+    /// The path in these bytes, which [`InstancePath::as_bytes`] returned. `None` when they are not
+    /// a path.
     pub fn from_bytes(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -82,13 +82,13 @@ fn split_name(bytes: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(name).ok()?, rest))
 }
 
-/// A path that grows: that of a record which is sent on to another instance, and the instance that
-/// sends it.
+/// A path that grows: the path of a record that is forwarded to another instance, and the instance
+/// that sends it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InstancePathBuffer(Vec<u8>);
 
 impl InstancePathBuffer {
-    /// Becomes a copy of the path, in the memory that it has.
+    /// Becomes a copy of the path. Uses its existing memory.
     pub fn copy_from(&mut self, path: InstancePath<'_>) {
         self.0.clear();
         self.0.extend_from_slice(path.0);
@@ -131,9 +131,9 @@ pub struct Source<'a> {
 /// Where a record was published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin<'a> {
-    /// Its publisher and sequence: its name on every instance.
+    /// Its publisher and sequence, which identify it on every instance.
     pub bookmark: Bookmark,
-    /// The instance that took it from the publisher; `None` = this one.
+    /// The instance that received it from the publisher; `None` = this one.
     pub instance: Option<Instance<'a>>,
 }
 
@@ -142,10 +142,10 @@ pub struct Origin<'a> {
 pub struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// Those of a record that has none.
+    /// The attributes of a record without any.
     pub const NONE: Attributes<'static> = Attributes(&[]);
 
-    /// The attributes in these bytes; `None` when a record cannot have them.
+    /// The attributes in these bytes. `None` when they are not valid.
     pub fn from_bytes(bytes: &'a [u8]) -> Option<Self> {
         let (mut rest, mut before) = (bytes, 0);
         while !rest.is_empty() {
@@ -175,7 +175,7 @@ impl<'a> Attributes<'a> {
         self.value(KEY)
     }
 
-    /// The instances that the record passed before it came here.
+    /// The instances that the record passed before this one.
     pub fn path(self) -> InstancePath<'a> {
         self.value(SOURCE).and_then(split_source).map_or(InstancePath::EMPTY, |(_, path)| path)
     }
@@ -193,7 +193,7 @@ impl<'a> Attributes<'a> {
         if self.0.is_empty() { Headers::NONE } else { self.find_headers() }
     }
 
-    /// Apart from [`Self::headers`], so that a record without attributes costs one comparison.
+    /// Separate from [`Self::headers`], so that a record without attributes costs one comparison.
     #[cold]
     #[inline(never)]
     fn find_headers(self) -> Headers<'a> {
@@ -206,7 +206,8 @@ impl<'a> Attributes<'a> {
         if self.0.is_empty() { None } else { self.find_not_before() }
     }
 
-    /// Apart from [`Self::not_before`], so that a record without attributes costs one comparison.
+    /// Separate from [`Self::not_before`], so that a record without attributes costs one
+    /// comparison.
     #[cold]
     #[inline(never)]
     fn find_not_before(self) -> Option<Timestamp> {
@@ -225,7 +226,7 @@ impl<'a> Attributes<'a> {
         self.value(RECEIVED).and_then(split_time)
     }
 
-    /// Without what holds only on this instance: the time at which it took the record.
+    /// Without the time at which this instance took the record, which is valid only here.
     pub fn for_other_instances(self) -> Attributes<'a> {
         let (mut rest, mut size) = (self.0, 0);
         while let Some((number, _, after)) = split_attribute(rest) {
@@ -235,7 +236,7 @@ impl<'a> Attributes<'a> {
             size += rest.len() - after.len();
             rest = after;
         }
-        // Attributes are in the order of their numbers, and no number is higher.
+        // Attributes are in the order of their numbers. Higher numbers are not defined.
         Attributes(&self.0[..size])
     }
 
@@ -266,7 +267,7 @@ fn split_source(value: &[u8]) -> Option<(u64, InstancePath<'_>)> {
     Some((position, path))
 }
 
-/// A time that is not 1970.
+/// A time other than the beginning of 1970.
 fn split_time(value: &[u8]) -> Option<Timestamp> {
     let ns = u64::from_le_bytes(value.try_into().ok()?);
     (ns > 0).then_some(Timestamp(ns))
@@ -290,7 +291,7 @@ pub struct NewAttributes<'a> {
     pub received: Option<Timestamp>,
 }
 
-/// Makes attributes, one record's after the other's.
+/// Encodes the attributes of one record after the other.
 #[derive(Clone, Debug, Default)]
 pub struct AttributesBuffer(Vec<u8>);
 

@@ -1,4 +1,4 @@
-//! The keys that a delete removed from a last-value topic, as the data of its record
+//! The data of the record of a delete: the keys that it removed from a last-value topic
 //! (`docs/journal-format.md`, *Deleted messages*).
 
 use crate::record::attributes::{put_number, take_number};
@@ -14,7 +14,7 @@ pub fn put_deleted_key(data: &mut Vec<u8>, key: &[u8]) {
     data.extend_from_slice(key);
 }
 
-/// The keys in the data of a delete, in the order in which they were put. An error ends them.
+/// The keys in the data of a delete, in their order. An error ends the iteration.
 #[derive(Clone, Debug)]
 pub struct DeletedKeys<'a>(&'a [u8]);
 

@@ -17,7 +17,7 @@ pub enum RecordKind {
     Publish = 1,
     /// Messages of a queue were acknowledged, cancelled or expired.
     Acknowledge = 2,
-    /// The holders of messages of a queue. Other parts do not depend on it.
+    /// The holders of messages of a queue. No other part depends on it.
     Lease = 3,
     /// Messages of a last-value topic were deleted.
     Delete = 4,
@@ -56,29 +56,30 @@ pub struct NewRecord<'a> {
     /// The client that published it.
     pub publisher: PublisherId,
     /// Its number in that publisher's sequence. A record that is not above the publisher's highest
-    /// one is a duplicate. 0 = none was given: the sequence is then the record's own position, or
-    /// the number after the highest one if that is larger. So it is never a duplicate.
+    /// one is a duplicate. 0 = no sequence: the record gets its position as the sequence, or the
+    /// number after the highest one if that is larger. So it is never a duplicate.
     pub sequence: u64,
-    /// When this instance took it. Times in the log never decrease: an earlier time than that of
-    /// the record before is raised to it.
+    /// When this instance took it. Times in the log never decrease: a time before that of the
+    /// previous record is raised to it.
     pub timestamp: Timestamp,
     /// Where it was published.
     pub topic: &'a str,
-    /// Handed on as it came; at most 255 bytes.
+    /// Delivered unchanged; at most 255 bytes.
     pub correlation_id: &'a [u8],
     /// Lifetime in seconds, 0 = never expires; `None` = not given.
     pub expiration_s: Option<u32>,
-    /// Its key, where it came from, its headers, and the end of its delay; [`Attributes::NONE`] for
-    /// a message with none of them.
+    /// Its key, source and headers, and the end of its delay. [`Attributes::NONE`] for a message
+    /// with none of them.
     pub attributes: Attributes<'a>,
-    /// The message; of a delete the list of its keys ([`put_deleted_key`](crate::put_deleted_key)).
+    /// The message; for a delete, the list of its keys
+    /// ([`put_deleted_key`](crate::put_deleted_key)).
     pub data: &'a [u8],
 }
 
 /// A record that was read, borrowed from the bytes of its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its place in this log.
+    /// Its position in this log.
     pub position: Position,
     /// Its kind.
     pub kind: RecordKind,
@@ -96,14 +97,14 @@ pub struct Record<'a> {
     pub correlation_id: &'a [u8],
     /// As published.
     pub expiration_s: Option<u32>,
-    /// Its key, where it came from, its headers, and the end of its delay.
+    /// Its key, source and headers, and the end of its delay.
     pub attributes: Attributes<'a>,
-    /// The message; of a delete the list of its keys.
+    /// The message; for a delete, the list of its keys.
     pub data: &'a [u8],
 }
 
 impl<'a> Record<'a> {
-    /// The name of the record on every instance.
+    /// The bookmark of the record, which is the same on every instance.
     pub fn bookmark(&self) -> Bookmark {
         Bookmark { publisher: self.publisher, sequence: self.sequence }
     }
@@ -143,7 +144,7 @@ impl<'a> Record<'a> {
         self.attributes.source()
     }
 
-    /// The instances that the record passed before it came here, oldest first; empty when it was
+    /// The instances that the record passed before this one, oldest first. Empty when it was
     /// published here.
     pub fn path(&self) -> InstancePath<'a> {
         self.attributes.path()

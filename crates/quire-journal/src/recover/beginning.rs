@@ -1,6 +1,6 @@
-//! Where the log must begin. Its oldest segments may be in an archive directory that is not
-//! mounted, or was moved. A log that begins later than it must is refused, because queues would
-//! treat the missing records as settled, and readers would treat them as removed.
+//! The check of the beginning of the log. Its oldest segments may be in an archive directory that
+//! is not mounted, or was moved. A log that begins too late is refused, because queues would treat
+//! the missing records as settled, and readers would treat them as removed.
 
 use std::io;
 use std::path::Path;
@@ -29,7 +29,7 @@ impl Default for Beginning {
     }
 }
 
-/// The numbers of files that are missing at the front of a log, as far as they are known.
+/// The known numbers of files that are missing at the front of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     pub first: Option<u32>,
@@ -37,7 +37,7 @@ pub(crate) struct Missing {
     pub last: Option<u32>,
 }
 
-/// What is known of a journal when its files were looked for.
+/// The facts about a journal after the search for its files.
 pub(crate) struct Known<'a> {
     pub disk: &'a dyn Disk,
     pub directory: &'a Path,
@@ -60,26 +60,27 @@ impl Known<'_> {
             let missing = Missing { first: Some(must.number), last: Some(begins.number - 1) };
             return Ok((must.number < begins.number).then_some(missing));
         }
-        // An older build did not write down where the log begins.
+        // An older build did not write where the log begins.
         let is_older_needed = begins.header.is_err()
             || self.noted_elsewhere(begins.number)?
             || begins.header.is_ok_and(|header| {
-                // An owner that never needed less may have begun with a log that began later.
+                // An owner that always needed this position may have begun with a log that began
+                // later.
                 let mut needs = sidecar::needs(self.disk, self.directory).into_iter();
                 needs.any(|needed| Position(1) < needed && needed < header.first)
             });
         Ok(is_older_needed.then_some(Missing { first: None, last: Some(begins.number - 1) }))
     }
 
-    /// Whether `archive.place` names a directory with files older than `number`, or one that is not
-    /// there.
+    /// Whether `archive.place` names a directory with files older than `number`, or a directory
+    /// that does not exist.
     fn noted_elsewhere(&self, number: u32) -> Result<bool, JournalError> {
         let Some(noted) = archive_directory::read(self.disk, self.directory)?.noted() else {
             return Ok(false);
         };
         match self.disk.list(&noted.archive) {
             Ok(names) => Ok(names.iter().filter_map(|name| segment_number(name)).any(|older| older < number)),
-            // It was moved, and the new place is named.
+            // It was moved, and the caller named the new directory.
             Err(error) if error.kind() == io::ErrorKind::NotFound => match self.named {
                 Some(named) => archive_directory::is_same(self.disk, named, &noted.archive),
                 None => Ok(true),

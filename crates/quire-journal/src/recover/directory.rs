@@ -21,8 +21,8 @@ pub(crate) struct Found {
     pub header: Result<SegmentHeader, HeaderError>,
 }
 
-/// How often a directory is listed again because a file went away between listing and opening: each
-/// time a running server archived or removed a segment, which takes it much longer.
+/// How often a directory is listed again because a file was missing when it was opened. Each time,
+/// a running server has archived or removed a segment, which takes much longer than a listing.
 pub(crate) const LIST_COUNT_MAX: u32 = 10;
 
 /// The segment files of a journal.
@@ -30,7 +30,7 @@ pub(crate) const LIST_COUNT_MAX: u32 = 10;
 pub(crate) struct Files {
     /// By number, without a gap.
     pub segments: Vec<Found>,
-    /// Prepared and never used, with the number of one of `segments`.
+    /// Segments that were prepared and never used, with the number of one of `segments`.
     pub spare: Vec<PathBuf>,
 }
 
@@ -54,8 +54,8 @@ pub(crate) fn find_segments(
     Err(JournalError::Io { path: directory.to_owned(), operation: "listing the directory", reason })
 }
 
-/// Refuses the journal directory itself as its archive directory: each segment would be its own
-/// copy, and go as the original of it.
+/// Refuses the journal directory as its archive directory: each segment would be taken for its
+/// copy, and removed as the original.
 pub(crate) fn check_archive(disk: &dyn Disk, directory: &Path, archive: &Path) -> Result<(), JournalError> {
     let same = disk.is_same_directory(directory, archive);
     if same.map_err(|error| JournalError::io(archive, "looking at the directory", &error))? {
@@ -67,13 +67,13 @@ pub(crate) fn check_archive(disk: &dyn Disk, directory: &Path, archive: &Path) -
 
 /// Why the segments could not be found.
 enum Missing {
-    /// A file went away while they were looked for.
+    /// A file disappeared during the search.
     Gone,
     Error(JournalError),
 }
 
 fn try_find(disk: &dyn Disk, directory: &Path, archive: Option<&Path>) -> Result<Files, Missing> {
-    // A file that leaves the first directory meanwhile is already in the second one.
+    // A file that leaves the first directory during the listing is already in the second one.
     let mut listed = list(disk, directory, false).map_err(Missing::Error)?;
     if let Some(archive) = archive {
         listed.extend(list(disk, archive, true).map_err(Missing::Error)?);
@@ -83,7 +83,7 @@ fn try_find(disk: &dyn Disk, directory: &Path, archive: Option<&Path>) -> Result
     let found = &mut files.segments;
     for (number, is_archived, path) in listed {
         match found.last() {
-            // An archiving that was not finished: the original counts.
+            // An archiving was not finished. The original counts.
             Some(before) if before.number == number && is_archived && !before.is_archived => continue,
             Some(before) if before.number != number && before.number + 1 != number => {
                 let (directory, missing) = (directory.to_owned(), before.number + 1);
@@ -120,9 +120,9 @@ fn open(disk: &dyn Disk, path: &Path) -> Result<Box<dyn File>, Missing> {
     })
 }
 
-/// Of two files with the same number, leaves in `before` the one that is part of the log. Returns
-/// the other one, which was prepared and never used. Older builds named files after the instance,
-/// so that another instance prepared files with the same numbers.
+/// For two files with the same number, keeps the file of the log in `before`. Returns the other
+/// one, which was prepared and never used. Older builds named files after the instance, so that
+/// another instance prepared files with the same numbers.
 fn choose(disk: &dyn Disk, before: &mut Found, other: Found) -> Result<Found, Missing> {
     let is_unused = |found: &Found| {
         let is_blank = is_blank(&*open(disk, &found.path)?, found.shape.file_size);
@@ -145,8 +145,8 @@ fn choose(disk: &dyn Disk, before: &mut Found, other: Found) -> Result<Found, Mi
     Err(Missing::Error(JournalError::BadOption { option: "journal_directory", reason }))
 }
 
-/// Numbers and paths of the segments in one directory. An archive directory that is not there yet
-/// is empty.
+/// Numbers and paths of the segments in one directory. An archive directory that does not exist yet
+/// counts as empty.
 fn list(
     disk: &dyn Disk,
     directory: &Path,
@@ -161,12 +161,12 @@ fn list(
 }
 
 /// Syncs changes of the directories that an earlier process made and did not sync. Otherwise a
-/// removal that only this process knows of could be undone after the removal of a newer segment is
-/// durable. That would leave a gap.
+/// crash could undo an older removal after the removal of a newer segment is durable. That would
+/// leave a gap.
 pub(crate) fn settle(disk: &dyn Disk, directory: &Path, archive: Option<&Path>) -> Result<(), JournalError> {
     for directory in [Some(directory), archive].into_iter().flatten() {
         match disk.sync_directory(directory) {
-            // An archive directory that is not there yet.
+            // The archive directory does not exist yet.
             Err(error) if error.kind() == io::ErrorKind::NotFound => (),
             synced => synced.map_err(|error| JournalError::io(directory, "syncing the directory", &error))?,
         }
@@ -177,9 +177,8 @@ pub(crate) fn settle(disk: &dyn Disk, directory: &Path, archive: Option<&Path>) 
 /// Extensions of unfinished files. Without a process that writes them, they are not needed.
 const UNFINISHED: [&str; 5] = ["preparing", "writing", "packing", "archiving", "paging"];
 
-/// Removes the unfinished work of an earlier process: unfinished files, and indexes whose segment
-/// is gone. In the archive directory it removes only those of segments before `active`, the number
-/// of the newest one.
+/// Removes unfinished files of an earlier process, and indexes without a segment. In the archive
+/// directory it removes only those of segments before `active`, the number of the newest one.
 pub(crate) fn tidy(
     disk: &dyn Disk,
     directory: &Path,

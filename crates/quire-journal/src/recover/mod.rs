@@ -1,10 +1,11 @@
 //! Opens a journal after any end of the previous process, and reports the segments, a cut tail and
 //! damage.
 //!
-//! Every batch contains the position that was synced when it was written. Suppose a batch is bad. A
-//! later valid batch that claims the position of the bad one as synced proves damage, and the
-//! journal refuses to open. Without such a proof the bytes were never acknowledged. They are a torn
-//! tail, and are cut off. After a clean stop there is no torn tail, so a bad byte is damage too.
+//! Every batch contains the position that was synced when it was written. Suppose a batch is bad.
+//! If a later valid batch contains the position of the bad one as synced, the bad one is damaged,
+//! and the journal refuses to open. Without such a proof the bytes were never acknowledged. They
+//! are a torn tail, and are cut off. After a clean stop there is no torn tail, so a bad byte is
+//! damage too.
 
 pub(crate) mod beginning;
 pub(crate) mod directory;
@@ -38,12 +39,12 @@ use crate::segment::{
     segment_path,
 };
 
-/// How far opening has come.
+/// The progress of opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryProgress {
-    /// Bytes of segments looked at.
+    /// Bytes of segments that were read.
     pub done_bytes: u64,
-    /// Bytes of segments there are.
+    /// Bytes of all segments.
     pub total_bytes: u64,
 }
 
@@ -52,17 +53,17 @@ pub struct RecoveryProgress {
 pub struct Recovery {
     /// Whether the journal was closed cleanly before (a new one counts as such).
     pub was_clean: bool,
-    /// Segments that hold records.
+    /// Segments with records.
     pub segments: usize,
-    /// Records that are there.
+    /// Records in them.
     pub records: u64,
-    /// The torn tail that was cut, if there was one. Nothing in it was ever acknowledged.
+    /// The torn tail that was cut, if there was one. No record in it was ever acknowledged.
     pub cut: Option<Cut>,
     /// Indexes that were missing or wrong, and were made again.
     pub indexes_rebuilt: usize,
-    /// `clients.ack` is missing or damaged, and older segments were removed. Publishers with
-    /// records only in those are unknown now. If they send the records again, these are recorded
-    /// again.
+    /// `clients.ack` is missing or damaged, and older segments were removed. Publishers that had
+    /// records only in those are unknown now. If they send the records again, these are recorded a
+    /// second time.
     pub sequences_lost: bool,
     /// How long it took.
     pub duration: Duration,
@@ -75,7 +76,7 @@ pub struct Cut {
     pub path: PathBuf,
     /// Where it was cut, in bytes.
     pub offset: u64,
-    /// Bytes from there to the last one that was not zero.
+    /// Bytes from there to the last byte that was not zero.
     pub size: u64,
     /// The reason why the first bad batch is bad.
     pub reason: &'static str,
@@ -86,17 +87,18 @@ pub(crate) struct Recovered {
     pub log: Log,
     /// The segment to append to; none in a new journal.
     pub active: Option<Arc<Segment>>,
-    /// The number after the last used segment, and the end of the prepared ones that follow it.
+    /// The number after the last used segment, and the number after the prepared segments that
+    /// follow it.
     pub unused: std::ops::Range<u32>,
-    /// Files that were prepared under another name than those of this build, and never used.
+    /// Files that were prepared by another build under other names, and never used.
     spare: Vec<PathBuf>,
     /// The highest sequence of every publisher.
     pub highest: Highest,
-    /// The last position that must be there.
+    /// The last position that the log must have.
     durable: Position,
     /// `clients.ack` contains the beginning of the log.
     pub is_beginning_kept: bool,
-    /// The files at the front that are missing, and were given up.
+    /// The missing files at the front that were given up.
     pub given_up: Option<Missing>,
     pub recovery: Recovery,
 }
@@ -107,11 +109,11 @@ enum Mode {
     /// For reading, while another process may write.
     Follow,
     Write,
-    /// As `Write`; the oldest files that are missing are given up.
+    /// As `Write`, and missing oldest files are given up.
     GiveUpMissing,
 }
 
-/// What is known of a journal before its segments are looked at.
+/// The facts about a journal before its segments are read.
 struct Looked {
     clients: ClientsFound,
     archive: Option<PathBuf>,
@@ -119,7 +121,7 @@ struct Looked {
     missing: Option<Missing>,
 }
 
-/// Finds the files of the log, and those that are missing at its front.
+/// Finds the files of the log, and the missing files at its front.
 fn look(
     disk: &dyn Disk,
     directory: &Path,
@@ -128,13 +130,13 @@ fn look(
 ) -> Result<Looked, JournalError> {
     let mut tries = 1;
     loop {
-        // Before the segments, which may grow meanwhile.
+        // Before the segments, which may grow in the meantime.
         let clients = ClientsFile::read(disk, directory)?;
         let archive = archive_directory::resolve(disk, directory, named)?;
         let known = Known { disk, directory, named, clients: &clients };
         let found = find_segments(disk, directory, archive.as_deref())
             .and_then(|files| Ok((known.missing(&files.segments)?, files)));
-        // What is missing may have been archived, or removed on purpose, while it was looked for.
+        // A missing file may have been archived or removed on purpose during the search.
         if !matches!(found, Ok((None, _))) && read_only && tries < LIST_COUNT_MAX {
             tries += 1;
             if archive != archive_directory::resolve(disk, directory, named)?
@@ -241,7 +243,7 @@ pub(crate) fn recover(
     recover_as(disk, directory, archive, Mode::Write, on_progress)
 }
 
-/// As [`recover`], and a log whose oldest files are missing begins after them from now on.
+/// As [`recover`]. If the oldest files are missing, the log begins after them from now on.
 pub(crate) fn recover_without_missing(
     disk: Arc<dyn Disk>,
     directory: &Path,
@@ -276,7 +278,7 @@ fn recover_as(
         tidy(&*disk, directory, archive, segment.number)?;
     }
     remove_spare(&*disk, directory, &recovered.spare)?;
-    // It was moved, or is of a build that did not note everything.
+    // It was moved, or an older build wrote it without all facts.
     if let Some(archive) = archive
         && recovered.log.segments.read().first().is_some_and(|first| first.is_archived)
     {
@@ -286,7 +288,7 @@ fn recover_as(
     Ok((recovered, file))
 }
 
-/// Reads the active segment as far as it is whole, for a reader that runs while a writer does.
+/// Reads the whole batches of the active segment, for a reader that runs together with its writer.
 fn load_tail(recovered: &mut Recovered) -> Result<(), JournalError> {
     if let Some(segment) = &recovered.active {
         let mut index = segment.index.write();
@@ -295,7 +297,7 @@ fn load_tail(recovered: &mut Recovered) -> Result<(), JournalError> {
     finish(recovered)
 }
 
-/// Opens the log of a directory for a reader that runs while a writer does.
+/// Opens the log of a directory for a reader, while a writer may run.
 pub(crate) fn open_to_follow(
     disk: Arc<dyn Disk>,
     directory: &Path,
@@ -306,7 +308,7 @@ pub(crate) fn open_to_follow(
     Ok(recovered.log)
 }
 
-/// Opens the directory of `log` again, whose files went from where it knows them.
+/// Opens the directory of `log` again, because its files were moved or removed.
 pub(crate) fn reopen_to_follow(log: &Log, named_archive: Option<&Path>) -> Result<Log, JournalError> {
     let reopened = open_to_follow(log.disk.clone(), &log.directory, named_archive)?;
     let (known, found) = (log.segments.read(), reopened.segments.read());
@@ -331,25 +333,25 @@ pub(crate) fn reopen_to_follow(log: &Log, named_archive: Option<&Path>) -> Resul
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Followed {
     ToTheEnd,
-    /// The file that comes next is gone, and later ones are there.
+    /// The next file is missing, and later ones exist.
     FilesGone,
 }
 
-/// Looks for batches and segments that the writer of another process added.
+/// Searches for batches and segments that the writer of another process added.
 pub(crate) fn follow(log: &Log) -> Result<Followed, JournalError> {
     let _one_at_a_time = log.following.lock();
     loop {
         let last = log.segments.read().last().cloned();
         let Some(last) = last else { return follow_first(log).map(|()| Followed::ToTheEnd) };
         take_in(log, &last)?;
-        // Only the next file is looked at, for any number of files.
+        // Only the next file is checked, for any number of files.
         let next = match open_next(log, &last)? {
             Next::Begun(next) => next,
             Next::NotBegun => return Ok(Followed::ToTheEnd),
             Next::Gone => return Ok(Followed::FilesGone),
         };
-        // The writer fills a segment before it begins the next: one more look at the old one, then
-        // on.
+        // The writer fills a segment before it begins the next one. So the old segment is read once
+        // more before the next one.
         take_in(log, &last)?;
         if last.summary().last.next() != next.first {
             return Ok(Followed::ToTheEnd);
@@ -359,12 +361,12 @@ pub(crate) fn follow(log: &Log) -> Result<Followed, JournalError> {
     }
 }
 
-/// Whether another process archived or removed segments since. It takes the oldest first, so two
-/// segments show it: the first that is not archived, and the first of the archive.
+/// Whether another process archived or removed segments since. It begins with the oldest, so two
+/// segments are checked: the first that is not archived, and the first of the archive.
 pub(crate) fn has_lost_files(log: &Log) -> Result<bool, JournalError> {
     let segments = log.segments.read();
-    // Segments that are known to be archived are not always before the others. A cursor notices the
-    // change of the segment that it reads.
+    // Archived segments are not always before the others. A cursor notices the change of the
+    // segment that it reads.
     let kept = segments.iter().position(|segment| !segment.is_archived);
     let oldest = [segments.first(), kept.and_then(|at| segments.get(at))];
     let mut paths: Vec<_> = oldest.into_iter().flatten().map(|segment| segment.path.clone()).collect();
@@ -394,11 +396,11 @@ fn take_in(log: &Log, segment: &Arc<Segment>) -> Result<(), JournalError> {
 enum Next {
     Begun(Arc<Segment>),
     NotBegun,
-    /// It was there: later ones are.
+    /// It existed, because later ones exist.
     Gone,
 }
 
-/// The segment after `last`; it may have been archived since.
+/// The segment after `last`. It may have been archived since.
 fn open_next(log: &Log, last: &Segment) -> Result<Next, JournalError> {
     let number = last.number + 1;
     let mut is_prepared = false;
@@ -429,8 +431,8 @@ fn open_next(log: &Log, last: &Segment) -> Result<Next, JournalError> {
     Ok(if is_gone { Next::Gone } else { Next::NotBegun })
 }
 
-/// The sealed segment where the writer of another process has put it since, archived or compressed;
-/// `None` when it is gone.
+/// The sealed segment, which the writer of another process may have archived or compressed since.
+/// `None` when it was removed.
 pub(crate) fn find_moved(
     log: &Log,
     segment: &Segment,
@@ -448,8 +450,7 @@ pub(crate) fn find_moved(
     Ok(None)
 }
 
-/// The journal directory, or the archive directory. A journal that was never archived may have been
-/// since.
+/// The journal directory, or the archive directory. The first archiving may have been since.
 fn place(log: &Log, is_archived: bool) -> Result<Option<PathBuf>, JournalError> {
     match (is_archived, &log.archive) {
         (false, _) => Ok(Some(log.directory.clone())),
@@ -467,7 +468,7 @@ fn open_if_there(log: &Log, path: &Path) -> Result<Option<Box<dyn File>>, Journa
     }
 }
 
-/// Takes up a journal that had no segment yet.
+/// Opens a journal that had no segment yet.
 fn follow_first(log: &Log) -> Result<(), JournalError> {
     let files = find_segments(&*log.disk, &log.directory, log.archive.as_deref())?;
     let found = files.segments.into_iter().next();
@@ -478,7 +479,7 @@ fn follow_first(log: &Log) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// Removes files that hold nothing, before others are prepared with their numbers.
+/// Removes files without data, before others are prepared with their numbers.
 fn remove_spare(disk: &dyn Disk, directory: &Path, spare: &[PathBuf]) -> Result<(), JournalError> {
     for path in spare {
         let removed = disk.remove(path);
@@ -507,7 +508,7 @@ fn finish(recovered: &mut Recovered) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// How many of the segments are in use: the last one with a header, and all before it.
+/// The number of used segments: the last one with a header, and all before it.
 fn count_used(disk: &dyn Disk, found: &[Found]) -> Result<usize, JournalError> {
     let used = found.iter().rposition(|segment| segment.header.is_ok()).map_or(0, |at| at + 1);
     for (at, segment) in found.iter().enumerate() {
@@ -535,8 +536,8 @@ fn count_used(disk: &dyn Disk, found: &[Found]) -> Result<usize, JournalError> {
                 return Err(corrupt("the segment header is empty, but later segments are in use"));
             }
             Err(HeaderError::Bad(reason)) if at < used => return Err(corrupt(reason)),
-            // A header that was torn while the segment was begun: nothing in it was acknowledged,
-            // unless a batch knows better.
+            // A header that was torn when the segment was begun. No record in the segment was
+            // acknowledged, unless a batch proves the opposite.
             Err(HeaderError::Unused) if was_synced(disk, segment)? => {
                 return Err(corrupt("the segment header is empty, but its batches were synced"));
             }
@@ -547,7 +548,7 @@ fn count_used(disk: &dyn Disk, found: &[Found]) -> Result<usize, JournalError> {
     Ok(used)
 }
 
-/// Whether a batch of the segment knows that the first one in it was synced.
+/// Whether a batch of the segment proves that its first batch was synced.
 fn was_synced(disk: &dyn Disk, segment: &Found) -> Result<bool, JournalError> {
     let file = disk.open_read_only(&segment.path);
     let file = file.map_err(|error| JournalError::io(&segment.path, "opening the segment", &error))?;
@@ -568,8 +569,8 @@ fn was_synced(disk: &dyn Disk, segment: &Found) -> Result<bool, JournalError> {
     Ok(is_synced)
 }
 
-/// Shows every place of a range of a file at which a batch header can be, as far as one fits, until
-/// `each` returns false.
+/// Passes the offset of each possible batch header in a range of a file to `each`, until it returns
+/// false.
 ///
 /// # Errors
 /// Where reading failed, and why.
@@ -581,7 +582,7 @@ fn for_each_header(
     let mut start = range.start;
     let mut goes_on = true;
     while goes_on && start + BATCH_HEADER_SIZE as u64 <= range.end {
-        // The next chunk begins with the first header that this one cuts.
+        // The next chunk begins with the first header that this chunk contains only in part.
         let end = range.end.min(start + READ_STEP as u64);
         let mut next = start;
         for_each_chunk(file, start..end, |offset, bytes| {
@@ -600,9 +601,9 @@ fn for_each_header(
     Ok(())
 }
 
-/// Takes a segment as sealed that is followed by one with the header `next`, in the file
-/// `next_path`. Its index must end where that one begins, or is made again: it is missing, or from
-/// before a crash after which more was appended. Whether it was made again.
+/// Opens a sealed segment. The next segment has the header `next` and the file `next_path`. If the
+/// index of the segment does not end where the next one begins, it is made again: it is missing, or
+/// a crash has left an old one. Returns whether it was made again.
 fn seal(
     segment: &Arc<Segment>,
     next_path: &Path,
@@ -631,7 +632,7 @@ fn read_index(disk: &dyn Disk, segment: &Path, header: &SegmentHeader, names: &N
 }
 
 /// Rebuilds the index of a sealed segment. Everything in it was synced before the next segment
-/// began, so bytes that do not decode are damage. Only the next segment shows where it ends.
+/// began, so bytes that do not decode are damage. Only the next segment contains where it ends.
 fn rebuild(
     segment: &Arc<Segment>,
     names: &Names,
@@ -687,7 +688,7 @@ fn recover_tail(
         }
     })?;
     let summary = index.summary;
-    // A new journal that was never written to has nothing to mark.
+    // A new journal without a write needs no marker.
     let is_new = segment.first == Position(1) && summary.end == SEGMENT_HEADER_SIZE;
     let was_clean = summary.flags == FLAG_CLOSED || is_new;
     let mut cut = None;
@@ -707,8 +708,8 @@ fn recover_tail(
         let directory = log.directory.clone();
         return Err(JournalError::Truncated { directory, last: summary.last, durable });
     }
-    // After a failed sync the pages may be in memory only, and marked clean: written again they are
-    // on their way to the disk once more.
+    // After a failed sync, the pages may be in memory only, and marked as clean. Writing them again
+    // makes the system write them to the disk.
     let from = unsynced.front().map_or(summary.end, |(_, offset)| *offset);
     let rewritten =
         rewrite(file, from..summary.end).and_then(|()| rewrite(file, 0..SEGMENT_HEADER_FIELDS as u64));

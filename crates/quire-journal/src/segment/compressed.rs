@@ -14,15 +14,15 @@ use crate::segment::Segment;
 use crate::segment::index::Index;
 use crate::segment::view::Fault;
 
-/// A frame is closed when it holds this many bytes of batches: large enough to compress well, small
-/// enough that finding one record does not decompress much else.
+/// A frame is closed when it has this many bytes of batches. That is enough to compress well, and
+/// finding one record decompresses few others.
 const FRAME_SIZE_TARGET: u64 = 256 * 1024;
 
-/// The largest frame that is decompressed: one block, whose last batch may hold one record of the
+/// The largest frame that is decompressed: one block, whose last batch may have one record of the
 /// largest size.
 const FRAME_SIZE_MAX: u64 = FRAME_SIZE_TARGET + batch_size(BATCH_BODY_MAX) as u64;
 
-/// zstd's own default: the levels above cost much time for little space.
+/// The default of zstd. Higher levels take much time and save little space.
 const LEVEL: i32 = 3;
 
 const ENTRY_SIZE: usize = 32;
@@ -41,7 +41,7 @@ pub(crate) struct FrameEntry {
     /// In the file, in bytes.
     file_offset: u64,
     file_size: u32,
-    /// The checksum of the frame as it is in the file.
+    /// The checksum of the bytes of the frame in the file.
     checksum: u32,
 }
 
@@ -50,7 +50,7 @@ impl FrameEntry {
         self.offset + u64::from(self.size)
     }
 
-    /// The frame as it is in the file.
+    /// The bytes of the frame in the file.
     fn compressed(&self, file: &dyn File) -> io::Result<Vec<u8>> {
         // The table was accepted only when all frames are within the file.
         let mut compressed = Vec::new();
@@ -58,12 +58,12 @@ impl FrameEntry {
         Ok(compressed)
     }
 
-    /// The bytes that it holds.
+    /// The bytes that it contains.
     pub fn decompress(&self, file: &dyn File) -> Result<Vec<u8>, Fault> {
         Ok(decompress(&self.compressed(file)?, self.size as usize)?)
     }
 
-    /// Whether the frame in the file is as it was written.
+    /// Whether the bytes of the frame in the file are those that were written.
     pub fn is_whole(&self, file: &dyn File) -> Result<bool, Fault> {
         Ok(crc32c::crc32c(&self.compressed(file)?) == self.checksum)
     }
@@ -129,8 +129,8 @@ impl FrameTable {
     }
 }
 
-/// The compressed file of a segment that is not compressed yet. Takes as much memory as the file
-/// becomes large.
+/// The compressed file of a segment that is not compressed yet. Takes as much memory as the new
+/// file is large.
 pub(crate) fn compress(segment: &Segment) -> Result<Vec<u8>, JournalError> {
     let failed = |error: io::Error| JournalError::io(&segment.path, "compressing a segment", &error);
     let unreadable = |offset, fault| segment.error_of(offset, fault, Position(segment.first.0 - 1));
@@ -148,7 +148,7 @@ pub(crate) fn compress(segment: &Segment) -> Result<Vec<u8>, JournalError> {
             .read_at(&mut bytes, size as usize, offset)
             .map_err(|error| unreadable(offset, error.into()))?;
         let compressed = compressor.compress(&bytes).map_err(failed)?;
-        // The original goes when this file is there: nothing is believed.
+        // The original is removed when this file exists, so everything is checked.
         if decompress(&compressed, bytes.len()).ok().as_ref() != Some(&bytes) {
             return Err(failed(io::Error::other("a frame did not decompress to what was compressed")));
         }

@@ -1,5 +1,5 @@
-//! Where things are in one segment: publisher and sequence, time and topic, each to a block, and
-//! which blocks hold only messages.
+//! The index of one segment: the block of each publisher and sequence, time and topic, and the
+//! blocks that have only messages.
 //!
 //! A *block* is a run of batches of about 64 KiB and the unit that a reader skips or scans. The
 //! index of the active segment grows in memory with each flush. When the segment is sealed, the
@@ -16,17 +16,17 @@ use crate::format::{BATCH_BODY_TARGET, BatchHeader, split_raw};
 use crate::record::{Position, PublisherId, RecordKind};
 use quire_types::Timestamp;
 
-/// The topics of one log. Every name is stored once, for any number of segments with it, so that
-/// equal names have equal addresses.
+/// The topics of one log. Every name is stored once for all segments, so equal names have equal
+/// addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     all: Mutex<FxHashSet<Arc<str>>>,
-    /// A segment was removed, so that some of them may be in no segment.
+    /// A segment was removed, so some topics may be in no segment.
     may_be_unused: AtomicBool,
 }
 
 impl Names {
-    /// The one copy of the name.
+    /// The single copy of the name.
     pub fn intern(&self, name: &str) -> Arc<str> {
         let mut names = self.all.lock();
         names.get(name).cloned().unwrap_or_else(|| {
@@ -36,8 +36,8 @@ impl Names {
         })
     }
 
-    /// The one copy of the name, added if there are fewer than `count_max` names; `None` when there
-    /// are not.
+    /// The single copy of the name. Adds it if there are fewer than `count_max` names, and else
+    /// returns `None`.
     pub fn admit(&self, name: &Arc<str>, count_max: usize) -> Option<Arc<str>> {
         let mut names = self.all.lock();
         if let Some(known) = names.get(name) {
@@ -75,8 +75,8 @@ impl Names {
         self.may_be_unused.store(true, Ordering::Release);
     }
 
-    /// Forgets the names that have no other holder. Returns false without looking when no segment
-    /// was removed since the last time. `release` is called before, to drop references to names.
+    /// Removes the names that have no other holder. Returns false at once when no segment was
+    /// removed since the last call. It calls `release` first, to drop references to names.
     pub fn forget_unused(&self, release: impl FnOnce()) -> bool {
         let is_worth_it = self.may_be_unused.swap(false, Ordering::AcqRel);
         if is_worth_it {
@@ -87,7 +87,7 @@ impl Names {
     }
 }
 
-/// The topics that a reader wants, each asked for once and not once per segment.
+/// The topics that a reader wants. Each is asked for once, and not once per segment.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     /// By the address of the interned name. A weak reference reserves the address, and lets the log
@@ -96,7 +96,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Whether the topic is wanted; `ask` knows.
+    /// Whether the topic is wanted. Calls `ask` for an unknown topic.
     pub fn wants(&mut self, topic: &Arc<str>, ask: impl FnOnce(&str) -> bool) -> bool {
         let address = topic.as_ptr().addr();
         self.decided.entry(address).or_insert_with(|| (ask(topic), Arc::downgrade(topic))).0
@@ -124,11 +124,11 @@ pub(crate) struct Mark {
     pub block: u32,
 }
 
-/// The marks of one publisher. Most of those of a server with very many publish once in a segment:
-/// no allocation for that.
+/// The marks of one publisher. On a server with very many publishers, most publish once in a
+/// segment, which needs no allocation.
 pub(crate) type Marks = SmallVec<[Mark; 1]>;
 
-/// The blocks that hold one topic; the same for topics.
+/// The blocks that have one topic. Most topics need no allocation either.
 pub(crate) type Blocks = SmallVec<[u32; 2]>;
 
 /// Publisher and sequence, time, and topic to blocks, and where the segment ends.
@@ -137,20 +137,20 @@ pub(crate) struct Index {
     pub blocks: Vec<Block>,
     /// Per publisher, in log order: both members grow.
     pub publishers: FxHashMap<PublisherId, Marks>,
-    /// Per topic the blocks that hold it, in order.
+    /// For each topic, the blocks that have it, in order.
     pub topics: FxHashMap<Arc<str>, Blocks>,
-    /// The blocks that hold a record that is not a message, in order; `None` = unknown, because the
+    /// The blocks with a record that is not a message, in order. `None` = unknown, because the
     /// index was read from a file of version 1.
     pub with_events: Option<Blocks>,
     pub summary: Summary,
 }
 
-/// What is known of the contents of a segment as a whole.
+/// The facts about the whole content of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Summary {
     /// Where the next batch would begin, in bytes.
     pub end: u64,
-    /// The last position; that before the segment when it is empty.
+    /// The last position. For an empty segment, the position before it.
     pub last: Position,
     pub first_timestamp: Timestamp,
     pub last_timestamp: Timestamp,
@@ -163,14 +163,14 @@ pub(crate) struct Summary {
 }
 
 impl Index {
-    /// An index of a segment that holds nothing yet.
+    /// The index of a segment without records.
     pub fn empty(first: Position, end: u64, previous: u32) -> Self {
         let summary = Summary { end, last: Position(first.0 - 1), checksum: previous, ..Summary::default() };
         Index { summary, with_events: Some(Blocks::new()), ..Index::default() }
     }
 
-    /// Takes in the batch that follows; false when its body does not hold the records that its
-    /// header counts.
+    /// Adds the next batch. False when its body does not contain the records that its header
+    /// counts.
     #[must_use]
     pub fn add(&mut self, header: &BatchHeader, mut body: &[u8], names: &Names) -> bool {
         let summary = &mut self.summary;
@@ -200,7 +200,7 @@ impl Index {
             if record.kind != RecordKind::Publish {
                 note_event(&mut self.with_events, block);
             }
-            // Neighbours mostly have one topic, which is known to be text then.
+            // Consecutive records mostly have one topic, which was already checked to be text.
             if topic != Some(record.topic) {
                 let Ok(name) = std::str::from_utf8(record.topic) else { return false };
                 note_topic(&mut self.topics, name, block, names);
@@ -236,7 +236,7 @@ impl Index {
                 == (blocks, publishers, topics, *summary)
     }
 
-    /// The block that would hold this message, if the segment does.
+    /// The block that has this message, if the segment has it.
     pub fn block_of(&self, publisher: PublisherId, sequence: u64) -> Option<u32> {
         let marks = self.publishers.get(&publisher)?;
         let at = marks.partition_point(|mark| mark.sequence < sequence);
@@ -248,8 +248,8 @@ impl Index {
         self.blocks.partition_point(|block| block.first <= position).saturating_sub(1)
     }
 
-    /// Where to end a read of about `step` bytes that begins at `offset`: at the end of a block, so
-    /// that no batch is cut, and at least at the end of the block of `offset`.
+    /// Where to end a read of about `step` bytes from `offset`: at the end of a block, so that no
+    /// batch is cut, and not before the end of the block of `offset`.
     pub fn read_end(&self, offset: u64, step: u64) -> u64 {
         let reach = offset.saturating_add(step);
         if reach >= self.summary.end {

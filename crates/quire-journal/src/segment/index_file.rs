@@ -1,5 +1,5 @@
-//! The index of a sealed segment as a file, `<segment>.index`. It is never the truth: a missing or
-//! wrong one is made again.
+//! The index of a sealed segment as a file, `<segment>.index`. It is only a copy: a missing or
+//! wrong file is made again.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use quire_types::Timestamp;
 
 const MAGIC: [u8; 8] = *b"QUIREIDX";
 const VERSION: u32 = 2;
-/// Does not say which blocks hold only messages.
+/// Does not contain which blocks have only messages.
 const VERSION_1: u32 = 1;
 const HEAD_SIZE: usize = 84;
 
@@ -114,8 +114,8 @@ pub(crate) fn decode(bytes: &[u8], header: &SegmentHeader, names: &Names) -> Opt
     (rest.0.is_empty() && is_possible(&index, header)).then_some(index)
 }
 
-/// Whether the index can be that of the segment: places in order and inside it, so that readers may
-/// compute with them.
+/// Whether the index can be that of the segment: its offsets are in order and inside of the
+/// segment, so that readers can use them without checks.
 fn is_possible(index: &Index, header: &SegmentHeader) -> bool {
     let Summary { end, last, count, .. } = index.summary;
     let block_count = index.blocks.len() as u32;
@@ -142,7 +142,7 @@ fn is_possible(index: &Index, header: &SegmentHeader) -> bool {
         })
 }
 
-/// Reads from the front of an index file, never further than it reaches.
+/// Reads from the front of an index file, never beyond its end.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {

@@ -32,7 +32,7 @@ pub(crate) struct Segment {
     pub path: PathBuf,
     /// The first position that it may hold.
     pub first: Position,
-    /// Size that offsets in it are below, in bytes: that of the file before it was compressed.
+    /// Offsets in it are below this size, in bytes: the size of the file before it was compressed.
     pub size: u64,
     pub file: Arc<SegmentFile>,
     /// Size of the file, in bytes.
@@ -44,7 +44,8 @@ pub(crate) struct Segment {
     /// Shared with the segment that replaces this one when its file is replaced.
     pub index: Arc<RwLock<Index>>,
     sealed: AtomicBool,
-    /// Bookmarks of the first and the last record of the sealed segment, after they were asked for.
+    /// Bookmarks of the first and the last record of the sealed segment, after the first call for
+    /// them.
     ends: OnceLock<(Bookmark, Bookmark)>,
     /// Its header is on stable storage: after any crash the log continues in it.
     durable: AtomicBool,
@@ -107,7 +108,7 @@ impl Segment {
         Ok(Arc::new(segment))
     }
 
-    /// Its header as it is in the file.
+    /// The bytes of its header in the file.
     pub fn header_fields(&self) -> Result<Result<SegmentHeader, HeaderError>, Fault> {
         Ok(read_header(&*self.file.open().map_err(Fault::Closed)?)?)
     }
@@ -120,7 +121,7 @@ impl Segment {
         self.sealed.load(Ordering::Acquire)
     }
 
-    /// Nothing is appended any more, and everything in it was synced.
+    /// No record is appended any more, and all its records were synced.
     pub fn seal(&self) {
         self.sealed.store(true, Ordering::Release);
         self.note_durable();
@@ -141,11 +142,11 @@ impl Segment {
     }
 
     /// Adds the batches after those in the index to the index, until the bytes are not a next
-    /// batch. Returns the reason. `each` sees every batch.
+    /// batch. Returns the reason. Passes every batch to `each`.
     ///
     /// # Errors
-    /// What the disk cannot read: whether there is a next batch is not known then. A next batch
-    /// with contents that the format does not define.
+    /// The disk cannot read a part of the file, so it is unknown whether there is a next batch. A
+    /// next batch with contents that the format does not define.
     pub fn scan(
         self: &Arc<Self>,
         index: &mut Index,
@@ -153,7 +154,7 @@ impl Segment {
         mut each: impl FnMut(&BatchHeader),
     ) -> Result<&'static str, JournalError> {
         let mut view = View::new(self, None, Reads::AHEAD);
-        // Most often no batch was added since the last look, and a header is enough to know it.
+        // Mostly no batch was added since the last check, and a header is enough to find that.
         let mut step = 0;
         loop {
             let offset = index.summary.end;
@@ -199,7 +200,7 @@ impl Segment {
         Ok(first.zip(last))
     }
 
-    /// The error for a place at `offset` that cannot be read, with the reason.
+    /// The error for bytes at `offset` that cannot be read, with the reason.
     pub fn error_of(&self, offset: u64, fault: Fault, readable_to: Position) -> JournalError {
         error_of(&self.path, offset, fault, readable_to)
     }
@@ -209,7 +210,7 @@ impl Segment {
     }
 }
 
-/// The error for a place at `offset` of the file that cannot be read, with the reason.
+/// The error for bytes at `offset` of the file that cannot be read, with the reason.
 pub(crate) fn error_of(path: &Path, offset: u64, fault: Fault, readable_to: Position) -> JournalError {
     let path = path.to_owned();
     match fault {
@@ -246,7 +247,7 @@ pub(crate) fn read_shape(
     Ok((header, Shape { file_size, frames }))
 }
 
-/// The header of a segment as it is in its file. The file may be too short for one.
+/// The bytes of the header of a segment. The file may be too short for one.
 pub(crate) fn read_header(file: &dyn File) -> io::Result<Result<SegmentHeader, HeaderError>> {
     let mut bytes = Vec::new();
     match file.read_at(&mut bytes, SEGMENT_HEADER_FIELDS, 0) {
@@ -255,7 +256,7 @@ pub(crate) fn read_header(file: &dyn File) -> io::Result<Result<SegmentHeader, H
     }
 }
 
-/// Shows the bytes of a range of a file one chunk after the other, until `each` returns false.
+/// Passes the bytes of a range of a file to `each`, in chunks, until it returns false.
 ///
 /// # Errors
 /// Where reading failed, and why.
@@ -280,8 +281,8 @@ pub(crate) fn for_each_chunk(
     Ok(())
 }
 
-/// Whether the body is exactly the records that the header counts, and the flags of the header are
-/// defined.
+/// Whether the body contains exactly the records that the header counts, and the flags of the
+/// header are defined.
 pub(crate) fn holds_records(header: &BatchHeader, mut body: &[u8]) -> bool {
     if !header.has_defined_flags() {
         return false;
@@ -290,7 +291,7 @@ pub(crate) fn holds_records(header: &BatchHeader, mut body: &[u8]) -> bool {
     for _ in 0..header.count {
         let Some((record, rest)) = split_raw(body) else { return false };
         body = rest;
-        // Neighbours mostly have one topic, which is known to be text then.
+        // Consecutive records mostly have one topic, which was already checked to be text.
         if topic != Some(record.topic) {
             if std::str::from_utf8(record.topic).is_err() {
                 return false;
@@ -309,8 +310,8 @@ pub(crate) fn segment_path(directory: &Path, number: u32) -> PathBuf {
     directory.join(format!("quire.{number:010}.{SEGMENT_EXTENSION}"))
 }
 
-/// The name that an older build gave to the segment with this number, by that of another one:
-/// `<instance name>.<10-digit number>.journal`.
+/// The name that an older build gave to the segment with this number, derived from the name of
+/// another one: `<instance name>.<10-digit number>.journal`.
 pub(crate) fn older_path(directory: &Path, other: &Path, number: u32) -> Option<PathBuf> {
     let (instance, _) = other.file_stem()?.to_str()?.rsplit_once('.')?;
     Some(directory.join(format!("{instance}.{number:010}.{SEGMENT_EXTENSION}")))

@@ -1,8 +1,8 @@
 //! The files of segments that are open for reading.
 //!
 //! A log may have more segments than the process may have open files. So a segment opens its file
-//! when a reader needs it. The files that were opened last stay open: enough of them that a reader
-//! that jumps finds most of them open.
+//! when a reader needs it. The most recently opened files stay open. There are enough of them that
+//! a reader that jumps finds most of them open.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,7 +22,7 @@ const OPEN_MAX: usize = 32;
 /// Opens the files of one log.
 pub(crate) struct OpenFiles {
     disk: Arc<dyn Disk>,
-    /// Another process writes the log, and may put another file in the place of one.
+    /// Another process writes the log, and may replace a file by another one.
     follows: bool,
     /// The files that are open, in the order in which they were opened.
     open: Mutex<VecDeque<Weak<SegmentFile>>>,
@@ -87,7 +87,7 @@ impl SegmentFile {
             }
             opened => opened?,
         };
-        // A damaged header proves nothing here. The read of the file reports the damage.
+        // A damaged header is not checked here. The read of the file reports the damage.
         if self.files.follows
             && let Ok(found) = read_header(&*file)?
             && (found.number, found.first, found.table)
@@ -98,7 +98,7 @@ impl SegmentFile {
         Ok(self.set_open(file))
     }
 
-    /// Takes a file that was opened by its name, unless another one is open; gives the one that is.
+    /// Keeps a file that was opened by its name, unless another one is open. Returns the open file.
     pub fn set_open(self: &Arc<Self>, file: Box<dyn File>) -> OpenFile {
         let file: OpenFile = file.into();
         let mut state = self.state.lock();
@@ -115,7 +115,7 @@ impl SegmentFile {
     }
 
     /// Keeps the file open as long as the segment is in use. The name of the file is about to be
-    /// removed, or to be that of another file.
+    /// removed, or to be reused for another file.
     pub fn keep_open(self: &Arc<Self>) -> io::Result<()> {
         let file = self.open()?;
         *self.state.lock() = FileState::Kept(file);
@@ -142,7 +142,7 @@ impl FileState {
     }
 }
 
-/// Whether the process, or the system, has as many open files as it may have.
+/// Whether the process, or the system, has reached its limit of open files.
 pub(crate) fn is_out_of_files(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }

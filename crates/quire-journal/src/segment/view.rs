@@ -1,4 +1,4 @@
-//! The bytes of a segment as its readers see them, whether it is compressed or not.
+//! The uncompressed bytes of a segment, for its readers.
 //!
 //! A [`View`] reads a chunk of the file, or decompresses a frame, into its own buffer, and returns
 //! batches of it. A [`Batch`] shares that buffer. When no batch is left, the buffer is reused.
@@ -19,12 +19,11 @@ use crate::segment::open_files::OpenFile;
 /// processor's cache holds the bytes while they are processed.
 pub(crate) const READ_STEP: usize = 256 * 1024;
 
-/// Bytes that are requested from the disk ahead of a reader that has the disk alone: enough to keep
-/// it busy.
+/// The read-ahead of a reader that uses the disk alone, in bytes: enough to keep the disk busy.
 const READ_AHEAD: usize = 2 * 1024 * 1024;
 
-/// How much is read from the disk at a time, and how much is requested ahead for a reader that
-/// continues where the last batch ended.
+/// The number of bytes of one read, and of the read-ahead for a reader that continues where the
+/// last batch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reads {
     /// Bytes of one read; a larger batch is read whole.
@@ -34,11 +33,11 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
-    /// The fastest way through all of it.
+    /// For a reader of the whole log: the highest throughput.
     pub const AHEAD: Reads = Reads { step: READ_STEP, ahead: READ_AHEAD };
 
-    /// What is looked at and little more, for a reader that jumps, or must not keep the disk from
-    /// others.
+    /// For a reader that jumps, or must not delay other users of the disk: reads little more than
+    /// it needs.
     pub const fn sparingly(step: usize) -> Self {
         Reads { step, ahead: step }
     }
@@ -47,7 +46,7 @@ impl Reads {
 /// Why there is no batch.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The bytes are not one.
+    /// The bytes are not a batch.
     Damage(&'static str),
     /// The bytes cannot be read.
     Disk(io::Error),
@@ -70,7 +69,7 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// A place in a segment at which batches are read.
+/// An offset in a segment at which batches are read.
 pub(crate) struct View {
     segment: Arc<Segment>,
     reads: Reads,
@@ -83,12 +82,12 @@ pub(crate) struct View {
 }
 
 thread_local! {
-    /// The buffer that was given back last on this thread. New memory from the system would cost
-    /// about the same time as reading into it.
+    /// The last freed buffer of this thread. New memory from the system would take about as long as
+    /// reading into it.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Larger buffers, in bytes, are not kept.
+/// Buffers above this size, in bytes, are not kept.
 const SPARE_SIZE_MAX: usize = 2 * READ_STEP;
 
 /// A buffer for `size` bytes: `own`, the spare one, or a new one. A holder of a batch keeps its
@@ -151,7 +150,7 @@ impl View {
         View { segment: segment.clone(), reads, next: 0, asked_to: 0, file, part: Part::default() }
     }
 
-    /// Reads in this way from now on.
+    /// Changes how it reads from now on.
     pub fn set_reads(&mut self, reads: Reads) {
         self.reads = reads;
     }
@@ -166,7 +165,7 @@ impl View {
         self.next == offset
     }
 
-    /// Gives back its memory and its file. It reads on as before.
+    /// Frees its memory and its file. It can continue to read.
     pub fn release(&mut self) {
         self.file = None;
         let Part { bytes, .. } = std::mem::take(&mut self.part);

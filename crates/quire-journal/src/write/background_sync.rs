@@ -1,6 +1,6 @@
 //! Syncs a journal file on a separate thread. With
 //! [`Durability::Os`](super::journal::Durability::Os), a record waits until the system has it, and
-//! not for the disk: a disk can take hundreds of milliseconds for one sync.
+//! does not wait for the disk: one sync can take hundreds of milliseconds.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -23,7 +23,7 @@ pub(crate) struct Sync {
 /// The thread, and the sync that it runs. There is at most one at a time.
 pub(crate) struct BackgroundSync {
     syncs: Option<Sender<Sync>>,
-    /// Positions that are durable. A sync that fails gives none: the log then has the reason.
+    /// Positions that are durable. A failed sync sends none: the log then has the reason.
     synced: Receiver<Option<Position>>,
     is_running: bool,
     thread: Option<JoinHandle<()>>,
@@ -52,7 +52,7 @@ impl BackgroundSync {
         self.is_running
     }
 
-    /// Begins a sync. None may be running.
+    /// Begins a sync. No other one may be running.
     pub fn begin(&mut self, sync: Sync) {
         debug_assert!(!self.is_running, "one sync at a time");
         // The thread receives until the sender is dropped, and the channel has room for one.
@@ -92,7 +92,7 @@ impl Drop for BackgroundSync {
     fn drop(&mut self) {
         self.syncs = None;
         if let Some(thread) = self.thread.take() {
-            // It has nothing to report: the log has the reason of a failed sync.
+            // It returns no result: the log has the reason of a failed sync.
             let _ = thread.join();
         }
     }

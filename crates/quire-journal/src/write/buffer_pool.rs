@@ -1,23 +1,23 @@
-//! Bodies of batches that were written, for the next ones: new memory from the system costs more
-//! than encoding into it.
+//! Bodies of written batches, to be reused: new memory from the system costs more time than
+//! encoding into it.
 
 use parking_lot::Mutex;
 
 use crate::format::BATCH_BODY_TARGET;
 
-/// Bodies without bytes in them. There are never more than were in use at once.
+/// Empty bodies. There are never more than were in use at once.
 #[derive(Debug, Default)]
 pub(crate) struct BufferPool(Mutex<Vec<Vec<u8>>>);
 
-/// Bodies that are kept while records wait to be written. Full bodies of this number hold the
+/// The most bodies that are kept while records wait to be written. That many full bodies hold the
 /// default limit of waiting bytes.
 const BUFFERS_MAX: usize = 1024;
-/// Bodies that are kept on an idle journal. A flush of a few MiB needs this many.
+/// The most bodies that are kept on an idle journal. A flush of a few MiB needs this many.
 const IDLE_BUFFERS_MAX: usize = 64;
-/// Bodies that one flush gives back to the system: few, since the writer's thread does so, and the
-/// next flush may wait for it.
+/// The most bodies that one flush frees: few, because the writer's thread does it, and the next
+/// flush may wait for it.
 const RELEASED_MAX: usize = 16;
-/// Larger ones, in bytes, are not kept.
+/// Bodies above this size, in bytes, are not kept.
 const CAPACITY_MAX: usize = 2 * BATCH_BODY_TARGET;
 
 impl BufferPool {

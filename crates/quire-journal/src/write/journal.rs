@@ -1,4 +1,4 @@
-//! The handle that appends: positions, sequences, batches, and the way to the writer.
+//! The handle that appends: positions, sequences, batches, and the channel to the writer.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,15 +33,16 @@ use quire_types::Timestamp;
 /// The failures that persisted records survive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// A returned `fdatasync`: the end of the process, of the system, of the power.
+    /// A returned `fdatasync`. The record survives the end of the process, a crash of the system,
+    /// and a power cut.
     #[default]
     Fsync,
-    /// The system has the bytes: the end of the process, but not of the system or the power. Synced
-    /// every `flush_interval`.
+    /// The system has the bytes. The record survives the end of the process, but not a crash of the
+    /// system or a power cut. Synced every `flush_interval`.
     Os,
 }
 
-/// How a journal is kept.
+/// The settings of a journal.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Size of a segment, in bytes. A record that needs more gets a segment of the size that it
@@ -51,8 +52,8 @@ pub struct Options {
     pub first_segment_size: u64,
     /// Segments that are made ready before they are needed.
     pub prepared_segments: usize,
-    /// The longest that a record may wait for its flush to start, or, with [`Durability::Os`], for
-    /// its sync. An idle disk flushes at once.
+    /// The longest time that a record may wait for its flush to start or, with [`Durability::Os`],
+    /// for its sync. On an idle disk, a flush begins at once.
     pub flush_interval: Duration,
     /// The failures that persisted records survive.
     pub durability: Durability,
@@ -60,7 +61,8 @@ pub struct Options {
     /// refuses, so that a producer that is faster than the disk does not fill the memory. One
     /// record may always wait, of any size.
     pub unpersisted_size_max: usize,
-    /// Where [`FileMaintenance::archive`] moves segments, and where the segments are that it moved.
+    /// The directory to which [`FileMaintenance::archive`] moves segments, and which has the
+    /// segments that it moved.
     pub archive_directory: Option<PathBuf>,
     /// For a journal in memory: its bound, in bytes.
     pub memory_size_max: u64,
@@ -70,12 +72,12 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             segment_size: 64 * 1024 * 1024,
-            // Small for a disk, and still two steps of a busy writer.
+            // Little for a disk, and still two steps of a busy writer.
             first_segment_size: 4 * 1024 * 1024,
             prepared_segments: 2,
             flush_interval: Duration::from_millis(100),
             durability: Durability::Fsync,
-            // A second of a slow disk.
+            // The bytes that a slow disk writes in a second.
             unpersisted_size_max: 64 * 1024 * 1024,
             archive_directory: None,
             memory_size_max: 1024 * 1024 * 1024,
@@ -91,7 +93,8 @@ const SEGMENT_SIZE_MIN: u64 = 64 * 1024;
 pub enum Appended {
     /// The record has this position.
     Recorded(Position),
-    /// The sequence is not above the highest of this publisher: a duplicate, dropped.
+    /// A duplicate: the sequence is not above the highest one of this publisher. The record was
+    /// dropped.
     Duplicate {
         /// The highest sequence of the publisher.
         highest: u64,
@@ -100,7 +103,7 @@ pub enum Appended {
 
 /// The one writer of a journal directory.
 ///
-/// Dropping it closes it without reporting errors; [`Journal::close`] reports them.
+/// Dropping it closes it without reporting errors. [`Journal::close`] reports them.
 pub struct Journal {
     log: Arc<Log>,
     route: Route,
@@ -114,7 +117,7 @@ pub struct Journal {
     _lock: Option<Box<dyn Send + Sync>>,
 }
 
-/// How batches get to the writer.
+/// The channel of batches to the writer.
 enum Route {
     Thread {
         orders: Sender<Order>,
@@ -132,8 +135,8 @@ enum Route {
 }
 
 impl Journal {
-    /// Opens, or begins, the journal in a directory; recovers it first. `on_progress` is called
-    /// while it does.
+    /// Opens, or begins, the journal in a directory. Recovers it first, and calls `on_progress`
+    /// meanwhile.
     ///
     /// # Errors
     /// [`JournalError::Locked`], [`JournalError::Corrupt`], [`JournalError::Gap`],
@@ -146,8 +149,8 @@ impl Journal {
         Journal::open_on(Arc::new(RealDisk), directory.as_ref(), options, on_progress, Drive::Thread)
     }
 
-    /// A journal in memory, gone when it is dropped. What is submitted is written at once, on the
-    /// calling thread.
+    /// A journal in memory, which ends when it is dropped. A submit writes at once, on the calling
+    /// thread.
     ///
     /// # Errors
     /// [`JournalError::BadOption`], and [`JournalError::Full`] when the first segment is above the
@@ -158,7 +161,7 @@ impl Journal {
             .map(|(journal, _)| journal)
     }
 
-    /// A journal on any disk whose writer runs only in [`Journal::write_waiting`]: for simulation
+    /// A journal on any disk, whose writer runs only in [`Journal::write_waiting`]: for simulation
     /// and tests.
     ///
     /// # Errors
@@ -266,15 +269,15 @@ impl Journal {
         Ok((journal, recovered.recovery))
     }
 
-    /// Gives the record its position and puts it into the open batch. Nothing is written before
+    /// Assigns the record its position and adds it to the open batch. No byte is written before
     /// [`Journal::submit`].
     ///
     /// # Errors
-    /// [`JournalError::Behind`] when too much waits to become persistent: append again later, or
-    /// use [`Journal::append_waiting`]. [`JournalError::BadOption`] for a topic or correlation id
-    /// that is too long, a delete whose data does not list keys, or a record above 1 GiB.
-    /// [`JournalError::SequencesEnd`] for a record without a sequence after the last one. Why the
-    /// journal takes no more writes, when it does not.
+    /// [`JournalError::Behind`] when too many bytes wait to become persistent: append again later,
+    /// or use [`Journal::append_waiting`]. [`JournalError::BadOption`] for a topic or correlation
+    /// id that is too long, a delete whose data does not list keys, or a record above 1 GiB.
+    /// [`JournalError::SequencesEnd`] for a record without a sequence after the last one. The
+    /// reason why the journal takes no more writes.
     pub fn append(&mut self, record: &NewRecord<'_>) -> Result<Appended, JournalError> {
         self.log.check()?;
         let size = checked_size(record)?;
@@ -282,8 +285,8 @@ impl Journal {
         let known = self.highest.get_mut(&record.publisher);
         let highest = known.as_deref().copied().unwrap_or(0);
         let sequence = match record.sequence {
-            // Above the highest also after a larger one that was given by hand: without a sequence
-            // nothing is a duplicate.
+            // Above the highest sequence, also after a larger one that a caller assigned: a record
+            // without a sequence is never a duplicate.
             0 => {
                 let next = highest.checked_add(1);
                 let publisher = record.publisher;
@@ -316,12 +319,11 @@ impl Journal {
         Ok(Appended::Recorded(position))
     }
 
-    /// Appends, and when too much waits to become persistent, submits and waits until half of it
-    /// is.
+    /// Appends. When too many bytes wait to become persistent, submits first and waits until half
+    /// of them are persistent.
     ///
     /// # Errors
-    /// As [`Journal::append`], with [`JournalError::TimedOut`] in the place of
-    /// [`JournalError::Behind`].
+    /// As [`Journal::append`], with [`JournalError::TimedOut`] instead of [`JournalError::Behind`].
     pub fn append_waiting(
         &mut self,
         record: &NewRecord<'_>,
@@ -339,15 +341,15 @@ impl Journal {
         }
     }
 
-    /// Hands the appended records to the writer. A journal in memory that had no room tries again.
+    /// Passes the appended records to the writer. A journal in memory that had no room tries again.
     pub fn submit(&mut self) {
         self.submit_to(false);
     }
 
-    /// As [`Journal::submit`], for a caller that has nothing else to do: it writes and syncs the
-    /// records itself, if they are small, the writer has nothing to do and the disk was fast
-    /// lately. They are persistent when it returns then, and the function of [`Journal::on_flush`]
-    /// is not called.
+    /// As [`Journal::submit`], for a caller that has no other work. It writes and syncs the records
+    /// on the calling thread, if they are small, the writer is idle and the disk was fast lately.
+    /// They are then persistent when it returns, and the function of [`Journal::on_flush`] is not
+    /// called.
     pub fn submit_inline(&mut self) {
         self.submit_to(true);
     }
@@ -367,7 +369,7 @@ impl Journal {
                 let left = if is_inline { writer.write_inline(batches) } else { Err(batches) };
                 let order = match left {
                     Ok(false) => return,
-                    // The thread learns when the next sync is due.
+                    // This tells the thread when the next sync is due.
                     Ok(true) => Vec::new(),
                     Err(batches) => batches,
                 };
@@ -419,27 +421,27 @@ impl Journal {
         self.log.unpersisted_size.load(Ordering::Acquire)
     }
 
-    /// Why the journal takes no more writes until it is opened again, when it does not.
+    /// The reason why the journal takes no more writes until it is opened again, if there is one.
     pub fn failure(&self) -> Option<JournalError> {
         self.log.failure()
     }
 
-    /// Why no record is written for now, although writing continues when there is room: the disk is
-    /// full, or the process has no file descriptor left. Records that are appended meanwhile are
-    /// kept, up to the limit of waiting bytes.
+    /// Why no record is written for now: the disk is full, or the process has no file descriptor
+    /// left. Writing continues when there is room. Until then, appended records are kept, up to the
+    /// limit of waiting bytes.
     pub fn stall(&self) -> Option<JournalError> {
         self.log.stall()
     }
 
-    /// The highest sequence of the publisher that was appended; survives restarts and the removal
-    /// of old segments.
+    /// The highest appended sequence of the publisher. It survives restarts and the removal of old
+    /// segments.
     pub fn highest_sequence(&self, publisher: PublisherId) -> Option<u64> {
         self.highest.get(&publisher).copied()
     }
 
-    /// Takes a topic into the log before its first record, if the log has it already or has fewer
-    /// than `count_max`. Gives the log's copy of the name, which keeps the topic for as long as it
-    /// lives; `None` when there are too many.
+    /// Adds a topic to the log before its first record, if the log has fewer than `count_max`
+    /// topics. Returns the log's copy of the name. The topic stays at least until this copy is
+    /// dropped. `None` when there are too many topics.
     pub fn admit_topic(&self, name: &Arc<str>, count_max: usize) -> Option<Arc<str>> {
         self.log.names.admit(name, count_max)
     }
@@ -454,8 +456,8 @@ impl Journal {
         self.log.names.count()
     }
 
-    /// The first `count_max` topics of the log whose names come after `after`, in order. Looks at
-    /// every topic.
+    /// The first `count_max` topics of the log with names after `after`, in order. Visits every
+    /// topic.
     pub fn topics_after(&self, after: &str, count_max: usize) -> Vec<Arc<str>> {
         self.log.names.after(after, count_max)
     }
@@ -467,20 +469,20 @@ impl Journal {
         (segments.len(), segments.iter().map(|segment| segment.file_size).sum())
     }
 
-    /// Forgets topics that no segment holds, after segments were removed. Returns false when no
-    /// segment was removed since the last call. `release` is called before, to drop references that
+    /// Removes topics that no segment has, after segments were removed. Returns false when no
+    /// segment was removed since the last call. It calls `release` first, to drop references that
     /// [`Journal::admit_topic`] returned.
     pub fn forget_unused_topics(&self, release: impl FnOnce()) -> bool {
         self.log.names.forget_unused(release)
     }
 
-    /// `wake` is called once after every flush, and when the journal fails, on the writer's thread:
-    /// it must not block.
+    /// Calls `wake` once after every flush, and when the journal fails, on the writer's thread. It
+    /// must not block.
     pub fn on_flush(&self, wake: Box<dyn Fn() + Send + Sync>) {
         self.log.set_on_flush(wake);
     }
 
-    /// Read access, also while it is written to.
+    /// Read access, also while the journal is written.
     pub fn reader(&self) -> Reader {
         Reader::new(self.log.clone())
     }
@@ -494,7 +496,7 @@ impl Journal {
     /// file.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// The error of the system.
     pub fn paged_memory(&self) -> io::Result<Memory> {
         let Log { disk, directory, .. } = &*self.log;
         Ok(disk.page_file(directory)?.map_or_else(Memory::heap, Memory::paged))
@@ -517,7 +519,7 @@ impl Journal {
 
     /// Ends without writing the open batch and without marking a clean stop, as if the process had
     /// been killed: for a caller that panicked, whose batch may be incomplete. The directory is
-    /// free for the next process.
+    /// then unlocked.
     pub fn abandon(self) {
         self.log.poison(self.log.panicked());
     }
@@ -527,7 +529,7 @@ impl Journal {
         self.write_waiting();
         match std::mem::replace(&mut self.route, Route::Closed) {
             Route::Thread { orders, thread, .. } => {
-                // It is gone only when it panicked, and then the lines below say so.
+                // The thread has ended only when it panicked, and the lines below report that.
                 let _ = orders.send(Order::Close);
                 if thread.is_some_and(|thread| thread.join().is_err()) {
                     self.log.poison(JournalError::Closed);

@@ -1,14 +1,13 @@
 //! Segments made ready before they are needed.
 //!
 //! A sync after a small write takes half the time over space that was written before, because the
-//! file system has no extents to convert. So a segment is filled with zeros, synced, and only then
-//! given its name. On a real disk a separate thread keeps a few segments ready. It fills them
-//! slowly, so that it takes little of a processor and of the disk. A writer that is faster takes
-//! the segment as it is and does not wait: its syncs are few and large.
+//! file system has no extents to convert. So a segment is filled with zeros and synced before it
+//! gets its name. On a real disk a separate thread keeps a few segments ready. It fills them
+//! slowly, so that it uses little of a processor and of the disk. A faster writer takes a segment
+//! that is filled in part, and does not wait: its syncs are few and large.
 //!
-//! The first segments of a journal are small, so that a journal of a few messages takes megabytes.
-//! The size depends on the number of the segment alone: every start of the journal gives the same
-//! answer, and nothing about it has to be stored.
+//! The first segments of a journal are small, so that a journal of a few messages takes only some
+//! megabytes. The size depends only on the number of the segment, so it does not have to be stored.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,8 +23,8 @@ use crate::error::JournalError;
 use crate::segment::open_files::is_out_of_files;
 use crate::segment::{for_each_chunk, segment_path};
 
-/// Bytes that are filled at a time. They are few, because a sync of the writer that comes meanwhile
-/// waits for them.
+/// Bytes that are filled at a time. They are few, because a sync of the writer may have to wait for
+/// them.
 const FILL_SIZE: usize = 64 * 1024;
 
 /// The pause after each of them. So at most 32 MiB are filled in a second.
@@ -38,7 +37,7 @@ pub(crate) struct Prepared {
     pub size: u64,
 }
 
-/// How segments are made.
+/// The settings for new segments.
 #[derive(Clone)]
 pub(crate) struct SegmentFactory {
     pub disk: Arc<dyn Disk>,
@@ -47,9 +46,11 @@ pub(crate) struct SegmentFactory {
     pub size: u64,
     /// Size of the first segments, in bytes.
     pub first_size: u64,
-    /// Segments that are kept ready. Those of a new journal are as small as its first one.
+    /// The number of segments that are kept ready. In a new journal they are as small as its first
+    /// one.
     pub prepared: usize,
-    /// Numbers from here up to `reusable.1` exist already, prepared and never used.
+    /// Segments with the numbers from here up to `reusable.1` exist already. They were prepared and
+    /// never used.
     pub reusable: std::ops::Range<u32>,
     /// The pause between two parts of the filling.
     pub fill_pause: Duration,
@@ -87,7 +88,7 @@ impl SegmentFactory {
                 let end = (offset + FILL_SIZE as u64).min(size);
                 file.write_at(&zeros[..(end - offset) as usize], offset)?;
                 // A sync of each part would flush the whole disk so often that the syncs of the
-                // writer wait for it.
+                // writer have to wait.
                 file.write_soon(offset..end);
                 offset = end;
                 if offset < size && !hurry.load(Ordering::Relaxed) {
@@ -124,7 +125,7 @@ impl SegmentFactory {
     }
 }
 
-/// Whether a segment of `size` bytes that was prepared before holds nothing: a crash may have left
+/// Whether a segment of `size` bytes that was prepared before has no data: a crash may have left
 /// parts of a first flush in it, without its header.
 ///
 /// # Errors
@@ -138,15 +139,15 @@ pub(crate) fn is_blank(file: &dyn File, size: u64) -> Result<bool, (u64, io::Err
     Ok(is_blank)
 }
 
-/// Where the writer gets its next segment.
+/// The source of the next segment of the writer.
 pub(crate) struct SegmentPool {
     factory: SegmentFactory,
-    /// The number of the next one to be taken.
+    /// The number of the next segment.
     next: u32,
-    /// Segments to keep ready; 0: each is made when it is asked for.
+    /// The number of segments to keep ready; 0: each is made when it is needed.
     count: usize,
     preallocator: Option<Preallocator>,
-    /// It was taken, and given back because nothing could be written to it.
+    /// A segment that was taken, and returned because it could not be written.
     returned: Option<Prepared>,
 }
 
@@ -158,7 +159,7 @@ struct Preallocator {
 }
 
 impl SegmentPool {
-    /// Makes each segment when it is asked for.
+    /// Makes each segment when it is needed.
     pub fn on_demand(factory: SegmentFactory, next: u32) -> Self {
         SegmentPool { factory, next, count: 0, preallocator: None, returned: None }
     }
@@ -172,7 +173,7 @@ impl SegmentPool {
     /// The next segment, at least `size` bytes large.
     ///
     /// # Errors
-    /// Why there is none; it may be asked for again.
+    /// Why there is none. The caller may try again.
     pub fn take(&mut self, size: u64) -> Result<Prepared, JournalError> {
         let number = self.next;
         let ready = self.returned.take().or_else(|| {
@@ -182,20 +183,20 @@ impl SegmentPool {
         });
         let prepared = match ready {
             Some(prepared) if prepared.size >= size => prepared,
-            // Too small for one large record, or it could not be made when it was tried: there may
-            // be room by now.
+            // It is too small for one large record, or could not be made before. There may be room
+            // now.
             _ => self.factory.make(number, size.max(self.factory.size_of(number)), &AtomicBool::new(true))?,
         };
         self.next = number + 1;
         if self.count > 0 && self.preallocator.is_none() {
-            // Where there is no thread each segment is made when it is needed, and the thread is
-            // started with the next one.
+            // Without a thread, each segment is made when it is needed. The thread is started with
+            // the next one.
             self.preallocator = Preallocator::start(&self.factory, self.next, self.count).ok();
         }
         Ok(prepared)
     }
 
-    /// Takes a segment back, the one that was taken last; it is the next one again.
+    /// Returns the last taken segment to the pool. It is the next one again.
     pub fn give_back(&mut self, prepared: Prepared) {
         self.next = prepared.number;
         self.returned = Some(prepared);
@@ -204,7 +205,7 @@ impl SegmentPool {
 
 impl Preallocator {
     fn start(factory: &SegmentFactory, next: u32, count: usize) -> Result<Self, JournalError> {
-        // One is in the hands of the thread while the channel is full.
+        // The thread holds one segment while the channel is full.
         let (sender, ready) = bounded(count.saturating_sub(1));
         let hurry = Arc::new(AtomicBool::new(false));
         let (its_factory, its_hurry) = (factory.clone(), hurry.clone());
@@ -248,8 +249,7 @@ impl Drop for Preallocator {
         self.end_filling();
         self.ready = None;
         if let Some(thread) = self.thread.take() {
-            // The thread has no result to report: a segment that it did not make is made when it is
-            // needed.
+            // The thread has no result: a segment that it did not make is made when it is needed.
             let _ = thread.join();
         }
     }

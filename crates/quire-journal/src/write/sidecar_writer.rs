@@ -1,5 +1,5 @@
-//! Writes the index of a sealed segment and `clients.ack` on a separate thread. The writer thread
-//! would add the time of two synced files to the latency of the next record.
+//! Writes the index of a sealed segment and `clients.ack` on a separate thread. On the writer
+//! thread, the time of two synced files would add to the latency of the next record.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,7 +22,7 @@ impl SidecarWriter {
         SidecarWriter { log, thread: None }
     }
 
-    /// Writes on a thread. The queue of the thread is small: it holds a pointer per sealed segment,
+    /// Writes on a thread. The queue of the thread is small: it has a pointer per sealed segment,
     /// and the journal writes a whole segment before it adds the next one.
     pub fn on_a_thread(log: Arc<Log>) -> Result<Self, JournalError> {
         let (sender, sealed) = unbounded::<Arc<Segment>>();
@@ -44,8 +44,8 @@ impl SidecarWriter {
 }
 
 fn write_beside(log: &Log, segment: &Segment) {
-    // No promise depends on these files: the next start rebuilds an index, and the next seal or
-    // stop writes the sequences. A disk that refuses them will also refuse the writer, which
+    // Durability does not depend on these files: the next start rebuilds an index, and the next
+    // seal or stop writes the sequences. A disk that refuses them also refuses the writer, which
     // reports it.
     let _ = log.write_sealed(segment);
 }

@@ -1,8 +1,8 @@
 //! The one writer of a journal: from batches to durable bytes.
 //!
 //! [`Writer`] does the work, and any thread can drive it. [`run`] is the thread that does so on a
-//! real disk. All waiting batches are taken at once, written with one positional write and made
-//! durable with one sync: group commit. When more waits, it does so in steps of a few MiB.
+//! real disk. It takes all waiting batches, writes them with one positional write, and makes them
+//! durable with one sync: group commit. When many bytes wait, it does so in steps of a few MiB.
 //!
 //! The thread that appends can write a small batch itself ([`Shared::write_inline`]), while the
 //! writer thread has nothing to do and the disk syncs fast. This saves the wake-up of the writer
@@ -56,7 +56,7 @@ impl NewBatch {
     }
 }
 
-/// A batch that has its place in the segment.
+/// A batch that has its offset in the segment.
 struct Encoded {
     header: BatchHeader,
     header_bytes: [u8; BATCH_HEADER_SIZE],
@@ -77,9 +77,9 @@ pub(crate) struct Writer {
     background: Option<BackgroundSync>,
     file: Arc<dyn File>,
     segment: Arc<Segment>,
-    /// Batches that have no place yet.
+    /// Batches that have no offset yet.
     waiting: VecDeque<NewBatch>,
-    /// Batches of the next flush, and where they go.
+    /// Batches of the next flush, and their offsets.
     flushing: Vec<Encoded>,
     flush_offset: u64,
     /// Where the next batch begins, and the values that it follows.
@@ -93,18 +93,17 @@ pub(crate) struct Writer {
     /// When the next [`Writer::sync`] is due.
     sync_due: Option<Instant>,
     pace: Pace,
-    /// Whether [`Log::advance`] calls the function of `on_flush`. Not while the thread that appends
-    /// writes: it knows.
+    /// Whether [`Log::advance`] calls the function of `on_flush`. It does not while the thread that
+    /// appends writes, because that thread does not need it.
     announces: bool,
     sidecar_writer: Option<SidecarWriter>,
 }
 
-/// How long the disk takes for the flush of a small batch: the mean of the last ones, in which each
-/// later one weighs more.
+/// The mean time of the disk for the flush of a small batch. Later flushes have a larger weight.
 struct Pace(Duration);
 
 impl Pace {
-    /// Takes one more flush into the mean.
+    /// Adds a flush to the mean.
     fn note(&mut self, took: Duration) {
         self.0 = (7 * self.0 + took.min(PACE_MAX)) / 8;
     }
@@ -138,8 +137,7 @@ impl Writer {
             written: summary.last,
             synced: summary.last,
             sync_due: None,
-            // The first flushes of a process show the pace of its disk. They are left to the writer
-            // thread.
+            // The writer thread does the first flushes of a process, which measure its disk.
             pace: Pace(PACE_MAX),
             announces: true,
             // The header of a new segment was written and waits for the first sync.
@@ -246,7 +244,7 @@ impl Writer {
         self.segment.version == VERSION && self.end + size <= self.segment.size
     }
 
-    /// Gives one batch its place after those that wait for the flush.
+    /// Assigns one batch its offset after those that wait for the flush.
     fn encode(&mut self, batch: NewBatch, flags: u32) {
         let mut header = BatchHeader {
             checksum: 0,
@@ -307,7 +305,7 @@ impl Writer {
 
     fn sync_file(&mut self) -> Result<(), JournalError> {
         if let Some(background) = &mut self.background {
-            // The system reports a failed write to one sync only. So a second one must not succeed
+            // The system reports a failed write to one sync only. So a second sync must not succeed
             // while the first one fails.
             self.synced = self.synced.max(background.wait().unwrap_or_default());
             self.log.check()?;
@@ -339,8 +337,8 @@ impl Writer {
         }
     }
 
-    /// Seals the segment and begins the next one, at least `size` bytes large. The segment stays as
-    /// it is until there is a next one.
+    /// Seals the segment and begins the next one, at least `size` bytes large. The segment does not
+    /// change until there is a next one.
     fn roll(&mut self, size: u64) -> Result<(), Trouble> {
         self.sync_file()?;
         let (first, checksum) = (self.last.next(), self.checksum);
@@ -365,17 +363,16 @@ impl Writer {
     }
 }
 
-/// Why nothing was written.
+/// Why no batch was written.
 enum Trouble {
-    /// It can be tried again.
+    /// The write can be tried again.
     Passes(JournalError),
-    /// It must not: what is on the disk is not known.
+    /// It must not be tried again: the bytes on the disk are unknown.
     Lasts(JournalError),
 }
 
 impl Trouble {
-    /// An error of what is synced later: where there was no room, nothing is on the disk that must
-    /// not be there.
+    /// An error of bytes that are synced later. If there was no room, the disk has no wrong bytes.
     fn before_a_sync(error: JournalError) -> Self {
         match error {
             JournalError::Full { .. } | JournalError::OutOfFiles { .. } => Trouble::Passes(error),
@@ -395,10 +392,9 @@ impl From<JournalError> for Trouble {
     }
 }
 
-/// Many waiting batches are written and synced in steps of this many bytes. The size is large
-/// enough for the full rate of a disk. It is small enough that the bytes are still in the
-/// processor's cache when they are indexed, and that early messages do not wait for all later ones.
-/// One batch may exceed it.
+/// Many waiting batches are written and synced in steps of this many bytes. The size is enough for
+/// the full throughput of a disk. The bytes are still in the processor's cache when they are
+/// indexed, and early messages do not wait for all later ones. One batch may exceed it.
 const FLUSH_SIZE_MAX: u64 = 2 * 1024 * 1024;
 
 /// Begins the next segment: its header is written with the first flush, which syncs both. The
@@ -424,22 +420,22 @@ pub(crate) fn begin(
     Ok((prepared.file, segment))
 }
 
-/// How often a writer that has no room looks for some.
+/// How often a writer without room tries again.
 const RETRY_INTERVAL: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
 
 /// The most bytes that the thread that appends writes itself. A larger batch gains little from a
 /// saved wake-up.
 const INLINE_SIZE_MAX: u64 = 16 * 1024;
 
-/// The thread that appends writes itself while a flush takes less than this on average, because it
-/// can do nothing else meanwhile.
+/// The thread that appends writes itself only while a flush takes less than this on average,
+/// because it is blocked meanwhile.
 const INLINE_PACE_MAX: Duration = Duration::from_millis(1);
 
-/// The longest duration that counts for the pace. After one such flush, about 10 fast ones bring
-/// the pace below [`INLINE_PACE_MAX`] again.
+/// The longest duration that counts for the mean. After one such flush, about 10 fast ones bring
+/// the mean below [`INLINE_PACE_MAX`] again.
 const PACE_MAX: Duration = Duration::from_millis(20);
 
-/// The writer as its thread and the thread that appends share it.
+/// The writer. Its thread and the thread that appends share it.
 pub(crate) struct Shared {
     writer: Mutex<Writer>,
     /// Orders that were sent, and that the writer thread has not received.
@@ -457,10 +453,9 @@ impl Shared {
         self.order_count.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Writes the batches on the calling thread, if they are small, the writer thread has nothing
-    /// to do and the disk is fast. Gives them back otherwise. Does not call the function of
-    /// `on_flush`. With `Ok(true)` the writer thread needs an order: a sync is due later, or there
-    /// is no room.
+    /// Writes the batches on the calling thread, if they are small, the writer thread is idle and
+    /// the disk is fast. Otherwise returns them. Does not call the function of `on_flush`. With
+    /// `Ok(true)` the writer thread needs an order: a sync is due later, or there is no room.
     pub fn write_inline(&self, batches: Vec<NewBatch>) -> Result<bool, Vec<NewBatch>> {
         let size: u64 = batches.iter().map(|batch| batch_size(batch.body.len()) as u64).sum();
         if size > INLINE_SIZE_MAX || self.order_count.load(Ordering::Acquire) > 0 {
@@ -525,12 +520,12 @@ pub(crate) fn run(shared: &Shared, orders: &Receiver<Order>) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
         let mut writer = shared.writer.lock();
         shared.order_count.fetch_sub(order_count, Ordering::AcqRel);
-        // Also when batches come without a pause.
+        // Also when batches arrive without a pause.
         if is_due(writer.sync_due) {
             writer.sync();
             writer.sync_due = None;
         }
-        // While there is no room, not every order tries again.
+        // While there is no room, not every order causes another attempt.
         if next_try.is_none() || is_due(next_try) || closing {
             writer.write(std::mem::take(&mut batches));
             next_try = writer.is_stalled().then(|| Instant::now() + RETRY_INTERVAL);
