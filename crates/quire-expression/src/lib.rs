@@ -2,8 +2,8 @@
 //! patterns, over every message type.
 //!
 //! Filters read a message through [`message_type`], which finds the fields that a filter names
-//! without building the rest. It also merges messages, and [`filter::Assignments`] writes computed
-//! fields into a message. No content of a message can end more than the work on this message: see
+//! without building the other values. It also merges messages, and [`filter::Assignments`] writes
+//! computed fields into a message. A message can only end the work on this message: see
 //! [`unreadable`].
 
 pub mod filter;

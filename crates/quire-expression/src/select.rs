@@ -13,7 +13,7 @@ pub const SELECT_ENTRIES_MAX: usize = 256;
 #[derive(Clone, Debug)]
 pub struct Select(Arc<Selection>);
 
-/// Why a select list makes no sense. The fault of the caller.
+/// Why a select list is not valid. The caller has to correct it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectError {
     /// An entry is not `+` or `-` and a field.
@@ -48,7 +48,7 @@ impl Select {
         }
         let mut selection = Selection::default();
         for entry in text.split(',').map(str::trim) {
-            // The text comes from a peer and goes into a reason. A prefix of it is enough.
+            // The text is from a peer and becomes part of a reason. A prefix of it is enough.
             let shown = || entry.chars().take(64).collect();
             let (is_in, field) = match (entry.strip_prefix('+'), entry.strip_prefix('-')) {
                 (Some(field), _) => (true, field),
@@ -64,8 +64,7 @@ impl Select {
         Ok(Select(Arc::new(selection)))
     }
 
-    /// The same list, which in addition delivers these fields. Of an array it delivers all
-    /// elements.
+    /// The same list with these additional fields. Arrays are delivered with all elements.
     #[must_use]
     pub fn with_fields(&self, paths: &[Vec<Step>]) -> Self {
         let mut selection = Selection::clone(&self.0);

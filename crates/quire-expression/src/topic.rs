@@ -1,8 +1,8 @@
 //! The topic of a subscription: one topic, or a pattern over topics.
 //!
-//! A text is a pattern when it holds any of `^ $ * + ? [ ] ( ) { } | \`; a lone `.` does not make
-//! one, it is common in names. A pattern is searched for anywhere in a name. The engine is linear
-//! in the length of the name, so that no pattern can stall the broker.
+//! A text is a pattern when it contains any of `^ $ * + ? [ ] ( ) { } | \`; a `.` alone does not,
+//! because it is common in names. A pattern is searched for anywhere in a name. The engine is
+//! linear in the length of the name, so that no pattern can stall the broker.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const PATTERN_SIZE_MAX: usize = 256 * 1024;
 /// search, still linear.
 const PATTERN_CACHE_SIZE_MAX: usize = 256 * 1024;
 
-/// Why a text names no topic. The fault of the caller.
+/// Why a text is not the name of a topic. The caller has to correct it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopicError {
     /// A topic is UTF-8.
@@ -29,8 +29,7 @@ pub enum TopicError {
     /// The text is not a name.
     #[error(transparent)]
     Name(#[from] TopicNameError),
-    /// The wildcards of other systems are not those of quire. As a name the text would match
-    /// nothing.
+    /// Wildcards of another system. As a name, the text would match no topic.
     #[error(
         "{topic:?} looks like a wildcard of NATS or MQTT: a pattern is a regular expression, here {instead:?}"
     )]
@@ -57,7 +56,7 @@ pub fn is_pattern(topic: &str) -> bool {
     topic.bytes().any(|byte| b"^$*+?[](){}|\\".contains(&byte))
 }
 
-/// The name of a topic to publish to, once it is known to be one.
+/// The checked name of a topic to publish to.
 ///
 /// # Errors
 /// All of [`TopicError`] except [`TopicError::Pattern`] and [`TopicError::Wildcard`].
@@ -122,11 +121,11 @@ fn prefix_of(pattern: &str) -> String {
     }
     let beginnings = Extractor::new().extract(&parsed);
     let bytes = beginnings.longest_common_prefix().unwrap_or_default();
-    // Characters that begin alike are cut off.
+    // Characters with a common beginning are cut off.
     String::from_utf8_lossy(bytes).trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned()
 }
 
-/// One topic, or all that a pattern is found in.
+/// One topic, or all topics in which a pattern is found.
 #[derive(Clone, Debug)]
 pub enum TopicSelector {
     /// The topic with this name.
@@ -136,7 +135,7 @@ pub enum TopicSelector {
 }
 
 impl TopicSelector {
-    /// From the text of a subscription or a configuration.
+    /// Parses the text of a subscription or a configuration.
     ///
     /// # Errors
     /// [`TopicError`].
@@ -166,8 +165,8 @@ impl TopicSelector {
     }
 }
 
-/// The error of the regular expression engine is a picture of several lines. The last line contains
-/// the reason.
+/// The error of the regular expression engine has several lines with a drawing. The last line
+/// contains the reason.
 fn in_one_line(error: &regex::Error) -> String {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default();

@@ -1,10 +1,10 @@
 //! The boundary of the code that reads the content of messages.
 //!
-//! Every client can send content, so a failure of its content must not affect more than the
-//! message. Everything in this crate that reads a message runs in [`contained`]. There, a panic
-//! becomes [`Malformed::Panicked`], and the message is *unreadable* like one whose bytes are not of
-//! its type: it matches no filter that reads fields, and it has no key (docs/filters.md,
-//! "Unreadable messages").
+//! Every client can send content, so bad content must affect only its message. Everything in this
+//! crate that reads a message runs in [`contained`]. There, a panic becomes
+//! [`Malformed::Panicked`], and the message is *unreadable* like one whose bytes are not of its
+//! type: it matches no filter that reads fields, and it has no key (docs/filters.md, "Unreadable
+//! messages").
 //!
 //! A server has one [`Unreadables`]. The arenas that read for it report to it, from any thread.
 
@@ -18,8 +18,8 @@ use quire_types::Bookmark;
 use crate::filter::MessageContext;
 use crate::message_type::{Arena, Malformed, MessageType};
 
-/// Panics whose place the panic hook of the program reports. A message that is read again and again
-/// must not fill the error output.
+/// The number of panics that the panic hook of the program reports. A message that is read again
+/// and again must not fill the error output.
 const REPORTED_PANICS_MAX: u64 = 10;
 
 thread_local! {
@@ -28,8 +28,8 @@ thread_local! {
 
 /// Runs work on the content of messages.
 ///
-/// Memory that the work has changed may hold half a result after a panic: the work must overwrite
-/// it before it reads it.
+/// After a panic, memory that the work has changed may contain half a result. The work must
+/// overwrite it before it reads it.
 ///
 /// # Errors
 /// [`Malformed::Panicked`] after a panic.
@@ -76,17 +76,17 @@ struct Reports {
 pub struct Unreadable {
     /// Where it was published.
     pub topic: String,
-    /// Its name, when the log records it.
+    /// Its bookmark, when the log records it.
     pub bookmark: Option<Bookmark>,
-    /// How it was to be read.
+    /// Its message type.
     pub message_type: MessageType,
-    /// Why it was not.
+    /// Why it could not be read.
     pub reason: Malformed,
 }
 
 impl Unreadables {
-    /// How often a message could not be read: each filter or group of filters that reads a message
-    /// again counts.
+    /// The number of failed reads. Each filter, or group of filters, that reads a message again
+    /// counts.
     pub fn count(&self) -> u64 {
         self.0.count.load(Ordering::Relaxed)
     }
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(assigned, Err(AssignError::Malformed(Malformed::Panicked)));
         assert!(out.is_empty());
         assert_eq!(assignments.apply(&message(SOUND), None, &mut Arena::default(), &mut out), Ok(()));
-        // A select list leaves a message whole of which it cannot take a part.
+        // A select list returns a message whole when it cannot take a part of it.
         let select = Select::parse("-/,+/a").unwrap();
         let mut selected = Vec::new();
         assert_eq!(select.apply(Some(MessageType::Json), BUG, &mut Arena::default(), &mut selected), BUG);
@@ -239,7 +239,7 @@ mod tests {
             index.for_each_match(&message(data), &mut arena, |_| ());
             filter("TOPIC_NAME() = 'a'").matches_with(&message(data), &mut arena);
         }
-        // The filter, the index, the filter again; and in the index each filter that was tried
+        // The filter, the index, the filter again. In the index, also each filter that was tried
         // alone.
         assert_eq!(unreadables.count(), 5);
         let first = unreadables.take().unwrap();

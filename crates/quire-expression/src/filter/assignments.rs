@@ -8,7 +8,7 @@
 //!   record.
 //! - A field that the message has is replaced in place. Another one is added at the end of its
 //!   object.
-//! - The other bytes of the message are copied as they are. The result is a well-formed message of
+//! - The other bytes of the message are copied unchanged. The result is a well-formed message of
 //!   the type.
 //! - An unreadable message is an error, and never half a result.
 
@@ -24,11 +24,11 @@ use crate::message_type::{
 };
 use crate::unreadable::contained;
 
-/// Entries of one list: more fields than a person writes one by one. Each finds its place among the
-/// others.
+/// The most entries of one list: more fields than a person writes one by one. Each entry is
+/// compared with the others.
 pub const ASSIGNMENT_COUNT_MAX: usize = 256;
 
-/// When a list of assignments runs, in the life of a record.
+/// When a list of assignments runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Before the key is known. There is no previous record yet.
@@ -37,7 +37,7 @@ pub enum Stage {
     Enrichment,
 }
 
-/// Why a list of assignments makes no sense. The fault of the caller.
+/// Why a list of assignments is not valid. The caller has to correct it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("entry {number}: {error}")]
 pub struct AssignmentError {
@@ -50,8 +50,8 @@ pub struct AssignmentError {
 }
 
 impl AssignmentError {
-    /// Four lines for a terminal: which entry, its text around the mistake, a caret under the spot,
-    /// and what is wrong.
+    /// Four lines for a terminal: the number of the entry, its text around the mistake, a caret
+    /// under the mistake, and its description.
     pub fn with_caret(&self) -> String {
         format!("entry {}\n{}", self.number, self.error.with_caret(&self.text))
     }
@@ -75,19 +75,19 @@ struct List {
 struct ListEntry {
     text: Box<str>,
     parsed: Parsed,
-    /// The expression's own fields: places in the values of the message, which those of the
+    /// The fields of the expression: indexes of the values of the message, which the values of the
     /// previous record follow.
     fields: Box<[FieldId]>,
 }
 
 impl Assignments {
-    /// Parses a list of `expression AS /destination`, for messages of one type. The name of a field
-    /// alone is its own destination.
+    /// Parses a list of `expression AS /destination`, for messages of one type. An entry may be
+    /// only the name of a field, which is then the destination, too.
     ///
     /// # Errors
     /// [`AssignmentError`] for these mistakes: an expression with a mistake, `OF PREVIOUS` in
-    /// [`Stage::Preprocessing`], a destination that the message type cannot write. Two destinations
-    /// of which one is the other or a part of it are a mistake too.
+    /// [`Stage::Preprocessing`], a destination that the message type cannot write. Two equal
+    /// destinations are a mistake, too, and so is a destination that is a part of another one.
     pub fn parse<T: AsRef<str>>(
         entries: &[T],
         message_type: MessageType,
@@ -180,11 +180,11 @@ impl List {
 struct ParsedEntry {
     text: Box<str>,
     parsed: Parsed,
-    /// Each field with whether it is read in the previous record.
+    /// Each field, and whether it is read in the previous record.
     fields: Vec<(FieldId, bool)>,
 }
 
-/// A list of which some entries were parsed.
+/// A list whose entries were parsed in part.
 #[derive(Default)]
 struct Parsing {
     entries: Vec<ParsedEntry>,
@@ -241,8 +241,8 @@ impl Parsing {
 
     fn finished(self, message_type: MessageType) -> List {
         let Parsing { entries, paths, destinations, plan, previous_plan } = self;
-        // Only now it is known how many values the message has, which those of the previous record
-        // follow.
+        // The number of values of the message is known only now. The values of the previous record
+        // follow them.
         let place = |(field, is_previous): (FieldId, bool)| {
             if is_previous { field.after(plan.len()) } else { field }
         };

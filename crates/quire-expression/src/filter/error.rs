@@ -1,20 +1,20 @@
-//! What is wrong with a text that should have been a filter or an expression.
+//! Errors of texts that are not a filter or an expression.
 
 use std::fmt;
 
-/// Why a text is not a filter. The fault of the caller.
+/// Why a text is not a filter. The caller has to correct it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column}: {reason}")]
 pub struct FilterError {
     /// Where, in characters from 1.
     pub column: usize,
-    /// What is wrong at this place: the tokens that are allowed there and the text that is, or a
-    /// sentence.
+    /// The tokens that are allowed at this place and the text that is there, or a sentence.
     pub reason: String,
 }
 
 impl FilterError {
-    /// At `column`, in characters from 1: the tokens that are allowed there, and the text that is.
+    /// At `column`, in characters from 1: the tokens that are allowed there, and the text that is
+    /// there.
     pub fn new(column: usize, expected: impl fmt::Display, found: impl fmt::Display) -> Self {
         FilterError { column, reason: format!("expected {expected}, found {found}") }
     }
@@ -29,13 +29,13 @@ impl FilterError {
         FilterError::new(column_of(text, offset), expected, found)
     }
 
-    /// At byte `offset` of `text`, a mistake, and the form to write instead.
+    /// A mistake at byte `offset` of `text`, and the form to write instead.
     pub(super) fn advise(text: &str, offset: usize, advice: &str) -> Self {
         FilterError { column: column_of(text, offset), reason: advice.to_owned() }
     }
 
-    /// Three lines for a terminal: the text around the mistake, a caret under the spot, and what is
-    /// wrong.
+    /// Three lines for a terminal: the text around the mistake, a caret under the mistake, and its
+    /// description.
     pub fn with_caret(&self, text: &str) -> String {
         format!("{}\n{self}", caret(text, self.column))
     }
@@ -54,12 +54,12 @@ pub fn caret(text: &str, column: usize) -> String {
         .chars()
         .skip(start)
         .take(before - start + CONTEXT_CHARS)
-        // A line break or tab would move the caret away from its place.
+        // A line break or tab would move the caret away from the mistake.
         .map(|character| if character.is_control() { ' ' } else { character })
         .collect();
     format!("{shown}\n{}^", " ".repeat(before - start))
 }
 
-/// How much of a long filter is shown around the caret, in characters to either side: a line of a
+/// The characters of a long filter that are shown on either side of the caret: a line of a
 /// terminal.
 const CONTEXT_CHARS: usize = 60;

@@ -8,32 +8,32 @@ use super::function::{Function, regexp_replace};
 use super::node::{Affix, Comparison, Node, Operator};
 use crate::message_type::{Arena, FieldId, Number, Truth, Value, compare};
 
-/// The most pairs that a comparison of two arrays looks at; beyond it the result is unknown, so
-/// that no message makes a filter slow for everyone.
+/// The most pairs that a comparison of two arrays checks. Above it, the result is unknown, so that
+/// no message makes a filter slow for all clients.
 pub const ARRAY_PAIR_COUNT_MAX: usize = 1 << 20;
 
-/// Effort of one search for a pattern, and of each byte that it goes through: slow patterns take so
-/// long, common ones less.
+/// Effort of one search for a pattern, and of each byte that it reads. This is the time of slow
+/// patterns; common ones take less.
 const PATTERN_EFFORT: u64 = 500;
 const SEARCH_EFFORT: u64 = 4;
 
 /// Effort of a call of a function, in addition to the effort of each byte of its result.
 const CALL_EFFORT: u64 = 50;
 
-/// Effort of each element of an array that is looked at.
+/// Effort of each element of an array that is read.
 const ELEMENT_EFFORT: u64 = 10;
 
 /// Effort of each part of a text that is replaced, and of each match of a pattern: a match has its
-/// groups. Texts in which every byte is replaced take so long.
+/// groups. This is the time for texts in which every byte is replaced.
 const REPLACED_EFFORT: u64 = 12;
 const REPLACED_MATCH_EFFORT: u64 = 36;
 
-/// One message, read, with all that an expression may ask about it.
+/// One message after reading, with everything that an expression may use.
 #[derive(Clone, Copy)]
 pub(super) struct Evaluation<'a> {
     /// By [`FieldId`].
     pub values: &'a [Value<'a>],
-    /// The expression's own fields.
+    /// The fields of the expression.
     pub fields: &'a [FieldId],
     pub message: &'a MessageContext<'a>,
     pub arena: &'a Arena,
@@ -110,7 +110,7 @@ impl<'a> Evaluation<'a> {
         self.count_result((function.evaluate)(self, arguments))
     }
 
-    /// Takes the effort of making a value.
+    /// Subtracts the effort of making a value.
     fn count_result(&self, value: Value<'a>) -> Value<'a> {
         let effort = match value {
             Value::Text(text) => text.len() as u64,
@@ -120,7 +120,7 @@ impl<'a> Evaluation<'a> {
         if effort == 0 || self.arena.spend(effort) { value } else { Value::Null }
     }
 
-    /// Whether there is effort left to compare two values, of which either may be an array.
+    /// Whether there is effort left to compare two values. Each may be an array.
     fn may_compare(&self, left: Value<'a>, right: Value<'a>) -> bool {
         let count = match (left, right) {
             (Value::Array(lefts), Value::Array(rights)) => lefts.len().saturating_mul(rights.len()),
@@ -133,7 +133,7 @@ impl<'a> Evaluation<'a> {
     /// The text of a single value, as functions take it.
     pub fn text(&self, node: &'a Node) -> Option<&'a [u8]> {
         let text = self.arena.text(self.value(node))?;
-        // Functions go through plain text several bytes at a time.
+        // Functions process plain text several bytes at a time.
         self.arena.spend(1 + text.len() as u64 / 4).then_some(text)
     }
 
@@ -294,8 +294,8 @@ impl Operator {
     }
 }
 
-/// TRUE if it holds for any element, NULL if it is unknown for one or there is none, else FALSE. A
-/// value that is not an array counts as one element.
+/// TRUE if it holds for any element. NULL if it is unknown for one, or there is no element. Else
+/// FALSE. A value that is not an array counts as one element.
 #[inline]
 pub(super) fn any_element<'a>(value: Value<'a>, mut holds: impl FnMut(Value<'a>) -> Truth) -> Truth {
     let Value::Array(elements) = value else { return holds(value) };

@@ -1,7 +1,7 @@
-//! The words of the language.
+//! The tokens of the language.
 //!
-//! One rule is worth knowing: a slash right before a name character begins an identifier, a slash
-//! before a blank or a parenthesis divides, and any other slash is a mistake.
+//! A slash right before a name character begins an identifier. A slash before a blank or a
+//! parenthesis divides. Any other slash is a mistake.
 
 use std::fmt;
 
@@ -41,7 +41,7 @@ impl<'t> Lexer<'t> {
         Lexer { text, at: 0 }
     }
 
-    /// The next word, and the byte at which it begins.
+    /// The next token, and the byte at which it begins.
     pub fn next(&mut self) -> Result<(Token<'t>, usize), FilterError> {
         let blanks = self.rest().bytes().take_while(u8::is_ascii_whitespace).count();
         self.at += blanks;
@@ -192,7 +192,7 @@ impl<'t> Lexer<'t> {
 }
 
 impl Token<'_> {
-    /// For the reader of an error.
+    /// The text for an error.
     pub fn describe(self) -> String {
         match self {
             Token::Identifier(text) | Token::Number(text) | Token::Text(text) | Token::Word(text) => {

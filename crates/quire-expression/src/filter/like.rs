@@ -1,8 +1,8 @@
 //! Regular expressions over bytes.
 //!
-//! Patterns run in time linear in the text. Those that only a backtracking engine can run
-//! (back-references, look-around) are refused, unless the configuration allows them; then a limit
-//! on their steps makes a text that would take too long one that does not match.
+//! The time of a pattern is linear in the text. Patterns that only a backtracking engine can run
+//! (back-references, look-around) are refused, unless the configuration allows them. Their steps
+//! are limited, and a text that needs more steps does not match.
 
 use regex::bytes::{Regex, RegexBuilder};
 
@@ -56,7 +56,8 @@ impl Pattern {
         }
     }
 
-    /// Whether the pattern is found anywhere in `text`. Giving up counts as not found.
+    /// Whether the pattern is found anywhere in `text`. When the engine gives up, the pattern
+    /// counts as not found.
     pub fn is_match(&self, text: &[u8]) -> bool {
         match self {
             Pattern::Linear(regex) => regex.is_match(text),
@@ -103,7 +104,7 @@ impl Pattern {
     }
 }
 
-/// The error of the engine as one line: its last line, without the drawing above it.
+/// The last line of the error of the engine, without the drawing above it.
 fn reason(error: &regex::Error) -> String {
     let text = error.to_string();
     text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()

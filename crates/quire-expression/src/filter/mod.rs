@@ -2,8 +2,8 @@
 //! message (`docs/filters.md`).
 //!
 //! A text is parsed once, into a tree and the list of the fields that it names. Evaluation reads
-//! those fields out of the message in one pass and walks the tree. Intermediate values are in an
-//! [`Arena`] that is used again for the next message. A filter matches when it is TRUE. A
+//! those fields of the message in one pass, and then evaluates the tree. Intermediate values are in
+//! an [`Arena`], which is reused for the next message. A filter matches when it is TRUE. A
 //! comparison with a missing field gives NULL, and NULL does not match.
 //!
 //! No input of a client or a message can cause a panic, recursion without limit, or more than
@@ -47,7 +47,7 @@ pub use node::NESTING_MAX;
 pub use parse::path_of;
 pub use view::{Equality, Range};
 
-/// The longest filter, in bytes. Filters of hundreds of predicates are normal; a larger text is a
+/// The longest filter, in bytes. Filters of hundreds of predicates are normal. A larger text is a
 /// mistake.
 pub const FILTER_SIZE_MAX: usize = 1024 * 1024;
 
@@ -55,20 +55,20 @@ pub const FILTER_SIZE_MAX: usize = 1024 * 1024;
 /// byte).
 const FILTER_EFFORT: u64 = 100;
 
-/// Effort that one filter may take for one message where no other work waits for it: about a
+/// The most effort of one filter for one message on a thread where no other work waits: about a
 /// second. A subscription whose filter takes more is ended.
 pub const EVALUATION_EFFORT_MAX: u64 = 1_000_000_000;
 
-/// Effort that the filters of all subscriptions may take for one message while everything else
-/// waits: some hundred microseconds. What is not decided within it is decided elsewhere.
+/// The most effort of the filters of all subscriptions for one message, while all other work waits:
+/// some hundred microseconds. The remaining filters are evaluated on another thread.
 pub const TURN_EFFORT_MAX: u64 = 200_000;
 
 /// The functions and values that an expression may use.
 #[derive(Clone, Debug, Default)]
 pub struct FilterOptions {
-    /// Patterns with back-references and look-around may be used. They run under a limit of steps,
-    /// and a text that would take more does not match; but they are slow for everyone long before
-    /// that, so that only a configuration should allow them.
+    /// Patterns with back-references and look-around may be used. Their steps are limited, and a
+    /// text that needs more steps does not match. They slow down all clients long before that
+    /// limit, so only a configuration should allow them.
     pub allow_backtracking: bool,
     /// The values of `CLIENT_NAME()` and similar functions.
     pub client: ClientFacts,
@@ -76,25 +76,25 @@ pub struct FilterOptions {
     pub instance: InstanceFacts,
 }
 
-/// The connection whose command holds the expression. What is not known is NULL.
+/// The connection whose command has the expression. Unknown values are NULL.
 #[derive(Clone, Debug, Default)]
 pub struct ClientFacts {
     /// The name that it logged on with.
     pub client_name: Option<String>,
     /// The name that the server gives to the connection.
     pub connection_name: Option<String>,
-    /// The user it logged on as.
+    /// The user as whom it logged on.
     pub user: Option<String>,
-    /// Where it comes from.
+    /// The address of the peer.
     pub remote_address: Option<String>,
 }
 
-/// The server that evaluates. What is not known is NULL.
+/// The server that evaluates. Unknown values are NULL.
 #[derive(Clone, Debug, Default)]
 pub struct InstanceFacts {
     /// Its name.
     pub name: Option<String>,
-    /// The group that it replicates in.
+    /// Its group for replication.
     pub group: Option<String>,
     /// Its version.
     pub version: Option<String>,
@@ -103,7 +103,7 @@ pub struct InstanceFacts {
 /// The input of an expression, other than its text.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageContext<'a> {
-    /// How `data` is to be read.
+    /// The message type of `data`.
     pub message_type: MessageType,
     /// The message.
     pub data: &'a [u8],
@@ -111,21 +111,21 @@ pub struct MessageContext<'a> {
     pub topic: &'a str,
     /// Its key in a last-value topic; `None` for a message of another topic.
     pub key: Option<&'a [u8]>,
-    /// Its name, when the log records it.
+    /// Its bookmark, when the log records it.
     pub bookmark: Option<Bookmark>,
-    /// As published; empty when there is none.
+    /// As it was published; empty when there is none.
     pub correlation_id: &'a [u8],
     /// As published.
     pub headers: Headers<'a>,
-    /// When this instance took it.
+    /// When this instance received it.
     pub timestamp: Timestamp,
     /// The time of the evaluation.
     pub now: Timestamp,
 }
 
 impl<'a> MessageContext<'a> {
-    /// The values of the fields of `plan`, as [`MessageType::read`] gives them. `None` = the
-    /// message is unreadable, which the arena reports.
+    /// The values of the fields of `plan`, from [`MessageType::read`]. `None` = the message is
+    /// unreadable, which the arena reports.
     pub fn read(&self, plan: &FieldPlan, arena: &'a Arena) -> Option<&'a [Value<'a>]> {
         self.readable(arena, || self.message_type.read_bare(self.data, plan, arena))
     }
@@ -142,8 +142,8 @@ pub struct Expression(Arc<Text>);
 struct Text {
     text: Box<str>,
     parsed: Parsed,
-    /// How to read the fields for this expression alone. Made when first wanted: in an index,
-    /// fields are read for all filters at once.
+    /// The plan to read the fields of this expression alone. Made at the first use, because an
+    /// index reads the fields for all filters at once.
     reading: OnceLock<Box<(FieldPlan, Box<[FieldId]>)>>,
 }
 
@@ -161,15 +161,14 @@ impl Filter {
         self.0.text()
     }
 
-    /// The names of the fields that it reads, each once, as first written.
+    /// The names of the fields that it reads, each once, in their first spelling.
     pub fn fields(&self) -> impl Iterator<Item = &str> {
         self.0.fields()
     }
 
-    /// Whether the message matches. One that is unreadable matches no filter that reads fields.
+    /// Whether the message matches. An unreadable message matches no filter that reads fields.
     ///
-    /// Takes memory from the allocator; where many messages are looked at, use
-    /// [`Filter::matches_with`].
+    /// Allocates memory for each call. For many messages, use [`Filter::matches_with`].
     pub fn matches(&self, message: &MessageContext<'_>) -> bool {
         self.matches_with(message, &mut Arena::default())
     }
@@ -218,18 +217,18 @@ impl Expression {
         &self.0.text
     }
 
-    /// The names of the fields that it reads, each once, as first written.
+    /// The names of the fields that it reads, each once, in their first spelling.
     pub fn fields(&self) -> impl Iterator<Item = &str> {
         self.parsed().names.iter().map(AsRef::as_ref)
     }
 
-    /// Where the field is that it names, when it is the name of a field and nothing else.
+    /// The path of the field, when the expression is only the name of a field.
     pub fn path(&self) -> Option<Vec<Step>> {
         self.fields().eq([self.text()]).then(|| path_of(self.text()))
     }
 
     /// Its value for the message. NULL when it reads fields and the message is unreadable. The
-    /// value lives as long as the arguments.
+    /// value is valid as long as the arguments.
     pub fn evaluate<'a>(&'a self, message: &'a MessageContext<'a>, arena: &'a mut Arena) -> Value<'a> {
         arena.reset();
         let arena = &*arena;
@@ -266,8 +265,7 @@ impl fmt::Debug for Expression {
     }
 }
 
-/// Filters are equal when they are the same but for blanks, case of keywords and spelling of
-/// operators.
+/// Filters are equal when they differ only in blanks, case of keywords and spelling of operators.
 impl PartialEq for Filter {
     fn eq(&self, other: &Self) -> bool {
         self.parsed().canonical == other.parsed().canonical

@@ -2,21 +2,21 @@
 //! levels deep.
 //!
 //! Chains of one level of operators (`a AND b AND c`, `1 + 2 - 3`) are one node with many children.
-//! So the depth of the tree is the nesting in the text, and not its length. Evaluating and dropping
-//! it recurse no deeper than that.
+//! So the depth of the tree is the nesting in the text, and not its length. The recursion of
+//! evaluating and dropping it is not deeper than that.
 
 use super::function::Function;
 use super::like::Pattern;
 use crate::message_type::{Number, Value};
 
-/// How deep parentheses, NOT and calls may nest: no person writes more, and evaluation recurses as
+/// The deepest nesting of parentheses, NOT and calls: no person writes more. Evaluation recurses as
 /// deep.
 pub const NESTING_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(super) enum Node {
     Literal(Literal),
-    /// Which of the expression's own fields.
+    /// The index of one of the fields of the expression.
     Field(u32),
     And(Box<[Node]>),
     Or(Box<[Node]>),
@@ -40,8 +40,8 @@ pub(super) enum Node {
 }
 
 impl Node {
-    /// The patterns in it. Counted when a subscription begins or ends, not kept: there are many
-    /// more filters than that.
+    /// The number of patterns in it. It is counted when a subscription begins or ends, and not
+    /// kept, because there are many filters.
     pub fn pattern_count(&self) -> usize {
         let all = |nodes: &[Node]| nodes.iter().map(Node::pattern_count).sum::<usize>();
         match self {
@@ -70,7 +70,7 @@ pub(super) enum Literal {
     Null,
     Boolean(bool),
     Number(Number),
-    /// Never empty: that is NULL.
+    /// Never empty: an empty text is NULL.
     Text(Box<[u8]>),
 }
 

@@ -1,4 +1,5 @@
-//! From words to the compiled form. One method per level of precedence, loosest first.
+//! From tokens to the compiled form. One method per level of precedence, the lowest precedence
+//! first.
 
 mod call;
 mod field;
@@ -125,13 +126,13 @@ impl<'t> Parser<'t> {
                     return Ok(plain);
                 }
             }
-            // A tail after a tail nests the expression before it.
+            // Each further operator nests the expression before it.
             self.deeper()?;
         }
     }
 
     /// `[NOT] LIKE`, `IN`, `BETWEEN`, `BEGINS WITH`, `ENDS WITH`, and `IS [NOT]`. Returns whether
-    /// one was there.
+    /// it has parsed one.
     fn tail(&mut self, left: Node) -> Result<(Node, bool), FilterError> {
         if self.take_word("IS")? {
             let is_negated = self.take_word("NOT")?;
@@ -243,7 +244,7 @@ impl<'t> Parser<'t> {
         let node = match self.token {
             Token::Identifier(_) | Token::Bracketed(_) => return self.identifier(),
             Token::Number(text) => {
-                // The lexer took it as a number, so that it reads as one.
+                // The lexer has checked that it is a number.
                 Node::Literal(Number::parse(text.as_bytes()).map_or(Literal::Null, Literal::Number))
             }
             Token::Text(quoted) => Node::Literal(Literal::text(unquoted(quoted).as_bytes())),
@@ -310,8 +311,8 @@ impl<'t> Parser<'t> {
         })
     }
 
-    /// Refuses the wildcard of SQL: as a regular expression it asks for a percent sign, so the
-    /// filter would match nothing without a word.
+    /// Refuses the wildcard of SQL. As a regular expression it means a percent sign, so the filter
+    /// would match no message, without an error.
     fn check_like(&self) -> Result<(), FilterError> {
         match self.token {
             Token::Text(quoted) if unquoted(quoted).starts_with('%') || unquoted(quoted).ends_with('%') => {

@@ -5,7 +5,7 @@ use super::node::{Comparison, Literal, Node};
 use super::{Filter, Parsed};
 use crate::message_type::{Number, Value, boolean_text};
 
-/// A field that must be equal to a constant. Of an array, any element.
+/// A field that must be equal to a constant. In an array, any element counts.
 #[derive(Clone, Debug)]
 pub struct Equality<'f> {
     /// The field, as written in the filter.
@@ -16,15 +16,15 @@ pub struct Equality<'f> {
 }
 
 impl<'f> Equality<'f> {
-    /// The constants, when all of them are texts, and none of them spells a number, TRUE or FALSE.
-    /// Only a text with the same bytes is equal to such a text.
+    /// The constants, when all of them are texts, and none of them is a number, TRUE or FALSE. Only
+    /// a text with the same bytes is equal to such a text.
     pub fn plain_texts(&self) -> Option<Vec<&'f [u8]>> {
         self.values.iter().map(|value| plain_text(*value)).collect()
     }
 }
 
-/// A field that must be in a range. Of an array, one element may be above the lower bound and
-/// another below the upper bound.
+/// A field that must be in a range. In an array, one element may be above the lower bound and
+/// another one below the upper bound.
 #[derive(Clone, Copy, Debug)]
 pub struct Range<'f> {
     /// The field, as written in the filter.
@@ -60,7 +60,7 @@ impl Filter {
 /// The parts that AND joins. Without AND, the whole expression is the only part.
 fn for_each_part<'f>(node: &'f Node, found: &mut impl FnMut(&'f Node)) {
     match node {
-        // The depth is that of the text, which has a limit.
+        // The depth is the nesting of the text, which has a limit.
         Node::And(parts) => parts.iter().for_each(|part| for_each_part(part, &mut *found)),
         part => found(part),
     }
@@ -86,7 +86,7 @@ fn equality_of<'f>(node: &'f Node, parsed: &'f Parsed) -> Option<Equality<'f>> {
                     _ => None,
                 };
                 let mut values = members.iter().map(constant).collect::<Option<Vec<_>>>()?;
-                // Nothing is equal to NULL.
+                // No value is equal to NULL.
                 values.retain(|value| !value.is_null());
                 (*field, values)
             }
@@ -101,7 +101,7 @@ fn equality_of<'f>(node: &'f Node, parsed: &'f Parsed) -> Option<Equality<'f>> {
     Some(Equality { field: &parsed.names[field as usize], values })
 }
 
-/// The text of a constant that only a text is equal to.
+/// The text of a constant, if only texts can be equal to it.
 fn plain_text(value: Value<'_>) -> Option<&[u8]> {
     match value {
         Value::Text(text) if Number::parse(text).is_none() && boolean_text(text).is_none() => Some(text),

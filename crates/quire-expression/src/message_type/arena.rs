@@ -1,5 +1,5 @@
-//! The memory of one evaluation: everything that is read from a message or computed about it lives
-//! here until the next message.
+//! The memory of one evaluation. It holds everything that is read from a message or computed from
+//! it, until the next message.
 
 use std::cell::Cell;
 
@@ -9,8 +9,8 @@ use bumpalo::collections::Vec as BumpVec;
 use super::{Malformed, Number, Value};
 use crate::unreadable::Unreadables;
 
-/// The most that the values of one message may take, in bytes: enough for every element of a 10 MB
-/// array, and no more for a message made to hurt.
+/// The most bytes of the values of one message: enough for every element of a 10 MB array. It
+/// limits messages that were made to do harm.
 pub const ARENA_SIZE_MAX: usize = 512 * 1024 * 1024;
 
 /// The largest text that a function may compute, in bytes: as large as the largest message. A
@@ -21,11 +21,11 @@ pub const TEXT_SIZE_MAX: usize = 16 * 1024 * 1024;
 /// forever.
 const ARENA_SIZE_KEPT: usize = 1024 * 1024;
 
-/// Where the values of one message live. Reused from message to message, so that evaluation does
-/// not allocate.
+/// The memory for the values of one message. It is reused for the next message, so that evaluation
+/// does not allocate.
 ///
-/// It also holds the *effort* that evaluation may still take: about a nanosecond of work each.
-/// Effort is counted by the work and not by a clock, so that equal messages and filters always give
+/// It also has the *effort* that evaluation may still take: a unit is about a nanosecond of work.
+/// Effort counts the work and does not depend on a clock, so equal messages and filters always have
 /// equal results. There is no limit unless [`Arena::allow`] sets one.
 #[derive(Debug)]
 pub struct Arena {
@@ -43,7 +43,7 @@ impl Default for Arena {
 }
 
 impl Arena {
-    /// An arena that reports messages there that cannot be read.
+    /// An arena that reports unreadable messages to `unreadables`.
     pub fn reporting_to(unreadables: &Unreadables) -> Self {
         Arena { unreadables: Some(unreadables.clone()), ..Arena::default() }
     }
@@ -53,7 +53,7 @@ impl Arena {
         self.unreadables.as_ref()
     }
 
-    /// Forgets everything, keeping a reasonable part of the memory.
+    /// Removes everything, and keeps a limited part of the memory.
     pub fn reset(&mut self) {
         if self.bump.allocated_bytes() > ARENA_SIZE_KEPT {
             self.bump = Arena::default().bump;
@@ -73,14 +73,14 @@ impl Arena {
         self.effort.set(effort);
     }
 
-    /// Takes effort; false when there is none left.
+    /// Subtracts effort. Returns false when none is left.
     pub(crate) fn spend(&self, effort: u64) -> bool {
         let left = self.effort.get().saturating_sub(effort);
         self.effort.set(left);
         left > 0
     }
 
-    /// What is left of the effort that was allowed.
+    /// The rest of the effort that was allowed.
     pub fn effort_left(&self) -> u64 {
         self.effort.get()
     }
@@ -133,7 +133,7 @@ pub(crate) fn push<T>(list: &mut BumpVec<'_, T>, item: T) -> Result<(), Malforme
     Ok(())
 }
 
-/// A text under construction. Too large a text becomes NULL at the end, not an error in between.
+/// A text under construction. A text that is too large becomes NULL at the end.
 pub(crate) struct TextBuilder<'a> {
     bytes: BumpVec<'a, u8>,
     overflowed: bool,
@@ -157,7 +157,7 @@ impl<'a> TextBuilder<'a> {
         &mut self.bytes
     }
 
-    /// Whether the limit was passed, so that further work is in vain.
+    /// Whether the limit was exceeded, so that further work has no effect.
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }

@@ -5,10 +5,10 @@
 //! - An ObjectId is its 24 hexadecimal digits.
 //! - A date is a float in seconds since 1970, and a timestamp is an integer.
 //! - A decimal128 is the nearest float.
-//! - Binary, code, symbols and the pattern of a regular expression are text. Of code with a scope
-//!   the code counts, of a pointer its ObjectId.
+//! - Binary, code, symbols and the pattern of a regular expression are text. The value of code with
+//!   a scope is the code, and the value of a pointer is its ObjectId.
 //!
-//! Names and strings are UTF-8, as the format says.
+//! Names and strings are UTF-8, as the format requires.
 
 use super::{
     Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, Number, Value, Visit, push,
@@ -85,7 +85,7 @@ impl<'a> Bytes<'a> {
         usize::try_from(size).or_else(|_| self.malformed("size"))
     }
 
-    /// Text up to a zero byte, which is taken too.
+    /// Text up to and including a zero byte.
     pub(super) fn name(&mut self) -> Result<&'a [u8], Malformed> {
         match memchr::memchr(0, &self.data[self.at..]) {
             Some(size) => {
@@ -106,7 +106,7 @@ impl<'a> Bytes<'a> {
         self.malformed("UTF-8")
     }
 
-    /// Text with its size before and a zero byte after it.
+    /// Text after its size, with a zero byte at its end.
     fn string(&mut self) -> Result<&'a [u8], Malformed> {
         let size = self.size()?;
         let Some(text_size) = size.checked_sub(1) else { return self.malformed("size of a string") };
@@ -117,8 +117,7 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// Bytes with their size and their subtype before them. Those of the old subtype have their
-    /// size twice.
+    /// Bytes after their size and their subtype. Bytes of the old subtype have their size twice.
     fn binary(&mut self) -> Result<&'a [u8], Malformed> {
         const OLD: u8 = 0x02;
         let size = self.size()?;
@@ -133,8 +132,8 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// Takes a document. Calls `element` with the type and name of each element while the reader is
-    /// at its value. `element` must take the value.
+    /// Reads a document. Calls `element` with the type and name of each element while the reader is
+    /// at its value. `element` must read the value.
     pub(super) fn document(
         &mut self,
         depth: usize,
@@ -214,8 +213,8 @@ impl<'a> Bytes<'a> {
         Ok(digits.value())
     }
 
-    /// Takes code and its scope, and gives the code. It is not a document, although it has a size
-    /// before it.
+    /// Reads code and its scope, and returns the code. It is not a document, although a size
+    /// precedes it.
     fn code_with_scope(&mut self, depth: usize) -> Result<&'a [u8], Malformed> {
         let start = self.at;
         let size = self.size()?;

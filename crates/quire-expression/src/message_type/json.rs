@@ -1,13 +1,13 @@
 //! `json`: a scanner that checks the text that it passes, keeps the wanted fields, and stops when
 //! it has them.
 //!
-//! The parser is written by hand for these reasons: It looks only at the structure of unwanted
-//! values. It compares names without decoding them. It gives the raw text of numbers. It does not
+//! The parser is written by hand for these reasons: It checks only the structure of unwanted
+//! values. It compares names without decoding them. It returns the raw text of numbers. It does not
 //! read the text after the last wanted member.
 //!
-//! It accepts the grammar of RFC 8259. Bytes inside strings are taken as they are and not checked
-//! to be UTF-8, because the language compares bytes. Of several members with one name, the last one
-//! counts. A property test compares the parser with serde_json.
+//! It accepts the grammar of RFC 8259. Bytes inside of strings are not checked to be UTF-8, because
+//! the language compares bytes. When several members have one name, the last one counts. A property
+//! test compares the parser with serde_json.
 
 use super::occurrences::FIRST_VALUES;
 use super::plan::Names;
@@ -102,8 +102,8 @@ struct Selecting<'s, 'a> {
 }
 
 impl<'a> Selecting<'_, 'a> {
-    /// Takes a value, and writes what is left of it; whether anything is. Recursion is bounded by
-    /// `DOCUMENT_DEPTH_MAX`.
+    /// Reads a value, and writes its selected part. Returns whether there is any. Recursion is
+    /// bounded by `DOCUMENT_DEPTH_MAX`.
     fn value(
         &mut self,
         scanner: &mut Scanner<'a>,
@@ -260,8 +260,8 @@ pub(super) struct RawString<'a> {
     pub(super) escaped: Escaped,
 }
 
-/// As large as a word: these strings travel in results through memory, and a byte that is written
-/// and then read with its whole word makes the processor wait.
+/// As large as a word. These strings are returned through memory, and the processor waits when it
+/// reads a whole word of which one byte was just written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub(super) enum Escaped {
@@ -374,13 +374,13 @@ impl<'a> Scanner<'a> {
 
     #[inline(always)]
     pub(super) fn skip_blanks(&mut self) {
-        // Most messages have none, and every token begins above the blank.
+        // Most messages have no blank here, and every token begins with a byte above the blank.
         while self.peek() <= b' ' && matches!(self.data.get(self.at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
         }
     }
 
-    /// Goes to the next token. Returns its first byte, or 0 at the end.
+    /// Moves to the next token. Returns its first byte, or 0 at the end.
     #[inline(always)]
     fn token(&mut self) -> u8 {
         let byte = self.peek();
@@ -391,7 +391,7 @@ impl<'a> Scanner<'a> {
         self.peek()
     }
 
-    /// Nothing but blanks may be left.
+    /// Only blanks may be left.
     pub(super) fn end(&mut self) -> Result<(), Malformed> {
         self.skip_blanks();
         if self.at == self.data.len() { Ok(()) } else { self.malformed("end of the message") }
@@ -403,8 +403,8 @@ impl<'a> Scanner<'a> {
     fn found(&mut self, names: &Names, field: FieldId) {
         let Some(index) = names.index_of(field) else { return };
         let all = u64::MAX >> (64 - names.count());
-        // Asked once: a message of nothing but repetitions must not be searched again for each of
-        // them.
+        // Searched once: otherwise a message that consists of repetitions would be searched again
+        // for each of them.
         if self.seen != all {
             self.seen |= 1 << index;
             self.is_done = self.seen == all && !names.may_stand_in(&self.data[self.at..]);
@@ -488,7 +488,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Goes to the next quote, backslash or control character, or to the end.
+    /// Moves to the next quote, backslash or control character, or to the end.
     #[inline(always)]
     fn skip_plain(&mut self) {
         loop {
@@ -515,7 +515,8 @@ impl<'a> Scanner<'a> {
         let rest = &self.data[block * BLOCK_SIZE..];
         self.specials = match (rest.first_chunk(), self.data.last_chunk()) {
             (Some(whole), _) => specials(whole),
-            // The end of a text of more than one block is looked at with the bytes before it.
+            // The end of a text of more than one block is processed together with the bytes before
+            // it.
             (None, Some(last)) => specials(last).checked_shr((BLOCK_SIZE - rest.len()) as u32).unwrap_or(0),
             (None, None) => {
                 let mut padded = [b' '; BLOCK_SIZE];
@@ -534,7 +535,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// A number as RFC 8259 spells it.
+    /// A number of RFC 8259.
     #[inline(always)]
     pub(super) fn number(&mut self) -> Result<(), Malformed> {
         if self.peek() == b'-' {
@@ -623,7 +624,7 @@ impl<'a> Scanner<'a> {
                 }
                 _ => self.skip_value(level)?,
             }
-            // A value is done: close the levels that end here, and go to the next value.
+            // After a value: closes the levels that end here, and moves to the next value.
             loop {
                 if level == depth {
                     return Ok(());
@@ -662,7 +663,7 @@ impl<'a> Scanner<'a> {
                 let start = self.at;
                 self.number()?;
                 let raw = &self.data[start..self.at];
-                // Only text that the scanner took as a number comes here.
+                // The scanner has checked that the text is a number.
                 Ok(Number::parse(raw).map_or(Value::NAN, |number| Value::Number(number, raw)))
             }
             b'{' => {

@@ -1,9 +1,9 @@
 //! Well-formed XML as a series of pieces, for reading fields and for writing them.
 //!
-//! The library finds the pieces, and compares the names of tags. It leaves other rules of
-//! well-formedness to its users. They are here: characters, names, references, attributes,
-//! comments, processing instructions, the declaration, and what may be outside of the root element.
-//! A document type is refused.
+//! The library finds the pieces, and compares the names of tags. It does not check other rules of
+//! well-formedness. This module does: characters, names, references, attributes, comments,
+//! processing instructions, the declaration, and the pieces outside of the root element. A document
+//! type is refused.
 //!
 //! A byte order mark before the document is not a part of it (XML 1.0, appendix F).
 
@@ -84,7 +84,7 @@ impl<'a> Markup<'a> {
         self.raw
     }
 
-    /// The place in the text up to which it was read.
+    /// The offset in the text up to which it was read.
     pub(super) fn position(&self) -> usize {
         // A position in a slice fits.
         self.uncounted + self.reader.buffer_position() as usize
@@ -323,7 +323,7 @@ fn has_known_references(text: &str) -> bool {
     parts.all(|part| part.split_once(';').is_some_and(|(reference, _)| character_of(reference).is_some()))
 }
 
-/// Whether this is what a declaration has between `<?` and `?>`.
+/// Whether this is the text of a declaration between `<?` and `?>`.
 fn is_declaration(content: &str) -> bool {
     let tag = Tag { content, name_size: "xml".len(), start: 0 };
     let mut found = Vec::new();

@@ -1,12 +1,12 @@
 //! Message types: how the fields of a message are found in its bytes.
 //!
 //! [`MessageType`] is the closed list of formats with their stable codes. [`MessageType::read`]
-//! takes the paths of a [`FieldPlan`] out of one message in one pass and gives a value for each.
+//! reads the paths of a [`FieldPlan`] from one message in one pass, and returns a value for each.
 //! Its promises:
 //!
 //! - The text before the wanted fields, and the fields themselves, are checked. JSON is not read
 //!   after the last wanted field. The other formats are read whole.
-//! - A malformed message is an error, never half a result. So is one in which a reader panics
+//! - A malformed message is an error, never half a result. So is a message in which a reader panics
 //!   ([`contained`]).
 //! - Memory is bounded by [`ARENA_SIZE_MAX`], depth by [`DOCUMENT_DEPTH_MAX`].
 //!
@@ -47,8 +47,8 @@ pub use self::variant::{VARIANT_DEPTH_MAX, VARIANT_SIZE_MAX, VariantEncoder};
 pub use self::write::{AssignError, CONSTRUCTED_SIZE_MAX, MergeError, Side, difference, merge};
 pub(crate) use self::write::{Fields, assign, expected_path};
 
-/// How deep objects and arrays may nest in a message. Real messages stay below ten; readers recurse
-/// or keep a bit per level.
+/// The deepest nesting of objects and arrays in a message. Real messages stay below ten. Readers
+/// recurse, or keep a bit per level.
 pub const DOCUMENT_DEPTH_MAX: usize = 256;
 
 /// The formats that messages can have. The codes are stored in the journal and never change
@@ -81,7 +81,7 @@ pub enum Malformed {
     Syntax {
         /// Where, from the beginning of the message, in bytes.
         offset: usize,
-        /// The text that is expected at this place.
+        /// The text that is expected there.
         expected: &'static str,
     },
     /// Nested deeper than [`DOCUMENT_DEPTH_MAX`].
@@ -109,7 +109,7 @@ impl MessageType {
         MessageType::Xml,
     ];
 
-    /// The code that journals hold.
+    /// The code in journals.
     pub const fn code(self) -> u8 {
         self as u8
     }
@@ -137,13 +137,12 @@ impl MessageType {
         MessageType::ALL.iter().copied().find(|known| known.name() == name)
     }
 
-    /// Whether messages have fields at all, so that a filter can make sense.
+    /// Whether messages have fields, so that filters are possible.
     pub const fn has_fields(self) -> bool {
         !matches!(self, MessageType::Binary)
     }
 
-    /// Whether a part of a message can be taken out and is a message, so that a select list can
-    /// make sense.
+    /// Whether a part of a message is a message, so that select lists are possible.
     pub const fn has_parts(self) -> bool {
         matches!(self, MessageType::Json | MessageType::Nvfix | MessageType::Fix | MessageType::Msgpack)
     }
@@ -154,7 +153,7 @@ impl MessageType {
     /// A root that is not an object has no fields.
     ///
     /// # Errors
-    /// The message is malformed, as far as it is read; see [`Malformed`].
+    /// The part of the message that was read is malformed; see [`Malformed`].
     pub fn read<'a>(
         self,
         data: &'a [u8],
@@ -177,7 +176,7 @@ impl MessageType {
         contained(|| self.read_with(data, plan, arena, true))?
     }
 
-    /// Reads a message to its end, and nothing out of it.
+    /// Reads a message to its end, without its values.
     ///
     /// # Errors
     /// The message is malformed; see [`Malformed`].
@@ -220,8 +219,8 @@ impl MessageType {
     }
 
     /// The names and values of all members of a [`Value::Compound`] of this format, in order. Each
-    /// name is there once: as in [`MessageType::read`], the last of several values counts, and in
-    /// XML they are an array.
+    /// name occurs once: as in [`MessageType::read`], the last of several values counts, and in XML
+    /// they are an array.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -274,8 +273,8 @@ impl MessageType {
     }
 }
 
-/// The names of the members of a whole JSON message, in their order, one that is repeated each
-/// time. A root that is not an object has none.
+/// The names of the members of a whole JSON message, in their order, including repetitions. A root
+/// that is not an object has none.
 ///
 /// # Errors
 /// The message is not JSON.
@@ -286,7 +285,7 @@ pub fn json_member_names<'a>(data: &'a [u8], arena: &'a Arena) -> Result<&'a [&'
 /// Receives the members of a compound value.
 type Visit<'f, 'a> = &'f mut dyn FnMut(&'a [u8], Value<'a>) -> Result<(), Malformed>;
 
-/// A member of a compound value: its name, its place among all, its value.
+/// A member of a compound value: its name, its index, its value.
 type NamedMember<'a> = (&'a [u8], u32, Value<'a>);
 
 /// One format.
@@ -345,8 +344,8 @@ struct Reading<'p, 'a> {
     is_whole: bool,
 }
 
-/// A member on the way into an array: the field, which compound value it stood in, its place among
-/// all, the value.
+/// A member on a path into an array: the field, the compound value that contains it, its index, its
+/// value.
 type Member<'a> = (FieldId, u32, u32, Value<'a>);
 
 impl<'a> Reading<'_, 'a> {
@@ -369,7 +368,7 @@ impl<'a> Reading<'_, 'a> {
         Ok(())
     }
 
-    /// Gives the fields below `at` their values, when the format has found all of them in one pass.
+    /// Sets the values of the fields below `at`, when the format has found all of them in one pass.
     /// `is_array`: a field on the way is an array, so each field below it is one too. Recursion is
     /// bounded by the steps of the longest path.
     fn set_all<F: Format>(
@@ -399,7 +398,7 @@ impl<'a> Reading<'_, 'a> {
         Ok(())
     }
 
-    /// Gives `field` its value, and the fields below it theirs.
+    /// Sets the value of `field`, and the values of the fields below it.
     fn set<F: Format>(&mut self, format: &F, field: FieldId, value: Value<'a>) -> Result<(), Malformed> {
         if self.plan.is_leaf(field) {
             self.values[field.index()] = self.own_value(format, value)?;
@@ -438,7 +437,7 @@ impl<'a> Reading<'_, 'a> {
         }
     }
 
-    /// `/a[0]` of an array is its element; of anything else it is the value itself.
+    /// `/a[0]` is the first element of an array, and any other value itself.
     fn set_elements<F: Format>(
         &mut self,
         format: &F,
@@ -503,7 +502,7 @@ impl<'a> Reading<'_, 'a> {
 pub(crate) mod tests {
     use super::*;
 
-    /// The bug that the tests of the boundary need: all that reads a message goes through it.
+    /// The bug that the tests of the boundary need. Every reader of a message calls it.
     pub(crate) fn panic_at_bug(data: &[u8]) {
         assert!(memchr::memmem::find(data, b"a bug").is_none(), "as a bug would");
     }

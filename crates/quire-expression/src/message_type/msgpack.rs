@@ -1,7 +1,7 @@
 //! `msgpack`: MessagePack with a map at the root.
 //!
 //! `nil` is NULL. `str` and `bin` are text. A timestamp (`ext` of the type -1) is a number of
-//! seconds since 1970. Any other `ext` is text, with its bytes as they are. A key that is not a
+//! seconds since 1970. Any other `ext` is text, with its bytes unchanged. A key that is not a
 //! string is addressed by its text, as in `/7` or `/true`. Arrays and maps as keys cannot be
 //! addressed.
 
@@ -93,19 +93,19 @@ struct Selecting<'s, 'a> {
     out: &'s mut Vec<u8>,
 }
 
-/// A map or an array of which only parts are written.
+/// A map or an array that is written in part.
 struct Container {
     /// Where its head begins in the output, and the size of the head.
     start: usize,
     head_size: usize,
-    /// Members or elements in the message, and those that are left.
+    /// The number of members or elements in the message, and of those that are written.
     count: u32,
     left_count: u32,
 }
 
 impl<'a> Selecting<'_, 'a> {
-    /// Takes a value, and writes what is left of it; whether anything is. Recursion is bounded by
-    /// `DOCUMENT_DEPTH_MAX`.
+    /// Reads a value, and writes its selected part. Returns whether there is any. Recursion is
+    /// bounded by `DOCUMENT_DEPTH_MAX`.
     fn value(
         &mut self,
         reader: &mut Bytes<'a>,
@@ -148,7 +148,7 @@ impl<'a> Selecting<'_, 'a> {
         Ok(container.end(self.out, is_in))
     }
 
-    /// Takes and writes a key. Gives the field that it names.
+    /// Reads and writes a key. Returns the field that it names.
     fn key(
         &mut self,
         reader: &mut Bytes<'a>,
@@ -163,8 +163,8 @@ impl<'a> Selecting<'_, 'a> {
 }
 
 impl Container {
-    /// Writes the count of what is left into the head, or removes the container if nothing is;
-    /// whether anything is.
+    /// Writes the number of written members into the head, or removes the container if there are
+    /// none. Returns whether there are any.
     fn end(self, out: &mut Vec<u8>, is_in: bool) -> bool {
         let is_left = self.left_count > 0 || (is_in && self.count == 0);
         if !is_left {
@@ -185,7 +185,7 @@ impl Container {
     }
 }
 
-/// The text of a key. An array and a map have none, whatever is in them.
+/// The text of a key. An array and a map have none.
 fn name_of<'a>(key: Value<'a>, arena: &'a Arena) -> Option<&'a [u8]> {
     if matches!(key, Value::Array(_)) { None } else { arena.text(key) }
 }
@@ -301,7 +301,7 @@ impl<'a> Bytes<'a> {
                 if depth == DOCUMENT_DEPTH_MAX {
                     return Err(Malformed::TooDeep);
                 }
-                // The count is not believed: every element takes a byte of the message.
+                // The count may be wrong, but every element takes a byte of the message.
                 let mut elements = arena.list();
                 for _ in 0..count {
                     push(&mut elements, self.read(arena, depth + 1)?)?;

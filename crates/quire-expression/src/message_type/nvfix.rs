@@ -4,8 +4,8 @@
 //! order of the message.
 //!
 //! A FIX data field may contain SOH. The field directly before it gives its size in bytes: `95=3`,
-//! `96=…`. Where the size does not lead to the end of a pair, the data ends at the next SOH, as
-//! every other value does.
+//! `96=…`. If the size does not lead to the end of a pair, the data ends at the next SOH, as every
+//! other value does.
 
 use memchr::memchr;
 
@@ -35,7 +35,7 @@ pub(super) struct PairReader<'a> {
     data_end: Option<usize>,
 }
 
-/// The places of a pair in its message.
+/// The offsets of a pair in its message.
 pub(super) struct Pair {
     pub start: usize,
     /// Where its value begins, after the tag and `=`.
@@ -74,8 +74,8 @@ impl Pairs {
             if !selection.is_in(names.and_then(|names| names.find(tag)), is_root_in) {
                 continue;
             }
-            // A wrong size has no effect in the message. In the part, other bytes follow it, and it
-            // could have one.
+            // A wrong size has no effect in the message. In the selected part, other bytes follow
+            // it, so it could have an effect.
             if self.numeric_tags && field_start == start && is_size_of(last_tag, tag) {
                 return Err(Malformed::Syntax { offset: start, expected: "right size of the data" });
             }
@@ -127,8 +127,7 @@ impl PairReader<'_> {
         }
     }
 
-    /// Where the data field ends that comes next, when this pair is its size and leads to the end
-    /// of a pair.
+    /// Where the next data field ends, when this pair is its size and leads to the end of a pair.
     #[inline]
     fn end_of_data(&self, tag: std::ops::Range<usize>, value: std::ops::Range<usize>) -> Option<usize> {
         let data_tag = data_tag_of(number_of(&self.data[tag])?)?;
@@ -168,14 +167,14 @@ fn number_of(digits: &[u8]) -> Option<u32> {
         .try_fold(0, |number, digit| digit.is_ascii_digit().then(|| 10 * number + u32::from(digit - b'0')))
 }
 
-/// Whether a field with the first tag gives the size of a field with the second tag, directly after
+/// Whether a field with the first tag is the size of a field with the second tag, directly after
 /// it.
 fn is_size_of(size_tag: &[u8], tag: &[u8]) -> bool {
     number_of(size_tag).and_then(data_tag_of).is_some_and(|data_tag| number_of(tag) == Some(data_tag))
 }
 
-/// The data field whose size this tag gives. These are the pairs of the field types Length and
-/// data, in FIX 4.0 to 5.0 SP2.
+/// The data field whose size has this tag. These are the pairs of the field types Length and data,
+/// in FIX 4.0 to 5.0 SP2.
 fn data_tag_of(size_tag: u32) -> Option<u32> {
     Some(match size_tag {
         93 => 89,

@@ -1,15 +1,15 @@
-//! The values of a message in whose format several members of one name are an array: all that were
-//! found, in the order of the message.
+//! The found values of a message, in its order, for formats in which several members of one name
+//! are an array.
 //!
-//! They are gathered in one list, because lists that grow alternately take memory from the arena
+//! They are collected in one list, because lists that grow alternately take memory from the arena
 //! several times. At the end each field gets its part.
 
 use bumpalo::collections::Vec as BumpVec;
 
 use super::{Arena, FieldId, FieldPlan, Malformed, Value, push};
 
-/// Values that are kept of a field of which the first element is wanted. Two are
-/// enough to see that it is an array.
+/// The number of values that are kept when only the first element of a field is wanted. Two are
+/// enough to recognize an array.
 pub(super) const FIRST_VALUES: u32 = 2;
 
 pub(super) struct Occurrences<'p, 'a> {
@@ -103,7 +103,7 @@ mod tests {
                 let Value::Array(elements) = values[field.index()] else { panic!("no array") };
                 assert_eq!(elements.len(), expected, "{message_type:?}");
                 assert_eq!(arena.text(values[field.index()]), Some(&b"7"[..]));
-                // The fields below it are found as before.
+                // The fields below it are found as for other fields.
                 plan.add(&[&*path, &[Step::Index(900)]].concat());
                 let values = message_type.read(data.as_bytes(), &plan, &arena).unwrap();
                 assert!(matches!(values[field.index()], Value::Array(elements) if elements.len() == 1_000));

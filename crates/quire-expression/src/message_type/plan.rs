@@ -1,5 +1,5 @@
-//! Which fields to read: the paths of all filters that look at a message, as one tree, so that each
-//! message is read once.
+//! Which fields to read: the paths of all filters of a message in one tree, so that each message is
+//! read once.
 //!
 //! A plan counts the users of each path. Adding and releasing a path cost its length, not the size
 //! of the plan.
@@ -11,8 +11,7 @@ use rustc_hash::FxBuildHasher;
 /// The most steps of one identifier. Reading a path recurses once per step.
 pub const PATH_STEP_COUNT_MAX: usize = 64;
 
-/// Above this many names below one step, they are looked up by hash and no longer one after the
-/// other.
+/// Above this many names below one step, they are looked up by hash instead of one after the other.
 const FEW_NAMES: usize = 6;
 
 /// One step of an identifier.
@@ -24,18 +23,18 @@ pub enum Step {
     Index(u32),
 }
 
-/// A field of a plan: the place of its value in the result of
+/// A field of a plan: the index of its value in the result of
 /// [`MessageType::read`](super::MessageType::read).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FieldId(u32);
 
 impl FieldId {
-    /// The place in the list of values.
+    /// The index in the list of values.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The place in a list that begins with `count` other values.
+    /// The index in a list that begins with `count` other values.
     pub(crate) fn after(self, count: usize) -> FieldId {
         // The number fits: each value takes memory, which ends long before 4 billion values.
         FieldId(self.0 + count as u32)
@@ -55,7 +54,8 @@ struct Node {
     parent: Option<FieldId>,
     step: Option<Step>,
     users: u32,
-    /// How many of the users want the value of the field itself. The others only pass it.
+    /// The number of users that want the value of the field itself. The others want fields below
+    /// it.
     ends: u32,
     names: Names,
     indexes: Vec<(u32, FieldId)>,
@@ -113,13 +113,13 @@ impl FieldPlan {
     /// The message itself.
     pub(crate) const ROOT: FieldId = FieldId(0);
 
-    /// A plan for users that look at the first element of an array only. An array is still an
-    /// array, but its other elements may be missing.
+    /// A plan for users that want only the first element of an array. An array is still an array,
+    /// but its other elements may be missing.
     pub fn of_first_elements() -> Self {
         FieldPlan { wants_first: true, ..FieldPlan::default() }
     }
 
-    /// Reads `path` too from now on.
+    /// From now on, `path` is read, too.
     pub fn add(&mut self, path: &[Step]) -> FieldId {
         let mut at = FieldPlan::ROOT;
         for step in path {
@@ -130,7 +130,7 @@ impl FieldPlan {
         at
     }
 
-    /// One user of `field` less; the path is no longer read when it was the last one.
+    /// Removes one user of `field`. Without users, the path is no longer read.
     pub fn release(&mut self, field: FieldId) {
         let mut at = field;
         self.nodes[at.index()].ends -= 1;
@@ -151,12 +151,12 @@ impl FieldPlan {
         }
     }
 
-    /// How many values a reading gives; every [`FieldId`] is below.
+    /// The number of values that a read returns. Every [`FieldId`] is below it.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether nothing is read.
+    /// Whether no field is read.
     pub fn is_empty(&self) -> bool {
         !self.has_names(FieldPlan::ROOT)
     }
@@ -176,7 +176,7 @@ impl FieldPlan {
         }
     }
 
-    /// Whether nothing below `at` is wanted, neither fields nor elements.
+    /// Whether neither fields nor elements below `at` are wanted.
     #[inline]
     pub(crate) fn is_leaf(&self, at: FieldId) -> bool {
         let node = &self.nodes[at.index()];
@@ -267,8 +267,8 @@ impl Names {
         }
     }
 
-    /// Which of a few names leads to this field, below [`Names::count`]; `None` where there are
-    /// many.
+    /// The index of the name of this field among a few names, below [`Names::count`]. `None` when
+    /// there are many names.
     #[inline]
     pub(crate) fn index_of(&self, field: FieldId) -> Option<usize> {
         match self {
@@ -277,7 +277,7 @@ impl Names {
         }
     }
 
-    /// Whether this part of a JSON text may contain one of the names. A backslash may spell any of
+    /// Whether this part of a JSON text may contain one of the names. Escapes may stand for any of
     /// them.
     pub(crate) fn may_stand_in(&self, text: &[u8]) -> bool {
         let Names::Few(names) = self else { return true };

@@ -1,11 +1,10 @@
-//! Parts of messages: which fields stay in, and the bytes that are left (docs/replay.md, "Select
-//! lists").
+//! Parts of messages: the selected fields, and their bytes (docs/replay.md, "Select lists").
 
 use super::nvfix::{FIX, NVFIX};
 use super::{Arena, FieldId, FieldPlan, Malformed, MessageType, Step, json, msgpack};
 use crate::unreadable::contained;
 
-/// Which fields of a message stay in.
+/// Which fields of a message are selected.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     plan: FieldPlan,
@@ -21,7 +20,7 @@ impl Selection {
         self.rules[field.index()] = Some(is_in);
     }
 
-    /// Whether a field stays in. Of an element of an array, the array counts.
+    /// Whether a field is selected. For an element of an array, the array counts.
     pub fn has(&self, path: &[Step]) -> bool {
         let mut field = Some(FieldPlan::ROOT);
         let mut is_in = self.is_root_in();
@@ -69,12 +68,12 @@ impl Selection {
         }
     }
 
-    /// Whether the message stays in where no rule applies.
+    /// Whether the fields without a rule are selected.
     pub(super) fn is_root_in(&self) -> bool {
         self.rules.first().copied().flatten().unwrap_or(true)
     }
 
-    /// Whether a field stays in, of something that does or not.
+    /// Whether a field is selected, by the rule of the field around it.
     pub(super) fn is_in(&self, field: Option<FieldId>, around: bool) -> bool {
         field.and_then(|field| self.rules[field.index()]).unwrap_or(around)
     }

@@ -1,10 +1,10 @@
-//! Finds the bytes at which a JSON string may not simply continue: quotes, backslashes and control
-//! characters. It looks at 64 bytes at a time.
+//! Finds the special bytes of JSON strings: quotes, backslashes and control characters. It checks
+//! 64 bytes at a time.
 //!
 //! On x86-64 it uses vector instructions that are part of the architecture. Elsewhere it is a loop
 //! without branches over an array of fixed size, from which the compiler makes vector instructions.
 
-/// Bytes that [`specials`] looks at together.
+/// Bytes that [`specials`] checks together.
 pub(super) const BLOCK_SIZE: usize = 64;
 
 /// A bit for each byte of `block` that is a quote, a backslash or a control character, the lowest

@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 pub enum Number {
     /// Fits a signed 64-bit integer.
     Integer(i64),
-    /// Above the signed maximum; never holds a value that [`Number::Integer`] could.
+    /// Above the signed maximum. Never a value that [`Number::Integer`] could have.
     Unsigned(u64),
     /// Everything else, with infinities and NaN.
     Float(f64),
@@ -24,7 +24,8 @@ pub enum Value<'a> {
     Null,
     /// True or false.
     Boolean(bool),
-    /// A number, with the text it had in the message (empty when it was computed or was binary).
+    /// A number, with its text in the message. The text is empty when the number was computed or
+    /// was binary.
     Number(Number, &'a [u8]),
     /// Bytes, never empty.
     Text(&'a [u8]),
@@ -39,9 +40,9 @@ pub enum Value<'a> {
 pub enum Truth {
     /// The only result that matches.
     True,
-    /// Known not to hold.
+    /// It is false.
     False,
-    /// NULL or NaN took part.
+    /// It depends on NULL or NaN.
     Unknown,
 }
 
@@ -52,9 +53,8 @@ const POWERS_OF_TEN: [f64; SHORT_DECIMAL] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
 
 impl Number {
-    /// The number that the whole of `text` spells: `[+-]digits[.digits][e[+-]digits]`. `nan`,
-    /// `inf`, hexadecimal and surrounding blanks do not make numbers, so that ticker symbols stay
-    /// text.
+    /// The number, if all of `text` is one: `[+-]digits[.digits][e[+-]digits]`. `nan`, `inf`,
+    /// hexadecimal and surrounding blanks do not make numbers, so that ticker symbols stay text.
     pub fn parse(text: &[u8]) -> Option<Number> {
         let (negative, digits) = match text {
             [b'-', rest @ ..] => (true, rest),
@@ -154,7 +154,8 @@ impl Number {
         matches!(self, Number::Float(number) if number.is_nan())
     }
 
-    /// The order by value; `None` when either is NaN. An integer meets a float as a float.
+    /// The order by value; `None` when either is NaN. An integer is compared with a float as a
+    /// float.
     pub fn compare(self, other: Number) -> Option<Ordering> {
         match (self, other) {
             (Number::Integer(left), Number::Integer(right)) => Some(left.cmp(&right)),
@@ -187,7 +188,7 @@ impl<'a> Value<'a> {
 
     /// Text of an untyped format (FIX, NVFIX, XML): a number when all of it reads as one.
     pub fn inferred(bytes: &'a [u8]) -> Value<'a> {
-        // Nearly all text fails on its first byte, before the parser is asked.
+        // Nearly all text fails on its first byte, before the parser is called.
         match bytes.first() {
             None => Value::Null,
             Some(b'0'..=b'9' | b'-' | b'+') => {
@@ -212,7 +213,7 @@ impl<'a> Value<'a> {
         Value::number(Number::Float(number))
     }
 
-    /// What is not a number and did not come from a missing one.
+    /// A result that is not a number, and not because of a missing value.
     pub const NAN: Value<'static> = Value::Number(Number::Float(f64::NAN), b"");
 
     /// Whether this is NULL itself.
@@ -220,7 +221,7 @@ impl<'a> Value<'a> {
         matches!(self, Value::Null)
     }
 
-    /// The value where a single one is wanted: of an array the first element, of an empty one NULL.
+    /// The value as a single one. An array becomes its first element, an empty array NULL.
     pub fn scalar(self) -> Value<'a> {
         let mut value = self;
         while let Value::Array(elements) = value {
@@ -245,7 +246,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// As a number: `None` for NULL and compound values, NaN for text that does not spell a number.
+    /// As a number: `None` for NULL and compound values, NaN for text that is not a number.
     pub fn to_number(self) -> Option<Number> {
         match self.scalar() {
             Value::Boolean(value) => Some(Number::Integer(value.into())),
@@ -263,7 +264,7 @@ impl From<bool> for Truth {
 }
 
 impl Truth {
-    /// NOT: what is unknown stays unknown.
+    /// NOT: unknown stays unknown.
     pub fn negate(self) -> Truth {
         match self {
             Truth::True => Truth::False,
@@ -296,7 +297,7 @@ impl Truth {
     }
 }
 
-/// The Boolean that `text` spells, in any case.
+/// The Boolean whose name is `text`, in any case.
 pub(crate) fn boolean_text(text: &[u8]) -> Option<bool> {
     if text.eq_ignore_ascii_case(b"true") {
         Some(true)
@@ -309,9 +310,9 @@ pub(crate) fn boolean_text(text: &[u8]) -> Option<bool> {
 
 /// The order of two single values, `None` when it is unknown (NULL, NaN, compound).
 ///
-/// Equal types compare in that type, text as bytes. Text meets a number as a number if it spells
-/// one and is greater than any number otherwise. A Boolean is 1 or 0, except against the texts
-/// `true` and `false`.
+/// Equal types compare in that type, text as bytes. Text is compared with a number as a number if
+/// it is one. Otherwise it is greater than any number. A Boolean is 1 or 0, except against the
+/// texts `true` and `false`.
 pub fn compare(left: Value<'_>, right: Value<'_>) -> Option<Ordering> {
     match (left.scalar(), right.scalar()) {
         (Value::Number(left, _), Value::Number(right, _)) => left.compare(right),

@@ -29,22 +29,23 @@ const DIGITS_MAX: usize = 1000;
 /// Digits of a decimal, before and after its point together, and after its point alone.
 const DECIMAL_DIGITS_MAX: usize = 38;
 
-/// Names that are kept from one message to the next, and their bytes. A message may exceed both.
+/// The most names, and bytes of names, that are kept for the next messages. One message may exceed
+/// both.
 const KEPT_NAMES_MAX: usize = 4096;
 const KEPT_NAMES_SIZE_MAX: usize = 1 << 20;
 
-/// Bytes of a name that is one number, together with its size.
+/// The bytes of a name that is stored in one number, together with its size.
 const SHORT_NAME_SIZE_MAX: usize = 15;
 
 /// Members and elements for which memory is kept.
 const KEPT_ENTRIES_MAX: usize = 1 << 16;
 
-/// Converts JSON texts to variants. Keeps the names of earlier messages, because the next ones
-/// mostly have the same.
+/// Converts JSON texts to variants. Keeps the names of earlier messages, because later ones mostly
+/// have the same names.
 #[derive(Default)]
 pub struct VariantEncoder {
     names: Names,
-    /// The names of this message in the order in which they came first.
+    /// The names of this message in the order of their first occurrence.
     dictionary: Vec<u32>,
     /// The names of the message before, and their binary form.
     earlier: Vec<u32>,
@@ -107,7 +108,7 @@ impl VariantEncoder {
             writer.document().and_then(|()| self.write_metadata(metadata))
         });
         if written.is_err() {
-            // The names that are kept may be half of a list.
+            // The kept names may be an incomplete list.
             *self = VariantEncoder::default();
         }
         self.room = room;
@@ -155,7 +156,7 @@ impl VariantEncoder {
     }
 }
 
-/// The value of one message on its way into the output.
+/// The value of one message while it is written.
 struct Writer<'e, 'a> {
     encoder: &'e mut VariantEncoder,
     scanner: Scanner<'a>,
@@ -182,7 +183,7 @@ impl<'a> Writer<'_, 'a> {
                 self.scanner.at += 1;
                 self.close()?;
             }
-            // A value is done: the objects and arrays that end here are done, too.
+            // After a value: ends the objects and arrays that end here.
             loop {
                 let Some(level) = self.encoder.levels.last() else {
                     return self.end();
@@ -207,8 +208,8 @@ impl<'a> Writer<'_, 'a> {
         }
     }
 
-    /// Writes a single value. Of an object or array returns the character that ends it; the scanner
-    /// stays at its beginning.
+    /// Writes a single value. For an object or array, returns the character that ends it, and the
+    /// scanner stays at its beginning.
     #[inline]
     fn value(&mut self) -> Result<Option<u8>, Malformed> {
         if self.out.len() - self.start > VARIANT_SIZE_MAX {
@@ -451,7 +452,7 @@ fn write_decimal(unscaled: i128, digit_count: usize, scale: usize, out: &mut Vec
 }
 
 fn write_double(text: &[u8], out: &mut Vec<u8>) {
-    // Only text that the scanner took as a number comes here.
+    // The scanner has checked that the text is a number.
     let number: Option<f64> = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     out.push(primitive(7));
     out.extend_from_slice(&number.unwrap_or(f64::NAN).to_le_bytes());
@@ -475,7 +476,7 @@ struct Symbol {
     start: usize,
     end: usize,
     prefix: u64,
-    /// The name that came after this one last time.
+    /// The name that followed this one last time.
     next: u32,
     /// The message that has it, the last one, and its place in the dictionary of this message.
     message: u32,
@@ -492,7 +493,7 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Leaves the entry 0, which does not hold a name.
+    /// Keeps the entry 0, which is not a name.
     fn clear(&mut self) {
         self.symbols.clear();
         self.bytes.clear();
@@ -501,7 +502,7 @@ impl Names {
         self.symbols.push(Symbol { start: 0, end: 0, prefix: 0, next: 0, message: 0, id: 0 });
     }
 
-    /// Begins a message. Returns whether the names of earlier ones were forgotten.
+    /// Begins a message. Returns whether the names of earlier ones were dropped.
     fn begin(&mut self) -> bool {
         let is_full = self.symbols.len() > KEPT_NAMES_MAX
             || self.bytes.len() > KEPT_NAMES_SIZE_MAX
@@ -551,7 +552,7 @@ impl Names {
         found
     }
 
-    /// Sorts members by their names. Returns whether each name is there once.
+    /// Sorts members by their names. Returns whether each name occurs once.
     #[inline]
     fn sort(&self, members: &mut [Entry]) -> bool {
         let order = |one: &Entry, other: &Entry| {
@@ -577,8 +578,8 @@ fn packed(name: &[u8]) -> Option<u128> {
     Some(u128::from_le_bytes(packed))
 }
 
-/// A byte of UTF-8 so that texts have the order of UTF-16: there, characters of four bytes come
-/// before the last ones of three.
+/// Changes a byte of UTF-8 so that texts are ordered as in UTF-16. There, characters of four bytes
+/// come before the last ones of three.
 fn rank(byte: &u8) -> u8 {
     match byte {
         0xEE | 0xEF => byte + 0x10,

@@ -5,8 +5,8 @@
 //! holds only other elements, or attributes, is an object. Several elements with the same name and
 //! parent are an array.
 //!
-//! A document is read in one pass. Only the elements that a step with an index names are read
-//! again, for the fields below that step.
+//! A document is read in one pass. Only elements that a step with an index names are read a second
+//! time, for the fields below that step.
 //!
 //! Entities other than the five of XML itself need a document type. Document types are refused, so
 //! that no message can expand into something large or refer to an outside resource. The other rules
@@ -34,7 +34,7 @@ enum Part<'e, 'a> {
 /// A wanted element that is open.
 struct Open<'a> {
     field: FieldId,
-    /// How many elements are open with it.
+    /// The number of open elements, including it.
     depth: usize,
     /// Where it begins.
     start: usize,
@@ -162,8 +162,8 @@ fn find<'a>(
     }
 }
 
-/// Checks the attributes of an element, and takes the wanted ones. Returns whether there is any.
-/// `name` is memory to use again.
+/// Checks the attributes of an element, and reads the wanted ones. Returns whether there is any.
+/// `name` is reused memory.
 fn attributes_of<'a>(
     tag: &Tag<'a>,
     field: Option<FieldId>,

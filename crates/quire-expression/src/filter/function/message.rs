@@ -51,8 +51,8 @@ pub fn header<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'
     evaluation.message.headers.get(name).map_or(Value::Null, |value| Value::text(value.as_bytes()))
 }
 
-/// A record of a last-value topic was updated when this instance took its message. Other messages
-/// have no record: it is now.
+/// A record of a last-value topic was updated when this instance received its message. Other
+/// messages have no record, and get the current time.
 pub fn last_updated<'a>(evaluation: &Evaluation<'a>, _arguments: &'a [Node]) -> Value<'a> {
     let message = evaluation.message;
     Value::float(time::seconds(if message.key.is_some() { message.timestamp } else { message.now }))

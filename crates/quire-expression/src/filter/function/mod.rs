@@ -1,8 +1,8 @@
 //! The functions of the language, as one table.
 //!
-//! A function takes its arguments as nodes and evaluates those that it needs. Unless its page in
-//! `docs/filters.md` states another rule, a NULL argument gives NULL, an argument that is not a
-//! number gives NaN, and of an array only the first element counts.
+//! A function takes its arguments as nodes and evaluates those that it needs. Unless
+//! `docs/filters.md` states another rule, the result for a NULL argument is NULL, and for an
+//! argument that is not a number NaN. Only the first element of an array counts.
 
 mod array;
 mod message;
@@ -23,13 +23,13 @@ pub(super) use text::regexp_replace;
 pub(super) struct Function {
     /// In capitals.
     pub name: &'static str,
-    /// How many arguments it takes.
+    /// The number of its arguments.
     pub arguments: RangeInclusive<usize>,
-    /// Gives its value for these arguments, which are as many as it takes.
+    /// Returns its value for these arguments. Their number is right.
     pub evaluate: for<'a> fn(&Evaluation<'a>, &'a [Node]) -> Value<'a>,
 }
 
-/// Any number of arguments from the one given.
+/// At least the given number of arguments.
 const ANY: usize = usize::MAX;
 
 const fn function(

@@ -1,4 +1,4 @@
-//! Functions on numbers, places on the globe, and checksums.
+//! Functions on numbers, coordinates, and checksums.
 
 use std::cmp::Ordering;
 
@@ -38,7 +38,7 @@ pub fn sign<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'a>
     whole_or(evaluation, arguments, i128::signum, sign)
 }
 
-/// Half away from zero; negative places round before the decimal point.
+/// Rounds half away from zero. Negative places round before the decimal point.
 pub fn round<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'a> {
     let Some(number) = evaluation.number(&arguments[0]) else { return Value::Null };
     let places = match arguments.get(1) {
@@ -60,7 +60,7 @@ pub fn round<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'a
         None => {
             let (number, scale) = (number.as_f64(), 10_f64.powi(places as i32));
             let rounded = (number * scale).round() / scale;
-            // Beyond the digits of a float there is nothing to round.
+            // A float has no further digits to round.
             Value::float(if rounded.is_finite() { rounded } else { number })
         }
     }
@@ -136,7 +136,7 @@ pub fn geo_distance<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> V
     let half = |from: f64, to: f64| ((to - from) / 2.0).sin().powi(2);
     let chord =
         half(latitude_1, latitude_2) + latitude_1.cos() * latitude_2.cos() * half(longitude_1, longitude_2);
-    // Rounding can put antipodes a hair above 1; NaN must stay NaN.
+    // Rounding errors can make the value of antipodes slightly greater than 1. NaN must stay NaN.
     let chord = if chord > 1.0 { 1.0 } else { chord };
     Value::float(2.0 * EARTH_RADIUS_M * chord.sqrt().asin())
 }

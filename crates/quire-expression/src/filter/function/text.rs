@@ -33,7 +33,7 @@ pub fn strequal_i<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Val
     Value::integer(left.eq_ignore_ascii_case(right).into())
 }
 
-/// NULL adds nothing; all NULL is NULL.
+/// A NULL is left out. If all are NULL, the result is NULL.
 pub fn concat<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'a> {
     let mut text = evaluation.arena.builder();
     for argument in arguments {
@@ -54,7 +54,8 @@ pub fn reverse<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<
     changed(evaluation, arguments, <[u8]>::reverse)
 }
 
-/// The first place is 1; a negative one counts from the end. Nothing there is NULL.
+/// The first position is 1. A negative position counts from the end. The result of an empty range
+/// is NULL.
 pub fn substr<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'a> {
     let (Some(text), Some(start)) = (evaluation.text(&arguments[0]), whole(evaluation, &arguments[1])) else {
         return Value::Null;
@@ -87,7 +88,7 @@ pub fn rtrim<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'a
     evaluation.text(&arguments[0]).map_or(Value::Null, |text| Value::text(without_trailing_blanks(text)))
 }
 
-/// A NULL replacement removes: the empty text is NULL, and there is no other way to say it.
+/// A NULL replacement removes the text: an empty text is NULL, so there is no other form for it.
 pub fn replace<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'a> {
     let [Some(text), Some(from)] = both(evaluation, arguments) else { return Value::Null };
     let to = evaluation.text(&arguments[2]).unwrap_or_default();
@@ -173,7 +174,7 @@ fn changed<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node], change: fn(&m
     copy.value()
 }
 
-/// The whole number of an argument, cut towards zero; `None` when it is NULL or no number.
+/// The whole number of an argument, cut towards zero. `None` when it is NULL or not a number.
 fn whole<'a>(evaluation: &Evaluation<'a>, argument: &'a Node) -> Option<i128> {
     let number = evaluation.number(argument)?;
     match number {

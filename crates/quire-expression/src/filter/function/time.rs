@@ -130,7 +130,8 @@ impl Moment {
                 }
                 None => text.push(b"%"),
             }
-            // More could not be shown in any case, and a message may contain a format of megabytes.
+            // A longer result is cut off in any case, and a message may contain a format of
+            // megabytes.
             if text.bytes_mut().len() > FORMATTED_SIZE_MAX {
                 return;
             }
@@ -233,7 +234,7 @@ impl Default for Parts {
 }
 
 impl Parts {
-    /// Takes the text that `format` describes from the front of `text` and returns the rest; `None`
+    /// Parses the text that `format` describes at the front of `text`, and returns the rest. `None`
     /// when `text` does not match.
     fn parse<'t>(&mut self, mut text: &'t [u8], mut format: &[u8]) -> Option<&'t [u8]> {
         while let Some((byte, after)) = format.split_first() {
@@ -351,7 +352,7 @@ impl Parts {
     }
 }
 
-/// Takes a number of one to `digits` digits within `range`.
+/// Parses a number of one to `digits` digits within `range`.
 fn number<'t>(
     text: &'t [u8],
     digits: usize,
@@ -364,7 +365,7 @@ fn number<'t>(
     (count > 0 && range.contains(number)).then_some(rest)
 }
 
-/// Takes one of `names`, whole or by its first three letters, in any case; gives which.
+/// Parses one of `names`, whole or by its first three letters, in any case. Returns its index.
 fn name<'t>(text: &'t [u8], names: &[&str]) -> Option<(usize, &'t [u8])> {
     let starts = |name: &[u8]| text.len() >= name.len() && text[..name.len()].eq_ignore_ascii_case(name);
     names.iter().enumerate().find_map(|(index, name)| {

@@ -1,20 +1,20 @@
-//! Which tests of single fields a filter cannot be TRUE without.
+//! The tests of single fields without which a filter cannot be TRUE.
 //!
 //! A *cover* is a list of tests. Whenever the filter is TRUE, at least one of its tests holds.
 //! `AND` has the covers of each of its parts, because all of them must be TRUE. `OR` has a cover
-//! when all its parts have one: all of these tests together. Other expressions have no cover, which
-//! is always correct. An empty cover means that the filter is never TRUE.
+//! when all its parts have one: the tests of all these covers together. Other expressions have no
+//! cover, which is always correct. An empty cover means that the filter is never TRUE.
 
 use super::field::FLOAT_EXACT_MAX;
 use super::ranges::ValueRank;
 use crate::filter::node::{Comparison, Literal, Node};
 use crate::message_type::{Number, boolean_text};
 
-/// The most tests of one cover. Above this number, finding the filter in that many places costs
-/// about the same as evaluating it.
+/// The most tests of one cover. With more tests, finding the filter in the index has about the cost
+/// of evaluating it.
 const TEST_COUNT_MAX: usize = 1_024;
 
-/// Something about one field.
+/// A test of one field.
 #[derive(Clone, Debug)]
 pub(super) struct Test {
     /// The number of the field in its filter.
@@ -22,13 +22,13 @@ pub(super) struct Test {
     pub wanted: Wanted,
 }
 
-/// The values for which a test holds. Of an array, any element.
+/// The values for which a test holds. In an array, any element counts.
 #[derive(Clone, Debug)]
 pub(super) enum Wanted {
     /// Equal to this.
     Equal(Literal),
-    /// Between these, both included. Of an array, one element may be above the first and another
-    /// below the second.
+    /// Between these, both included. In an array, one element may be above the first and another
+    /// one below the second.
     Within(ValueRank, ValueRank),
 }
 
@@ -59,7 +59,8 @@ pub(super) fn covers(node: &Node) -> Vec<Vec<Test>> {
 /// Whether the filter only compares a field for equality with one constant, or with several. Then
 /// it is TRUE when one of its tests holds, and does not need to be evaluated.
 pub(super) fn is_only_equality(node: &Node) -> bool {
-    // The texts `true` and `false` are entered as numbers, which they are not equal to.
+    // The index has the texts `true` and `false` as numbers, and they are not equal to these
+    // numbers.
     let is_plain = |node: &Node| match node {
         Node::Literal(Literal::Text(text)) => boolean_text(text).is_none(),
         Node::Literal(Literal::Number(_)) => true,
@@ -130,13 +131,13 @@ fn within(field: u32, low: &Literal, high: &Literal) -> Option<Vec<Test>> {
         return Some(Vec::new());
     }
     let (low, high) = (place(low)?, place(high)?);
-    // Text that spells a number has one place among the numbers and another among the texts. So
-    // bounds of both kinds are not an interval for it.
+    // Text that is a number has one rank among the numbers and another among the texts. So bounds
+    // of both kinds are not an interval for it.
     low.is_like(high).then(|| vec![Test { field, wanted: Wanted::Within(low, high) }])
 }
 
-/// The place of a constant in the order of values. Only for constants whose place is the same for
-/// all values that they are compared with.
+/// The rank of a constant in the order of values. Only for constants that have the same rank for
+/// all values with which they are compared.
 fn place(literal: &Literal) -> Option<ValueRank> {
     match literal {
         Literal::Number(number) if !number.is_nan() => Some(ValueRank::number(number.as_f64())),
@@ -147,12 +148,12 @@ fn place(literal: &Literal) -> Option<ValueRank> {
     }
 }
 
-/// A place below a constant, as far as places can express it.
+/// A rank below a constant, if a rank can express it.
 fn before(literal: &Literal) -> Option<ValueRank> {
     place(literal).map(|place| if is_exact(literal) { place.just_below() } else { place })
 }
 
-/// A place above a constant, as far as places can express it.
+/// A rank above a constant, if a rank can express it.
 fn after(literal: &Literal) -> Option<ValueRank> {
     place(literal).map(|place| if is_exact(literal) { place.just_above() } else { place })
 }
@@ -180,7 +181,7 @@ pub(super) fn only_range(node: &Node) -> Option<Test> {
     range.map(|(field, low, high)| Test { field, wanted: Wanted::Within(low, high) })
 }
 
-/// Of a comparison of a field with numbers.
+/// For a comparison of a field with numbers.
 fn range_of(node: &Node) -> Option<(u32, ValueRank, ValueRank)> {
     let is_number = |node: &Node| matches!(node, Node::Literal(Literal::Number(_)));
     let test = match node {
@@ -221,7 +222,7 @@ fn merge_ranges(covers: &mut Vec<Vec<Test>>) {
                 }
                 _ => {}
             }
-            // Each pair is right; a few are enough to choose from.
+            // Each pair is correct. A few are enough to choose from.
             if merged.len() == MERGED_COUNT_MAX {
                 break;
             }

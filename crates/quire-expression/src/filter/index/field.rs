@@ -13,8 +13,8 @@ use crate::message_type::{Number, Value, boolean_text};
 
 /// The entries that test one field.
 ///
-/// A text and a number that are equal have the same number as key: a text constant that spells a
-/// number, or a Boolean, is entered there too. The map only has to return every entry that can
+/// A text and a number that are equal have the same number as key. So a text constant that is a
+/// number or a Boolean is entered there, too. The map only has to return every entry that can
 /// match, so keys may be rounded: equal integers are also equal as floats.
 #[derive(Debug, Default)]
 pub(super) struct FieldIndex {
@@ -23,19 +23,19 @@ pub(super) struct FieldIndex {
     ranges: RangeTree,
 }
 
-/// The entries that want one constant: mostly one, which then is where the constant is found.
+/// The entries that want one constant. Mostly there is one, which is stored without a list.
 #[derive(Debug)]
 enum Entries {
     One(u32),
     Many(Vec<u32>),
 }
 
-/// What is known of an entry that was found by the value of a field.
+/// The fact about an entry that was found by the value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finding {
     /// One of its tests may hold.
     Possible,
-    /// The value is equal to a constant that it wants, unless that is a Boolean or the name of one.
+    /// The value is equal to a wanted constant, unless that is a Boolean or the name of a Boolean.
     Equal,
     /// The value is a number within one of its ranges, unless the range has texts as bounds.
     Within,
@@ -80,8 +80,8 @@ impl FieldIndex {
         }
     }
 
-    /// How many other entries a message with the wanted value would have to be checked against; for
-    /// ranges a guess.
+    /// The number of other entries that a message with the wanted value would have to be checked
+    /// against. For ranges, an estimate.
     pub fn cost(&self, wanted: &Wanted) -> usize {
         match wanted {
             Wanted::Equal(Literal::Text(text)) => {
@@ -101,8 +101,8 @@ impl FieldIndex {
         }
     }
 
-    /// Calls `candidate` with every entry one of whose tests holds for `value`, and possibly more;
-    /// possibly several times.
+    /// Calls `candidate` with every entry that has a test that holds for `value`. It may call it
+    /// with other entries, and several times with the same one.
     pub fn for_each_candidate(&self, value: Value<'_>, mut candidate: impl FnMut(u32, Finding)) {
         match value {
             Value::Null | Value::Compound(_) => {}
@@ -167,7 +167,7 @@ impl Entries {
         }
     }
 
-    /// Removes `entry`. Returns whether none is left.
+    /// Removes `entry`. Returns whether no entry is left.
     fn remove(&mut self, entry: u32) -> bool {
         match self {
             Entries::One(known) => *known == entry,
@@ -195,9 +195,8 @@ fn is_exact_number(value: Value<'_>) -> bool {
 
 /// The numbers that a value may be equal to: as a number, and as a Boolean.
 fn number_keys(value: Value<'_>) -> [Option<u64>; 2] {
-    // Adding zero makes the negative zero the positive one. The bits in which integers differ are
-    // the upper ones. The hash needs them below: otherwise all integers have the same place in the
-    // map.
+    // Adding zero makes the negative zero the positive one. Integers differ in the upper bits. The
+    // hash needs these as the lower bits, or all integers would have the same bucket of the map.
     let key = |number: Number| (!number.is_nan()).then(|| (number.as_f64() + 0.0).to_bits().rotate_right(32));
     let boolean_key = |value: bool| key(Number::Integer(value.into()));
     match value {
@@ -208,7 +207,7 @@ fn number_keys(value: Value<'_>) -> [Option<u64>; 2] {
     }
 }
 
-/// The place of a value among bounds. A text that spells a number has two places.
+/// The rank of a value among bounds. A text that is a number has two ranks.
 fn places(value: Value<'_>) -> [Option<ValueRank>; 2] {
     let place = |number: Number| (!number.is_nan()).then(|| ValueRank::number(number.as_f64()));
     match value {
@@ -234,8 +233,8 @@ mod tests {
             FxBuildHasher.hash_one(key.unwrap())
         };
         for step in [1, 1_000, 1 << 20] {
-            // A map takes the place from the lower bits, and compares the upper seven before the
-            // key.
+            // A map takes the bucket from the lower bits, and compares the upper seven bits before
+            // the key.
             let places: BTreeSet<_> = (0..1024).map(|number| hash(number * step) % 1024).collect();
             let tags: BTreeSet<_> = (0..1024).map(|number| hash(number * step) >> 57).collect();
             assert!(places.len() > 400 && tags.len() > 60, "{step}: {} and {}", places.len(), tags.len());

@@ -1,5 +1,5 @@
-//! The index proper, for a topic with more than one subscription: equal filters in one entry,
-//! entries found by tests of fields.
+//! The index for a topic with more than one subscription. Equal filters have one entry. Entries are
+//! found by tests of fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
@@ -16,11 +16,11 @@ use crate::filter::{Decision, FILTER_EFFORT, Filter, MessageContext};
 use crate::message_type::{Arena, FieldId, FieldPlan, Truth, Value};
 use crate::unreadable::contained;
 
-/// The module above describes its promises and its structure.
+/// The module `index` describes its promises and its structure.
 #[derive(Debug)]
 pub(super) struct FilterSet<Id> {
-    /// The entry of each subscription, none for those without a filter, and its place in the order
-    /// of insertion.
+    /// The entry of each subscription, and its number in the order of insertion. A subscription
+    /// without a filter has no entry.
     places: HashMap<Id, (Option<u32>, u64), FxBuildHasher>,
     unfiltered: BTreeMap<u64, Id>,
     entries: Slab<FilterEntry<Id>>,
@@ -43,7 +43,7 @@ pub(super) struct FilterSet<Id> {
 #[derive(Debug)]
 struct FilterEntry<Id> {
     filter: Filter,
-    /// The filter's own fields in the common plan.
+    /// The fields of the filter in the common plan.
     fields: Box<[FieldId]>,
     cover: Option<Box<[Test]>>,
     members: Members<Id>,
@@ -53,7 +53,7 @@ struct FilterEntry<Id> {
     decided_by: Option<Finding>,
 }
 
-/// Most filters belong to one subscription, and a map is large for that.
+/// Most filters belong to one subscription, and a map would be large for one.
 #[derive(Debug)]
 enum Members<Id> {
     None,
@@ -162,7 +162,7 @@ impl<Id: Copy + Eq + Hash> FilterSet<Id> {
         self.open.clear();
         self.matches.extend(self.unfiltered.iter().map(|(order, id)| (*order, *id)));
         let together = contained(|| self.match_entries(message, arena));
-        // After a panic it is not known which filter it belongs to.
+        // After a panic, it is unknown which filter has caused it.
         let matched_count = together.unwrap_or_else(|_| self.match_one_by_one(message, arena));
         let sources = usize::from(!self.unfiltered.is_empty()) + matched_count;
         if sources > 1 {
@@ -179,7 +179,7 @@ impl<Id: Copy + Eq + Hash> FilterSet<Id> {
         arena.reset();
         let arena = &*arena;
         if !self.plan.is_empty() && !arena.spend(message.data.len() as u64) {
-            // Unread, the message rules out no entry.
+            // A message that was not read excludes no entry.
             self.entries.iter().for_each(|(_, entry)| entry.members.give(&mut self.open));
             return 0;
         }
@@ -195,7 +195,7 @@ impl<Id: Copy + Eq + Hash> FilterSet<Id> {
         }
         let mut matched_count = 0;
         for (field, index) in values.iter().flat_map(|_| &self.fields) {
-            // Only entered when there are values.
+            // The loop is entered only when there are values.
             let value = values.map_or(Value::Null, |values| values[field.index()]);
             index.for_each_candidate(value, |number, finding| {
                 let entry = &mut self.entries[number as usize];
@@ -290,7 +290,7 @@ impl<Id: Copy + Eq + Hash> FilterSet<Id> {
         entry
     }
 
-    /// The cover that should give the fewest false candidates, given what is in the index.
+    /// The cover that should have the fewest false candidates in the current index.
     fn best_cover(&self, filter: &Filter, fields: &[FieldId]) -> Option<Box<[Test]>> {
         let cost = |tests: &Vec<Test>| -> usize {
             let cost_of = |test: &Test| match self.fields.get(&fields[test.field as usize]) {

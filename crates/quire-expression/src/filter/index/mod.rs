@@ -1,17 +1,18 @@
 //! The subscriptions of a topic by their filters, so that a message is only checked against the
 //! filters that can match.
 //!
-//! [`SubscriptionIndex::for_each_match`] gives exactly the subscriptions whose filter is TRUE for
+//! [`SubscriptionIndex::for_each_match`] returns exactly the subscriptions whose filter is TRUE for
 //! the message, in the order in which they were inserted. Its cost grows with the number of filters
-//! that could not be ruled out, not with the number of subscriptions. Inserting and removing cost
+//! that could not be excluded, not with the number of subscriptions. Inserting and removing cost
 //! the logarithm of their number. There are no rebuilds.
 //!
 //! How it works: subscriptions with equal filters share an *entry*, evaluated once (`filter_set`).
 //! From its filter an entry gets a *cover*: a few tests of single fields. At least one of them
 //! holds whenever the filter is TRUE (`cover`). Tests for equality are hashed, and ranges are in
-//! interval trees, per field (`field`, `ranges`). A message is read once for all entries. The tests
-//! that hold for its values give the candidates, which are then evaluated in full. So the tests
-//! have to be complete, not exact. Entries without a cover are always candidates.
+//! interval trees, per field (`field`, `ranges`). A message is read once for all entries. The
+//! entries of the tests that hold for its values are the candidates, which are then evaluated in
+//! full. So the tests have to be complete, not exact. Entries without a cover are always
+//! candidates.
 
 mod cover;
 mod field;
@@ -24,12 +25,12 @@ use super::{Filter, MessageContext};
 use crate::message_type::Arena;
 use filter_set::FilterSet;
 
-/// What is known of a subscription and a message.
+/// The decision about a subscription and a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// It wants the message.
     Wanted,
-    /// To decide it would take more effort than was allowed.
+    /// The decision would take more effort than was allowed.
     Open,
 }
 
@@ -52,8 +53,8 @@ impl<Id> Default for SubscriptionIndex<Id> {
 }
 
 impl<Id: Copy + Eq + Hash> SubscriptionIndex<Id> {
-    /// Adds a subscription. `None` = it wants every message. A subscription that is there already
-    /// gets the new filter, and comes last from then on.
+    /// Adds a subscription. `None` = it wants every message. A subscription that is in the index
+    /// already gets the new filter, and is then the last one.
     pub fn insert(&mut self, id: Id, filter: Option<Filter>) {
         match &mut self.0 {
             Kind::Empty => self.0 = Kind::One(id, filter),
@@ -68,7 +69,7 @@ impl<Id: Copy + Eq + Hash> SubscriptionIndex<Id> {
         }
     }
 
-    /// Removes a subscription, if it is there.
+    /// Removes a subscription, if the index has it.
     pub fn remove(&mut self, id: Id) {
         let is_last = match &mut self.0 {
             Kind::Empty => false,
@@ -83,7 +84,7 @@ impl<Id: Copy + Eq + Hash> SubscriptionIndex<Id> {
         }
     }
 
-    /// How many subscriptions are in it.
+    /// The number of its subscriptions.
     pub fn len(&self) -> usize {
         match &self.0 {
             Kind::Empty => 0,
@@ -98,7 +99,7 @@ impl<Id: Copy + Eq + Hash> SubscriptionIndex<Id> {
     }
 
     /// Calls `each` for every subscription that wants the message, in the order in which they were
-    /// inserted. `arena` is where the message is read to; keep it between calls.
+    /// inserted. The message is read into `arena`; keep it between calls.
     pub fn for_each_match(
         &mut self,
         message: &MessageContext<'_>,
@@ -110,8 +111,7 @@ impl<Id: Copy + Eq + Hash> SubscriptionIndex<Id> {
     }
 
     /// As [`SubscriptionIndex::for_each_match`], within the effort that `arena` allows: also calls
-    /// `each`, with [`Decision::Open`], for every subscription of which it could not be decided
-    /// whether it wants the message.
+    /// `each`, with [`Decision::Open`], for every subscription without a decision.
     pub fn for_each_decision(
         &mut self,
         message: &MessageContext<'_>,

@@ -1,4 +1,5 @@
-//! An interval tree: which ranges overlap a place, in logarithmic time and the number of them.
+//! An interval tree. It finds the ranges that overlap a rank, in logarithmic time plus the number
+//! of results.
 //!
 //! A balanced (AVL) tree in the order of the lower bounds, in which every node contains the highest
 //! upper bound below it. Balance, and with it the depth of the recursion, does not depend on the
@@ -8,8 +9,8 @@ use std::cmp::Ordering;
 
 use slab::Slab;
 
-/// A place in the order of all values: numbers, then texts. Texts that begin alike share one, so
-/// that what is found by it has to be looked at again.
+/// A rank in the order of all values: numbers, then texts. Texts with the same beginning have the
+/// same rank, so every result has to be checked again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ValueRank(u128);
 
@@ -20,17 +21,17 @@ pub(super) struct RangeTree {
     root: u32,
 }
 
-/// As large as a line of the processor's cache: finding a place is waiting for memory.
+/// As large as a line of the processor's cache, because a search mostly waits for memory.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     low: ValueRank,
     high: ValueRank,
-    /// The highest upper bound from here down.
+    /// The highest upper bound of this node and the nodes below it.
     highest: ValueRank,
     entry: u32,
     left: u32,
     right: u32,
-    /// Levels from here down, 1 for a leaf.
+    /// The number of levels from this node down; 1 for a leaf.
     height: u8,
 }
 
@@ -40,7 +41,7 @@ const NONE: u32 = u32::MAX;
 /// Where the kind of value begins in a [`ValueRank`].
 const KIND_SHIFT: u32 = 120;
 
-/// The number of bytes of a text that a place distinguishes.
+/// The number of bytes of a text that a rank distinguishes.
 const TEXT_SIZE: usize = 15;
 
 impl ValueRank {
@@ -50,13 +51,13 @@ impl ValueRank {
     /// Above everything.
     pub const TOP: ValueRank = ValueRank(u128::MAX);
 
-    /// Of a number that is not NaN.
+    /// The rank of a number that is not NaN.
     pub fn number(number: f64) -> ValueRank {
-        // Adding zero makes the negative zero the positive one. Turning the bits so makes their
-        // order that of the numbers.
+        // Adding zero makes the negative zero the positive one. With these bits inverted, the order
+        // of the bits is the order of the numbers.
         let bits = (number + 0.0).to_bits();
         let ordered = if bits >> 63 == 1 { !bits } else { bits | 1 << 63 };
-        // Every second place, so that there is one just below and one just above.
+        // Every second rank, so that there is one just below and one just above.
         ValueRank((1 << KIND_SHIFT) + 2 * u128::from(ordered))
     }
 
@@ -266,7 +267,7 @@ mod tests {
     use proptest::prelude::*;
 
     impl RangeTree {
-        /// Checks balance and marks under `at`; gives its height.
+        /// Checks balance and marks under `at`. Returns its height.
         fn check(&self, at: u32) -> u8 {
             if at == NONE {
                 return 0;

@@ -65,7 +65,7 @@ impl Parser<'_> {
     }
 }
 
-/// Functions that the parser knows itself, in addition to the table of functions.
+/// Functions of the parser, in addition to the table of functions.
 const OTHER_FUNCTIONS: &[&str] = &[
     "IF",
     "REGEXP_REPLACE",
@@ -96,7 +96,7 @@ fn fact(name: &str, options: &FilterOptions) -> Option<Literal> {
     Some(Literal::text(text.as_deref().unwrap_or_default().as_bytes()))
 }
 
-/// How many arguments a function takes, for the reader of an error.
+/// The number of arguments of a function, as text for an error.
 fn described(name: &str, takes: &std::ops::RangeInclusive<usize>) -> String {
     match (*takes.start(), *takes.end()) {
         (start, end) if start == end => format!("{} for {name}", plural(start)),

@@ -1,4 +1,4 @@
-//! The fields that an expression names, and the field that gets its value.
+//! The fields that an expression names, and the destination of its value.
 
 use super::{Parsed, Parser};
 use crate::filter::lexer::Token;
@@ -6,10 +6,10 @@ use crate::filter::node::Node;
 use crate::filter::{FilterError, FilterOptions};
 use crate::message_type::{FieldPlan, PATH_STEP_COUNT_MAX, Step};
 
-/// The most different fields of one expression. Every message pays for each.
+/// The most different fields of one expression. Each costs time for every message.
 const FIELD_COUNT_MAX: usize = 4_096;
 
-/// A field that gets the value of an expression.
+/// The destination of the value of an expression.
 #[derive(Debug)]
 pub(in crate::filter) struct Destination {
     /// As written.
@@ -26,7 +26,8 @@ pub(in crate::filter) struct Assigned {
     pub destination: Destination,
 }
 
-/// Parses `expression AS /destination`. The name of a field alone is its own destination.
+/// Parses `expression AS /destination`. An entry may be only the name of a field, which is then the
+/// destination, too.
 pub(in crate::filter) fn parse_assignment(
     text: &str,
     options: &FilterOptions,
@@ -112,7 +113,7 @@ pub fn path_of(identifier: &str) -> Vec<Step> {
     for part in identifier.split('/').skip(1) {
         let mut pieces = part.split('[');
         steps.extend(pieces.next().map(|name| Step::Name(name.as_bytes().into())));
-        // An index beyond 32 bits is beyond every array, as the largest one is.
+        // No array has an index above 32 bits, so the largest index has the same meaning.
         let index = |piece: &str| Step::Index(piece.trim_end_matches(']').parse().unwrap_or(u32::MAX));
         steps.extend(pieces.map(index));
     }

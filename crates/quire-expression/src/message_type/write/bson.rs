@@ -1,5 +1,5 @@
-//! `bson`: documents with their size before them and a zero byte after them. The type of a value
-//! comes before its name.
+//! `bson`: documents with their size at the beginning and a zero byte at the end. The type of a
+//! value comes before its name.
 
 use super::tree::{Kind, Space, Tree};
 use super::{Layout, Patch};
@@ -8,7 +8,7 @@ use crate::message_type::bson::Bytes;
 
 pub(super) struct Bson;
 
-/// The types of values that matter here.
+/// The types of values that are used here.
 pub(super) const DOCUMENT: u8 = 0x03;
 const UNDEFINED: u8 = 0x06;
 pub(super) const NULL: u8 = 0x0A;
@@ -65,8 +65,8 @@ pub(super) fn set_size(out: &mut [u8], start: usize) {
     out[start..start + 4].copy_from_slice(&size.to_le_bytes());
 }
 
-/// Takes a document. `depth` is the number of documents around it; recursion is bounded by
-/// `DOCUMENT_DEPTH_MAX`.
+/// Reads a document. `depth` is the number of documents around it. `DOCUMENT_DEPTH_MAX` bounds the
+/// recursion.
 fn read_document(
     reader: &mut Bytes<'_>,
     tree: &mut Tree<'_>,

@@ -26,7 +26,7 @@ pub(super) fn difference<L: Layout>(
     Ok(differs)
 }
 
-/// Marks the fields of two objects that differ; whether any does. Recursion is bounded by
+/// Marks the fields of two objects that differ. Returns whether any does. Recursion is bounded by
 /// `DOCUMENT_DEPTH_MAX`.
 fn compare<L: Layout>(old: &mut Tree<'_>, old_object: u32, new: &mut Tree<'_>, new_object: u32) -> bool {
     old.index(old_object);
@@ -87,7 +87,7 @@ fn is_array<L: Layout>(tree: &Tree<'_>, member: u32) -> bool {
     L::REPEATED_NAMES_ARE_ARRAYS && tree.node(member).group_size > 1
 }
 
-/// Adds a field to what is marked.
+/// Adds a field to the marked ones.
 fn keep_field<L: Layout>(new: &mut Tree<'_>, path: &[Step]) {
     let way = new.path(path);
     for (step, member) in way.iter().enumerate() {
@@ -121,7 +121,7 @@ fn keep_whole(new: &mut Tree<'_>, field: u32) {
     }
 }
 
-/// Writes what is marked of an object. Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
+/// Writes the marked part of an object. Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
 fn write<L: Layout>(old: &Tree<'_>, new: &Tree<'_>, object: u32, out: &mut Vec<u8>) {
     let is_marked = |tree: &Tree<'_>, member: &u32| tree.node(*member).mark != Mark::Nothing;
     let old_object = new.node(object).partner;

@@ -16,8 +16,8 @@ pub(super) fn merge<L: Layout>(base: &[u8], delta: &[u8], out: &mut Vec<u8>) -> 
     merge_trees::<L>(&mut old, &mut new, out)
 }
 
-/// Merges messages of which the base was read for the delta. Members of the delta that are to
-/// replace a whole object do not have [`Kind::Object`].
+/// Merges messages. The base was read for the delta. Members of the delta that are to replace a
+/// whole object do not have [`Kind::Object`].
 pub(super) fn merge_trees<L: Layout>(
     old: &mut Tree<'_>,
     new: &mut Tree<'_>,
@@ -84,7 +84,7 @@ impl Merging<'_, '_, '_> {
         let bits = self.new.members(delta).fold(0, |bits, member| bits | self.new.name_bit(member));
         let mut at = self.old.first(base);
         while let Some(member) = at {
-            // Most members of the base are not in the delta, and need no look at its names.
+            // Most members of the base are not in the delta, and are not compared with its names.
             if bits & self.old.name_bit(member) != 0
                 && let Some(named) = self.new.find(delta, self.old, member, &mut hint)
             {
@@ -104,8 +104,8 @@ impl Merging<'_, '_, '_> {
         let named = self.old.node(member).partner;
         let (old, new) = (self.old.node(member), self.new.node(named));
         if new.partner != member {
-            // Of an array of members the first place is kept. Of other members of one name only the
-            // last counts, and the others stay.
+            // For an array of members, the place of the first one is kept. For other members of one
+            // name only the last one counts, and the others are not changed.
             if L::REPEATED_NAMES_ARE_ARRAYS {
                 L::remove(&mut self.patch, self.old, member);
             }

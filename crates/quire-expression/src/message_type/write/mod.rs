@@ -4,8 +4,7 @@
 //!
 //! [`merge`], [`difference`] and [`assign`] promise:
 //!
-//! - The bytes of a message that the merge does not name are copied as they are, blanks and
-//!   spelling included.
+//! - The bytes that a merge does not name are copied unchanged, including blanks and spelling.
 //! - A result is a well-formed message of its format.
 //! - Both messages are read whole. An unreadable one is an error, and never half a result: the
 //!   output is empty then.
@@ -14,8 +13,8 @@
 //!   number of members of one object.
 //!
 //! Each message is read once, into a `Tree` of the places of its fields. The rules are written
-//! once, over two trees. A format says how its bytes become a tree, and how a member is written:
-//! the trait `Layout`.
+//! once, over two trees. The trait `Layout` of a format defines how its bytes become a tree, and
+//! how a member is written.
 
 mod bson;
 mod construct;
@@ -34,24 +33,24 @@ use tree::{Kind, Node, Tree};
 pub use construct::{AssignError, CONSTRUCTED_SIZE_MAX};
 pub(crate) use construct::{Fields, assign, expected_path};
 
-/// The largest message that is merged or compared, in bytes: a sum of two of them fits the sizes of
-/// BSON.
+/// The largest message that is merged or compared, in bytes. The sum of two of them fits the sizes
+/// of BSON.
 const MESSAGE_SIZE_MAX: usize = i32::MAX as usize / 2 - 16;
 
 /// The most fields of one message. Two trees of them, and the room in which lists grow, are below
 /// [`ARENA_SIZE_MAX`].
 const NODE_COUNT_MAX: usize = ARENA_SIZE_MAX / 4 / size_of::<Node>();
 
-/// A message of fewer bytes is read whole: to look up its fields in a delta takes longer than to
-/// keep them.
+/// A message of fewer bytes is read whole: looking up its fields in a delta takes longer than
+/// keeping them.
 const SMALL_SIZE: usize = 4096;
 
 /// Which of two messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The message that is there: the base of a merge, the earlier one of a difference.
+    /// The existing message: the base of a merge, the earlier one of a difference.
     Old,
-    /// The message that arrives: the delta of a merge, the later one of a difference.
+    /// The new message: the delta of a merge, the later one of a difference.
     New,
 }
 
@@ -72,7 +71,8 @@ pub enum MergeError {
         /// Which.
         side: Side,
     },
-    /// An XML document has one root element, so two of different names have no merge.
+    /// An XML document has one root element, so documents with different root elements cannot be
+    /// merged.
     #[error("the root elements of the two messages have different names")]
     DifferentRoots,
 }
@@ -158,12 +158,12 @@ pub fn difference(
     result
 }
 
-/// How one format has its fields in bytes.
+/// The layout of fields in the bytes of one format.
 trait Layout {
     /// Whether several members of one name are an array, or only the last one counts.
     const REPEATED_NAMES_ARE_ARRAYS: bool = false;
 
-    /// Attributes of XML come before its elements: the members of an object are written in as many
+    /// In XML, attributes come before elements. So the members of an object are written in several
     /// rounds.
     const ROUND_COUNT: u8 = 1;
 
@@ -175,7 +175,7 @@ trait Layout {
     /// Reads a whole message.
     fn read(tree: &mut Tree<'_>) -> Result<(), Malformed>;
 
-    /// Whether the delta names any field, when the two roots are what they must be.
+    /// Whether the delta names any field. Fails when the two roots do not fit.
     fn names_fields(_base: &Tree<'_>, _delta: &Tree<'_>) -> Result<bool, MergeError> {
         Ok(true)
     }
@@ -183,19 +183,19 @@ trait Layout {
     /// Marks the root element, without which there is no message.
     fn keep_root(_new: &mut Tree<'_>) {}
 
-    /// Begins to change an object that gets `added_count` members more. The result is for
+    /// Begins to change an object that gets `added_count` new members. The result is for
     /// [`Layout::leave`].
     fn enter(_patch: &mut Patch<'_>, _base: &Tree<'_>, _object: u32, _added_count: u32) -> usize {
         0
     }
 
-    /// Goes to the place where a member is added to an object, and writes what comes before it.
+    /// Moves to the place where a member is added to an object, and writes the bytes before it.
     fn go_to_end(patch: &mut Patch<'_>, base: &Tree<'_>, object: u32, round: u8);
 
     /// Ends the change of an object to which `added_count` members were added.
     fn leave(_patch: &mut Patch<'_>, _base: &Tree<'_>, _object: u32, _entered: usize, _added_count: u32) {}
 
-    /// Replaces a value by those of the members of `group`.
+    /// Replaces a value by the values of the members of `group`.
     fn replace(patch: &mut Patch<'_>, base: &Tree<'_>, member: u32, delta: &Tree<'_>, group: &[u32]) {
         let node = base.node(member);
         patch.copy_to(node.value);
@@ -221,11 +221,11 @@ trait Layout {
     /// Writes the name of a member, and the value NULL.
     fn write_null(out: &mut Vec<u8>, tree: &Tree<'_>, member: u32);
 
-    /// Writes what comes before one more member of an object.
+    /// Writes the bytes before a further member of an object.
     fn write_separator(_out: &mut Vec<u8>) {}
 
-    /// Begins to write an object with the name and the place of `object`, and as many members. The
-    /// result is for [`Layout::write_end`].
+    /// Begins to write an object with the name, the place and the number of members of `object`.
+    /// The result is for [`Layout::write_end`].
     fn write_start(out: &mut Vec<u8>, tree: &Tree<'_>, object: u32, member_count: u32) -> usize;
 
     /// Ends the members of one round.
@@ -259,7 +259,7 @@ fn read_object<L: Layout>(data: &[u8], side: Side) -> Result<Tree<'_>, MergeErro
 }
 
 /// Reads the base of a merge: its fields that the delta names. Returns both. An element of XML with
-/// text is a value, or an object whose text does not count as a field.
+/// text is a value, or an object whose text is not a field.
 fn read_objects_for<'a, L: Layout>(
     base: &'a [u8],
     mut delta: Tree<'a>,
@@ -283,10 +283,10 @@ fn read_objects_for<'a, L: Layout>(
     if tree.node(0).kind == Kind::Object { Ok((tree, delta)) } else { Err(MergeError::NotAnObject { side }) }
 }
 
-/// A copy of a message under change.
+/// A copy of a message while it is changed.
 struct Patch<'p> {
     base: &'p [u8],
-    /// How much of the base was taken.
+    /// The bytes of the base that were processed.
     at: u32,
     out: &'p mut Vec<u8>,
 }

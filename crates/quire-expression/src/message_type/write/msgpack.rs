@@ -1,4 +1,4 @@
-//! `msgpack`: maps with the count of their members before them.
+//! `msgpack`: maps that begin with the number of their members.
 
 use std::io::Write;
 
@@ -71,8 +71,8 @@ pub(super) fn write_map_head(out: &mut Vec<u8>, count: u32) {
     }
 }
 
-/// Takes the members of a map. `depth` is the number of maps around it; recursion is bounded by
-/// `DOCUMENT_DEPTH_MAX`.
+/// Reads the members of a map. `depth` is the number of maps around it. `DOCUMENT_DEPTH_MAX` bounds
+/// the recursion.
 fn read_map(
     reader: &mut Bytes<'_>,
     tree: &mut Tree<'_>,

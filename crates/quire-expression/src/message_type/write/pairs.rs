@@ -26,7 +26,7 @@ impl<const NUMERIC_TAGS: bool> Layout for Tagged<NUMERIC_TAGS> {
 
     fn leave(patch: &mut Patch<'_>, base: &Tree<'_>, object: u32, _entered: usize, added_count: u32) {
         let tail = base.node(object).tail;
-        // A base without the last separator gets one where its last pair is not the last one of the
+        // A base without the last separator gets one when its last pair is not the last one of the
         // result: data may end with SOH.
         if base.data.len() == tail as usize && (added_count > 0 || patch.at == tail) {
             Self::go_to_end(patch, base, object, 0);
@@ -46,8 +46,8 @@ impl<const NUMERIC_TAGS: bool> Layout for Tagged<NUMERIC_TAGS> {
 
     fn remove(patch: &mut Patch<'_>, base: &Tree<'_>, member: u32) {
         let node = base.node(member);
-        // The separator after it may be missing. The one before it is there, because the first pair
-        // of an array is never removed.
+        // The separator after it may be missing. The separator before it exists, because the first
+        // pair of an array is never removed.
         patch.copy_to(node.start - 1);
         patch.skip_to(node.end);
     }
@@ -69,8 +69,8 @@ impl<const NUMERIC_TAGS: bool> Layout for Tagged<NUMERIC_TAGS> {
         write_separator(out);
     }
 
-    /// A wrong size of a data field leads to another place when other pairs follow it. Then its
-    /// data takes some of them in, so there are fewer fields.
+    /// A wrong size of a data field ends at another place when other pairs follow it. Then its data
+    /// includes some of them, so there are fewer fields.
     fn check(out: &[u8], member_count: impl FnOnce() -> u32) -> Result<(), MergeError> {
         if NUMERIC_TAGS {
             check(out, member_count()).map_err(|reason| MergeError::Malformed { side: Side::New, reason })
@@ -97,7 +97,7 @@ fn check(data: &[u8], member_count: u32) -> Result<(), Malformed> {
     }
 }
 
-/// The size of a data field belongs to it: one is never written without the other.
+/// The size of a data field belongs to it. They are always written together.
 fn read(pairs: Pairs, tree: &mut Tree<'_>) -> Result<(), Malformed> {
     let (data, mut size_start, mut member_count) = (tree.data, None, 0);
     // Without the last separator, which belongs to no pair.
@@ -118,7 +118,7 @@ fn read(pairs: Pairs, tree: &mut Tree<'_>) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Ends the last pair. Its last byte does not tell whether it is ended: data may end with SOH.
+/// Ends the last pair. Its last byte does not show whether it is ended: data may end with SOH.
 fn write_separator(out: &mut Vec<u8>) {
     if !out.is_empty() {
         out.push(SEPARATOR);

@@ -1,4 +1,4 @@
-//! The fields of one message, by their places in it. Merges and differences work on them.
+//! The fields of one message, by their offsets. Merges and differences use them.
 //!
 //! The list of nodes is in the order of the message: an object comes directly before its members.
 //! Arrays are values without nodes. Names are compared by a short hash first. An object of many
@@ -49,13 +49,13 @@ struct Wanted<'a> {
 struct OpenField {
     /// The node of the delta with its name.
     named: Option<u32>,
-    /// Where the next of its members is looked for first.
+    /// Where the search for its next member begins.
     hint: Option<u32>,
     /// See [`Tree::name_bits`].
     bits: u64,
 }
 
-/// One field, or the message itself. Places count from the beginning of the message.
+/// One field, or the message itself. Offsets count from the beginning of the message.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub kind: Kind,
@@ -70,27 +70,27 @@ pub(super) struct Node {
     pub value: u32,
     /// Where both end.
     pub end: u32,
-    /// Of an object: the end of its head. JSON: after `{`. MessagePack: after the count. XML: after
-    /// the attributes.
+    /// For an object: the end of its head. JSON: after `{`. MessagePack: after the count. XML:
+    /// after the attributes.
     pub body: u32,
-    /// Of an object: the place for further members.
+    /// For an object: the offset for further members.
     pub tail: u32,
     /// The node after the last one below this one.
     next: u32,
-    /// Of an object: how many members there are, those that do not count included.
+    /// For an object: the number of its members, including those that do not count.
     pub member_count: u32,
-    /// Of an object of many members: the beginning of its part of `sorted`.
+    /// For an object of many members: the beginning of its part of `sorted`.
     sorted: u32,
     /// The node that counts among those of this name: the first of an array of elements or pairs,
     /// otherwise the last.
     pub representative: u32,
-    /// Of the node that counts: how many have its name.
+    /// For the node that counts: the number of nodes with its name.
     pub group_size: u32,
     /// The next member with its name.
     follower: u32,
     /// The node with this name in the other message.
     pub partner: u32,
-    /// How many nodes of the other message have this name.
+    /// The number of nodes of the other message with this name.
     pub match_count: u32,
 }
 
@@ -166,7 +166,7 @@ impl<'a> Tree<'a> {
         let root = OpenField { named: Some(0), hint: delta.first(0), bits: delta.name_bits(0) };
         self.wanted = Some(Wanted { delta: Box::new(delta), open: vec![root] });
         read(self)?;
-        // Nothing but this function takes it.
+        // Only this function takes it.
         self.wanted.take().map(|wanted| *wanted.delta).ok_or(Malformed::TooLarge)
     }
 
@@ -250,7 +250,7 @@ impl<'a> Tree<'a> {
         Ok(index)
     }
 
-    /// Ends a field: its value is of this kind and ends here. The field is removed if it is not
+    /// Ends a field: its value has this kind and ends here. The field is removed if it is not
     /// wanted.
     pub fn close(&mut self, node: usize, kind: Kind, end: usize) {
         if node > 0
@@ -268,7 +268,7 @@ impl<'a> Tree<'a> {
         (node.kind, node.end, node.next) = (kind, end as u32, next);
     }
 
-    /// Says where the members of an object are, and how many.
+    /// Sets where the members of an object are, and their number.
     pub fn describe_object(&mut self, node: usize, body: usize, tail: usize, member_count: u32) {
         let node = &mut self.nodes[node];
         (node.body, node.tail, node.member_count) = (body as u32, tail as u32, member_count);
@@ -298,8 +298,8 @@ impl<'a> Tree<'a> {
         bit_of(self.node(node).hash)
     }
 
-    /// The bits of the names of the members of an object. All bits when they are many: they must
-    /// not be gone through for each of as many objects.
+    /// The bits of the names of the members of an object. All bits for many members, because
+    /// reading them for each of many objects would be slow.
     fn name_bits(&self, object: u32) -> u64 {
         match self.node(object).kind {
             Kind::Object if self.node(object).member_count as usize > FEW_MEMBERS => u64::MAX,
@@ -349,8 +349,8 @@ impl<'a> Tree<'a> {
         self.node(node).representative == node
     }
 
-    /// Prepares an object for [`Tree::find`], and finds the members that have one name. Of them the
-    /// first counts when they are an array, otherwise the last.
+    /// Prepares an object for [`Tree::find`], and finds the members that have one name. The first
+    /// of them counts when they are an array, otherwise the last.
     pub fn index(&mut self, object: u32) {
         let count = self.node(object).member_count;
         let (mut few, mut many) = ([0; FEW_MEMBERS], Vec::new());
@@ -412,8 +412,8 @@ impl<'a> Tree<'a> {
     }
 
     /// The member of an indexed object with the name that `node` has in `other`: the one that
-    /// counts. `hint` is where it is looked for first; it becomes the place after the result,
-    /// because two messages mostly have their fields in the same order.
+    /// counts. The search begins at `hint`, which is then set to the place after the result: two
+    /// messages mostly have their fields in the same order.
     pub fn find(&self, object: u32, other: &Tree<'_>, node: u32, hint: &mut Option<u32>) -> Option<u32> {
         self.find_name(object, other.name(node), other.node(node).hash, hint)
     }

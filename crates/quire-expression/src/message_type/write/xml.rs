@@ -1,7 +1,7 @@
 //! `xml`: elements and attributes. Elements of one name and parent are an array.
 //!
 //! An element with text directly in it is one value, together with its attributes and elements. An
-//! element with nothing in it is NULL, but the root element is an object then.
+//! empty element is NULL, but an empty root element is an object.
 
 use super::tree::{Kind, Mark, Node, Space, Tree};
 use super::{Layout, MergeError, Patch};
@@ -10,7 +10,7 @@ use crate::message_type::markup::{Markup, Piece, Tag, place_in};
 
 pub(super) struct Xml;
 
-/// The node of the root element; the document is the one before.
+/// The node of the root element. The node of the document is before it.
 const ROOT_ELEMENT: u32 = 1;
 
 impl Layout for Xml {
@@ -27,7 +27,7 @@ impl Layout for Xml {
     }
 
     fn names_fields(base: &Tree<'_>, delta: &Tree<'_>) -> Result<bool, MergeError> {
-        // The base of a merge has no nodes but those that the delta names.
+        // The base of a merge has only the nodes that the delta names.
         let has_root = base.nodes.len() > ROOT_ELEMENT as usize;
         if !has_root || base.name(ROOT_ELEMENT) != delta.name(ROOT_ELEMENT) {
             return Err(MergeError::DifferentRoots);
@@ -58,7 +58,7 @@ impl Layout for Xml {
     }
 
     fn leave(patch: &mut Patch<'_>, base: &Tree<'_>, object: u32, _entered: usize, _added_count: u32) {
-        // An empty tag that got elements has none of its bytes left.
+        // When an empty tag gets elements, none of its bytes are kept.
         if is_empty_tag(base, object) && patch.at == base.node(object).end {
             write_end_tag(patch.out, base, object);
         }
@@ -68,8 +68,8 @@ impl Layout for Xml {
         let node = base.node(member);
         patch.copy_to(node.start);
         patch.skip_to(node.end);
-        // The texts on both sides become one, in which `]]>` must not occur. Base text has none by
-        // itself.
+        // The texts on both sides become one, which must not contain `]]>`. The texts of the base
+        // do not contain it.
         let is_bracket = |byte: &&u8| **byte == b']';
         let before = patch.out.iter().rev().take(2).take_while(is_bracket).count();
         let after = patch.base[node.end as usize..].iter().take(2).take_while(is_bracket).count();
@@ -167,7 +167,7 @@ impl<'a> Reading<'_, 'a> {
         Ok(())
     }
 
-    /// Takes the name and the attributes of an element.
+    /// Reads the name and the attributes of an element.
     fn start(&mut self, raw: &'a str, start: usize, tag: &Tag<'a>) -> Result<(), Malformed> {
         let name = start + 1..start + 1 + tag.name().len();
         let mut open = Open { node: 0, body: name.end, member_count: 0, has_text: false };
@@ -185,7 +185,7 @@ impl<'a> Reading<'_, 'a> {
         Ok(())
     }
 
-    /// Takes a piece of text without escapes.
+    /// Reads a piece of text without escapes.
     fn text(&mut self, text: &str) {
         if !text.trim_ascii().is_empty()
             && let Some(element) = self.open.last_mut()
@@ -196,7 +196,7 @@ impl<'a> Reading<'_, 'a> {
 
     /// Ends an element. `tail` is the beginning of its end tag.
     fn end(&mut self, tail: usize, end: usize) {
-        // The reader has compared the tags, so that the document stays.
+        // The reader has compared the tags, so the document is still open.
         let Some(Open { node, body, member_count, has_text }) = self.open.pop() else { return };
         let kind = match (has_text, member_count) {
             (true, _) if !self.tree.has_text_objects => Kind::Leaf,

@@ -1,5 +1,4 @@
-//! `bson`: integers in their narrowest form, floats as they are. A text that is not UTF-8 is
-//! binary.
+//! `bson`: integers in their narrowest form, floats unchanged. A text that is not UTF-8 is binary.
 
 use super::{AssignError, Field, Fields, check_size};
 use crate::message_type::bson::Bytes;
@@ -37,7 +36,7 @@ fn write_name(kind: u8, name: &[u8], out: &mut Vec<u8>) {
     out.push(0);
 }
 
-/// Recursion is bounded by the depth of the message that the value comes from.
+/// The depth of the message with the value bounds the recursion.
 fn write_element(name: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> Result<(), AssignError> {
     check_size(out)?;
     match value {
@@ -88,7 +87,7 @@ fn write_element(name: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> Result<(),
             write_name(DOCUMENT, name, out);
             out.extend_from_slice(raw);
         }
-        // Values of types that expressions do not have came without their type.
+        // Values of types that expressions do not have arrive without their type.
         Value::Null | Value::Compound(_) => write_name(NULL, name, out),
     }
     check_size(out)

@@ -24,7 +24,7 @@ pub(super) fn write_object(
     Ok(())
 }
 
-/// Recursion is bounded by the depth of the message that the value comes from.
+/// The depth of the message with the value bounds the recursion.
 fn write_value(value: Value<'_>, out: &mut Vec<u8>) -> Result<(), AssignError> {
     match value {
         Value::Null => out.extend_from_slice(b"null"),

@@ -1,9 +1,9 @@
 //! Messages of computed values, and their merge into a message (docs/last-values.md, "Constructed
 //! fields").
 //!
-//! The values become a delta in the format of the message. It is merged as any delta is, except
-//! that an assigned object replaces an object whole. A format says how it writes the kinds of
-//! values. It checks which paths it can write when they are configured, not for each message.
+//! The values become a delta in the format of the message. It is merged as any other delta, except
+//! that an assigned object replaces a whole object. Each format defines how it writes the kinds of
+//! values. It checks the paths when they are configured, not for each message.
 
 mod bson;
 mod json;
@@ -54,8 +54,8 @@ enum Field {
 }
 
 impl Fields {
-    /// Adds the value with this number. False when the place is taken, or when a field on the way
-    /// to it has a value.
+    /// Adds the value with this number. False when the field has a value already, or when a field
+    /// on its path has one.
     pub fn add(&mut self, path: &[Step], value: usize) -> bool {
         let [Step::Name(name), rest @ ..] = path else { return false };
         let known = self.0.iter_mut().find(|(known, _)| known == name);
@@ -75,14 +75,14 @@ impl Fields {
         }
     }
 
-    /// How many names there are at the root.
+    /// The number of names at the root.
     pub fn root_count(&self) -> usize {
         self.0.len()
     }
 }
 
-/// The form that a format expects in the place of a path that it cannot write; `None` when it can
-/// write the path.
+/// The form that a format expects instead of a path that it cannot write. `None` when it can write
+/// the path.
 pub(crate) fn expected_path(message_type: MessageType, path: &[Step]) -> Option<&'static str> {
     let name = |step: &Step| match step {
         Step::Name(name) => Some(name.clone()),

@@ -18,7 +18,7 @@ pub(super) fn write_map(fields: &Fields, values: &[Value<'_>], out: &mut Vec<u8>
     Ok(())
 }
 
-/// Recursion is bounded by the depth of the message that the value comes from.
+/// The depth of the message with the value bounds the recursion.
 fn write_value(value: Value<'_>, out: &mut Vec<u8>) -> Result<(), AssignError> {
     match value {
         Value::Null => out.push(NIL),
@@ -97,8 +97,8 @@ fn write_bytes(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), AssignError> {
     Ok(())
 }
 
-/// Writes a size in its shortest form: in the type itself where that has room, otherwise in 8, 16
-/// or 32 bits after their type.
+/// Writes a size in its shortest form: in the byte of the type if it has room, otherwise in 8, 16
+/// or 32 bits after the type.
 fn write_head(
     out: &mut Vec<u8>,
     size: usize,

@@ -26,7 +26,7 @@ pub(super) fn write_pairs(
     Ok(())
 }
 
-/// Recursion is bounded by the depth of the message that the value comes from.
+/// The depth of the message with the value bounds the recursion.
 fn write_values(tag: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> Result<(), AssignError> {
     if let Value::Array(elements @ [_, ..]) = value {
         return elements.iter().try_for_each(|element| write_values(tag, *element, out));

@@ -1,4 +1,4 @@
-//! `xml`: elements and attributes. An array is as many elements of one name.
+//! `xml`: elements and attributes. An array is several elements of one name.
 //!
 //! XML cannot have most control characters, and bytes that are not UTF-8: they become U+FFFD.
 
@@ -57,8 +57,8 @@ fn write_attribute(name: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> Result<(
     check_size(out)
 }
 
-/// Writes an element, or as many as an array has elements. Recursion is bounded by the depth of the
-/// message that the value comes from.
+/// Writes an element, or one for each element of an array. The depth of the message with the value
+/// bounds the recursion.
 fn write_elements(name: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> Result<(), AssignError> {
     match value {
         Value::Array(elements) if !elements.is_empty() => {
@@ -99,7 +99,7 @@ fn write_renamed(name: &[u8], raw: &[u8], out: &mut Vec<u8>) {
     [b"</", name, b">"].into_iter().for_each(|part| out.extend_from_slice(part));
 }
 
-/// Writes a single value; nothing for NULL, and for an object in an attribute.
+/// Writes a single value. Writes no bytes for NULL, and for an object in an attribute.
 fn write_text(value: Value<'_>, out: &mut Vec<u8>) {
     match value {
         Value::Boolean(value) => out.extend_from_slice(if value { b"true" } else { b"false" }),
