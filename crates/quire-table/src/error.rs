@@ -3,7 +3,7 @@
 use crate::key::KEY_SIZE_MAX;
 use quire_expression::message_type::MessageType;
 
-/// Why a last-value topic cannot have this configuration. The fault of the configuration.
+/// Why a last-value topic cannot have this configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableConfigError {
     /// Messages of this type have no fields, so that keys and indexes cannot be made of fields.
@@ -40,10 +40,10 @@ pub enum TableConfigError {
         /// The field, or the fields.
         field: String,
     },
-    /// There are more indexes than each publish should pay for.
+    /// There are too many indexes: each publish has to change all of them.
     #[error("{count} indexes, the limit is {}", crate::index::INDEXES_MAX)]
     TooManyIndexes {
-        /// How many there are.
+        /// Their number.
         count: usize,
     },
 }
@@ -65,7 +65,7 @@ pub enum RowError {
     },
 }
 
-/// Why a key that a publisher supplied is refused. The fault of the publisher.
+/// Why a key that a publisher supplied is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// It has no characters.
@@ -82,7 +82,7 @@ pub enum KeyError {
         "character {number} of the key is not allowed; a key has letters, digits, '+', '/', '=', '-' and '_' only"
     )]
     Character {
-        /// Which character, from 1.
+        /// The number of the character, from 1.
         number: usize,
     },
 }

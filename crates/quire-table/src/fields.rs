@@ -1,7 +1,7 @@
 //! A list of fields that are read from messages together.
 //!
-//! Keys and orders look at the first element of an array, and indexes at none. The other elements
-//! are not kept.
+//! Keys and orders use the first element of an array, and indexes use none. The other elements are
+//! not kept.
 
 use crate::error::TableConfigError;
 use quire_expression::filter::{Expression, FilterOptions};
@@ -72,7 +72,7 @@ impl Fields {
     }
 }
 
-/// Where the field is that a text names, when it is the name of a field and nothing else.
+/// The path of a field, when the text is only the name of a field.
 pub(crate) fn path_of(name: &str) -> Option<Vec<Step>> {
     Expression::parse(name, &FilterOptions::default()).ok()?.path()
 }

@@ -2,11 +2,11 @@
 //!
 //! A row that is replaced or removed becomes a *version* with the moment of its end. Versions are
 //! in the order of their ends, so the oldest ones are dropped at the front. With a granularity,
-//! time is divided into periods. A version that begins and ends within one period is not kept: it
-//! is in no state between two periods.
+//! time is divided into periods. A version that begins and ends within one period is not kept,
+//! because no state between two periods has it.
 //!
-//! The state of an instant has the versions, and the rows of the table, that began before the
-//! instant and did not end before it.
+//! The state of an instant has the versions and the current rows that began before the instant and
+//! did not end before it.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ pub struct HistoryConfig {
     pub window_ns: u64,
     /// The distance of the instants whose states are kept; 0 = every instant.
     pub granularity_ns: u64,
-    /// The most bytes of versions. Beyond it the oldest ones are dropped, and the history begins
+    /// The most bytes of versions. Above it, the oldest ones are dropped, and the history begins
     /// later.
     pub size_max: usize,
 }
@@ -34,7 +34,7 @@ pub struct Moment {
     pub timestamp: Timestamp,
 }
 
-/// An instant whose state is asked for.
+/// An instant whose state is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsOf {
     /// The state after all messages up to this time.
@@ -43,10 +43,10 @@ pub struct AsOf {
     pub position: Option<Position>,
 }
 
-/// The states that a history knows.
+/// The states that a history has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownHistory {
-    /// Not those of instants before this time.
+    /// The states of instants from this time on.
     pub begin: Timestamp,
     /// The distance of the instants; 0 = every instant.
     pub granularity_ns: u64,
@@ -62,7 +62,7 @@ impl KnownHistory {
     }
 }
 
-/// Why the state of an instant is not known.
+/// Why the state of an instant is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the history begins later")]
 pub struct BeforeHistory {
@@ -75,7 +75,7 @@ pub struct BeforeHistory {
 /// Bytes of a version in addition to its row, about.
 const VERSION_SIZE: usize = 64;
 
-/// Versions that one change drops at most, so that no change takes long.
+/// The most versions that one change drops, so that no change takes long.
 const DROPPED_PER_CHANGE_MAX: usize = 16;
 
 /// A row that was replaced or removed.
@@ -95,12 +95,12 @@ pub(crate) struct History {
     size: usize,
     /// Versions that ended before it are not known.
     begin: Timestamp,
-    /// `begin` is the result of the limit of bytes.
+    /// `begin` was set by the limit of bytes.
     is_short: bool,
 }
 
 impl AsOf {
-    /// Whether the state has a row, if that was not replaced or removed before.
+    /// Whether the state has a row that was not replaced or removed before.
     pub(crate) fn has(&self, row: &Row<'_>) -> bool {
         let has_begun = match self.position {
             Some(position) => row.position <= position,
@@ -131,7 +131,7 @@ impl History {
         self.versions.len()
     }
 
-    /// The part of the history that is known.
+    /// The states that the history has.
     pub fn known(&self) -> KnownHistory {
         KnownHistory { begin: self.begin, granularity_ns: self.config.granularity_ns }
     }
@@ -213,7 +213,7 @@ impl History {
         }
     }
 
-    /// The first time for which the state of an instant from `begin` on is given.
+    /// The first time whose state is an instant from `begin` on.
     fn first_kept(&self, begin: Timestamp) -> Timestamp {
         match self.config.granularity_ns {
             0 => begin,
@@ -226,7 +226,7 @@ impl History {
         self.kept(Timestamp(now.as_ns().saturating_sub(self.config.window_ns)))
     }
 
-    /// The instant whose state is given for a time, or for the message at a position; `None` = the
+    /// The instant whose state answers for a time, or for the message at a position. `None` = the
     /// current state.
     ///
     /// # Errors

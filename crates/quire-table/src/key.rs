@@ -12,16 +12,16 @@ use crate::index::Spelling;
 use quire_expression::message_type::{Arena, Malformed, MessageType, Step, Value};
 use quire_expression::unreadable::contained;
 
-/// The longest key, in bytes: a row has the size of its key in one byte.
+/// The longest key, in bytes: a row stores the size of its key in one byte.
 pub const KEY_SIZE_MAX: usize = u8::MAX as usize;
 
 /// Characters of a generated key.
 const GENERATED_SIZE: usize = 32;
 
-/// Bytes of key fields that are hashed without memory from the allocator.
+/// The most bytes of key fields that are hashed without an allocation.
 const INLINE_SIZE: usize = 128;
 
-/// How the keys of a last-value topic arise.
+/// The source of the keys of a last-value topic.
 #[derive(Clone, Debug)]
 pub enum KeyRule {
     /// The publisher supplies the key ([`check_supplied_key`]).
@@ -45,7 +45,7 @@ pub struct KeyFields {
 pub struct Key {
     has_missing: bool,
     spelling: Option<Spelling>,
-    /// It is moved for each message, so it has room for generated keys and not for the longest
+    /// It is moved for each message. So it has room for generated keys, and not for the longest
     /// ones.
     text: SmallVec<[u8; GENERATED_SIZE]>,
 }
@@ -84,7 +84,7 @@ impl KeyFields {
         &self.fields
     }
 
-    /// Where the fields are in a message.
+    /// The paths of the fields in a message.
     pub fn paths(&self) -> &[Vec<Step>] {
         self.fields.paths()
     }
@@ -95,11 +95,11 @@ impl KeyFields {
     }
 
     /// The key of a message: 32 hexadecimal digits. A missing field counts as NULL
-    /// ([`Key::has_missing`]). Of an array the first element counts, of an object its bytes.
+    /// ([`Key::has_missing`]). For an array the first element counts, for an object its bytes.
     ///
     /// # Errors
-    /// [`Malformed`] when any part of the message is: a record that is cut off after its key must
-    /// not replace a sound one.
+    /// [`Malformed`] when any part of the message is malformed: a record that is cut off after its
+    /// key must not replace a sound one.
     pub fn key_of(&self, data: &[u8], arena: &mut Arena) -> Result<Key, Malformed> {
         arena.reset();
         contained(|| {
@@ -174,11 +174,11 @@ impl KeyFields {
 /// The text of a float that is not a number.
 const NAN_TEXT: &[u8] = b"NaN";
 
-/// The bytes that are hashed for a key. Few bytes take no memory from the allocator.
+/// The bytes that are hashed for a key. Few bytes need no allocation.
 struct Hashed {
     few: [u8; INLINE_SIZE],
     size: usize,
-    /// All bytes, once they are more than a few.
+    /// All bytes, if there are more than a few.
     many: Vec<u8>,
 }
 
@@ -189,7 +189,8 @@ impl Default for Hashed {
 }
 
 impl Hashed {
-    /// Adds a size, and the bytes: so two lists of values are equal exactly when these bytes are.
+    /// Adds a size, and the bytes. So two lists of values are equal exactly when these bytes are
+    /// equal.
     #[inline]
     fn put_sized(&mut self, bytes: &[u8]) {
         self.put(&(bytes.len() as u64).to_le_bytes());
@@ -221,7 +222,7 @@ impl Hashed {
 }
 
 impl Key {
-    /// The key in these bytes; `None` when they do not spell a key, or are too long.
+    /// The key in these bytes. `None` when they are not a key, or are too long.
     pub fn from_bytes(bytes: &[u8]) -> Option<Key> {
         std::str::from_utf8(bytes).ok()?;
         let is_key = (1..=KEY_SIZE_MAX).contains(&bytes.len());
@@ -266,7 +267,7 @@ fn digits_of(hash: u128) -> [u8; GENERATED_SIZE] {
         let half_bytes = (half_bytes | half_bytes << 16) & 0x0000_ffff_0000_ffff;
         let half_bytes = (half_bytes | half_bytes << 8) & 0x00ff_00ff_00ff_00ff;
         let half_bytes = (half_bytes | half_bytes << 4) & 0x0f0f_0f0f_0f0f_0f0f;
-        // From 10 on, a digit is a letter: 39 places after the character that follows the 9.
+        // From 10 on, a digit is a letter: `a` is 39 places after `:`, which follows `9`.
         let letters = (half_bytes + 6 * ONES) >> 4 & ONES;
         place.copy_from_slice(&(half_bytes + 0x30 * ONES + 39 * letters).to_be_bytes());
     }

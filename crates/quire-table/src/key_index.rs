@@ -1,20 +1,21 @@
 //! The index of keys: from the hash of a key to the slots of rows with this hash.
 //!
-//! It is a linear hash table. It has many small tables (shards), and one more shard whenever there
-//! are enough rows for it. The entries of one existing shard are then divided between it and the
-//! new one. So no insertion pays for more than a few thousand entries, and a table of a hundred
-//! million rows does not stop the server while it grows. One table for all rows would.
+//! It is a linear hash table. It has many small tables (shards). It adds a shard when there are
+//! enough rows for it, and divides the entries of one existing shard between that shard and the new
+//! one. So an insertion moves at most a few thousand entries, and a table of a hundred million rows
+//! does not stop the server while it grows. One table for all rows would.
 //!
 //! A shard consists of lines of memory. An entry is in the home line of its hash, or in a later
-//! line when all lines from the home line on are full. So the hash alone tells which line is
-//! needed, and a caller that knows several hashes has the processor read their lines together. An
-//! entry has its hash, so that neither a lookup nor growth reads the rows of other keys.
+//! line when all lines from the home line on are full. So the line depends only on the hash, and a
+//! caller with several hashes can make the processor read their lines together. An entry has its
+//! hash, so that neither a lookup nor growth reads the rows of other keys.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::prefetch::{LINE_SIZE, prefetch_line};
 
-/// Rows per shard when a shard is added. Shards then have this many to twice as many.
+/// Rows per shard when a shard is added. Shards then have between this number and twice this
+/// number.
 const SHARD_ROWS: usize = 1_680;
 
 /// Shards whose slots are sorted together when an index is made of known slots: their slots fit
@@ -45,7 +46,7 @@ struct Shard {
     len: usize,
 }
 
-/// A few entries, the free places last. The processor gets a line from memory at once.
+/// A few entries, the free places last. The processor reads a line from memory at once.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 struct Line {
@@ -55,7 +56,7 @@ struct Line {
 
 const _: () = assert!(size_of::<Line>() == LINE_SIZE);
 
-/// The hash of a key that the index takes.
+/// The hash of a key, as the index uses it.
 pub(crate) fn hash_of(key: &[u8]) -> u32 {
     xxh3_64(key) as u32
 }
@@ -71,13 +72,13 @@ impl KeyIndex {
         KeyIndex { shards: vec![Shard::default()], len: 0, restored: Vec::new() }
     }
 
-    /// The slot among those with this hash that `is_it` accepts.
+    /// The slot with this hash that `is_it` accepts.
     #[inline]
     pub fn find(&self, hash: u32, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         self.shards[self.shard_of(hash)].find(hash, is_it)
     }
 
-    /// Has the processor read the line in which a hash probably has its entry.
+    /// Makes the processor read the line in which a hash probably has its entry.
     #[inline]
     pub fn prefetch(&self, hash: u32) {
         let shard = &self.shards[self.shard_of(hash)];
@@ -92,12 +93,12 @@ impl KeyIndex {
         self.restored.push(hash);
     }
 
-    /// Makes the index of all restored slots. Returns `None` when `are_equal` says of two slots
-    /// that they have the same key.
+    /// Makes the index of all restored slots. Returns `None` when two slots have the same key by
+    /// `are_equal`.
     ///
     /// The slots are sorted by shard first, so that all work on a shard is in the cache of the
-    /// processor. They are sorted in two steps, because writing to thousands of places in turn
-    /// waits for memory each time. This takes 8 bytes for each slot until it returns.
+    /// processor. They are sorted in two steps, because alternating writes to thousands of places
+    /// wait for memory each time. This takes 8 bytes for each slot until it returns.
     pub fn finish_restore(&mut self, are_equal: impl Fn(u32, u32) -> bool) -> Option<()> {
         let hashes = std::mem::take(&mut self.restored);
         let len = hashes.len();
@@ -225,7 +226,7 @@ impl Shard {
         if line + 1 == self.lines.len() { 0 } else { line + 1 }
     }
 
-    /// How many lines a line is after another one.
+    /// The distance of two lines.
     fn distance(&self, from: usize, to: usize) -> usize {
         if from <= to { to - from } else { to + self.lines.len() - from }
     }
@@ -274,8 +275,8 @@ impl Shard {
         false
     }
 
-    /// Frees a place. When its line was full, an entry of a later line may belong into it: it
-    /// moves, and its own place is freed.
+    /// Frees a place. When its line was full, an entry of a later line may belong into it. That
+    /// entry moves, and its former place is freed.
     fn free(&mut self, mut line: usize, mut place: usize) {
         loop {
             let was_full = self.lines[line].is_full();
@@ -307,7 +308,7 @@ impl Shard {
 }
 
 impl Line {
-    /// How many entries there are.
+    /// The number of entries.
     fn len(&self) -> usize {
         self.slots.iter().position(|slot| *slot == FREE).unwrap_or(LINE_ENTRIES)
     }

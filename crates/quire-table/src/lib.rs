@@ -3,13 +3,13 @@
 //!
 //! # What it promises
 //! [`Table`] keeps the newest row of each key. The result of a scan is the state at the moment at
-//! which it was opened. Later changes do not change it. Equal calls give equal results, in equal
-//! order: nothing here is random, and time is an argument.
+//! which it was opened. Later changes do not change it. Equal calls return equal results in equal
+//! order: there is no randomness, and time is an argument.
 //!
 //! # What a caller must do
 //! The caller finds the key of a message ([`KeyRule`]), records the message in the log, and then
 //! puts it into the table. It removes rows whose lifetime ended ([`Table::pop_expired`]) at about
-//! [`Table::next_expiry`]. It polls every open scan until it ends, and closes it. It calls
+//! [`Table::next_expiry`]. It polls every open scan until the scan ends, and closes it. It calls
 //! [`Table::build_index`] while [`Table::is_building_index`].
 //!
 //! # How it works

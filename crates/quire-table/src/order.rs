@@ -1,5 +1,5 @@
-//! The order of a result: the fields of `order_by`, and sort keys whose bytes compare as the values
-//! do.
+//! The order of a result: the fields of `order_by`, and sort keys. The bytes of sort keys have the
+//! order of the values.
 
 use smallvec::SmallVec;
 
@@ -12,9 +12,9 @@ pub const ORDER_FIELDS_MAX: usize = 16;
 
 /// The order of a result, as `order_by` names it: `/price DESC TEXT, /time`.
 ///
-/// NULL is sorted first, then numbers and texts that spell a number by value, then all other texts
-/// by their bytes. `TEXT` compares the texts of all values. `DESC` reverses the order of its field.
-/// Of an array the first element counts. An object and NaN count as NULL.
+/// NULL is sorted first, then numbers and texts that are numbers by value, then all other texts by
+/// their bytes. `TEXT` compares the texts of all values. `DESC` reverses the order of its field.
+/// For an array the first element counts. An object and NaN count as NULL.
 #[derive(Clone, Debug)]
 pub struct Order {
     fields: Fields,
@@ -54,8 +54,7 @@ impl Order {
         Ok(Order { fields: Fields::of_paths(names.into(), paths), terms: terms.into() })
     }
 
-    /// The sort key of a message. One that cannot be read has NULL in all fields, as a filter sees
-    /// it.
+    /// The sort key of a message. An unreadable message has NULL in all fields, as in filters.
     pub fn key_of(&self, message_type: MessageType, data: &[u8], arena: &mut Arena) -> SortKey {
         arena.reset();
         let mut key = SortKey::new();
@@ -87,7 +86,8 @@ fn is_nan(value: Value<'_>) -> bool {
     matches!(value, Value::Number(number, _) if number.is_nan())
 }
 
-/// The number that a value is sorted as; `None` for text that spells none, NULL, NaN and objects.
+/// The number by which a value is sorted. `None` for text that is not a number, NULL, NaN and
+/// objects.
 fn sorted_number(value: Value<'_>) -> Option<Number> {
     let number = match value {
         Value::Text(text) => Number::parse(text)?,
@@ -97,7 +97,7 @@ fn sorted_number(value: Value<'_>) -> Option<Number> {
 }
 
 /// Numbers compare exactly, also integers with floats: first as floats, then by the difference to
-/// the float. That is a total order, which the comparison of filters is not above 2^53.
+/// the float. That is a total order. The comparison of filters is not total above 2^53.
 fn put_number(number: Number, key: &mut SortKey) {
     // Adding zero makes the negative zero the positive one.
     let float = number.as_f64() + 0.0;
@@ -108,7 +108,7 @@ fn put_number(number: Number, key: &mut SortKey) {
     key.extend_from_slice(&((difference as i16) as u16 ^ 0x8000).to_be_bytes());
 }
 
-/// Bits that compare as the floats do.
+/// Bits with the order of the floats.
 pub(crate) fn ordered_bits(float: f64) -> u64 {
     let bits = float.to_bits();
     if bits >> 63 == 0 { bits | 1 << 63 } else { !bits }
@@ -161,14 +161,14 @@ fn item_of<'t>(
     };
     let (name, words) = item.split_at(size);
     let Some(path) = path_of(name) else {
-        // A mistake within the name is shown where it is.
+        // A mistake within the name is shown at its place.
         let inner = Expression::parse(name, options).err().filter(|_| !name.is_empty());
         let offset = inner.as_ref().map_or(0, |inner| inner.column - 1);
         let found = if name.is_empty() { "nothing".to_owned() } else { format!("{name:?}") };
         return Err(FilterError::new(column(text, begin) + offset, "a field like /symbol", found));
     };
     let mut term = Term { is_descending: false, is_text: false };
-    // 0: ASC, DESC or TEXT may follow. 1: TEXT. 2: nothing.
+    // 0: ASC, DESC or TEXT may follow. 1: TEXT may follow. 2: the end.
     let mut state = 0;
     for word in words.split_ascii_whitespace() {
         state = match (state, word) {
@@ -183,7 +183,7 @@ fn item_of<'t>(
             }
             _ => {
                 let expected = ["ASC, DESC, TEXT, a comma", "TEXT, a comma", "a comma"][state];
-                // The word is a part of the text, so its address says where.
+                // The word is a part of the text, so its address is its position.
                 let offset = word.as_ptr().addr() - text.as_ptr().addr();
                 return Err(error(text, offset, format!("{expected} or the end"), &format!("{word:?}")));
             }

@@ -1,11 +1,11 @@
-//! Memory that is needed soon: the processor reads it while the program does something else.
+//! Prefetch: the processor reads memory that is needed soon while the program continues.
 #![allow(unsafe_code)] // an instruction of the processor: see the SAFETY note
 
-/// Bytes that the processor gets from memory at once.
+/// Bytes that the processor reads from memory at once.
 pub(crate) const LINE_SIZE: usize = 64;
 
-/// Tells the processor that these bytes are needed soon. It does not wait for them, and this
-/// changes nothing else. It does nothing on processors for which Rust has no such instruction.
+/// Tells the processor that these bytes are needed soon, and does not wait for them. It has no
+/// other effect. It has no effect on processors for which Rust has no such instruction.
 #[inline]
 pub(crate) fn prefetch(bytes: &[u8]) {
     bytes.chunks(LINE_SIZE).for_each(|line| prefetch_line(&line[0]));

@@ -3,8 +3,8 @@
 //! A start reads a snapshot in three steps, so that several threads can share the work:
 //!
 //! 1. [`SnapshotReader`](crate::SnapshotReader) divides the bytes into blocks, in their order.
-//! 2. [`RowReader`] checks the rows of some blocks, computes what the table has to know of each,
-//!    and copies them into pages. It needs neither the table nor the blocks before.
+//! 2. [`RowReader`] checks the rows of some blocks, computes the facts about each that the table
+//!    needs, and copies them into pages. It needs neither the table nor the earlier blocks.
 //! 3. [`Table::restore`](crate::Table::restore) takes the pages, in their order.
 
 use std::ops::Range;
@@ -22,15 +22,14 @@ use quire_journal::{Memory, Position, Timestamp};
 /// Bytes of a version before its row: the position and the time of its end.
 const MOMENT_SIZE: usize = 16;
 
-/// Computes what a table has to know of each row of a snapshot.
+/// Computes the facts about each row of a snapshot that a table needs.
 #[derive(Debug)]
 pub struct RowReader {
     entries: EntryReader,
     memory: Memory,
 }
 
-/// Blocks of a snapshot that follow each other. Their heads are right. Their content was not looked
-/// at.
+/// Consecutive blocks of a snapshot. Their heads are right. Their content was not checked.
 #[derive(Debug, Default)]
 pub struct SnapshotBlocks {
     pub(crate) bytes: Vec<u8>,
@@ -72,12 +71,12 @@ pub(crate) struct RowFacts {
     pub spelling: Spelling,
     /// Bytes of its data.
     pub data_size: usize,
-    /// How many entries of indexes it has.
+    /// The number of its entries in indexes.
     entry_count: usize,
 }
 
 impl SnapshotBlocks {
-    /// Gives back the memory of the bytes, for other bytes.
+    /// Returns the memory of the bytes, to be reused.
     pub fn into_memory(self) -> Vec<u8> {
         self.bytes
     }
@@ -99,8 +98,8 @@ impl RowReader {
     /// [`BadSnapshot::Damaged`].
     pub fn read(&mut self, blocks: &SnapshotBlocks) -> Result<SnapshotPiece, BadSnapshot> {
         let rows = blocks.blocks.iter().filter(|block| block.first_slot.is_some());
-        // A row has more than one byte, so a damaged block cannot ask for more memory than it has
-        // bytes.
+        // A row has more than one byte, so a damaged block cannot cause a larger allocation than
+        // its bytes.
         let count = rows.map(|block| (block.count as usize).min(block.content.len())).sum();
         let mut piece = SnapshotPiece {
             rows: NewRows::new(count, &self.memory),
@@ -123,7 +122,7 @@ impl RowReader {
         Ok(piece)
     }
 
-    /// Adds the rows of a block to a piece. `None`: the block is not as many rows.
+    /// Adds the rows of a block to a piece. `None`: the block does not have this number of rows.
     fn read_rows(&mut self, piece: &mut SnapshotPiece, block: &[u8], first: u32, count: u32) -> Option<()> {
         let mut at = 0;
         for slot in first..first.checked_add(count)? {

@@ -1,14 +1,13 @@
 //! Pages: a part of an ordered result that the table keeps up to date.
 //!
-//! A page knows the sort key and the slot of every row that it wants, in three sets: the rows
-//! before the part that is shown, the shown part, and the rows after it. A change of a row takes
-//! one entry out and puts one in. At most one entry then moves over each border between two sets.
-//! So a change costs the logarithm of the number of rows, and at most two other rows enter or leave
-//! the shown part.
+//! A page has the sort key and the slot of every matching row, in three sets: the rows before the
+//! shown part, the shown part, and the rows after it. A change of a row removes one entry and adds
+//! one. At most one entry then moves over each border between two sets. So a change costs the
+//! logarithm of the number of rows, and at most two other rows enter or leave the shown part.
 //!
-//! A page begins with a look at all rows, in portions. A row that changes before the page has
-//! looked at it is looked at later, with its new data. So the result is that of the moment at which
-//! the last row was looked at. From then on, each change reports its [`Move`]s.
+//! A page first reads all rows, in portions. If a row changes before the page has read it, the page
+//! reads its new data later. So the result is the state at which the last row was read. From then
+//! on, each change reports its [`Move`]s.
 
 use std::collections::BTreeSet;
 
@@ -35,9 +34,9 @@ pub struct PageQuery {
     /// The order of the result; without one, the order of the slots: a new row comes last, or where
     /// a row was removed.
     pub order: Option<Order>,
-    /// How many rows come before those that are shown.
+    /// The number of rows before the shown ones.
     pub skip_n: usize,
-    /// How many rows are shown.
+    /// The number of shown rows.
     pub top_n: usize,
     /// The most bytes of sort keys that the page may hold. A page that needs more ends with
     /// [`Polled::TooManyCopies`].
@@ -53,9 +52,9 @@ pub struct PageId(pub(crate) u64);
 pub enum Shown {
     /// All of them.
     All,
-    /// Those that another page of the table does not show.
+    /// The rows that another page of the table does not show.
     Beyond(PageId),
-    /// Those that another page of the table shows, too.
+    /// The rows that another page of the table shows, too.
     Common(PageId),
 }
 
@@ -106,9 +105,9 @@ pub(crate) struct Page {
     order: Option<Order>,
     skip_n: usize,
     top_n: usize,
-    /// The slots that the page has yet to look at.
+    /// The slots that the page has not read.
     ahead: Slots,
-    /// It has looked at all, and the caller knows that.
+    /// It has read all slots, and has reported that.
     is_complete: bool,
     before: BTreeSet<PageEntry>,
     shown: BTreeSet<PageEntry>,
@@ -169,7 +168,7 @@ impl Page {
         self.failure
     }
 
-    /// Looks at the next rows.
+    /// Reads the next rows.
     pub fn poll(&mut self, effort: usize, source: Source<'_>, now: Timestamp, arena: &mut Arena) -> Polled {
         let allowed = (effort as u64).saturating_mul(UNIT_EFFORT);
         let mut used = 0;
@@ -197,8 +196,8 @@ impl Page {
         }
     }
 
-    /// A row of the table was put, replaced or removed. Takes the effort of the filter from
-    /// `effort`, and ends the page when that is not enough. Gives the moves.
+    /// A row of the table was put, replaced or removed. Subtracts the effort of the filter from
+    /// `effort`, and ends the page when that is not enough. Returns the moves.
     pub fn change(
         &mut self,
         change: Change<'_>,
@@ -228,7 +227,7 @@ impl Page {
         } else if was_shown && !moves.iter().any(|(_, moved)| *moved == Some(slot)) {
             moves.push((MoveKind::Replaced, Some(slot)));
         }
-        // The rows that left come first.
+        // Rows that leave are first.
         moves.sort_by_key(|(kind, _)| *kind as u8);
         moves
     }
@@ -237,8 +236,8 @@ impl Page {
         self.before.len() + self.shown.len() + self.after.len()
     }
 
-    /// Puts a row into the order when the page wants it. Returns the effort, of which the filter
-    /// may take `allowed`.
+    /// Adds a row to the order when it matches. Returns the effort of the filter, which may be up
+    /// to `allowed`.
     fn look_at<'a>(
         &mut self,
         slot: u32,
@@ -285,7 +284,7 @@ impl Page {
         order.map_or_else(SortKey::new, |order| order.key_of(source.message_type, row.data, arena))
     }
 
-    /// Takes an entry out of the order. Returns whether its row was shown.
+    /// Removes an entry from the order. Returns whether its row was shown.
     fn take(&mut self, entry: &PageEntry) -> bool {
         let was_shown = self.shown.remove(entry);
         if was_shown {

@@ -1,6 +1,6 @@
 //! One row, and its bytes in memory.
 //!
-//! - flags (1 byte): which of the optional parts are there, and the sizes of two numbers;
+//! - flags (1 byte): which of the optional parts exist, and the sizes of two numbers;
 //! - size of the key (1 byte), of the data (1 to 4 bytes), and the position in the log (1 to 8
 //!   bytes);
 //! - time of the publish (8 bytes), end of the lifetime (0 or 8 bytes);
@@ -25,11 +25,11 @@ pub struct Row<'a> {
     pub key: &'a [u8],
     /// The position of the message in the log; zero when the topic is not recorded.
     pub position: Position,
-    /// When this instance took the message.
+    /// When this instance received the message.
     pub timestamp: Timestamp,
     /// When its lifetime ends; `None` = never.
     pub expires: Option<Timestamp>,
-    /// As published; empty when there is none.
+    /// As it was published; empty when there is none.
     pub correlation_id: &'a [u8],
     /// As published.
     pub headers: Headers<'a>,
@@ -43,7 +43,7 @@ const HAS_CORRELATION_ID: u8 = 0b0001_0000;
 const HAS_HEADERS: u8 = 0b0010_0000;
 const DATA_SIZE_SHIFT: u8 = 6;
 
-/// Room for the bytes before the correlation id. There are at most 38.
+/// The most bytes before the correlation id.
 const HEAD_SIZE_MAX: usize = 64;
 
 /// The bytes of a row before its correlation id.
@@ -93,7 +93,7 @@ impl Head {
     }
 }
 
-/// How many bytes a number needs, at least 1.
+/// The number of bytes that a number needs, at least 1.
 fn bytes_of(number: u64) -> usize {
     (8 - number.leading_zeros() as usize / 8).max(1)
 }
@@ -102,10 +102,10 @@ fn bytes_of(number: u64) -> usize {
 struct Numbers<'a>(&'a [u8]);
 
 impl Numbers<'_> {
-    /// Takes 1 to 8 bytes.
+    /// Reads 1 to 8 bytes.
     #[inline]
     fn take(&mut self, size: usize) -> Option<u64> {
-        // Of 8 bytes the upper ones are cleared: a copy of a known size is the fastest.
+        // Reads 8 bytes, and clears the upper ones: a copy of a known size is the fastest.
         if let Some(bytes) = self.0.first_chunk() {
             self.0 = &self.0[size..];
             return Some(u64::from_le_bytes(*bytes) & (u64::MAX >> (64 - 8 * size)));
@@ -118,7 +118,7 @@ impl Numbers<'_> {
     }
 }
 
-/// The numbers at the front of a row, which give the places of its other parts.
+/// The numbers at the front of a row, which determine the offsets of its other parts.
 struct Numbered {
     flags: u8,
     position: Position,
@@ -131,7 +131,7 @@ struct Numbered {
 }
 
 impl Numbered {
-    /// Reads the numbers. The places may be after the end of the bytes.
+    /// Reads the numbers. The offsets may be after the end of the bytes.
     #[inline]
     fn read(bytes: &[u8]) -> Option<Numbered> {
         let mut numbers = Numbers(bytes);
@@ -162,7 +162,7 @@ impl Numbered {
     }
 }
 
-/// Why bytes of a page are a row.
+/// The reason why the bytes of a page are a row.
 const MADE: &str = "the bytes were made from a row";
 
 impl<'a> Row<'a> {
@@ -178,8 +178,7 @@ impl<'a> Row<'a> {
         u32::try_from(data_size).map(drop).map_err(|_| RowError::DataSize { size: data_size })
     }
 
-    /// The row at the front of these bytes, and how many of them it has; `None` when they do not
-    /// begin with a row.
+    /// The row at the front of these bytes, and its size. `None` when they do not begin with a row.
     pub(crate) fn decode(bytes: &'a [u8]) -> Option<(Row<'a>, usize)> {
         let read = Numbered::read(bytes)?;
         let end = read.data.end;
@@ -206,7 +205,7 @@ impl<'a> Row<'a> {
         Row::decode(bytes).expect(MADE).0
     }
 
-    /// How many of these bytes the row at their front has. Bytes as for [`of`](Self::of).
+    /// The size of the row at the front of these bytes. Bytes as for [`of`](Self::of).
     #[inline]
     pub(crate) fn size_of(bytes: &[u8]) -> usize {
         Numbered::of(bytes).data.end

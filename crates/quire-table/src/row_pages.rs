@@ -2,11 +2,11 @@
 //!
 //! Each entry of a page has 4 bytes with the slot of its row, 2 bytes with its size, and the bytes
 //! of the row. A page is filled from the front. A row that becomes smaller stays in its place.
-//! Otherwise its entry becomes a hole, and the row goes to the end of the current page. When the
+//! Otherwise its entry becomes a hole, and the row moves to the end of the current page. When the
 //! current page is full, a page with holes of at least an eighth is compacted and used again,
-//! before a new page is made. So moving rows takes at most eight bytes of copying for each new
-//! byte, and holes take at most an eighth of the memory, apart from rows that are removed and not
-//! followed by others.
+//! before a new page is made. So at most eight bytes are copied for each new byte, and holes take
+//! at most an eighth of the memory. The holes of removed rows can take more until new rows are
+//! added.
 
 use quire_journal::{Array, Memory};
 
@@ -14,19 +14,20 @@ use crate::prefetch::prefetch;
 
 /// The size of pages on the heap.
 const PAGE_SIZE: usize = 16 * 1024;
-/// The size of pages in a mapped file: that of its largest blocks.
+/// The size of pages in a mapped file, which is the size of its largest blocks.
 const PAGE_SIZE_PAGED: usize = 4 * 1024;
 
 /// Bytes before each row: slot and size.
 const ENTRY_HEAD: usize = 6;
-/// Entries are padded to this, so that a number with one more digit often needs no other place.
+/// Entries are padded to this, so that a row with a number of one more digit often stays in its
+/// place.
 const ENTRY_UNIT: usize = 4;
 /// The slot of a hole.
 const HOLE: u32 = u32::MAX;
 
 /// One part in this many of a page must be holes before it is compacted.
 const HOLES_PART: usize = 8;
-/// How many of the pages with holes are tried before a new page is made.
+/// The number of pages with holes that are tried before a new page is made.
 const TRIES: usize = 4;
 /// A row may have one part in this many of a page. Larger rows are separate.
 const ROW_PART: usize = 4;
@@ -64,7 +65,7 @@ struct Page {
     bytes: Array<u8>,
     /// Bytes of entries that are not holes.
     live: u32,
-    /// Its place in `sparse`.
+    /// Its index in `sparse`.
     sparse: Option<u32>,
 }
 
@@ -88,7 +89,8 @@ impl NewPages {
         Some(RowPlace { page: number as u32, offset })
     }
 
-    /// Takes out the last page and its number, when it has as much room as a page with many holes.
+    /// Removes and returns the last page and its number, when it has the room of a page with many
+    /// holes.
     pub fn take_open(&mut self) -> Option<(u32, Array<u8>)> {
         let room = self.page_size - self.pages.last()?.len();
         if room * HOLES_PART < self.page_size {
@@ -116,12 +118,12 @@ impl Pages {
         }
     }
 
-    /// The largest row that goes into a page.
+    /// The largest row that fits into a page.
     pub fn row_size_max(&self) -> usize {
         row_size_max(self.page_size)
     }
 
-    /// Takes pages of the same memory. Returns the number of the first of them here.
+    /// Adds pages of the same memory. Returns the number that the first of them gets.
     pub fn adopt(&mut self, new: NewPages) -> u32 {
         let first = self.pages.len() as u32;
         let page_of = |bytes: Array<u8>| Page { live: bytes.len() as u32, bytes, sparse: None };
@@ -135,8 +137,8 @@ impl Pages {
         row_at(&self.pages[place.page as usize].bytes, place.offset)
     }
 
-    /// Has the processor read the row at a place, which probably has `size` bytes. Its size is not
-    /// read, because that would wait for memory.
+    /// Makes the processor read the row at a place, which probably has `size` bytes. Its size is
+    /// not read, because that would wait for memory.
     pub fn prefetch(&self, place: RowPlace, size: usize) {
         let (bytes, begin) = (&self.pages[place.page as usize].bytes, usize::from(place.offset));
         prefetch(&bytes[begin..bytes.len().min(begin + size)]);
@@ -167,7 +169,7 @@ impl Pages {
             at += part.len();
         }
         let rest = end - begin - size;
-        // What is left becomes a hole when it has room for the head of one.
+        // The rest becomes a hole when it has room for the head of one.
         if rest >= 2 * ENTRY_UNIT {
             page.bytes[begin + 4..begin + 6].copy_from_slice(&(size as u16).to_le_bytes());
             page.bytes[begin + size + 4..begin + size + 6].copy_from_slice(&(rest as u16).to_le_bytes());
@@ -213,8 +215,7 @@ impl Pages {
         }
     }
 
-    /// Enters a page, other than the current one, in the list of those with many holes when it is
-    /// one.
+    /// Adds a page with many holes to their list, unless it is the current one.
     fn note_holes(&mut self, number: u32) {
         let page = &mut self.pages[number as usize];
         let holes = self.page_size - page.live as usize;
@@ -296,7 +297,7 @@ fn page_size_of(memory: &Memory) -> usize {
     if memory.is_paged() { PAGE_SIZE_PAGED } else { PAGE_SIZE }
 }
 
-/// The largest row that goes into a page of this size.
+/// The largest row that fits into a page of this size.
 fn row_size_max(page_size: usize) -> usize {
     page_size / ROW_PART - ENTRY_HEAD
 }

@@ -6,7 +6,7 @@ use crate::prefetch::{LINE_SIZE, prefetch_line};
 use crate::row::{Head, Row};
 use crate::row_pages::{NewPages, Pages, RowPlace, row_at};
 
-/// Lines of a row that are read ahead. The processor reads the later ones ahead itself.
+/// The lines of a row that are prefetched. The processor prefetches later ones without a request.
 const LINES_AHEAD: usize = 3;
 
 /// Slots of one block: 2,560 bytes, which is a size of blocks in a mapped file.
@@ -44,9 +44,9 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Location {
     Page(RowPlace),
-    /// Which of the large rows.
+    /// The index of the large row.
     Large(u32),
-    /// There is none. The next slot in the list of free ones, from 1; 0 = none.
+    /// No row. The next slot in the list of free ones, from 1; 0 = none.
     Free(u32),
 }
 
@@ -55,10 +55,10 @@ const NUMBER: u32 = (1 << KIND_SHIFT) - 1;
 const LARGE: u32 = 1;
 const FREE: u32 = 2;
 
-/// The most slots. With as many rows, a table would have a hundred gigabytes at least.
+/// The most slots. A table with this number of rows would have at least a hundred gigabytes.
 pub(crate) const SLOTS_MAX: u32 = NUMBER;
 
-/// Rows of a snapshot, for slots that follow each other, before a table has them.
+/// Rows of a snapshot for consecutive slots, before a table has them.
 #[derive(Debug)]
 pub(crate) struct NewRows {
     pages: NewPages,
@@ -166,7 +166,7 @@ impl Rows {
         &self.memory
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -192,8 +192,7 @@ impl Rows {
         }
     }
 
-    /// Reads the first lines of rows. The processor then waits for several of them at once, and not
-    /// for one after the other.
+    /// Reads the first lines of rows, so that the processor waits for several of them at once.
     pub fn read_ahead(&self, slots: impl Iterator<Item = u32>) {
         let mut sum = 0_u8;
         for slot in slots {
@@ -204,13 +203,13 @@ impl Rows {
         std::hint::black_box(sum);
     }
 
-    /// Has the processor read where the row of a slot is.
+    /// Makes the processor read where the row of a slot is.
     #[inline]
     pub fn prefetch_slot(&self, slot: u32) {
         prefetch_line(self.slot(slot));
     }
 
-    /// Has the processor read the row in a slot, which probably has `size` bytes.
+    /// Makes the processor read the row in a slot, which probably has `size` bytes.
     pub fn prefetch(&self, slot: u32, size: usize) {
         if let Location::Page(place) = self.slot(slot).location() {
             self.pages.prefetch(place, size);
@@ -250,7 +249,7 @@ impl Rows {
         slot
     }
 
-    /// Takes rows for the next slots. No slot is free, and no row was removed.
+    /// Adds rows to the next slots. No slot is free, and no row was removed.
     pub fn adopt(&mut self, mut new: NewRows, epoch: u32) {
         self.len += new.places.len();
         self.size += new.size;
@@ -279,8 +278,8 @@ impl Rows {
         }
     }
 
-    /// Replaces the row in a slot that has one. `previous` gets the row that was there, when the
-    /// caller needs it.
+    /// Replaces the row in a slot that has one. `previous` gets the old row, when the caller needs
+    /// it.
     pub fn replace(&mut self, slot: u32, row: &Row<'_>, epoch: u32, previous: Option<&mut Previous>) {
         let location = self.slot(slot).location();
         self.size -= self.size_at(location);
@@ -317,7 +316,7 @@ impl Rows {
         self.len -= 1;
     }
 
-    /// Gives every slot the epoch that `number_of` returns for its epoch.
+    /// Sets the epoch of every slot to the result of `number_of` for its epoch.
     pub fn renumber_epochs(&mut self, number_of: impl Fn(u32) -> u32) {
         for slot in self.blocks.iter_mut().flat_map(|block| block.iter_mut()) {
             slot.epoch = halves(number_of(whole(slot.epoch)));

@@ -1,17 +1,17 @@
 //! Scans: the rows of one instant, read in portions while the table changes.
 //!
-//! A scan looks at the slots in their order. A row that the scan has not looked at is evaluated
-//! before it is replaced or removed, and is copied into the scan when it belongs to the result.
-//! Slots that changed after the scan was opened are recognized by their epoch, and are passed over:
-//! their rows of the instant are copies, or did not match.
+//! A scan reads the slots in their order. If a row changes before the scan has read it, it is first
+//! evaluated, and copied into the scan when it belongs to the result. The scan recognizes slots
+//! that changed after it was opened by their epoch, and skips them: their rows of the instant are
+//! copies, or did not match.
 //!
-//! A scan of an earlier instant looks at the versions of the history first, and then at the rows. A
-//! row that is replaced meanwhile becomes a version that the scan does not look at, but then the
-//! scan has a copy of the row.
+//! A scan of an earlier instant reads the versions of the history first, and then the rows. A row
+//! that is replaced in between becomes a version that the scan does not read, but then the scan has
+//! a copy of the row.
 //!
-//! A scan with an order first looks at all slots, and collects the sort key and the slot of each
-//! row of the result. Of a result with `top_n` it keeps only the first ones. Then it gives the rows
-//! in their order. Rows that it keeps are also copied before they change.
+//! A scan with an order first reads all slots, and collects the sort key and the slot of each row
+//! of the result. With `top_n` it keeps only the first ones. Then it returns the rows in their
+//! order. Rows that it keeps are also copied before they change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -30,8 +30,8 @@ use quire_expression::filter::{Filter, MessageContext};
 use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::Timestamp;
 
-/// Effort of a filter (about a nanosecond each) that counts as one unit of
-/// [`Table::poll`](crate::Table::poll): that of a simple filter.
+/// Effort of a filter, in about a nanosecond, that counts as one unit of
+/// [`Table::poll`](crate::Table::poll): the effort of a simple filter.
 pub(crate) const UNIT_EFFORT: u64 = 1_000;
 
 /// Effort that a filter may take for one row, in addition to [`BYTE_EFFORT`] for each byte of its
@@ -45,10 +45,10 @@ const BYTE_EFFORT: u64 = 4;
 /// next portion.
 const CHANGES_EFFORT_MAX: u64 = 1_000_000;
 
-/// Bytes that are counted for a copy or a sort key in addition to its own.
+/// Bytes that are counted for a copy or a sort key in addition to its size.
 const ENTRY_SIZE: usize = 64;
 
-/// The rows of a table, and the facts that a filter may ask about them.
+/// The rows of a table, and the facts about them that a filter may use.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub rows: &'a Rows,
@@ -78,11 +78,11 @@ impl<'a> Source<'a> {
 #[derive(Debug)]
 pub(crate) struct Scan {
     filter: Option<Filter>,
-    /// The earlier instant whose state is asked for.
+    /// The earlier instant whose state is wanted.
     as_of: Option<AsOf>,
     /// With an earlier instant: only versions with these keys.
     keys: Option<HashSet<Box<[u8]>, FxBuildHasher>>,
-    /// The numbers of the versions that are still to be looked at.
+    /// The numbers of the versions that were not read.
     versions: Range<u64>,
     /// The instant. Rows whose lifetime ended are not in the result.
     now: Timestamp,
@@ -94,10 +94,10 @@ pub(crate) struct Scan {
     copies: BTreeMap<u32, Box<[u8]>>,
     /// Rows that changed and were not evaluated.
     unchecked: BTreeMap<u32, Box<[u8]>>,
-    /// Bytes of copies and sort keys, and of the slots that were looked at.
+    /// Bytes of copies and sort keys, and of the bits of the slots that were read.
     held_size: usize,
     held_size_max: usize,
-    /// Rows of the result that are still to be left out, and to be given.
+    /// The number of rows of the result that are still to be skipped, and to be returned.
     skip: u64,
     top: u64,
     matched: u64,
@@ -120,15 +120,15 @@ struct Sorting {
 /// The slot of a row, or the number of a version with [`VERSION`].
 type RowId = u64;
 
-/// The bit of a [`RowId`] that is a version. Versions come after rows with equal values.
+/// The bit of a [`RowId`] that is a version. Versions are after rows with equal values.
 const VERSION: RowId = 1 << 63;
 
-/// The decision about a row that was looked at.
+/// The decision about a row that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// It is not in the result.
     Passed,
-    /// It is in the result, and comes later.
+    /// It is in the result, and is returned later.
     Kept,
     /// It is the next row of the result.
     Next,
@@ -173,7 +173,7 @@ impl Scan {
         self.epoch = epoch;
     }
 
-    /// The filter, when the scan looks at all rows of the table for it.
+    /// The filter, when the scan reads all rows of the table for it.
     pub fn costly_filter(&self) -> Option<&Filter> {
         self.filter.as_ref().filter(|_| self.ahead.are_all())
     }
@@ -183,7 +183,7 @@ impl Scan {
         self.as_of
     }
 
-    /// Bytes of copies and sort keys, and of the slots that were looked at.
+    /// Bytes of copies and sort keys, and of the bits of the slots that were read.
     pub fn held_size(&self) -> usize {
         self.held_size
     }
@@ -210,7 +210,7 @@ impl Scan {
         }
     }
 
-    /// Gives the next rows of the result, as [`Table::poll`](crate::Table::poll).
+    /// Passes the next rows of the result on, as [`Table::poll`](crate::Table::poll).
     pub fn poll(
         &mut self,
         effort: usize,
@@ -338,7 +338,7 @@ impl Scan {
         (Fate::Next, effort)
     }
 
-    /// Puts a row into the order, if it is among the first ones.
+    /// Adds a row to the order, if it is among the first ones.
     fn sort(&mut self, id: RowId, row: &Row<'_>, message_type: MessageType, arena: &mut Arena) -> Fate {
         let Some(sorting) = &mut self.sorting else { return Fate::Passed };
         // The order of equal values is that of the slots.
@@ -413,7 +413,7 @@ pub(crate) fn row_effort_max(row: &Row<'_>) -> u64 {
     ROW_EFFORT_MAX + BYTE_EFFORT * row.data.len() as u64
 }
 
-/// Evaluates a filter for a row. Gives the effort with the decision.
+/// Evaluates a filter for a row. Returns the effort with the decision.
 pub(crate) fn decide<'a>(
     filter: Option<&Filter>,
     row: &Row<'a>,

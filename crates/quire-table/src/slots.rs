@@ -1,20 +1,20 @@
-//! The slots that a scan or a page looks at: all of them, or those that an index gives.
+//! The slots that a scan or a page reads: all of them, or those that an index returns.
 //!
 //! Few slots of an index are listed when the scan begins. Many are taken from the index in
-//! portions, while the table changes. The scan then remembers which slots it has looked at, one bit
-//! each. A slot that it has not looked at may be ahead, although the index never gives it: the scan
-//! evaluates the row before it changes, and it does not match then.
+//! portions, while the table changes. The scan then has one bit for each slot that it has read. A
+//! slot without the bit counts as not yet read, even if the index never returns it: the scan
+//! evaluates its row before the row changes, and it does not match.
 
 use crate::index::Walk;
 use crate::scan::Source;
 
-/// How queries use the slots that an index gives.
+/// How queries use the slots that an index returns.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexLimits {
     /// The most slots that are listed when a scan begins. With more they are taken from the index
     /// in portions.
     pub listed_max: usize,
-    /// An index may give one part in this many of the rows. With more the scan looks at all rows in
+    /// An index may return one part in this many of the rows. With more, the scan reads all rows in
     /// their order in memory.
     pub walked_part: usize,
     /// Slots that are taken from an index at a time.
@@ -40,7 +40,7 @@ impl Default for IndexLimits {
 /// Listing and sorting these takes less than half a millisecond.
 const LISTED_MAX: usize = 16 * 1024;
 
-/// A row that an index gives costs up to this many times a row of a scan, because the rows before
+/// A row that an index returns costs up to this many times a row of a scan, because the rows before
 /// and after it are not read.
 const WALKED_PART: usize = 4;
 
@@ -50,10 +50,10 @@ const MADE_ROWS_MIN: usize = 10_000;
 /// Indexes that are not configured should change the memory of a server only a little.
 const MADE_SIZE_PART: usize = 4;
 
-/// The rows of these are read ahead together. They fit into the cache of a core.
+/// The number of rows that are prefetched together. They fit into the cache of a core.
 const PORTION: usize = 256;
 
-/// The slots that a scan looks at.
+/// The slots that a scan reads.
 #[derive(Debug)]
 pub(crate) enum Slots {
     /// All from `next` to `end`.
@@ -64,13 +64,13 @@ pub(crate) enum Slots {
     Walked(Box<Walked>),
 }
 
-/// Slots that an index gives in portions.
+/// Slots that an index returns in portions.
 #[derive(Debug)]
 pub(crate) struct Walked {
     walk: Walk,
-    /// Slots from here on came later.
+    /// Slots from here on were added later.
     end: u32,
-    /// The slots that were looked at, one bit each.
+    /// The slots that were read, one bit each.
     seen: Vec<u64>,
     /// The current portion, in ascending order, from the one at `next`.
     portion: Vec<u32>,
@@ -131,7 +131,7 @@ impl Slots {
         }
     }
 
-    /// Whether the scan has yet to look at a slot.
+    /// Whether the scan has not read a slot.
     pub fn has(&self, slot: u32) -> bool {
         match self {
             Slots::All { next, end } => (*next..*end).contains(&slot),
@@ -140,8 +140,8 @@ impl Slots {
         }
     }
 
-    /// Whether a page looks at a slot later, so that a change of its row counts then. A walk may
-    /// not give a slot whose row changed, so that the page looks at it now.
+    /// Whether a page reads a slot later, and so the new data of its row. A walk may not return a
+    /// slot whose row changed, so then the page reads it now.
     pub fn defers(&mut self, slot: u32) -> bool {
         if let Slots::Walked(walked) = self {
             walked.see(slot);
@@ -175,7 +175,8 @@ impl Walked {
         self.seen[slot as usize / BITS] >> (slot as usize % BITS) & 1 == 1
     }
 
-    /// Notes that a slot was looked at. Returns whether it was not before, and is not a later one.
+    /// Notes that a slot was read. Returns true for the first read of a slot that was not added
+    /// later.
     fn see(&mut self, slot: u32) -> bool {
         let is_new = slot < self.end && !self.has_seen(slot);
         if is_new {

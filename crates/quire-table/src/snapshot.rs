@@ -2,8 +2,8 @@
 //! (docs/journal-format.md, `table-*.state`).
 //!
 //! A snapshot is a scan of all rows, so it is written in portions while the table changes. This
-//! crate has no files: the writer gives bytes, and the reader takes bytes, in pieces of any size.
-//! All lengths are checked before anything is kept or read by them.
+//! crate has no files: the writer returns bytes, and the reader takes bytes, in pieces of any size.
+//! All lengths are checked before they are used.
 
 use std::ops::Range;
 
@@ -23,8 +23,8 @@ use quire_journal::{Position, Timestamp};
 /// The version of the content of a snapshot, for the head of its sidecar file.
 pub const SNAPSHOT_VERSION: u32 = 1;
 
-/// Bytes of rows after which a block ends: enough for a checksum to cost nothing, and little memory
-/// for a reader.
+/// Bytes of rows after which a block ends. The cost of its checksum is negligible, and a reader
+/// needs little memory.
 const BLOCK_SIZE: usize = 64 * 1024;
 
 /// Bytes before the blocks, with their checksum.
@@ -37,7 +37,7 @@ const BLOCK_HEAD_SIZE: usize = 16;
 /// In the number of rows of a block: the block has versions.
 const VERSIONS: u32 = 1 << 31;
 
-/// In place of the begin and the granularity of the history: the topic kept none.
+/// Instead of the begin and the granularity of the history: the topic kept none.
 const NO_HISTORY: (u64, u64) = (u64::MAX, 0);
 
 /// The part of the log that a snapshot includes.
@@ -45,8 +45,8 @@ const NO_HISTORY: (u64, u64) = (u64::MAX, 0);
 pub struct SnapshotHead {
     /// The snapshot has the effect of all records up to here, and of none after it.
     pub position: Position,
-    /// Bytes that identify the log, such as the bookmark of the record at the position. They are
-    /// the caller's.
+    /// Bytes that identify the log, such as the bookmark of the record at the position. The caller
+    /// defines them.
     pub stamp: [u8; 24],
 }
 
@@ -109,7 +109,7 @@ pub struct SnapshotWriter {
     block: Vec<u8>,
     block_rows: u32,
     rows: u64,
-    /// The numbers of the versions that are still to be written.
+    /// The numbers of the versions that were not written.
     versions: Range<u64>,
     version_count: u64,
 }
@@ -178,7 +178,7 @@ impl SnapshotWriter {
                 if self.write_versions(table, effort, out) == SnapshotState::More {
                     return SnapshotState::More;
                 }
-                // The last block has numbers in place of rows.
+                // The last block has numbers instead of rows.
                 let (begin, granularity_ns) = table
                     .known_history()
                     .map_or(NO_HISTORY, |known| (known.begin.as_ns(), known.granularity_ns));
@@ -214,12 +214,11 @@ impl SnapshotWriter {
         if count > 0 {
             end_block(&mut self.block, &mut (count | VERSIONS), out);
         }
-        // The rows of before were written, so the next portion polls a scan that is closed, and
-        // that has no rows.
+        // The rows were written, so the next portion polls a closed scan, which has no rows.
         if self.versions.is_empty() { SnapshotState::Done { rows: self.rows } } else { SnapshotState::More }
     }
 
-    /// Gives the snapshot up.
+    /// Ends the snapshot before it is complete.
     pub fn close(self, table: &mut Table) {
         table.close(self.scan);
     }
@@ -268,7 +267,7 @@ pub enum BadSnapshot {
     /// It ends before its last block.
     #[error("the snapshot ends after {size} bytes, before its last block")]
     Incomplete {
-        /// How many bytes there were.
+        /// The number of bytes.
         size: u64,
     },
 }
@@ -278,7 +277,7 @@ pub enum BadSnapshot {
 pub struct SnapshotReader {
     owner: SnapshotOwner,
     head: Option<SnapshotHead>,
-    /// The first `len` bytes are not a whole part yet. The others are room.
+    /// The first `len` bytes are not a whole part yet. The others are free.
     bytes: Vec<u8>,
     len: usize,
     /// Where they begin in the snapshot.
@@ -312,7 +311,7 @@ impl SnapshotReader {
         }
     }
 
-    /// When the snapshot was read to its end: the states that its history knows; `None` = it has no
+    /// When the snapshot was read to its end: the states of its history; `None` = it has no
     /// history.
     pub fn history(&self) -> Option<KnownHistory> {
         self.history
@@ -323,18 +322,18 @@ impl SnapshotReader {
         self.head
     }
 
-    /// Takes the next bytes. Returns the blocks that are whole now.
+    /// Reads the next bytes. Returns the blocks that are whole now.
     ///
     /// # Errors
-    /// [`BadSnapshot`]. The reader cannot be used after it, and the blocks before it are of an
+    /// [`BadSnapshot`]. The reader cannot be used after an error, and the blocks before it are an
     /// incomplete state.
     pub fn read(&mut self, bytes: &[u8]) -> Result<SnapshotBlocks, BadSnapshot> {
         self.room(bytes.len()).copy_from_slice(bytes);
         self.take(0, Vec::new())
     }
 
-    /// Room for the next `size` bytes. The caller writes them, and then calls [`take`](Self::take).
-    /// So they are not copied once more.
+    /// Room for the next `size` bytes. The caller writes them, and then calls [`take`](Self::take),
+    /// which saves a copy.
     pub fn room(&mut self, size: usize) -> &mut [u8] {
         let (begin, end) = (self.len, self.len + size);
         if self.bytes.len() < end {

@@ -41,13 +41,13 @@ pub struct TableConfig {
     /// The type of its messages.
     pub message_type: MessageType,
     /// The fields from which the caller generates the keys; `None`: publishers supply the keys. A
-    /// filter that says which values all of them have finds its rows through their keys.
+    /// filter with values for all key fields finds its rows through their keys.
     pub key: Option<KeyFields>,
     /// Lists of fields: an index finds the rows that have given texts in all fields of one list.
     pub hash_indexes: Vec<Vec<String>>,
     /// Fields: an index finds the rows whose value is in a range.
     pub ordered_indexes: Vec<String>,
-    /// How much of its history the table keeps; `None` = nothing.
+    /// How much of its history the table keeps; `None` = none.
     pub history: Option<HistoryConfig>,
     /// How queries use indexes.
     pub limits: IndexLimits,
@@ -101,7 +101,7 @@ pub struct KeyPlace {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PutOptions<'a> {
     /// The place of the key of the row, from [`Table::look_ahead`] of the same table. While it is
-    /// right, the key is not looked for again.
+    /// right, the key is not searched again.
     pub place: Option<KeyPlace>,
     /// The spelling of the key fields, when [`KeyFields::key_of`] made the key from the data of the
     /// row ([`Key::spelling`](crate::Key::spelling)): they are not read again. `None`: the table
@@ -110,8 +110,7 @@ pub struct PutOptions<'a> {
     /// The entries of the row in the indexes ([`Table::entry_reader`]). `None`: the table reads
     /// them.
     pub entries: Option<&'a RowEntries>,
-    /// Whether [`Table::previous`] gives the row that is replaced. Without it, the row is not
-    /// copied.
+    /// Whether [`Table::previous`] returns the replaced row. Without it, the row is not copied.
     pub keeps_previous: bool,
 }
 
@@ -120,7 +119,7 @@ pub struct PutOptions<'a> {
 pub struct TableStats {
     /// Rows.
     pub rows: usize,
-    /// Bytes of all rows: keys, data and the facts about each.
+    /// Bytes of all rows: keys, data and facts.
     pub rows_size: usize,
     /// Bytes of memory for rows and indexes, without the copies of scans.
     pub memory_size: usize,
@@ -146,7 +145,7 @@ impl Table {
     /// An empty table. Its rows will be in `memory`.
     ///
     /// # Errors
-    /// [`TableConfigError`] for indexes that cannot be.
+    /// [`TableConfigError`] for indexes that are not possible.
     pub fn new(config: TableConfig, memory: &Memory) -> Result<Table, TableConfigError> {
         let indexes = Indexes::new(&config, memory)?;
         Ok(Table {
@@ -170,7 +169,7 @@ impl Table {
         })
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
@@ -208,9 +207,9 @@ impl Table {
         self.slot_of(key, hash_of(key)).and_then(|slot| self.rows.row(slot))
     }
 
-    /// Finds the place of a key that [`put_with`](Self::put_with) gets soon. Meanwhile the
-    /// processor reads the row that is there from memory, at most `size` bytes of it. The wait for
-    /// this memory is the largest part of the time of a put.
+    /// Finds the place of a key that [`put_with`](Self::put_with) gets soon. The processor begins
+    /// to read the row of the key from memory, at most `size` bytes. The wait for this memory is
+    /// the largest part of the time of a put.
     pub fn look_ahead(&self, key: &[u8], size: usize) -> KeyPlace {
         let hash = hash_of(key);
         let slot = self.keys.find(hash, |_| true);
@@ -435,9 +434,9 @@ impl Table {
         scan
     }
 
-    /// Gives the next rows of a scan to `out`, until `effort` is used up, `out` returns false, or
+    /// Passes the next rows of a scan to `out`, until `effort` is used up, `out` returns false, or
     /// the scan has ended. One unit of effort is about one row with a simple filter. At least one
-    /// row is looked at. A row that `out` returned false for was taken.
+    /// row is read. A row for which `out` returned false counts as taken.
     ///
     /// A scan that is not open has no rows.
     pub fn poll(&mut self, scan: ScanId, effort: usize, out: &mut dyn FnMut(&Row<'_>) -> bool) -> Polled {
@@ -470,7 +469,7 @@ impl Table {
         self.scans.remove(&scan);
     }
 
-    /// The instant whose state is given for a time, or for the message at a position, which has the
+    /// The instant whose state answers for a time, or for the message at a position, which has the
     /// time. `None`: the current state, because the time is not over, or the table keeps no
     /// history.
     ///
@@ -492,7 +491,7 @@ impl Table {
         }
     }
 
-    /// The states that the history knows; `None`: the table keeps no history.
+    /// The states that the history has; `None`: the table keeps no history.
     pub fn known_history(&self) -> Option<KnownHistory> {
         self.history.as_ref().map(History::known)
     }
@@ -515,7 +514,7 @@ impl Table {
         }
     }
 
-    /// Begins a page. It shows rows when [`poll_page`](Table::poll_page) has looked at all rows.
+    /// Begins a page. It shows rows when [`poll_page`](Table::poll_page) has read all rows.
     pub fn open_page(&mut self, query: PageQuery) -> PageId {
         let slots = self.slots(query.keys.as_deref(), query.filter.as_ref(), query.size_max);
         let page = self.next_page;
@@ -524,7 +523,7 @@ impl Table {
         page
     }
 
-    /// Looks at the next rows for a page, until `effort` is used up: `effort` as for
+    /// Reads the next rows for a page, until `effort` is used up: `effort` as for
     /// [`poll`](Table::poll). Rows whose lifetime ended at `now` or before are not in the page.
     /// After [`Polled::Done`] the page follows every change.
     ///
@@ -547,7 +546,7 @@ impl Table {
         }
         let order = self.pages.get(&page).and_then(Page::order).cloned();
         let query = Query { order, copies_size_max, ..Query::default() };
-        // The rows of the page count as alive until they are removed.
+        // The rows of the page count as valid until they are removed.
         self.begin_scan(query, Timestamp(0), Slots::listed(slots))
     }
 
@@ -595,8 +594,7 @@ impl Table {
         })
     }
 
-    /// Reads the entries of the row that is about to change, before it is gone. `None`: there is no
-    /// row.
+    /// Reads the entries of the row that is about to change. `None`: there is no row.
     fn read_indexed(&mut self, slot: Option<u32>) {
         if !self.indexes.is_empty() {
             let before = slot.and_then(|slot| Some((slot, self.rows.row(slot)?.data)));
@@ -673,10 +671,10 @@ impl Table {
     }
 }
 
-/// Keys that are looked for together without memory from the allocator.
+/// The most keys that are searched together without an allocation.
 const LOOKUPS_AHEAD: usize = 8;
 
-/// Of a longer row, the processor reads the rest ahead itself when the beginning is replaced.
+/// For a longer row, the processor prefetches the rest when the beginning is replaced.
 const AHEAD_SIZE_MAX: usize = 512;
 
 /// Bytes of a row and its entry before its data, about: most keys are generated, and few rows have

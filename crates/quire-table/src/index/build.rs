@@ -1,5 +1,5 @@
-//! Indexes that no configuration asks for: made when a query first needs one, in portions, and used
-//! when they are whole.
+//! Indexes that queries need and that are not configured. An index is made in portions at the first
+//! query that needs it, and used when it is complete.
 //!
 //! While an index is built, the rows of the slots before [`Building::next`] are in it, and changes
 //! of these rows change it. The others are read later.
@@ -11,7 +11,7 @@ use crate::rows::Rows;
 use quire_expression::filter::{Filter, path_of};
 use quire_expression::message_type::{Arena, MessageType};
 
-/// The most indexes that a table makes because queries need them: a publish changes each of them.
+/// The most indexes that a table makes for queries. A publish changes each of them.
 pub const MADE_INDEXES_MAX: usize = 4;
 
 /// Bytes for each row that an index of one field takes, about.
@@ -21,7 +21,7 @@ const ENTRY_SIZE_USUAL: usize = 24;
 #[derive(Debug)]
 pub(super) struct Building {
     pub index: Which,
-    /// The first slot that is still to be read.
+    /// The first slot that was not read.
     pub next: u32,
 }
 
@@ -31,7 +31,7 @@ impl Indexes {
         self.building.is_some()
     }
 
-    /// Begins to build an index for a filter that no index serves, if there is room for one more.
+    /// Begins to build an index for a filter that has none, if there is room for one more.
     /// `size_max`: the bytes that all such indexes may take.
     pub fn make_for(&mut self, filter: &Filter, rows: usize, size_max: usize) {
         let made = self.made_count + 1;
@@ -65,7 +65,7 @@ impl Indexes {
             equality.plain_texts().is_some() && !is_hashed(equality.field) && !is_ordered(equality.field)
         });
         let ranges = filter.ranges();
-        // An equality with a plain text is a range as well, which a hash index serves.
+        // An equality with a plain text is also a range. A hash index finds it.
         let is_text = |field: &str| {
             let mut own = equalities.iter().filter(|equality| equality.field == field);
             own.any(|equality| equality.plain_texts().is_some())
@@ -82,7 +82,7 @@ impl Indexes {
         names.insert(place, field.into());
         paths.insert(place, path_of(field));
         self.fields = Fields::of_paths(names.into(), paths);
-        // They have the numbers of the indexes before, and nothing of the new one.
+        // They were read for the indexes before, and have no entry for the new one.
         self.kept.clear();
         let index = if is_text {
             self.hash.push(HashIndex::new(1, &self.memory));
@@ -126,7 +126,7 @@ impl Indexes {
         self.building.as_ref().is_none_or(|building| building.index != index)
     }
 
-    /// How many fields the hash indexes have.
+    /// The number of fields of each hash index.
     fn hash_width(&self) -> usize {
         self.hash.iter().map(|index| index.width).sum()
     }

@@ -1,29 +1,29 @@
-//! The indexes of a table that a start restores: the entries are gathered first, and sorted once at
-//! the end.
+//! The indexes of a table that is restored at a start. The entries are collected first, and sorted
+//! once at the end.
 //!
-//! An insertion looks for its block, and moves half of the values of the block. It also waits for
-//! memory when the order has no pattern. So ten million entries are sorted in less than a quarter
-//! of the time of as many insertions.
+//! An insertion searches for its block, and moves half of the values of the block. With random
+//! values it also waits for memory. So sorting ten million entries takes less than a quarter of the
+//! time of ten million insertions.
 //!
-//! The same reader serves one large row: another thread reads its entries before the row is put.
-//! The owner of the table does not wait for that.
+//! The same reader is used for one large row: another thread reads its entries before the row is
+//! put. The owner of the table does not wait for that.
 
 use super::{IndexEntry, Indexes, Spelling, Values, put_entries, value_of};
 use crate::fields::Fields;
 use crate::key::KeyFields;
 use quire_expression::message_type::{Arena, MessageType};
 
-/// Reads what the indexes of a table have to know of each row, without the table, so that other
-/// threads can do it.
+/// Reads the entries of each row in the indexes of a table. It does not need the table, so other
+/// threads can use it.
 #[derive(Debug)]
 pub struct EntryReader {
     message_type: MessageType,
     key: Option<KeyFields>,
-    /// The key fields, and those of the indexes after them, so that a row is read once.
+    /// The key fields, and then the fields of the indexes, so that a row is read once.
     fields: Fields,
     /// The fields of the indexes alone.
     indexed: Fields,
-    /// How many fields each hash index has.
+    /// The number of fields of each hash index.
     widths: Box<[usize]>,
     index_count: usize,
     arena: Arena,
@@ -34,7 +34,7 @@ pub struct EntryReader {
 pub struct RowEntries {
     pub(super) entries: Vec<IndexEntry>,
     pub(crate) spelling: Spelling,
-    /// How many indexes the table had.
+    /// The number of indexes that the table had.
     index_count: usize,
 }
 
@@ -52,7 +52,7 @@ impl EntryReader {
         }
     }
 
-    /// How many indexes there are. A row usually has one entry in each.
+    /// The number of indexes. A row usually has one entry in each.
     pub(crate) fn index_count(&self) -> usize {
         self.index_count
     }
@@ -93,8 +93,8 @@ impl EntryReader {
         self.key.as_ref().map_or(Spelling::Usual, of_values)
     }
 
-    /// As [`read`](Self::read), for a row that cannot be read up to the last field: perhaps the key
-    /// fields can, or the others.
+    /// As [`read`](Self::read), for a row that cannot be read up to the last field. Perhaps the key
+    /// fields or the other fields can be read.
     fn read_apart(&mut self, row_key: &[u8], data: &[u8], entries: &mut Vec<IndexEntry>) -> Spelling {
         self.arena.reset();
         match self.indexed.read(self.message_type, data, &self.arena) {
@@ -114,7 +114,7 @@ impl EntryReader {
 }
 
 impl Indexes {
-    /// Whether entries that were read without the table are those of its indexes. A query may have
+    /// Whether entries that were read without the table belong to its indexes. A query may have
     /// made another index since then.
     pub fn fit(&self, row: &RowEntries) -> bool {
         row.index_count == self.hash.len() + self.ordered.len()

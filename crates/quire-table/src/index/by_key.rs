@@ -1,18 +1,15 @@
 //! Rows that a filter finds through their keys: equality of all key fields needs no separate index.
 //!
-//! The key of a row is the hash of the texts of its key fields. So a filter that says which texts
-//! they have names the keys. That is not true for every row and every constant, and results must
-//! not depend on it:
+//! The key of a row is the hash of the texts of its key fields. So a filter with the texts of all
+//! key fields determines the keys. There are exceptions, and results must not depend on them:
 //!
 //! - Numbers are equal by value: `/id = 7` is true for 7, 7.0 and "007", which have different keys.
 //!   A constant is looked up in the usual spelling of its number. Rows with another spelling are in
-//!   one of the two sets here, and are given as well.
-//! - Integers from 2^53 on are equal to a float that is near. Such floats are in a set, and as
-//!   constants they find nothing.
-//! - An array is equal when any of its elements is, but its first one makes the key. A Boolean is
-//!   equal to 0 or 1.
-//! - The fields of a row may be others than those that made its key: after enrichment, or with
-//!   other key fields in the configuration.
+//!   one of the two sets here, and are returned as well. - Integers from 2^53 on are equal to a
+//!   near float. Such floats are in a set, and no lookup is made for them as constants. - An array
+//!   is equal when any of its elements is, but its key is made of the first one. A Boolean is equal
+//!   to 0 or 1. - The fields of a row may differ from the fields of which its key was made: after
+//!   enrichment, or with other key fields in the configuration.
 
 use super::choose::{Found, for_each_combination, with_paths};
 use super::sorted_set::SortedSet;
@@ -27,8 +24,7 @@ pub(crate) struct ByKey {
     fields: KeyFields,
     /// Rows that any constant may find.
     irregular: SortedSet<u32>,
-    /// Rows that any number may find: they have a text that spells a number in an unusual way, such
-    /// as 007.
+    /// Rows that any number may find: they have a number in an unusual spelling, such as 007.
     numerals: SortedSet<u32>,
 }
 
@@ -67,7 +63,7 @@ impl Spelling {
     /// The spelling of one key field.
     pub(crate) fn of(value: Value<'_>) -> Spelling {
         match value {
-            // Nothing is equal to these.
+            // No value is equal to these.
             Value::Null | Value::Compound(_) => Spelling::Usual,
             Value::Array(_) | Value::Boolean(_) => Spelling::Irregular,
             Value::Number(number, text) if is_usual(number, text) => Spelling::Usual,
@@ -95,7 +91,7 @@ impl ByKey {
         self.numerals.set(slot, spelling == Spelling::Numeral);
     }
 
-    /// As [`change`](Self::change), for a slot after all before.
+    /// As [`change`](Self::change), for a slot after all earlier ones.
     /// [`finish_restore`](Self::finish_restore) must follow.
     pub fn restore(&mut self, slot: u32, spelling: Spelling) {
         match spelling {
@@ -116,8 +112,8 @@ impl ByKey {
         &self.fields
     }
 
-    /// The slots among which all rows are that match the filter. `None`: the filter does not say
-    /// which values all key fields have, or there are more than `count_max` slots.
+    /// Slots that include all rows that match the filter. `None`: the filter does not contain
+    /// values for all key fields, or there are more than `count_max` slots.
     pub fn candidates(
         &self,
         filter: &Filter,
@@ -154,8 +150,8 @@ impl ByKey {
     }
 }
 
-/// The texts that a key field has in rows with a usual spelling, when it is equal to one of the
-/// values; `None`: they are not known.
+/// The texts of a key field that is equal to one of the values, in rows with a usual spelling.
+/// `None`: they are unknown.
 fn key_texts(values: &[Value<'_>]) -> Option<Vec<Box<[u8]>>> {
     let mut texts: Vec<Box<[u8]>> = Vec::with_capacity(values.len());
     for value in values {
@@ -164,7 +160,8 @@ fn key_texts(values: &[Value<'_>]) -> Option<Vec<Box<[u8]>>> {
             Value::Text(text)
                 if !text.eq_ignore_ascii_case(b"true") && !text.eq_ignore_ascii_case(b"false") =>
             {
-                // A text is equal to a text with the same bytes, and to each number that it spells.
+                // A text is equal to a text with the same bytes, and to its value if it is a
+                // number.
                 match Number::parse(text) {
                     Some(number) if is_exact(number) => texts.push(usual_text(number)?),
                     Some(_) => return None,
@@ -183,8 +180,8 @@ fn key_texts(values: &[Value<'_>]) -> Option<Vec<Box<[u8]>>> {
 /// Floats from here on are equal to more than one integer.
 const INEXACT_BEGIN: f64 = (1_u64 << 53) as f64;
 
-/// Whether all numbers that are equal to this one have the same usual text, apart from floats that
-/// are in a set.
+/// Whether all numbers that are equal to this one have the same usual text, except floats that are
+/// in a set.
 fn is_exact(number: Number) -> bool {
     match number {
         Number::Integer(_) | Number::Unsigned(_) => true,

@@ -8,7 +8,7 @@ use quire_expression::message_type::{Number, Step, Value};
 /// The most combinations of texts of `IN` lists that are looked up.
 const COMBINATIONS_MAX: usize = 1_024;
 
-/// A walk over the slots of the index that gives the fewest, and their number.
+/// A walk over the slots of the index with the fewest results, and their number.
 pub(super) fn best(indexes: &Indexes, filter: &Filter) -> Option<(Walk, usize)> {
     if indexes.is_empty() {
         return None;
@@ -79,8 +79,8 @@ pub(super) fn for_each_combination<T: AsRef<[u8]>>(
 }
 
 /// The slots whose value is within all ranges of the field with bounds of one type, numbers or
-/// texts. Ranges with bounds of the other type are left out, because a text that spells a number
-/// may meet the one as a number and the other as a text.
+/// texts. Ranges with bounds of the other type are left out: a text that is a number may satisfy
+/// one bound as a number, and the other one as a text.
 fn by_range(number: usize, path: &[Step], ranges: &[(Vec<Step>, Range<'_>)], is_text: bool) -> Option<Walk> {
     let mut within = Within::default();
     for (known, range) in ranges {
@@ -113,7 +113,7 @@ impl Found {
 
     /// Adds a slot. Returns whether more may follow.
     pub fn push(&mut self, slot: u32) -> bool {
-        // One slot above the limit is kept, so that the limit is known to be passed.
+        // One slot above the limit is kept, which shows that the limit is exceeded.
         if self.slots.len() <= self.count_max {
             self.slots.push(slot);
         }
@@ -144,7 +144,7 @@ impl Within {
     fn raise(&mut self, low: Value<'_>, is_text: bool) {
         match bound_of(low) {
             Some(Bound::Number(number)) if !is_text => {
-                // A text that spells no number is greater than every number.
+                // A text that is not a number is greater than every number.
                 self.is_restricted = true;
                 raise(&mut self.numbers, number_bits(number));
             }
@@ -182,12 +182,12 @@ impl Within {
 
 enum Bound<'a> {
     Number(Number),
-    /// A text, and the number that it spells.
+    /// A text that is a number, and this number.
     Text(&'a [u8], Option<Number>),
 }
 
-/// A bound that values are compared with as numbers or as texts; `None` for Booleans, and for texts
-/// that spell one.
+/// A bound for comparisons as numbers or as texts. `None` for Booleans, and for texts that are the
+/// name of one.
 fn bound_of(value: Value<'_>) -> Option<Bound<'_>> {
     match value {
         Value::Number(number, _) if !number.is_nan() => Some(Bound::Number(number)),

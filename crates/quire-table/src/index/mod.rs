@@ -1,14 +1,14 @@
 //! Indexes of fields: which slots a scan must look at.
 //!
-//! An index never decides about a row. It gives slots among which all matching rows are, and the
+//! An index never decides about a row. It returns slots that include all matching rows, and the
 //! scan evaluates the whole filter for each. So results do not depend on indexes. A row with an
-//! array in an indexed field, or whose fields cannot be read, is given for every filter.
+//! array in an indexed field, or with unreadable fields, is returned for every filter.
 //!
 //! - A hash index has the hash of the texts of its fields. Values that are not texts, and texts
-//!   that spell numbers or Booleans, are not in it, because they are never equal to the texts that
-//!   it is asked for ([`Filter::equalities`]).
-//! - An ordered index has numbers as floats, and the first eight bytes of texts. A text that spells
-//!   a number is in it as both.
+//!   that are numbers or Booleans, are not in it, because they are never equal to the texts of a
+//!   search ([`Filter::equalities`]).
+//! - An ordered index has numbers as floats, and the first eight bytes of texts. A text that is a
+//!   number is in it as both.
 
 mod build;
 mod bulk;
@@ -46,22 +46,22 @@ pub const INDEXES_MAX: usize = 16;
 /// Rows of this many bytes are large: their entries take little memory compared with them.
 const KEPT_SIZE_MIN: usize = 64 * 1024;
 
-/// Bytes that the list of a large row takes besides its entries, about.
+/// Bytes of the list of a large row in addition to its entries, about.
 const KEPT_OVERHEAD: usize = 32;
 
 /// The indexes of a table.
 #[derive(Debug)]
 pub(crate) struct Indexes {
-    /// The fields of all indexes, those of the hash indexes first, so that a row is read once.
+    /// The fields of all indexes, the hash indexes first, so that a row is read once.
     fields: Fields,
     hash: Vec<HashIndex>,
     ordered: Vec<OrderedIndex>,
     building: Option<Building>,
-    /// How many indexes no configuration asked for.
+    /// The number of indexes that are not configured.
     made_count: usize,
     memory: Memory,
-    /// The entries of large rows, so that the end of such a row does not read it again. That would
-    /// take long.
+    /// The entries of large rows. Without them, the end of such a row would read it again, which
+    /// takes long.
     kept: HashMap<u32, Box<[IndexEntry]>, FxBuildHasher>,
     /// The entries of a row before and after a change, kept between calls.
     before: Vec<IndexEntry>,
@@ -73,7 +73,7 @@ type Values<'a> = SmallVec<[Value<'a>; 8]>;
 
 #[derive(Debug)]
 struct HashIndex {
-    /// How many fields it has.
+    /// The number of its fields.
     width: usize,
     /// The hash of the texts, and the slot.
     slots: SortedSet<[u32; 2]>,
@@ -82,14 +82,14 @@ struct HashIndex {
 
 #[derive(Debug)]
 struct OrderedIndex {
-    /// The place of a number in the order of numbers in two halves, and the slot.
+    /// The rank of a number in two halves, and the slot.
     numbers: SortedSet<[u32; 3]>,
     /// The first bytes of a text, and the slot.
     texts: SortedSet<[u32; 3]>,
     irregular: SortedSet<u32>,
 }
 
-/// Where one row is in one index, which has a number among all.
+/// The entry of one row in one index. All indexes are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IndexEntry {
     Hash(usize, u32),
@@ -184,8 +184,8 @@ impl Indexes {
         }
     }
 
-    /// A walk over the slots among which all rows are that match the filter, of the index that
-    /// gives the fewest, and their number. `None` when no index can tell.
+    /// A walk over slots that include all rows that match the filter, of the index with the fewest,
+    /// and their number. `None` when no index fits the filter.
     pub fn walk(&self, filter: &Filter) -> Option<(Walk, usize)> {
         choose::best(self, filter)
     }
@@ -197,7 +197,7 @@ impl Indexes {
         }
     }
 
-    /// How many indexes no configuration asked for, with the one that is being built.
+    /// The number of indexes that are not configured, with the one that is being built.
     pub fn made_count(&self) -> usize {
         self.made_count
     }
@@ -333,13 +333,13 @@ fn put_ordered_entries(number: usize, value: Value<'_>, entries: &mut Vec<IndexE
     }
 }
 
-/// Numbers that compare as the numbers do, apart from integers that are equal as floats.
+/// Bits with the order of the numbers, except integers that are equal as floats.
 fn number_bits(number: Number) -> u64 {
     // Adding zero makes the negative zero the positive one.
     ordered_bits(number.as_f64() + 0.0)
 }
 
-/// The first bytes of a text as a number: of two texts the lesser one has no greater number.
+/// The first bytes of a text as a number. A lesser text never has a greater number.
 fn prefix_of(text: &[u8]) -> u64 {
     let mut prefix = [0; 8];
     let size = text.len().min(8);

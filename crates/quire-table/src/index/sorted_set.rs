@@ -15,7 +15,8 @@ const BLOCK_LEN_USUAL: usize = BLOCK_LEN * 13 / 16;
 /// insertions would fill both.
 const BLOCK_LEN_SHARED_MAX: usize = BLOCK_LEN * 7 / 8;
 
-/// Of a range in more blocks than this, the values are not counted: some microseconds.
+/// The values of a range in more blocks than this are not counted, which would take some
+/// microseconds.
 const COUNTED_BLOCKS_MAX: usize = 1_024;
 
 /// A value of a set.
@@ -61,8 +62,8 @@ impl<T: Copy + Ord> SortedSet<T> {
         SortedSet { blocks: Vec::new(), firsts: Vec::new(), gathered: Vec::new(), memory: memory.clone() }
     }
 
-    /// Keeps a value for [`build`](Self::build). It is not in the set before. Values with an equal
-    /// [upper](Sorted::upper) part must be gathered in ascending order.
+    /// Keeps a value for [`build`](Self::build). Until then it is not in the set. Values with an
+    /// equal [upper](Sorted::upper) part must be added in ascending order.
     pub fn gather(&mut self, value: T) {
         self.gathered.push(value);
     }
@@ -103,7 +104,7 @@ impl<T: Copy + Ord> SortedSet<T> {
         self.join(number);
     }
 
-    /// Adds a value, or removes it. Many sets are empty and stay so.
+    /// Adds a value, or removes it. Many sets stay empty.
     #[inline]
     pub fn set(&mut self, value: T, is_in: bool) {
         if is_in && !self.has(value) {
@@ -133,8 +134,7 @@ impl<T: Copy + Ord> SortedSet<T> {
         }
     }
 
-    /// How many values are in a range: exact when they are in few blocks, and about the number
-    /// otherwise.
+    /// The number of values in a range: exact when they are in few blocks, else an estimate.
     pub fn count_in(&self, range: &RangeInclusive<T>) -> usize {
         if self.blocks.is_empty() || range.is_empty() {
             return 0;
@@ -195,13 +195,13 @@ impl<T: Copy + Ord> SortedSet<T> {
 }
 
 impl<T: Sorted> SortedSet<T> {
-    /// Adds the gathered values, each of which was gathered once, to an empty set. The blocks are
-    /// as full as those of a set that grew: in full blocks, each of the next insertions would
-    /// divide one. In addition to the set, this takes twice the memory of the gathered values.
+    /// Adds the kept values, each of which occurs once, to an empty set. The blocks are as full as
+    /// in a set that grew: in full blocks, each of the next insertions would divide one. In
+    /// addition to the set, this takes twice the memory of the kept values.
     pub fn build(&mut self) {
         debug_assert!(self.blocks.is_empty(), "the set is empty");
         let mut values = std::mem::take(&mut self.gathered);
-        // It keeps the order of values with an equal upper part.
+        // The sort keeps the order of values with an equal upper part.
         radsort::sort_by_key(&mut values, |value| value.upper());
         debug_assert!(values.is_sorted(), "values with an equal upper part were gathered in order");
         let count = values.len().div_ceil(BLOCK_LEN_USUAL);

@@ -1,9 +1,9 @@
-//! The slots that an index gives for a filter, taken in portions.
+//! The slots that an index returns for a filter, in portions.
 //!
 //! A walk has no copy of the slots. Each portion begins after the last value of the one before, so
-//! that changes of the index between two portions cost nothing. A walk gives every slot whose row
-//! does not change from its beginning to its end. It can give a slot twice, and slots that came
-//! later.
+//! that changes of the index between two portions cost nothing. A walk returns every slot whose row
+//! does not change from its beginning to its end. It can return a slot twice, and slots that were
+//! added later.
 
 use std::ops::RangeInclusive;
 
@@ -14,7 +14,7 @@ use super::sorted_set::SortedSet;
 #[derive(Clone, Debug)]
 pub(crate) struct Walk {
     index: Which,
-    /// The parts that are left, the next one last.
+    /// The remaining parts, the next one last.
     parts: Vec<Part>,
 }
 
@@ -25,7 +25,7 @@ pub(super) enum Which {
     Ordered(usize),
 }
 
-/// The values that are left of one set of an index.
+/// The remaining values of one set of an index.
 #[derive(Clone, Debug)]
 pub(super) enum Part {
     Irregular(RangeInclusive<u32>),
@@ -41,7 +41,7 @@ impl Walk {
         Walk { index, parts }
     }
 
-    /// How many slots are left: exact when they are few.
+    /// The number of remaining slots: exact when they are few.
     pub fn count(&self, indexes: &Indexes) -> usize {
         let counts = self.parts.iter().map(|part| match (self.index, part) {
             (index, Part::Irregular(range)) => indexes.irregular(index).count_in(range),
@@ -53,7 +53,7 @@ impl Walk {
         counts.sum()
     }
 
-    /// Adds the next slots to `out`, at most `count_max`. None are left when it adds none.
+    /// Adds the next slots to `out`, at most `count_max`. When it adds none, no slots are left.
     pub fn take(&mut self, indexes: &Indexes, count_max: usize, out: &mut Vec<u32>) {
         let end = out.len() + count_max;
         while out.len() < end
@@ -109,8 +109,7 @@ impl<const N: usize> Slotted for [u32; N] {
     }
 }
 
-/// Adds the first slots of a range to `out`, and takes them out of the range. Returns whether there
-/// may be more.
+/// Moves the first slots of a range to `out`. Returns whether there may be more.
 fn take<T: Slotted>(
     set: &SortedSet<T>,
     range: &mut RangeInclusive<T>,
