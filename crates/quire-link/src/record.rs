@@ -87,7 +87,7 @@ mod tests {
         let mut bytes = Vec::new();
         let mut writer = RecordsWriter::begin(&mut bytes);
         writer.put(&for_frame(&record), &mut bytes);
-        writer.end(Position::new(8), |_| None, &mut bytes);
+        writer.end(Position::new(8), None, |_| None, &mut bytes);
         let Ok(Some((Frame::Records(records), _))) = next_frame(&bytes, 1000) else { panic!() };
         let found: Vec<_> = records
             .each_after(0)

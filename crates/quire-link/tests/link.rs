@@ -18,7 +18,7 @@ use proptest::test_runner::{Config, TestError, TestRunner};
 use quire_link::replicated::Destinations;
 use quire_link::*;
 use quire_types::time::Instant;
-use quire_types::{Bookmark, Position, PublisherId};
+use quire_types::{Bookmark, Position, PublisherId, Timestamp};
 use quire_wire::link::*;
 
 /// The largest data of a message.
@@ -86,6 +86,9 @@ struct World {
     pipe: Option<Pipe>,
     connections: u64,
     there: Vec<Bookmark>,
+    /// One of each record there. It increases over a loss of the disk.
+    times_there: Vec<u64>,
+    last_time_there: u64,
     persisted_there: usize,
     runs_there: u64,
     /// The disk was lost, and the source does not know it yet: its links so far.
@@ -126,6 +129,8 @@ impl World {
             pipe: None,
             connections: 0,
             there: Vec::new(),
+            times_there: Vec::new(),
+            last_time_there: 0,
             persisted_there: 0,
             runs_there: 1,
             lost_after: None,
@@ -158,7 +163,7 @@ impl World {
             Step::PersistAtDestination => self.persisted_there = self.there.len(),
             Step::PublishThere => {
                 let publisher = PublisherId::new(9 + self.runs_there);
-                self.there.push(Bookmark::new(publisher, sequence_after(&self.there, publisher)));
+                self.push_there(Bookmark::new(publisher, sequence_after(&self.there, publisher)));
             }
             Step::ToDestination(size) => self.deliver_there(size.into()),
             Step::ToSource(size) => self.deliver_here(size.into()),
@@ -167,11 +172,13 @@ impl World {
             Step::Crash => {
                 self.break_off();
                 self.there.truncate(self.persisted_there);
+                self.times_there.truncate(self.persisted_there);
                 self.runs_there += 1;
             }
             Step::LoseDisk => {
                 self.break_off();
                 (self.there, self.persisted_there, self.safe_of_held) = (Vec::new(), 0, 0);
+                self.times_there.clear();
                 self.runs_there += 1;
                 self.lost_after = Some(self.source.counts().connects);
             }
@@ -274,7 +281,7 @@ impl World {
             }
             sent.size = writer.size();
             let compress = |body: &[u8]| compress(Algorithm::Lz4, body);
-            writer.end(sent.through, compress, &mut found.frames);
+            writer.end(sent.through, None, compress, &mut found.frames);
             found.scanned = sent.through;
             found.sent.push(sent);
         }
@@ -398,11 +405,12 @@ impl World {
                     break;
                 }
             }
-            let mark = self.there.last().map(|bookmark| Mark {
-                position: Position::new(self.there.len() as u64),
-                bookmark: *bookmark,
-            });
             let appended = Position::new(self.there.len() as u64);
+            let mark = self.there.last().map(|bookmark| Mark {
+                position: appended,
+                bookmark: *bookmark,
+                time: self.time_there(appended),
+            });
             match stopped {
                 Some(done) => pipe.destination.suspend(arrived, done, taken),
                 None => pipe.destination.handle_taken(arrived, mark, taken, appended),
@@ -427,11 +435,21 @@ impl World {
             taken.note_duplicate(record);
         } else {
             assert_eq!(bookmark.sequence, next, "a record is missing before {bookmark}");
-            self.there.push(bookmark);
+            self.push_there(bookmark);
             taken.note_recorded(record);
         }
         let position = Position::new(self.there.len() as u64);
         taken.note(hops_of(bookmark), record.position, position, Destinations::NONE);
+    }
+
+    fn push_there(&mut self, bookmark: Bookmark) {
+        self.last_time_there += 1;
+        self.there.push(bookmark);
+        self.times_there.push(self.last_time_there);
+    }
+
+    fn time_there(&self, position: Position) -> Timestamp {
+        Timestamp::from_ns(self.times_there[position.get() as usize - 1])
     }
 
     fn carry_out_there(&mut self, pipe: &mut Pipe) {
@@ -456,7 +474,11 @@ impl World {
             DestinationOutput::Find { number, mark } => {
                 let found = self.there.iter().position(|bookmark| *bookmark == mark.bookmark);
                 let found = found.map(|index| Position::new(index as u64 + 1));
-                let found = if self.mistake == Mistake::HasEveryMark { Some(mark.position) } else { found };
+                let found = found.map(|position| (position, self.time_there(position)));
+                let found = match self.mistake {
+                    Mistake::HasEveryMark => Some((mark.position, mark.time)),
+                    _ => found,
+                };
                 pipe.destination.handle_found(self.now, number, found, Position::new(1), answer);
             }
             DestinationOutput::Compare { number, .. } => pipe.destination.handle_compared(number, &[]),
@@ -550,4 +572,65 @@ fn the_model_finds_every_planted_mistake() {
         });
         assert!(matches!(result, Err(TestError::Fail(..))), "{mistake:?} was not found");
     }
+}
+
+fn mark(position: u64, time_ns: u64) -> Mark {
+    Mark {
+        position: Position::new(position),
+        bookmark: Bookmark::new(PublisherId::new(1), position),
+        time: Timestamp::from_ns(time_ns),
+    }
+}
+
+#[test]
+fn a_mark_counts_only_with_the_time_that_the_message_has_there() {
+    let answer = || Answer { instance: "there", group: "there", started_ns: 1, sends_back: false };
+    for (time_ns, is_there) in [(5, true), (6, false)] {
+        let (now, end) = (Instant::default(), Position::new(3));
+        let mut destination = Destination::accepted(Connection(1), "peer", now);
+        let mark = mark(2, 5);
+        let hello = Hello { version: VERSION, instance: "here", mark: Some(mark), ..Hello::default() };
+        let mut bytes = Vec::new();
+        Frame::Hello(hello).encode(&mut bytes);
+        destination.handle_bytes(&bytes);
+        assert!(destination.poll_arrived(now, end, MESSAGE_SIZE_MAX).is_none());
+        destination.handle_checked(now, end, answer());
+        let mut number = 0;
+        while let Some(output) = destination.poll_output() {
+            if let DestinationOutput::Find { number: found, mark: wanted } = output {
+                assert_eq!(wanted, mark);
+                number = found;
+            }
+        }
+        let found = Some((mark.position, Timestamp::from_ns(time_ns)));
+        destination.handle_found(now, number, found, Position::new(1), answer());
+        let Some(DestinationOutput::Send { bytes, .. }) = destination.poll_output() else { panic!() };
+        let Ok(Some((Frame::Welcome(welcome), _))) = next_frame(&bytes, 1000) else { panic!() };
+        assert_eq!(welcome.has_mark, is_there);
+    }
+}
+
+#[test]
+fn a_link_resumes_after_records_of_its_destination_only_with_a_mark_that_includes_them() {
+    let now = Instant::default();
+    let (settings, place) = (SourceSettings { name: "there".into(), ..Default::default() }, Place::default());
+    let mut source = Source::new(settings, place);
+    let log = |end| LogState {
+        first: Position::new(1),
+        appended: Position::new(end),
+        persisted: Position::new(end),
+        has_publishes: false,
+        single_publish: None,
+    };
+    source.begin(now, Connection(1), None, Introduction::default());
+    let welcome = Welcome { version: VERSION, instance: "there", ..Welcome::default() };
+    source.handle_frame(now, &log(0), &Frame::Welcome(welcome));
+    let (after, through, last_there) = (Position::ZERO, Position::new(3), Position::new(7));
+    source.handle_run(Run { after, through, last_there });
+    assert_eq!(source.poll_read(now, &log(3), false), None);
+    assert_eq!((source.acknowledged(), source.place().resume_from), (through, Position::ZERO));
+    source.handle_last_there(mark(6, 1));
+    assert_eq!(source.place().resume_from, Position::ZERO);
+    source.handle_last_there(mark(7, 1));
+    assert_eq!((source.place().resume_from, source.place().mark), (through, Some(mark(7, 1))));
 }

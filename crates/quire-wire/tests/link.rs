@@ -5,10 +5,16 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use quire_types::{Bookmark, Position, PublisherId};
+use quire_types::{Bookmark, Position, PublisherId, Timestamp};
 use quire_wire::link::*;
 
 const SIZE_MAX: usize = 1000;
+
+const MARK: Option<Mark> = Some(Mark {
+    position: Position::new(2),
+    bookmark: Bookmark::new(PublisherId::new(1), 5),
+    time: Timestamp::from_ns(6),
+});
 
 fn record() -> LinkRecord<'static> {
     LinkRecord {
@@ -28,7 +34,7 @@ fn frame_of(count: usize, compress: impl FnOnce(&[u8]) -> Option<(u8, Vec<u8>)>)
     let mut bytes = Vec::new();
     let mut writer = RecordsWriter::begin(&mut bytes);
     (0..count).for_each(|_| writer.put(&record(), &mut bytes));
-    writer.end(Position::new(8), compress, &mut bytes);
+    writer.end(Position::new(8), MARK, compress, &mut bytes);
     bytes
 }
 
@@ -50,9 +56,9 @@ fn golden_bytes(name: &str) -> Vec<u8> {
 
 /// Every kind of frame, with its name in the golden file.
 fn examples() -> Vec<(&'static str, Vec<u8>)> {
-    let mark = Some(Mark { position: Position::new(2), bookmark: Bookmark::new(PublisherId::new(1), 5) });
+    let mark = MARK;
     let hello = Hello {
-        version: 1,
+        version: VERSION,
         instance: "a",
         group: "g",
         destination: "b",
@@ -91,7 +97,7 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
 fn records_arrive_as_they_were_sent() {
     let bytes = frame_of(2, |_| None);
     let Ok(Some((Frame::Records(records), size))) = next_frame(&bytes, SIZE_MAX) else { panic!() };
-    assert_eq!((size, records.through), (bytes.len(), Position::new(8)));
+    assert_eq!((size, records.through, records.last), (bytes.len(), Position::new(8), MARK));
     let found: Vec<_> = records.each_after(0).map(Result::unwrap).collect();
     let (first, second) = (found[0], found[1]);
     assert_eq!((found.len(), first.0, second.0), (2, record(), record()));

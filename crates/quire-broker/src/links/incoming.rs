@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use quire_journal::Position;
+use quire_journal::{AllTopics, Bookmark, JournalError, Position, Reader, Timestamp};
 use quire_link::{
     Answer, Arrived, Conflict, Connection, Destination, DestinationEvent, DestinationOutput, Greeting,
     LinkRules, SourceInstance, Taken,
@@ -156,7 +156,7 @@ impl Incoming {
     }
 
     /// The search for the mark is over.
-    pub(super) fn found(&mut self, cx: &mut Context, number: u64, found: Option<Position>) {
+    pub(super) fn found(&mut self, cx: &mut Context, number: u64, found: Option<(Position, Timestamp)>) {
         let first = cx.log.reader.first();
         let answer = answer(cx, self.destination.source());
         self.destination.handle_found(cx.clock.now.instant, number, found, first, answer);
@@ -227,7 +227,7 @@ impl Incoming {
                 DestinationOutput::Find { number, mark } => {
                     let (reader, connection) = (cx.log.reader.clone(), self.connection);
                     cx.begin_job(
-                        move |_| reader.find(mark.bookmark),
+                        move |_| find(&reader, mark.bookmark),
                         move |links: &mut Links, cx, _, found| {
                             links.mark_found(cx, connection, number, found.and_then(Result::ok).flatten());
                         },
@@ -270,6 +270,14 @@ impl Incoming {
             conflict_count: figures.conflict_count,
         })
     }
+}
+
+/// The place and the time of a record in the log here.
+fn find(reader: &Reader, bookmark: Bookmark) -> Result<Option<(Position, Timestamp)>, JournalError> {
+    let Some(position) = reader.find(bookmark)? else { return Ok(None) };
+    let batch = reader.cursor(Position::new(position.get() - 1)).next(position, &AllTopics)?;
+    let record = batch.as_ref().and_then(|batch| batch.records().next());
+    Ok(record.filter(|record| record.position == position).map(|record| (position, record.timestamp)))
 }
 
 /// The introduction of this instance to a source.

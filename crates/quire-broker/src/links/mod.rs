@@ -32,7 +32,7 @@ use quire_command::LinkAction;
 use quire_expression::filter::MessageContext;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
-use quire_journal::{Bookmark, InstancePath, JournalError, Position, Record};
+use quire_journal::{Bookmark, InstancePath, JournalError, Position, Record, Timestamp};
 use quire_link::{Conflict, Place, Start};
 use quire_types::time::Instant;
 
@@ -218,9 +218,10 @@ impl Links {
     ) {
         let position = cx.log.appended();
         let mark = self.last.filter(|mark| mark.position == position);
-        if let Some(run) = taken.run(position) {
-            let came_from = |link: &&mut Outgoing| link.peer() == Some(arrived.source().name);
-            self.outgoing.iter_mut().filter(came_from).for_each(|link| link.has_run(run));
+        let (run, last) = (taken.run(position), arrived.last().filter(|_| result.is_ok()));
+        for link in self.outgoing.iter_mut().filter(|link| link.is_from_peer(&arrived)) {
+            run.into_iter().for_each(|run| link.has_run(run));
+            last.into_iter().for_each(|last| link.note_last_there(last));
         }
         let Some(incoming) = self.incoming_mut(ConnectionId(arrived.connection().0)) else { return };
         match result {
@@ -247,7 +248,7 @@ impl Links {
         context: impl Fn() -> Option<MessageContext<'a>>,
     ) -> Destinations {
         let (position, bookmark) = appended;
-        self.last = Some(Mark { position, bookmark });
+        self.last = Some(Mark { position, bookmark, time: cx.log.stamped });
         self.route_again(cx, topic, position, path, context)
     }
 
@@ -304,7 +305,7 @@ impl Links {
         cx: &mut Context,
         connection: ConnectionId,
         number: u64,
-        found: Option<Position>,
+        found: Option<(Position, Timestamp)>,
     ) {
         if let Some(incoming) = self.incoming_mut(connection) {
             incoming.found(cx, number, found);

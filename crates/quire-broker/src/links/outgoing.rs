@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use quire_journal::{Cursor, Position};
 use quire_link::{
-    Connection, Greeted, Introduction, LogState, Place, Read, ReadFound, Run, Source, SourceEvent,
+    Arrived, Connection, Greeted, Introduction, LogState, Place, Read, ReadFound, Run, Source, SourceEvent,
     SourceOutput, SourceSettings, SourceState, Start,
 };
 use quire_types::time::Instant;
-use quire_wire::link::Frame;
+use quire_wire::link::{Frame, Mark};
 
 use super::read::{LinkFound, LinkReading};
 use super::{Links, Offer, offered};
@@ -55,6 +55,13 @@ impl Outgoing {
     /// The name of the instance that answered last.
     pub(super) fn peer(&self) -> Option<&str> {
         self.source.peer().map(|peer| &*peer.name)
+    }
+
+    /// Whether the frame came from the process that answered last.
+    pub(super) fn is_from_peer(&self, arrived: &Arrived) -> bool {
+        self.source.peer().is_some_and(|peer| {
+            peer.name == arrived.source().name && peer.started_ns == arrived.source_started_ns()
+        })
     }
 
     pub(super) fn start(&self) -> Start {
@@ -198,6 +205,11 @@ impl Outgoing {
         self.source.handle_run(run);
     }
 
+    /// A frame of records of the destination was recorded here. `last` is its last record there.
+    pub(super) fn note_last_there(&mut self, last: Mark) {
+        self.source.handle_last_there(last);
+    }
+
     fn read(&mut self, cx: &mut Context) {
         let before = self.source.scanned();
         let read = self.source.poll_read(cx.clock.now.instant, &log_state(cx), self.cursor.is_some());
@@ -251,13 +263,13 @@ impl Outgoing {
     }
 
     fn add_found(&mut self, cx: &mut Context, number: u64, found: Option<LinkFound>) {
-        let found = found.map(|LinkFound { frames, sent, scanned, cursor, mark }| {
+        let found = found.map(|LinkFound { frames, sent, scanned, cursor, last_there }| {
             let (cursor, error) = match cursor {
                 Ok(cursor) => (Some(cursor), None),
                 Err(error) => (None, Some(error.to_string())),
             };
             (self.cursor, self.read_through) = (cursor, scanned);
-            ReadFound { frames, sent, scanned, mark, error }
+            ReadFound { frames, sent, scanned, last_there, error }
         });
         self.source.handle_read(cx.clock.now.instant, &log_state(cx), number, found);
         self.carry_out(cx);

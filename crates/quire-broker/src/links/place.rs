@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use quire_journal::{
-    Bookmark, FoundSidecar, Journal, JournalError, Position, PublisherId, SidecarHead, Sidecars,
+    Bookmark, FoundSidecar, Journal, JournalError, Position, PublisherId, SidecarHead, Sidecars, Timestamp,
 };
 use quire_link::Place;
 use quire_types::time::Instant;
@@ -15,10 +15,10 @@ use crate::context::Context;
 
 const FILE: &str = "destinations.place";
 const NAME: &str = "destinations";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Bytes of an entry without its names.
-const ENTRY_SIZE: usize = 2 + 2 + 4 * 8;
+const ENTRY_SIZE: usize = 2 + 2 + 5 * 8;
 
 /// How often the file is written, at most.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -109,10 +109,10 @@ impl PlacesFile {
             for name in [name, instance] {
                 content.extend_from_slice(&(name.len() as u16).to_le_bytes());
             }
-            let (position, publisher, sequence) = mark.map_or((0, 0, 0), |Mark { position, bookmark }| {
-                (position.get(), bookmark.publisher.get(), bookmark.sequence)
+            let mark = mark.map_or([0; 4], |Mark { position, bookmark, time }| {
+                [position.get(), bookmark.publisher.get(), bookmark.sequence, time.as_ns()]
             });
-            for number in [resume_from.get(), position, publisher, sequence] {
+            for number in [resume_from.get()].into_iter().chain(mark) {
                 content.extend_from_slice(&number.to_le_bytes());
             }
             content.extend_from_slice(name.as_bytes());
@@ -131,10 +131,11 @@ fn decode(mut content: &[u8]) -> Option<Vec<(String, Place)>> {
         let mut numbers = numbers.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
         let (resume_from, position) = (Position::new(numbers.next()?), numbers.next()?);
         let bookmark = Bookmark::new(PublisherId::new(numbers.next()?), numbers.next()?);
+        let time = Timestamp::from_ns(numbers.next()?);
         let (name, rest) = rest.split_at_checked(sizes.next()?)?;
         let (instance, rest) = rest.split_at_checked(sizes.next()?)?;
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
-        let mark = (position > 0).then_some(Mark { position: Position::new(position), bookmark });
+        let mark = (position > 0).then_some(Mark { position: Position::new(position), bookmark, time });
         let instance = text(instance).map(|name| Some(name).filter(|name| !name.is_empty()))?;
         places.push((text(name)?, Place { resume_from, mark, instance }));
         content = rest;
@@ -153,7 +154,7 @@ mod tests {
         let places = Places::new(&journal);
         assert_eq!(places.read(), []);
         let bookmark = Bookmark::new(PublisherId::new(7), 9);
-        let mark = Some(Mark { position: Position::new(3), bookmark });
+        let mark = Some(Mark { position: Position::new(3), bookmark, time: Timestamp::from_ns(11) });
         let east = Place { resume_from: Position::new(5), mark, instance: Some("east-2".to_owned()) };
         let saved = vec![("east".to_owned(), east), ("b".to_owned(), Place::default())];
         places.write_now(Saved { places: saved.clone(), needs: Some(Position::new(1)) }).unwrap();

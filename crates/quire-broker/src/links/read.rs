@@ -41,13 +41,13 @@ pub(crate) struct LinkFound {
     /// Where reading continues, or why that is impossible.
     pub(super) cursor: Result<Cursor, JournalError>,
     /// The last record that was left out because it came from the peer: the place that it has there.
-    pub(super) mark: Option<Mark>,
+    pub(super) last_there: Option<Position>,
 }
 
 impl LinkReading {
     pub(crate) fn run(mut self, mut arena: Arena) -> LinkFound {
         let mut chunk = Chunk { compression: self.definition.settings.compression, ..Chunk::default() };
-        let mut mark = None;
+        let mut last_there = None;
         let mut scanned_size = 0;
         let cursor = 'read: loop {
             self.cursor.set_read_step(CHUNK_SIZE.saturating_sub(chunk.frames.len()));
@@ -70,7 +70,7 @@ impl LinkReading {
                 match self.decide(&record, &mut arena) {
                     Decided::Send => chunk.put(&record, self.scanned),
                     Decided::LeaveOut => (),
-                    Decided::IsThere(there) => mark = there.or(mark),
+                    Decided::IsThere(there) => last_there = last_there.max(there),
                 }
                 self.scanned = record.position;
             }
@@ -83,7 +83,7 @@ impl LinkReading {
             cursor.rest_at(self.scanned);
             cursor
         });
-        LinkFound { frames: chunk.frames, sent: chunk.sent, scanned: self.scanned, cursor, mark }
+        LinkFound { frames: chunk.frames, sent: chunk.sent, scanned: self.scanned, cursor, last_there }
     }
 
     fn decide(&self, record: &Record<'_>, arena: &mut Arena) -> Decided {
@@ -96,8 +96,7 @@ impl LinkReading {
         if has_passed && record.position > self.greeted {
             let source = record.source().filter(|source| source.instance.name == self.peer);
             if let Some(source) = source {
-                let mark = |position| Mark { position, bookmark: record.bookmark() };
-                return Decided::IsThere(source.position.map(mark));
+                return Decided::IsThere(source.position);
             }
         }
         // A message that has passed the destination is sent again when the destination may have lost it. Its group does not matter. The
@@ -123,14 +122,21 @@ enum Decided {
     Send,
     LeaveOut,
     /// It came from the destination, which has it there.
-    IsThere(Option<Mark>),
+    IsThere(Option<Position>),
+}
+
+/// A frame that grows.
+struct OpenFrame {
+    writer: RecordsWriter,
+    count: u64,
+    last: Option<Mark>,
 }
 
 #[derive(Default)]
 struct Chunk {
     frames: Vec<u8>,
     sent: Vec<SentFrame>,
-    open: Option<(RecordsWriter, u64)>,
+    open: Option<OpenFrame>,
     compression: Compression,
     by_hops: Vec<(u8, Position, Position)>,
 }
@@ -138,13 +144,16 @@ struct Chunk {
 impl Chunk {
     /// Everything up to `scanned` comes before the record.
     fn put(&mut self, record: &Record<'_>, scanned: Position) {
-        if self.open.as_ref().is_some_and(|(writer, _)| writer.size() + record.data.len() > FRAME_SIZE) {
+        if self.open.as_ref().is_some_and(|open| open.writer.size() + record.data.len() > FRAME_SIZE) {
             self.end(scanned);
         }
         let frames = &mut self.frames;
-        let (writer, count) = self.open.get_or_insert_with(|| (RecordsWriter::begin(frames), 0));
-        writer.put(&for_frame(record), frames);
-        *count += 1;
+        let begin = || OpenFrame { writer: RecordsWriter::begin(frames), count: 0, last: None };
+        let open = self.open.get_or_insert_with(begin);
+        open.writer.put(&for_frame(record), frames);
+        open.count += 1;
+        let (position, bookmark) = (record.position, record.bookmark());
+        open.last = Some(Mark { position, bookmark, time: record.timestamp });
         let hops = u8::try_from(record.path().instances().count()).unwrap_or(u8::MAX);
         match self.by_hops.iter_mut().find(|(other, ..)| *other == hops) {
             Some((_, _, last)) => *last = record.position,
@@ -153,14 +162,14 @@ impl Chunk {
     }
 
     fn end(&mut self, through: Position) {
-        let Some((writer, count)) = self.open.take() else { return };
+        let Some(OpenFrame { writer, count, last }) = self.open.take() else { return };
         let size = writer.size();
         let algorithm = match self.compression {
             Compression::None => None,
             Compression::Lz4 => Some(Algorithm::Lz4),
             Compression::Zstd => Some(Algorithm::Zstd),
         };
-        writer.end(through, |body| compress(algorithm?, body), &mut self.frames);
+        writer.end(through, last, |body| compress(algorithm?, body), &mut self.frames);
         let by_hops = std::mem::take(&mut self.by_hops);
         self.sent.push(SentFrame { through, size, count, by_hops });
     }

@@ -28,9 +28,9 @@ fn text(text: impl AsRef<[u8]>) -> Vec<u8> {
 }
 
 fn hello(name: &str, topics: &[&str], excluded: &[&str]) -> Vec<u8> {
-    let mut body = 3_u16.to_le_bytes().to_vec();
+    let mut body = 4_u16.to_le_bytes().to_vec();
     [name, name, "a", ""].iter().for_each(|part| body.extend(text(part)));
-    [1, 0, 0, 0].iter().for_each(|number: &u64| body.extend(number.to_le_bytes()));
+    [1, 0, 0, 0, 0].iter().for_each(|number: &u64| body.extend(number.to_le_bytes()));
     body.extend((topics.len() as u32).to_le_bytes());
     topics.iter().for_each(|topic| [topic, "json", ""].iter().for_each(|part| body.extend(text(part))));
     body.extend((excluded.len() as u32).to_le_bytes());
@@ -85,7 +85,7 @@ impl Sent {
     }
 
     fn frame(&self) -> Vec<u8> {
-        frame(RECORDS, &[&self.sequence.to_le_bytes()[..], &self.record()].concat())
+        frame(RECORDS, &[&self.sequence.to_le_bytes()[..], &[0; 32], &self.record()].concat())
     }
 }
 
@@ -297,7 +297,7 @@ fn a_frame_of_many_records_is_recorded_over_several_turns() {
     let mut border = Border::new(with_stopwatch(config()));
     border.send(&hello("evil", &[], &["replicate"]));
     let records = |sequence: u64| Sent { sequence, ..Sent::new("orders", "{}") }.record();
-    let mut body = 20_000_u64.to_le_bytes().to_vec();
+    let mut body = [&20_000_u64.to_le_bytes()[..], &[0; 32]].concat();
     (1..=20_000).for_each(|sequence| body.extend(records(sequence)));
     let bytes = frame(RECORDS, &body);
     let now = border.pair.now();

@@ -171,7 +171,7 @@ fn clients_are_let_in_when_the_source_has_caught_up_before_the_destination_greet
     pair.turn();
     let now = pair.now();
     let from_b = quire_broker::ConnectionId(71);
-    let version = 3_u16.to_le_bytes();
+    let version = 4_u16.to_le_bytes();
     // b has connected and sent all that it has.
     pair.broker.handle(now, quire_broker::Input::LinkAccepted { connection: from_b, peer: "test" });
     let hello = [
@@ -181,7 +181,7 @@ fn clients_are_let_in_when_the_source_has_caught_up_before_the_destination_greet
         &text("a"),
         &text(""),
         &9_u64.to_le_bytes(),
-        &[0; 24],
+        &[0; 32],
         &[0; 4],
         &[0; 4],
     ];
@@ -194,6 +194,54 @@ fn clients_are_let_in_when_the_source_has_caught_up_before_the_destination_greet
     pair.broker.handle(now, quire_broker::Input::Received { connection: from_b, bytes: &bytes });
     pair.turn();
     pair.client(1, "p");
+}
+
+#[test]
+fn a_source_with_another_version_of_links_is_refused_and_both_versions_are_named() {
+    let text = |text: &str| [&(text.len() as u16).to_le_bytes()[..], text.as_bytes()].concat();
+    let mut pair = Pair::with(instance("a", vec![]));
+    pair.turn();
+    let (now, connection) = (pair.now(), quire_broker::ConnectionId(71));
+    pair.broker.handle(now, quire_broker::Input::LinkAccepted { connection, peer: "test" });
+    // In version 3 the mark of a hello has no time.
+    let version = 3_u16.to_le_bytes();
+    let started = 9_u64.to_le_bytes();
+    let names = ["b", "b", "a", ""].map(text);
+    let hello = [&version[..], &names.concat(), &started, &[0; 24], &[0; 4], &[0; 4]];
+    let bytes = frame(1, &hello.concat());
+    pair.broker.handle(now, quire_broker::Input::Received { connection, bytes: &bytes });
+    pair.turn();
+    let reasons = pair.log.iter().filter_map(|event| match event {
+        quire_broker::Event::LinkRefused { reason, .. } => Some(reason.clone()),
+        _ => None,
+    });
+    assert_eq!(
+        reasons.collect::<Vec<_>>(),
+        ["\"b\" uses version 3 of links and \"a\" version 4: run the same version of quire on both"]
+    );
+}
+
+#[test]
+fn a_log_that_has_the_message_of_the_mark_at_its_old_position_by_chance_gets_everything() {
+    let configs = vec![instance("a", vec![destination("b", SyncType::Async)]), instance("b", vec![])];
+    let mut cluster = Cluster::new(configs);
+    cluster.at(0).client(1, "first");
+    cluster.at(0).client(2, "second");
+    cluster.publish(0, 1, 1, 1);
+    cluster.publish(0, 2, 1, 1);
+    // Time to save the places.
+    cluster.pass(Duration::from_secs(3));
+    cluster.partition(0, 1);
+    cluster.destroy(1);
+    cluster.start(1);
+    cluster.at(1).client(3, "other");
+    cluster.at(1).client(4, "second");
+    cluster.publish(1, 3, 1, 1);
+    cluster.publish(1, 4, 1, 1);
+    cluster.heal();
+    cluster.pass(A_MINUTE);
+    let (at_a, at_b) = (cluster.log(0), cluster.log(1));
+    assert!(at_a.iter().all(|message| at_b.contains(message)), "{at_b:?}");
 }
 
 /// The logs of b and c, of one group, have the last message that a knows at b at the same position. A message before it is missing on c.

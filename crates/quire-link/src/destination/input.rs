@@ -80,6 +80,16 @@ impl Arrived {
         self.source.as_instance()
     }
 
+    /// The start of the process of this instance.
+    pub fn source_started_ns(&self) -> u64 {
+        self.source.started_ns
+    }
+
+    /// The last record of the frame, at its place in the log of the source.
+    pub fn last(&self) -> Option<Mark> {
+        self.frame().and_then(|records| records.last)
+    }
+
     /// The differences of the two configurations that the source permits.
     pub fn rules(&self) -> LinkRules {
         self.rules
@@ -128,7 +138,7 @@ pub struct Taken {
     after: Position,
     recorded_count: u64,
     /// The last of these, at its place in the log of the source.
-    last: Option<Mark>,
+    last_there: Option<Position>,
 }
 
 /// The condition under which the records with the same hops in a frame are acknowledged.
@@ -143,14 +153,15 @@ impl Taken {
     /// The log took a record.
     pub fn note_recorded(&mut self, record: &SentRecord<'_>) {
         self.recorded_count += 1;
-        self.last = Some(Mark { position: record.position, bookmark: record.bookmark });
+        self.last_there = Some(record.position);
     }
 
     /// The piece of the log that has the records of the frame, when it has nothing else. `appended`
     /// is the last position of the log.
     pub fn run(&self, appended: Position) -> Option<Run> {
         let is_whole = appended.get() - self.after.get() == self.recorded_count;
-        self.last.filter(|_| is_whole).map(|mark| Run { after: self.after, through: appended, mark })
+        let last_there = self.last_there.filter(|_| is_whole)?;
+        Some(Run { after: self.after, through: appended, last_there })
     }
 
     /// A record was at `through` in the log of the source, and is at `position` or earlier here.

@@ -17,7 +17,7 @@ mod input;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use quire_types::{Position, PublisherId, time::Instant};
+use quire_types::{Position, PublisherId, Timestamp, time::Instant};
 use quire_wire::link::{
     FRAME_OVERHEAD_MAX, Frame, Hello, Mark, VERSION, Welcome, announced_size, next_frame, take_records,
 };
@@ -405,12 +405,13 @@ impl Destination {
         }
     }
 
-    /// The search for the mark is over: the message is at `found`. The log begins at `first`.
+    /// The search for the mark is over: the message is at the position of `found`, with the time
+    /// there. The log begins at `first`.
     pub fn handle_found(
         &mut self,
         now: Instant,
         number: u64,
-        found: Option<Position>,
+        found: Option<(Position, Timestamp)>,
         first: Position,
         answer: Answer<'_>,
     ) {
@@ -419,7 +420,8 @@ impl Destination {
                 // A record that maintenance has removed was there, because the log continues after
                 // it.
                 let was_removed = mark.position < first;
-                self.welcome(now, found == Some(mark.position) || was_removed, answer);
+                let is_there = found == Some((mark.position, mark.time));
+                self.welcome(now, is_there || was_removed, answer);
             }
             _ => (),
         }

@@ -1,7 +1,7 @@
 //! The inputs and outputs of a source.
 
 use quire_types::Position;
-use quire_wire::link::{Mark, Offered};
+use quire_wire::link::Offered;
 use std::time::Duration;
 
 use super::SentFrame;
@@ -121,7 +121,7 @@ pub struct ReadFound {
     pub scanned: Position,
     /// The last record that was left out because it came from the destination: the place that it
     /// has there.
-    pub mark: Option<Mark>,
+    pub last_there: Option<Position>,
     /// The reason why reading cannot continue.
     pub error: Option<String>,
 }

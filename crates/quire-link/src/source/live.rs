@@ -58,8 +58,8 @@ pub struct Run {
     pub after: Position,
     /// Its last position.
     pub through: Position,
-    /// Its last record, at its place in the log of the other instance.
-    pub mark: Mark,
+    /// The place of its last record in the log of the other instance.
+    pub last_there: Position,
 }
 
 /// One frame of records.
@@ -95,6 +95,9 @@ pub(super) struct Live {
     /// The last record that was sent, and the last one that a mark includes.
     last_sent: Position,
     marked: Position,
+    /// Of the records that came from the destination and are not sent back, the place of the last
+    /// one in its log.
+    left_out: Position,
     pub(super) flight: Flight,
     /// `caught_up` is still to be sent.
     pub(super) owes_caught_up: bool,
@@ -113,6 +116,7 @@ impl Live {
             scanned: after,
             last_sent: after,
             marked: after,
+            left_out: Position::ZERO,
             flight: Flight::default(),
             owes_caught_up: true,
         }
@@ -123,9 +127,16 @@ impl Live {
         !self.has_progress && now < self.since + LASTING
     }
 
-    /// Whether the mark includes everything that was sent.
-    pub(super) fn is_marked(&self) -> bool {
-        self.marked >= self.last_sent
+    /// Whether the mark includes everything that the destination has: the records that were sent, and
+    /// those from there.
+    pub(super) fn is_marked(&self, mark: Option<Mark>) -> bool {
+        let marked_there = mark.map_or(Position::ZERO, |mark| mark.position);
+        self.marked >= self.last_sent && marked_there >= self.left_out
+    }
+
+    /// Records up to this place in the log of the destination came from there.
+    pub(super) fn leave_out(&mut self, last_there: Position) {
+        self.left_out = self.left_out.max(last_there);
     }
 
     /// See [`Source::handle_run`](super::Source::handle_run).
@@ -141,21 +152,21 @@ impl Live {
         }
     }
 
-    /// Passes over what came from the destination, as far as the log is on the disk. Gives the mark
-    /// of the last piece.
-    pub(super) fn pass_runs(&mut self, limit: Position) -> Option<Mark> {
+    /// Passes over what came from the destination, as far as the log is on the disk. Returns whether
+    /// there was something.
+    pub(super) fn pass_runs(&mut self, limit: Position) -> bool {
         if self.reading.is_some() {
-            return None;
+            return false;
         }
-        let mut mark: Option<Mark> = None;
+        let before = self.scanned;
         let scanned = &mut self.scanned;
         while let Some(run) = self.runs.pop_front_if(|run| run.through <= limit && run.after <= *scanned) {
             if run.through > *scanned {
                 *scanned = run.through;
-                mark = mark.filter(|mark| mark.position > run.mark.position).or(Some(run.mark));
+                self.left_out = self.left_out.max(run.last_there);
             }
         }
-        mark
+        self.scanned > before
     }
 
     /// Whether there is something to read, and room for it.

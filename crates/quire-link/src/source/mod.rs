@@ -81,6 +81,8 @@ pub struct Peer {
     pub name: String,
     /// Its group.
     pub group: String,
+    /// The start of its process.
+    pub started_ns: u64,
 }
 
 /// Whether a destination may have messages that this instance lacks, since the start of this
@@ -560,7 +562,8 @@ impl Source {
         self.attempts.answered();
         self.counts.connects += 1;
         self.place.instance = Some(instance.to_owned());
-        self.peer = Some(Peer { name: instance.to_owned(), group: group.to_owned() });
+        let started_ns = welcome.started_ns;
+        self.peer = Some(Peer { name: instance.to_owned(), group: group.to_owned(), started_ns });
         if !has_mark {
             // It is another instance of the group, it has lost its log, or nothing was ever sent:
             // everything is offered again.
@@ -579,11 +582,7 @@ impl Source {
         }
         self.acknowledged = after;
         self.note(SourceEvent::Up { instance: instance.to_owned(), after });
-        Some(Greeted {
-            instance: instance.to_owned(),
-            started_ns: welcome.started_ns,
-            sends_back: welcome.sends_back,
-        })
+        Some(Greeted { instance: instance.to_owned(), started_ns, sends_back: welcome.sends_back })
     }
 
     /// Without anything in flight, everything that was looked at is acknowledged.
@@ -592,7 +591,7 @@ impl Source {
             if live.flight.is_empty() {
                 self.acknowledged = self.acknowledged.max(live.scanned);
             }
-            if live.is_marked() {
+            if live.is_marked(self.place.mark) {
                 self.place.resume_from = self.acknowledged;
             }
         }
@@ -607,14 +606,21 @@ impl Source {
         }
     }
 
+    /// A frame of records came from the destination. `last` is its last record.
+    pub fn handle_last_there(&mut self, last: Mark) {
+        if self.is_live() {
+            self.place.note_mark(Some(last));
+            self.settle();
+        }
+    }
+
     /// The next piece of the log to read; then call [`handle_read`](Source::handle_read).
     /// `has_files`: the reader still holds the files of the log after
     /// [`scanned`](Source::scanned).
     pub fn poll_read(&mut self, now: Instant, log: &LogState, has_files: bool) -> Option<Read> {
         let is_waited_for = self.is_waited_for();
         let State::Live(live) = &mut self.state else { return None };
-        if let Some(mark) = live.pass_runs(log.persisted) {
-            self.place.note_mark(Some(mark));
+        if live.pass_runs(log.persisted) {
             self.settle();
         }
         let State::Live(live) = &mut self.state else { return None };
@@ -644,7 +650,7 @@ impl Source {
         }
         live.reading = None;
         let Some(found) = found else { return self.lose(now, "reading the log for it failed") };
-        self.place.note_mark(found.mark);
+        found.last_there.into_iter().for_each(|last_there| live.leave_out(last_there));
         live.scanned = found.scanned;
         for sent in found.sent {
             self.counts.records += sent.count;

@@ -9,12 +9,12 @@
 
 mod splitter;
 
-use quire_types::{Bookmark, Position, PublisherId};
+use quire_types::{Bookmark, Position, PublisherId, Timestamp};
 
 pub use splitter::{Piece, Splitter};
 
 /// The version of these frames. Both sides must have the same.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// The largest frame in bytes apart from the data of one message: its other fields, the limit of a
 /// frame of small records, or a `hello`.
@@ -28,6 +28,9 @@ pub const EXCLUDED_MAX: usize = 6;
 
 /// Size and kind: the part of a frame that says to which link it belongs.
 const HEAD_SIZE: usize = 5;
+
+/// The position and the mark at the front of the body of a `records` frame.
+const RECORDS_HEAD_SIZE: usize = 8 + 4 * 8;
 
 const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
@@ -79,6 +82,9 @@ pub struct Mark {
     pub position: Position,
     /// The message.
     pub bookmark: Bookmark,
+    /// The time of the message in the log of the destination. A log that was filled again can have
+    /// the same message at the same position, with other messages before it. Its time differs.
+    pub time: Timestamp,
 }
 
 /// A topic that the source will send, with what must be equal on both sides.
@@ -175,6 +181,9 @@ pub struct Welcome<'a> {
 pub struct Records<'a> {
     /// The source has looked at its log up to here.
     pub through: Position,
+    /// The last of the records. Between the two instances it is a mark of the link in the other
+    /// direction.
+    pub last: Option<Mark>,
     bytes: &'a [u8],
 }
 
@@ -242,6 +251,7 @@ impl Frame<'_> {
             Frame::Refused { reason } | Frame::Ended { reason } => put_text(out, cut(reason)),
             Frame::Records(records) => {
                 put_u64(out, records.through.get());
+                put_mark(out, records.last);
                 out.extend_from_slice(records.bytes);
             }
             Frame::Compressed(compressed) => {
@@ -328,9 +338,15 @@ fn take_hello<'a>(body: &mut &'a [u8]) -> Result<Hello<'a>, BadFrame> {
         destination: take_text(body)?,
         destination_group: take_text(body)?,
         started_ns: take_u64(body)?,
-        mark: take_mark(body)?,
         ..Hello::default()
     };
+    if hello.version != VERSION {
+        // The rest may have another layout. The destination refuses the link, and names both
+        // versions.
+        *body = &[];
+        return Ok(hello);
+    }
+    hello.mark = take_mark(body)?;
     let topic_count = take_u32(body)?;
     if topic_count as usize > OFFERED_MAX {
         return Err(BadFrame("more topics than a hello has"));
@@ -362,8 +378,8 @@ pub fn announced_size(bytes: &[u8]) -> Option<usize> {
 /// # Errors
 /// It is cut short.
 pub fn take_records(mut body: &[u8]) -> Result<Records<'_>, BadFrame> {
-    let through = Position::new(take_u64(&mut body)?);
-    Ok(Records { through, bytes: body })
+    let (through, last) = (Position::new(take_u64(&mut body)?), take_mark(&mut body)?);
+    Ok(Records { through, last, bytes: body })
 }
 
 impl<'a> Records<'a> {
@@ -424,7 +440,7 @@ impl RecordsWriter {
     /// Begins a frame at the end of `out`.
     pub fn begin(out: &mut Vec<u8>) -> Self {
         let begin = begin_frame(out, RECORDS);
-        put_u64(out, 0);
+        out.extend_from_slice(&[0; RECORDS_HEAD_SIZE]);
         RecordsWriter { begin, size: 0 }
     }
 
@@ -450,16 +466,19 @@ impl RecordsWriter {
         self.size += out.len() - before;
     }
 
-    /// Ends the frame. When `compress` gives the number of an algorithm and a compressed body, a
+    /// Ends the frame. `last` is its last record. When `compress` gives the number of an algorithm and a compressed body, a
     /// compressed frame takes its place.
     pub fn end(
         self,
         through: Position,
+        last: Option<Mark>,
         compress: impl FnOnce(&[u8]) -> Option<(u8, Vec<u8>)>,
         out: &mut Vec<u8>,
     ) {
         let at = self.begin + HEAD_SIZE;
-        out[at..at + 8].copy_from_slice(&through.get().to_le_bytes());
+        let head = out[at..at + RECORDS_HEAD_SIZE].as_chunks_mut::<8>().0;
+        let numbers = std::iter::once(through.get()).chain(numbers_of(last));
+        head.iter_mut().zip(numbers).for_each(|(bytes, number)| *bytes = number.to_le_bytes());
         if let Some((algorithm, bytes)) = compress(&out[at..]) {
             let size = (out.len() - at) as u32;
             out.truncate(self.begin);
@@ -507,16 +526,21 @@ fn cut(text: &str) -> &str {
 }
 
 fn put_mark(out: &mut Vec<u8>, mark: Option<Mark>) {
-    let (position, publisher, sequence) = mark.map_or((0, 0, 0), |mark| {
-        (mark.position.get(), mark.bookmark.publisher.get(), mark.bookmark.sequence)
-    });
-    [position, publisher, sequence].into_iter().for_each(|number| put_u64(out, number));
+    numbers_of(mark).into_iter().for_each(|number| put_u64(out, number));
+}
+
+/// A mark as the frames have it.
+fn numbers_of(mark: Option<Mark>) -> [u64; 4] {
+    mark.map_or([0; 4], |Mark { position, bookmark, time }| {
+        [position.get(), bookmark.publisher.get(), bookmark.sequence, time.as_ns()]
+    })
 }
 
 fn take_mark(body: &mut &[u8]) -> Result<Option<Mark>, BadFrame> {
     let (position, publisher, sequence) = (take_u64(body)?, take_u64(body)?, take_u64(body)?);
     let bookmark = Bookmark::new(PublisherId::new(publisher), sequence);
-    Ok((position > 0).then_some(Mark { position: Position::new(position), bookmark }))
+    let (position, time) = (Position::new(position), Timestamp::from_ns(take_u64(body)?));
+    Ok((position > Position::ZERO).then_some(Mark { position, bookmark, time }))
 }
 
 fn take<'a>(body: &mut &'a [u8], size: usize) -> Result<&'a [u8], BadFrame> {
