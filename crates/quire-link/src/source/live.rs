@@ -127,8 +127,8 @@ impl Live {
         !self.has_progress && now < self.since + LASTING
     }
 
-    /// Whether the mark includes everything that the destination has: the records that were sent, and
-    /// those from there.
+    /// Whether the mark includes everything that the destination has: the records that were sent,
+    /// and those from there.
     pub(super) fn is_marked(&self, mark: Option<Mark>) -> bool {
         let marked_there = mark.map_or(Position::ZERO, |mark| mark.position);
         self.marked >= self.last_sent && marked_there >= self.left_out
@@ -152,8 +152,8 @@ impl Live {
         }
     }
 
-    /// Passes over what came from the destination, as far as the log is on the disk. Returns whether
-    /// there was something.
+    /// Passes over what came from the destination, as far as the log is on the disk. Returns
+    /// whether there was something.
     pub(super) fn pass_runs(&mut self, limit: Position) -> bool {
         if self.reading.is_some() {
             return false;

@@ -466,8 +466,8 @@ impl RecordsWriter {
         self.size += out.len() - before;
     }
 
-    /// Ends the frame. `last` is its last record. When `compress` gives the number of an algorithm and a compressed body, a
-    /// compressed frame takes its place.
+    /// Ends the frame. `last` is its last record. When `compress` gives the number of an algorithm
+    /// and a compressed body, a compressed frame takes its place.
     pub fn end(
         self,
         through: Position,
