@@ -42,7 +42,7 @@ fn data_type(attribute: Attribute) -> Result<DataType, SpecError> {
 /// The values of the functions so far.
 pub(crate) struct Totals {
     spec: AggregateSpec,
-    /// By topic; without one, under the empty name, which no topic has.
+    /// By topic. Without topics, under the empty name, which no topic has.
     values: BTreeMap<String, Vec<Option<i64>>>,
 }
 
@@ -95,7 +95,7 @@ impl Totals {
         }
     }
 
-    /// The values as a batch. Without topics there are then none any more.
+    /// The values as a batch. Without topics, there are no values after that.
     pub fn finish(&mut self, schema: &SchemaRef) -> Result<RecordBatch, ScanError> {
         let values = std::mem::take(&mut self.values);
         let mut arrays: Vec<ArrayRef> = Vec::new();

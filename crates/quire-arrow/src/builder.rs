@@ -1,4 +1,4 @@
-//! Rows on their way into the arrays of a batch.
+//! Builds the arrays of a batch from rows.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -30,12 +30,12 @@ pub(crate) struct Row<'a> {
     pub record: Record<'a>,
     /// The values that were read from the data, when it could be read.
     pub fields: Option<&'a [Read<'a>]>,
-    /// The event that the row shows, when the row is not about the record as a whole.
+    /// The event of the row, when the row is not about the whole record.
     pub event: Option<&'a Event>,
 }
 
 impl<'a> Row<'a> {
-    /// The value of a field; an array where it is one.
+    /// The value of a field, which may be an array.
     fn field(&self, path: FieldId) -> Option<Read<'a>> {
         self.fields?.get(path.index()).copied()
     }
@@ -85,7 +85,7 @@ pub(crate) fn attribute_value<'a>(
         .or_else(|| attribute_text(attribute, record, texts, event).map(Value::Text))
 }
 
-/// The value of an attribute that is a number; of any other `None`.
+/// The value of an attribute that is a number; `None` for any other attribute.
 #[inline]
 pub(crate) fn attribute_number(
     attribute: Attribute,
@@ -107,7 +107,7 @@ pub(crate) fn attribute_number(
     }
 }
 
-/// The value of an attribute that is text; of any other `None`.
+/// The value of an attribute that is text; `None` for any other attribute.
 #[inline]
 fn attribute_text<'a>(
     attribute: Attribute,
@@ -136,7 +136,7 @@ fn attribute_text<'a>(
     }
 }
 
-/// Whether the attribute, which is text, is the same for both, as far as that is cheap to say.
+/// Whether the text attribute is the same for both, by a cheap comparison. False may be wrong.
 #[inline]
 fn has_same_text(attribute: Attribute, row: &Row<'_>, next: &Row<'_>) -> bool {
     row.event.is_none()
@@ -165,7 +165,7 @@ pub(crate) struct Table {
     totals: Option<Totals>,
 }
 
-/// Where values are made that no record holds as they are.
+/// The memory for values that are computed.
 #[derive(Default)]
 struct Room {
     texts: Texts,
@@ -185,12 +185,12 @@ impl Table {
         self.totals.as_ref().map_or(self.row_count, Totals::row_count)
     }
 
-    /// Whether the batch is to be finished. One of functions waits for all rows.
+    /// Whether to finish the batch. A batch of functions waits for all rows.
     pub fn is_full(&self, compiled: &Compiled) -> bool {
         self.row_count >= compiled.batch_rows || self.size >= compiled.batch_bytes
     }
 
-    /// Adds rows, column by column: the more at once, the less each costs.
+    /// Adds rows, column by column. Many rows in one call cost less per row.
     pub fn append(&mut self, compiled: &Compiled, rows: &[Row<'_>]) {
         if let Some(totals) = &mut self.totals {
             totals.append(rows);
@@ -324,9 +324,9 @@ impl Builder {
                 rows.iter()
                     .for_each(|row| bytes.append_option(row.event.is_none().then_some(row.record.data)));
             }
-            // Most of what most scans build: without the detour through a value of any type.
+            // The most frequent columns. They do not use a value of any type.
             (Content::Attribute(attribute), Builder::Text(text)) => {
-                // Neighbours often have the same.
+                // Consecutive rows often have the same.
                 for run in rows.chunk_by(|row, next| has_same_text(*attribute, row, next)) {
                     let Row { record, event, .. } = &run[0];
                     match attribute_text(*attribute, record, &mut room.texts, *event) {
@@ -350,7 +350,7 @@ impl Builder {
                 }
             }
             (Content::Constant(text), _) => rows.iter().for_each(|_| self.push(Some(Value::Text(text)))),
-            // The frequent types of fields: without the detour through a value of any type, too.
+            // The frequent types of fields. They do not use a value of any type, either.
             (Content::Field(path, FieldType::String), Builder::Text(text)) => {
                 rows.iter().for_each(|row| {
                     match row.field(*path).and_then(|read| field::text(read.scalar(), &mut room.text)) {
@@ -428,8 +428,7 @@ impl Builder {
             Builder::Double(builder) => Arc::new(builder.finish()),
             Builder::Timestamp(builder) => Arc::new(builder.finish()),
             Builder::Date(builder) => Arc::new(builder.finish()),
-            // The next batch will be about as large: room for it at once, instead of growing by
-            // copies.
+            // The next batch will have about the same size, so room for it is reserved at once.
             Builder::Text(builder) => {
                 let array = builder.finish();
                 *builder = StringBuilder::with_capacity(row_count, array.value_data().len());
@@ -471,7 +470,7 @@ impl ArrayBuilder {
             return;
         };
         for element in *elements {
-            // Of an array in an array not even the first element is one of this array.
+            // For an array in an array, not even the first element is used.
             let element = if matches!(element, Read::Array(_)) { Read::Null } else { *element };
             self.elements.push(self.kind.convert(element, room));
         }

@@ -1,4 +1,4 @@
-//! Rows from messages that were received, instead of read from a log on this machine.
+//! Rows from received messages, instead of messages in a log on this machine.
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
@@ -11,7 +11,7 @@ use crate::scan::{Matcher, ScanError};
 /// Collects messages into batches. The caller applies the order and the range of the log that the
 /// spec contains.
 ///
-/// Add messages until [`Collector::is_full`], then take the batch; at the end take what is left.
+/// Add messages until [`Collector::is_full`], and then take the batch. At the end, take the rest.
 pub struct Collector {
     plan: Plan,
     matcher: Matcher,
@@ -39,7 +39,7 @@ impl Collector {
         self.table.is_full(&self.plan.0)
     }
 
-    /// The rows so far, if there are any; the next ones begin another batch.
+    /// The rows so far, if there are any. The next ones begin another batch.
     ///
     /// # Errors
     /// [`ScanError::Null`], [`ScanError::Batch`].

@@ -1,4 +1,4 @@
-//! Columns as they are read: each knows its Arrow type and where its value is found.
+//! The columns of a plan: each has its Arrow type and the source of its value.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ pub(crate) fn element_field(element: FieldType) -> FieldRef {
     Arc::new(Field::new("element", element.data_type(), true))
 }
 
-/// The key and the value of a map, as Spark calls its parts.
+/// The key and the value of a map, as Spark names them.
 pub(crate) fn map_fields(value: DataType) -> Fields {
     vec![Field::new("key", DataType::Utf8, false), Field::new("value", value, true)].into()
 }

@@ -7,7 +7,7 @@ use quire_journal::{JournalError, Position, Reader, TopicFilter};
 use crate::plan::{Bounds, Compiled};
 use crate::spec::{Attribute, Function};
 
-/// Neighbouring records that are all wanted messages.
+/// Consecutive records that are all wanted messages.
 #[derive(Debug)]
 pub(crate) struct Counted {
     pub first: Position,
@@ -27,8 +27,8 @@ pub(crate) struct CountedRanges {
 }
 
 impl CountedRanges {
-    /// The ranges that the index knows enough about: none when the values of the messages matter,
-    /// or when damage has to be left out, which only a reader notices.
+    /// The ranges that can be counted from the index. None when the values of the messages are
+    /// needed, or when damage has to be left out, which only a reader notices.
     pub fn find(compiled: &Compiled, reader: &Reader, bounds: Bounds) -> Result<Self, JournalError> {
         let mut found = CountedRanges::default();
         let Some(aggregate) = compiled.aggregate.as_ref().filter(|_| is_countable(compiled)) else {

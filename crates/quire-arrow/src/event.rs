@@ -10,7 +10,7 @@ use quire_queue::{ChangeKind, LeaseEventKind, LeaseRun, Logged};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub kind: &'static str,
-    /// The first and the last message of a queue that it is about.
+    /// Its first and its last message of a queue.
     pub messages: Option<(Position, Position)>,
     /// The key that was deleted.
     pub key: Option<Arc<str>>,
@@ -19,7 +19,7 @@ pub(crate) struct Event {
     /// Why it expired, or how the lease ended.
     pub reasons: Option<Arc<str>>,
     pub consumer: Option<Arc<str>>,
-    /// When it was, if that is not the time of the record.
+    /// Its time, if that is not the time of the record.
     pub time: Option<Timestamp>,
 }
 

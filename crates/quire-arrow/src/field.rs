@@ -1,8 +1,8 @@
-//! Typed values out of the data of a message.
+//! Typed values from the data of a message.
 //!
-//! A value that is not of the type of its column is NULL, as Spark's `from_json` has it: text is
-//! never read as a number, a number that does not fit is not wrapped. Of an array the first element
-//! counts.
+//! A value that is not of the type of its column is NULL, as with `from_json` of Spark. Text is
+//! never read as a number, and a number that does not fit is not wrapped. For an array, the first
+//! element counts.
 
 use std::ops::RangeInclusive;
 
@@ -16,7 +16,7 @@ use crate::spec::FieldType;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value<'a> {
     Bool(bool),
-    /// Any whole number; of a timestamp microseconds, of a date days.
+    /// Any whole number. For a timestamp, microseconds; for a date, days.
     Int(i64),
     Float(f64),
     Text(&'a str),
@@ -39,7 +39,7 @@ impl FieldType {
         }
     }
 
-    /// The value as one of this type; `room` holds text that has to be made.
+    /// The value with this type. `room` gets text that is computed.
     pub(crate) fn convert<'a>(self, read: Read<'a>, room: &'a mut String) -> Option<Value<'a>> {
         let read = read.scalar();
         let whole = |lowest: i64, highest: i64| {
@@ -61,7 +61,7 @@ impl FieldType {
                 Read::Text(text) => timestamp_us(text),
                 Read::Number(Number::Integer(seconds), _) => seconds.checked_mul(1_000_000).and_then(instant),
                 Read::Number(number, _) if number.is_nan() => None,
-                // A number beyond the range of the integer is at its end, which does not name an
+                // A number outside of the range of the integer becomes its limit, which is not an
                 // instant.
                 Read::Number(number, _) => instant((number.as_f64() * 1e6).round() as i64),
                 _ => None,
@@ -74,7 +74,7 @@ impl FieldType {
     }
 }
 
-/// Microseconds in UTC, as Spark has them.
+/// Microseconds in UTC, as in Spark.
 pub(crate) fn timestamp_type() -> DataType {
     DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))
 }
@@ -110,7 +110,7 @@ pub(crate) fn integer(read: Read<'_>) -> Option<i64> {
 #[inline]
 pub(crate) fn text<'a>(read: Read<'a>, room: &'a mut String) -> Option<&'a str> {
     match read.scalar() {
-        // A number is the text that it had in the message.
+        // A number is its text in the message.
         Read::Text(text) | Read::Number(_, text @ [_, ..]) => utf8(text),
         other => made_text(other, room),
     }
@@ -133,7 +133,7 @@ fn made_text<'a>(read: Read<'_>, room: &'a mut String) -> Option<&'a str> {
 /// The data as text, if it is. Most is ASCII, which is checked several times as fast.
 #[inline]
 pub(crate) fn utf8(data: &[u8]) -> Option<&str> {
-    // The standard library looks at 64 bytes at once, and at each of those that are left.
+    // The standard library checks 64 bytes at once, and the remaining ones singly.
     let (fast, end) = (data.len() & !63, data.len().saturating_sub(64));
     if data[..fast].is_ascii() && data[end..].is_ascii() {
         // SAFETY: the two parts are all of it, and ASCII is UTF-8.

@@ -1,5 +1,4 @@
-//! The columns of messages whose fields are not described: their names and types are read from the
-//! messages.
+//! The columns of messages without a description: their names and types are found in the messages.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +11,7 @@ use crate::field::utf8;
 use crate::plan::check_path;
 use crate::spec::{FieldType, SpecError};
 
-/// Up to this, a double holds every integer.
+/// Up to this number, a double is exact for every integer.
 const EXACT_MAX: u64 = 1 << 53;
 
 /// The type of a column that the values of all messages fit.
@@ -25,7 +24,7 @@ pub enum Inferred {
 }
 
 /// The fields at the top level of JSON messages as paths, in the order in which they first appear.
-/// What is not a JSON object has none.
+/// Data that is not a JSON object has none.
 pub fn top_level_fields<'a>(messages: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
     let (mut known, mut paths, mut arena) = (BTreeSet::new(), Vec::new(), Arena::default());
     for data in messages {
@@ -83,7 +82,7 @@ fn path_to(name: &str) -> Option<String> {
 enum Seen {
     Nothing,
     Booleans,
-    /// Integers that a double holds exactly.
+    /// Integers that are exact in a double.
     Integers,
     /// Integers, and one of them is not exact in a double.
     LongIntegers,
@@ -142,7 +141,7 @@ fn is_integer(text: &[u8]) -> bool {
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
-/// Whether a double makes an infinity, or 0, of the text.
+/// Whether the text becomes an infinity, or 0, as a double.
 fn is_beyond_doubles(number: f64, text: &[u8]) -> bool {
     let mut digits = text.iter().take_while(|byte| !matches!(byte, b'e' | b'E'));
     match text {

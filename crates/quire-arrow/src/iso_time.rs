@@ -1,5 +1,5 @@
-//! Times and dates as people write them: the forms of ISO 8601 that bookmarks have
-//! (`docs/replay.md`), too.
+//! Times and dates as people write them: forms of ISO 8601, including those of bookmarks
+//! (`docs/replay.md`).
 
 use chrono::{NaiveDate, Weekday};
 
@@ -7,13 +7,13 @@ const NS_PER_S: i128 = 1_000_000_000;
 
 const NS_PER_DAY: i128 = 86_400 * NS_PER_S;
 
-/// Nanoseconds since 1970 of an ISO 8601 time or date, UTC when it names no zone; `None` when the
-/// text is neither.
+/// Nanoseconds since 1970 of an ISO 8601 time or date, UTC without a zone. `None` when the text is
+/// neither.
 pub fn time_ns(text: &str) -> Option<i128> {
     let text = text.trim();
     let (date, of_day_ns) = Rest(text.as_bytes()).whole()?;
-    // Eight digits are a date: as milliseconds since 1970, they would be a time of the first of
-    // January. With more digits, something has to show that the text is a time.
+    // Eight digits are a date: as milliseconds since 1970, they would be a time on the first of
+    // January. With more digits, a separator has to show that the text is a time.
     let is_date = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_time = is_date || text.contains(['-', 'T', 't', ' ']);
     is_time.then(|| i128::from(days_of(date)) * NS_PER_DAY + of_day_ns)
@@ -105,7 +105,7 @@ impl Rest<'_> {
         Some(i128::from(hour * 3600 + minute * 60 + second) * NS_PER_S + i128::from(fraction_ns))
     }
 
-    /// Whether another part of a time follows; its colon is taken.
+    /// Whether another part of a time follows. Removes its colon.
     fn part(&mut self, is_extended: bool) -> bool {
         if is_extended { self.take(b':') } else { self.0.first().is_some_and(u8::is_ascii_digit) }
     }

@@ -1,7 +1,7 @@
 //! The newest message of each key of a last-value topic, as the log has them up to a position
 //! (`docs/spark.md`, "Last values").
 //!
-//! [`last_values`] reads the range once and keeps a hash and a position for each key, not its
+//! [`last_values`] reads the range once. For each key it keeps a hash and a position, not the
 //! message. [`Plan::scan_at`](crate::Plan::scan_at) then reads the messages at these positions, in
 //! several parts when the caller wants that.
 
@@ -14,20 +14,20 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::plan::Bounds;
 
-/// The lifetimes of the records of a topic, as its configuration has them (`expiration` of
+/// The lifetimes of the records of a topic, from its configuration (`expiration` of
 /// `[[sow_topic]]`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetimes {
     /// Unlimited. The expiration of a message is ignored.
     Unlimited,
-    /// That of the message; without one unlimited.
+    /// The lifetime of the message; without one unlimited.
     OfMessages,
-    /// That of the message; without one this number of nanoseconds.
+    /// The lifetime of the message; without one this number of nanoseconds.
     AfterNs(u64),
 }
 
 impl Lifetimes {
-    /// When the record of a message ends; the last time that there is for one that does not end.
+    /// When the record of a message ends. The last possible time for a record without an end.
     fn end_of(self, record: &Record<'_>) -> Timestamp {
         let lifetime_ns = match (self, record.expiration_s) {
             (Lifetimes::Unlimited, _) | (_, Some(0)) | (Lifetimes::OfMessages, None) => u64::MAX,
@@ -50,7 +50,8 @@ pub struct LastValues {
 }
 
 impl LastValues {
-    /// The positions in a range, each as the distance from the one before, for [`Positions::new`].
+    /// The positions in a range, each as the distance from the previous one, for
+    /// [`Positions::new`].
     pub fn between(&self, bounds: Bounds) -> Vec<u64> {
         let first = self.positions.partition_point(|position| *position <= bounds.after);
         let end = self.positions.partition_point(|position| *position <= bounds.limit);
@@ -121,8 +122,7 @@ impl Positions {
         self.next
     }
 
-    /// Whether the position is one of them. Must be asked in ascending order: smaller ones are
-    /// passed over.
+    /// Whether the position is one of them. Call it in ascending order: smaller ones are skipped.
     pub(crate) fn take(&mut self, position: Position) -> bool {
         while self.next.is_some_and(|next| next < position) {
             self.advance();

@@ -1,14 +1,14 @@
 //! Records of the journal as Arrow batches: for analytics, which do not read messages one by one.
 //!
 //! A [`ScanSpec`] lists the wanted columns and records. A column is an attribute of a record or a
-//! typed field of its JSON. A [`Plan`] is the spec, checked and compiled. [`Plan::split`] cuts a
-//! range of the log into parts that can be read in parallel, from the indexes alone. [`Plan::scan`]
-//! reads one part. A [`Collector`] makes the same batches from messages of a server, and [`infer`]
-//! finds the types of their fields. [`Messages`] are the other direction: rows that are published.
-//! Unwanted records are dropped before anything is built for them, and blocks without a wanted
+//! typed field of its JSON. A [`Plan`] is the spec, checked and compiled. [`Plan::split`] divides a
+//! range of the log into parts that can be read in parallel. It reads only the indexes.
+//! [`Plan::scan`] reads one part. A [`Collector`] makes the same batches from messages of a server,
+//! and [`infer`] finds the types of their fields. [`Messages`] are the other direction: rows that
+//! are published. Unwanted records are dropped before a row is built, and blocks without a wanted
 //! topic are not read.
 //!
-//! Every column is of a type that Spark accepts as it is (`docs/spark.md`, "Columns").
+//! Every column has a type that Spark accepts without a conversion (`docs/spark.md`, "Columns").
 
 mod aggregate;
 mod builder;

@@ -8,7 +8,7 @@ use quire_journal::{HeaderValue, Headers, HeadersBuffer, HeadersError};
 
 use crate::column::headers_type;
 
-/// The rows of a batch as messages, without a copy of what they hold.
+/// The rows of a batch as messages, without a copy of their data.
 ///
 /// The first three columns are topic (text), data (binary) and correlation id (text, NULL for
 /// none). Their names do not matter. An optional fourth column has the headers: a map from text to
@@ -27,7 +27,7 @@ pub enum MessagesError {
     /// A column is missing or of another type.
     #[error("column {column} is {found}, not {expected}")]
     Column {
-        /// Its place, from 0.
+        /// Its index, from 0.
         column: usize,
         /// Its type.
         found: String,
@@ -39,13 +39,13 @@ pub enum MessagesError {
     Headers {
         /// Its number, from 0.
         row: usize,
-        /// What is wrong with them.
+        /// The mistake.
         error: HeadersError,
     },
     /// There is no topic, or no data.
     #[error("column {column} has NULL in it")]
     Null {
-        /// Its place, from 0.
+        /// Its index, from 0.
         column: usize,
     },
 }
@@ -83,8 +83,8 @@ impl Messages {
         self.data.len()
     }
 
-    /// The messages from the row `first` on, of which the first gets the number `sequence`, the
-    /// others those after it.
+    /// The messages from the row `first` on. The first one gets the number `sequence`, and the
+    /// others the numbers after it.
     pub fn from_row(&self, first: usize, sequence: u64) -> impl Iterator<Item = NewMessage<'_>> {
         (first..self.count()).zip(sequence..).map(|(row, sequence)| NewMessage {
             sequence: Sequence::Given(sequence),

@@ -1,4 +1,4 @@
-//! A checked and compiled spec, and how its work is cut into parts.
+//! A checked and compiled spec, and the division of its work into parts.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::spec::{
     ScanSpec, Source, SpecError, Topics,
 };
 
-/// Parts of one range: more tasks than that cost more to hand out than to run.
+/// The most parts of one range: more tasks would take more time to distribute than to run.
 const PARTS_MAX: u64 = 100_000;
 
 /// The spec of a scan, checked and compiled. Cheap to clone.
@@ -36,7 +36,7 @@ pub(crate) struct Compiled {
     pub aggregate: Option<AggregateSpec>,
     pub topics: Wanted,
     pub filter: Option<Filter>,
-    /// What is read from the data, for columns and predicates.
+    /// The fields that are read from the data, for columns and predicates.
     pub fields: FieldPlan,
     pub attribute_predicates: Vec<(Attribute, Predicate)>,
     pub field_predicates: Vec<(FieldId, FieldType, Predicate)>,
@@ -147,7 +147,7 @@ impl Plan {
         })))
     }
 
-    /// The columns as Arrow has them.
+    /// The columns as an Arrow schema.
     pub fn schema(&self) -> SchemaRef {
         self.0.schema.clone()
     }
@@ -157,11 +157,11 @@ impl Plan {
         &self.0.topics
     }
 
-    /// The part of the range in which the predicates can hold: those on positions, times and
-    /// bookmarks narrow it.
+    /// The part of the range in which the predicates can be true. Predicates on positions, times
+    /// and bookmarks make it smaller.
     ///
     /// # Errors
-    /// Damage where the index leads.
+    /// The log is damaged where the index leads.
     pub fn narrow(&self, reader: &Reader, bounds: Bounds) -> Result<Bounds, JournalError> {
         let mut narrowed = bounds;
         for (attribute, predicate) in &self.0.attribute_predicates {
@@ -217,12 +217,12 @@ impl Plan {
         Ok((first, last))
     }
 
-    /// Cuts a range into parts of about `part_size` bytes, more and smaller ones when
-    /// `part_count_min` asks for it. Only blocks that hold a wanted topic count; where there are
-    /// none, there is no part. Blocks that an aggregate counts from the index have no bytes.
+    /// Divides a range into parts of about `part_size` bytes, or into `part_count_min` smaller
+    /// ones. Only blocks with a wanted topic count. A range without them has no part. Blocks that
+    /// an aggregate counts from the index have no bytes.
     pub fn split(&self, reader: &Reader, bounds: Bounds, part_size: u64, part_count_min: u64) -> Vec<Part> {
         let Bounds { after, limit } = bounds;
-        // Without them when a file is gone: the scan reports that.
+        // Without them when a file is missing: the scan reports that.
         let mut counted = CountedRanges::find(&self.0, reader, bounds).unwrap_or_default().ranges;
         let (mut total, mut ranges) = (0, Vec::new());
         reader.for_each_block_range(after, limit, &self.0.topics, |mut range| {
@@ -238,8 +238,8 @@ impl Plan {
         });
         let part_size = part_size.min(total / part_count_min.max(1)).max(total / PARTS_MAX).max(1);
         let mut parts: Vec<Part> = Vec::new();
-        // Cut where the sum passes a multiple of the size. If one part is too large, the next one
-        // is smaller, so there are not too few parts.
+        // Divided where the sum exceeds a multiple of the size. If one part is too large, the next
+        // one is smaller, so there are not too few parts.
         let (mut size, mut is_full) = (0, true);
         for range in ranges {
             match parts.last_mut() {

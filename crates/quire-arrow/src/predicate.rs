@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use crate::field::Value;
 use crate::spec::{FieldType, Literal, Operator, PredicateSpec, SpecError};
 
-/// A condition; of which value, the plan knows.
+/// A condition. The plan has its value.
 #[derive(Clone, Debug)]
 pub(crate) struct Predicate {
     pub operator: Operator,
@@ -70,7 +70,7 @@ impl Predicate {
         Ok(Predicate { operator, values, negated })
     }
 
-    /// Whether it is true of the value, `None` = NULL.
+    /// Whether it is true for the value; `None` = NULL.
     pub fn holds(&self, value: Option<Value<'_>>) -> bool {
         if self.operator == Operator::IsNull {
             return value.is_none() != self.negated;

@@ -22,7 +22,7 @@ pub struct Scan {
     reader: Reader,
     cursor: Cursor,
     limit: Position,
-    /// The messages that become rows, when not all do.
+    /// The messages that become rows, if not all do.
     positions: Option<Positions>,
     /// Messages that are counted without reading them.
     counted: CountedRanges,
@@ -33,10 +33,10 @@ pub struct Scan {
     is_done: bool,
 }
 
-/// How far a scan is, for other threads. They can end it.
+/// The progress of a scan, for other threads. They can end the scan.
 #[derive(Debug, Default)]
 pub struct ScanProgress {
-    /// Records that were looked at.
+    /// Records that were read.
     pub records: AtomicU64,
     /// Batches of the log that were read.
     pub batches: AtomicU64,
@@ -88,7 +88,8 @@ pub enum ScanError {
         /// The first position of the log.
         begins: Position,
     },
-    /// The range reaches beyond the end of the log: it is not the log that it was planned on.
+    /// The range reaches beyond the end of the log, so the log is not the one for which it was
+    /// planned.
     #[error(
         "records up to {last} were asked for, but the log ends at {ends}: it is not the log that this was planned on"
     )]
@@ -98,7 +99,7 @@ pub enum ScanError {
         /// The last position of the log.
         ends: Position,
     },
-    /// A column has no value, but according to the spec it always has one.
+    /// A column has no value, although the spec requires one.
     #[error(
         "column {column}: it is NOT NULL in the schema, but {null_count} of {row_count} messages have no value of its type; \
          leave out NOT NULL, or those messages by a filter"
@@ -149,8 +150,8 @@ impl Scan {
             return Err(ScanError::Short { last: limit, ends: reader.persisted() });
         }
         let mut skipped = Vec::new();
-        // Files at which an open cursor is are not removed. A question to the reader before that
-        // could name files that are gone when they are read.
+        // Files of an open cursor are not removed. A call of the reader before that could return
+        // files that are removed when they are read.
         let cursor = reader.cursor(after);
         let begins = cursor.after().next();
         if after.next() < begins && after < limit {
@@ -190,12 +191,12 @@ impl Scan {
         &self.skipped
     }
 
-    /// Its progress, which stays readable after the scan.
+    /// Its progress, which can still be read after the scan.
     pub fn progress(&self) -> Arc<ScanProgress> {
         self.progress.clone()
     }
 
-    /// Blocks that the index answers for, which are not read, and their bytes.
+    /// Blocks that are not read because the index is sufficient, and their bytes.
     pub fn counted_blocks(&self) -> (u64, u64) {
         (self.counted.block_count, self.counted.size)
     }
@@ -273,8 +274,8 @@ impl Scan {
         Ok(())
     }
 
-    /// If the spec allows it, continues after damage, with the next block in the index, and after
-    /// records that were removed meanwhile.
+    /// If the spec allows it, continues after damage with the next block in the index, and after
+    /// records that were removed in the meantime.
     fn skip(&mut self, error: JournalError) -> Result<(), ScanError> {
         if matches!(error, JournalError::Removed { .. }) {
             return self.skip_removed(error);
@@ -286,7 +287,7 @@ impl Scan {
         let after = self.cursor.after();
         let mut next = None;
         self.reader.for_each_block_range(after, self.limit, &self.plan.0.topics, |range| {
-            // The first range is the one that holds the damage.
+            // The first range is the one with the damage.
             let is_behind = range.first > after.next();
             next = is_behind.then_some(range.first);
             if is_behind { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -297,7 +298,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Continues with the first record that is left.
+    /// Continues with the first remaining record.
     fn skip_removed(&mut self, error: JournalError) -> Result<(), ScanError> {
         let after = self.cursor.after();
         self.reader.refresh()?;
@@ -343,11 +344,11 @@ impl Iterator for Scan {
 /// them.
 const JUMP_MIN: u64 = 4096;
 
-/// Rows of which the columns are made together: few enough that the records stay in the cache until
+/// The rows whose columns are made together: few enough that the records stay in the cache until
 /// the last column is made.
 const ROWS_AT_ONCE: usize = 256;
 
-/// Decides which records become rows, and reads what their columns need from the data.
+/// Decides which records become rows, and reads the values of their columns from the data.
 #[derive(Default)]
 pub(crate) struct Matcher {
     topic: String,
@@ -381,7 +382,7 @@ impl Matcher {
                 }
                 let fields = read_fields(compiled, &record, &arena);
                 if matches!(fields, Err(Malformed::TooLarge)) && !is_fresh {
-                    // The values of other messages must not take its room.
+                    // The values of other messages must not use its memory.
                     waiting = Some(record);
                     break;
                 }
@@ -412,7 +413,7 @@ impl Matcher {
         }
     }
 
-    /// Whether the values that were read from the data are those that are wanted.
+    /// Whether the values from the data satisfy the conditions.
     fn holds(&mut self, compiled: &Compiled, fields: Option<&[Value<'_>]>) -> bool {
         compiled.field_predicates.iter().all(|(field, kind, predicate)| {
             let read = fields.and_then(|fields| fields.get(field.index()));
@@ -420,7 +421,7 @@ impl Matcher {
         })
     }
 
-    /// Whether topic, attributes and content are those that are wanted.
+    /// Whether topic, attributes and content satisfy the conditions.
     fn wants(&mut self, compiled: &Compiled, record: &Record<'_>, event: Option<&Event>) -> bool {
         if self.topic != record.topic || self.topic.is_empty() {
             self.topic.clear();

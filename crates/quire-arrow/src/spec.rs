@@ -1,23 +1,23 @@
-//! What is asked for, as it comes from Python: JSON, read strictly.
+//! The spec of a scan, as JSON from Python, which is read strictly.
 
 use quire_expression::filter::FilterError;
 use quire_expression::message_type::PATH_STEP_COUNT_MAX;
 use quire_expression::topic::TopicError;
 use serde::{Deserialize, Serialize};
 
-/// Rows after which a batch ends: large enough that its fixed cost does not count, small enough for
-/// a Java heap of any size.
+/// The rows after which a batch ends. Its fixed cost is then small per row, and it fits into a Java
+/// heap of any size.
 const BATCH_ROWS: usize = 10_000;
 
 /// Bytes of data after which a batch ends.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// The most that a batch may be asked to hold. A batch may pass its bound by one batch of the log
-/// or one message; 32-bit offsets must still hold it.
+/// The largest limit of a batch. A batch may exceed its limit by one batch of the log or one
+/// message, and must still fit 32-bit offsets.
 pub(crate) const BATCH_BYTES_MAX: usize = 256 << 20;
 
-/// Columns and predicates of one scan together: far more than a table has, and a bound for what is
-/// kept per row.
+/// The most columns and predicates of one scan together: far more than a table has. It limits the
+/// memory per row.
 pub(crate) const COLUMNS_MAX: usize = 4096;
 
 /// The columns and the records that a scan returns.
@@ -35,8 +35,8 @@ pub struct ScanSpec {
     /// A content filter (`docs/filters.md`).
     #[serde(default)]
     pub filter: Option<String>,
-    /// Conditions that are all true of every row that is returned. Parts of the log in which one of
-    /// them cannot be true are not read.
+    /// Conditions that are all true for every returned row. Parts of the log in which one of them
+    /// cannot be true are not read.
     #[serde(default)]
     pub predicates: Vec<PredicateSpec>,
     /// Includes the changes of messages of queues: one row for every run of neighbors with the same
@@ -88,15 +88,15 @@ pub enum Function {
 pub struct ColumnSpec {
     /// Its name.
     pub name: String,
-    /// Whether it may be NULL. A row in which it is although it may not is an error.
+    /// Whether it may be NULL. If not, a row with NULL is an error.
     #[serde(default = "nullable")]
     pub nullable: bool,
-    /// Where its values come from.
+    /// The source of its values.
     #[serde(flatten)]
     pub source: Source,
 }
 
-/// Where the values of a column come from.
+/// The source of the values of a column.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -110,7 +110,7 @@ pub enum Source {
         /// The type of the column.
         r#type: FieldType,
     },
-    /// An array of its data. Any other value is NULL, and so is an element of another type.
+    /// An array in its data. Any other value is NULL, and so is an element of another type.
     Array {
         /// Its path.
         path: String,
@@ -139,11 +139,11 @@ fn nullable() -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attribute {
-    /// Its place in this log.
+    /// Its position in this log.
     Position,
-    /// Its name on every instance.
+    /// Its bookmark.
     Bookmark,
-    /// When this instance took it, in microseconds.
+    /// When this instance received it, in microseconds.
     Timestamp,
     /// The same in nanoseconds.
     TimestampNs,
@@ -159,25 +159,24 @@ pub enum Attribute {
     CorrelationId,
     /// Its key in a last-value topic, or the key that a delete removed.
     SowKey,
-    /// As published: names and values as bytes; those of a text are UTF-8. NULL when there are
-    /// none.
+    /// As published: names and values as bytes. Texts are UTF-8. NULL when there are none.
     Headers,
     /// `json`, `binary`.
     MessageType,
-    /// The message as text; null where it is not UTF-8.
+    /// The message as text; NULL when it is not UTF-8.
     Data,
     /// The message as bytes.
     DataBinary,
     /// The message, which is JSON, as a variant of Spark: a struct of `value` and `metadata`. NULL
-    /// where Spark makes no variant of it.
+    /// when Spark makes no variant of it.
     DataVariant,
-    /// For an event: the first message that it is about.
+    /// For an event: its first message.
     FirstPosition,
-    /// For an event: the last message that it is about.
+    /// For an event: its last message.
     LastPosition,
-    /// For an expiry: how often the message was delivered.
+    /// For an expiry: the number of deliveries of the message.
     Deliveries,
-    /// For an expiry or a cancel: how often the message was cancelled.
+    /// For an expiry or a cancel: the number of cancels of the message.
     Cancels,
     /// For an expiry: why, separated by commas. For the end of a lease: how.
     Reasons,
@@ -185,7 +184,7 @@ pub enum Attribute {
     Consumer,
 }
 
-/// The type of a column that is taken from the data.
+/// The type of a column from the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FieldType {
@@ -235,11 +234,11 @@ impl FieldType {
 pub enum Topics {
     /// Exactly these.
     Names(Vec<String>),
-    /// All in which the regular expression is found.
+    /// All topics in which the regular expression is found.
     Pattern(String),
-    /// All that begin so.
+    /// All topics with this prefix.
     Prefix(String),
-    /// As subscriptions have it: exactly this, or a pattern when it looks like one.
+    /// As in subscriptions: exactly this topic, or a pattern when it looks like one.
     Selector(String),
 }
 
@@ -249,17 +248,17 @@ pub enum Topics {
 pub struct PredicateSpec {
     /// The value.
     pub source: Source,
-    /// What is asked of it.
+    /// The comparison.
     pub operator: Operator,
     /// The values to compare with.
     #[serde(default)]
     pub values: Vec<Literal>,
-    /// The opposite is asked.
+    /// The comparison is negated.
     #[serde(default)]
     pub negated: bool,
 }
 
-/// What is asked of a value. NULL compared with anything is not true, and neither is its opposite.
+/// A comparison with a value. A comparison with NULL is not true, and neither is its negation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operator {
@@ -275,11 +274,11 @@ pub enum Operator {
     GreaterOrEqual,
     /// Is NULL.
     IsNull,
-    /// Text that begins so.
+    /// Text with this prefix.
     StartsWith,
-    /// Text that ends so.
+    /// Text with this suffix.
     EndsWith,
-    /// Text in which it is found.
+    /// Text that contains it.
     Contains,
 }
 
@@ -297,13 +296,13 @@ pub enum Literal {
     Text(String),
 }
 
-/// Why a spec is not usable. The fault of the caller.
+/// Why a spec is not valid. The caller has to correct it.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SpecError {
-    /// Not of the form of a spec.
+    /// It does not have the form of a spec.
     #[error("the scan cannot be read: {reason}")]
     Form {
-        /// What is wrong, and where.
+        /// The mistake and its place.
         reason: String,
     },
     /// The content filter does not parse.
@@ -312,7 +311,7 @@ pub enum SpecError {
     /// The name is not a valid topic, or its pattern does not compile.
     #[error("topics: {0}")]
     Topic(#[from] TopicError),
-    /// The path of a column names no field.
+    /// The path of a column is not the name of a field.
     #[error(
         "column {column:?}: {path:?} is no path: expected something like /order/price or /legs[0]/price, at most {PATH_STEP_COUNT_MAX} steps, or [/a/b] for a member named a/b"
     )]
@@ -328,7 +327,7 @@ pub enum SpecError {
         /// The attribute.
         attribute: Attribute,
     },
-    /// A condition asks for what its value is not.
+    /// A condition does not fit the type of its value.
     #[error("a condition of the scan: {reason}")]
     Predicate {
         /// What is wrong.
@@ -341,7 +340,7 @@ pub enum SpecError {
         key: &'static str,
         /// The value as given.
         value: usize,
-        /// The highest that may.
+        /// The highest valid value.
         limit: usize,
     },
 }

@@ -66,7 +66,7 @@ impl Binaries {
 
     fn finish(&mut self) -> Result<BinaryArray, ScanError> {
         let (size, count) = (self.bytes.len(), self.ends.len());
-        // The next batch will be about as large.
+        // The next batch will have about the same size.
         let bytes = std::mem::replace(&mut self.bytes, Vec::with_capacity(size));
         let mut offsets = Vec::with_capacity(count + 1);
         offsets.push(0);

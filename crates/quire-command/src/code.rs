@@ -35,7 +35,7 @@ codes! {
     InvalidFrame = 1, "invalid_frame";
     /// This side does not support the protocol version of the peer.
     UnsupportedVersion = 2, "unsupported_version";
-    /// Something else than a logon came first.
+    /// The first frame is not a logon.
     LogonRequired = 3, "logon_required";
     /// A second logon on one connection.
     DuplicateLogon = 4, "duplicate_logon";

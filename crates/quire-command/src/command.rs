@@ -3,7 +3,7 @@
 use crate::packed::{BatchItems, BegunMessages, Bookmarks, Keys, SubscriptionNumbers};
 use quire_types::{Action, Delay, Files, Headers, Verdict};
 
-/// Anything that a client asks for.
+/// A command of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the variants are named and described in protocol.md
 pub enum Command<'a> {
@@ -35,7 +35,7 @@ pub enum LinkAction {
     Downgrade,
     /// They wait for it again.
     Upgrade,
-    /// Nothing is sent to the destination.
+    /// No records are sent to the destination.
     Pause,
     /// Records are sent again.
     Resume,
@@ -120,13 +120,13 @@ pub struct Publish<'a> {
     pub sequence: u64,
     /// Lifetime in seconds, 0 = never expires; `None` = not given.
     pub expiration_s: Option<u32>,
-    /// How long queues hold it back.
+    /// The time for which queues do not deliver it.
     pub delay: Delay,
-    /// Where it goes; not yet checked to be text.
+    /// Its topic. It was not checked to be text.
     pub topic: &'a [u8],
-    /// Handed on as it is; empty = none.
+    /// Delivered unchanged; empty = none.
     pub correlation_id: &'a [u8],
-    /// Handed on as they are.
+    /// Delivered unchanged.
     pub headers: Headers<'a>,
     /// The key in its last-value topic that the publisher supplies; empty = none.
     pub key: &'a [u8],
@@ -160,11 +160,11 @@ impl<'a> PublishBatch<'a> {
         std::iter::from_fn(move || self.next_message())
     }
 
-    /// Takes the first message out of the batch.
+    /// Removes and returns the first message of the batch.
     pub fn next_message(&mut self) -> Option<Publish<'a>> {
         let data = self.items.next()?;
         let publish = Publish { data, ..self.head };
-        // The last sequence of a batch was checked by the codec; the one after it is not used.
+        // The codec has checked the last sequence of a batch. The sequence after it is not used.
         self.head.sequence = self.head.sequence.wrapping_add(u64::from(self.head.sequence != 0));
         Some(publish)
     }
@@ -174,7 +174,7 @@ impl<'a> PublishBatch<'a> {
         self.items.bytes().is_empty()
     }
 
-    /// The batch of items that were part of a batch before, as [`BatchItems::bytes`] gives them.
+    /// The batch of items that were part of a batch before, from [`BatchItems::bytes`].
     pub fn of_checked(head: Publish<'a>, items: &'a [u8]) -> Self {
         PublishBatch { head, items: BatchItems::of_checked(items) }
     }
@@ -193,7 +193,7 @@ impl Acks {
     pub const COMPLETED: Acks = Acks(4);
     /// Everything that was published before is persisted.
     pub const PERSISTED: Acks = Acks(8);
-    /// Every bit that has a meaning.
+    /// All defined bits.
     pub const ALL: Acks = Acks(15);
 
     /// Both sets together.
@@ -201,7 +201,7 @@ impl Acks {
         Acks(self.0 | other.0)
     }
 
-    /// Whether all of `other` are asked for.
+    /// Whether all of `other` are set.
     pub const fn has(self, other: Acks) -> bool {
         self.0 & other.0 == other.0
     }
@@ -228,7 +228,7 @@ pub struct Subscribe<'a> {
     pub max_backlog: Option<u32>,
     /// The fastest pace.
     pub rate: Option<&'a str>,
-    /// For a multiple of the original pace: the longest wait for a message, in nanoseconds.
+    /// For a multiple of the original rate: the longest wait for a message, in nanoseconds.
     pub rate_max_gap_ns: Option<u64>,
     /// At most one message per key in this time, in nanoseconds.
     pub conflation_ns: Option<u64>,
@@ -240,7 +240,7 @@ pub struct Subscribe<'a> {
     pub order_by: Option<&'a str>,
     /// With [`SubscribeOptions::SOW`]: the most records wanted.
     pub top_n: Option<u32>,
-    /// With [`SubscribeOptions::SOW`]: the records to leave out at the beginning.
+    /// With [`SubscribeOptions::SOW`]: the records to skip at the beginning.
     pub skip_n: Option<u32>,
     /// With [`SubscribeOptions::SOW`]: only the records with these keys, and messages with these
     /// keys.
@@ -256,12 +256,12 @@ pub struct Unsubscribe<'a> {
     pub acks: Acks,
     /// The client's number for the subscription.
     pub subscription: u32,
-    /// Of messages from queues: those that the program has begun. All others that the subscription
-    /// holds are released. `None`: every message counts as begun.
+    /// For messages of queues: those that the program has begun. All others of the subscription are
+    /// released. `None`: every message counts as begun.
     pub begun: Option<BegunMessages<'a>>,
 }
 
-/// Which records of last-value topics, or messages of a queue, to show; nothing changes by it.
+/// Reads records of last-value topics, or messages of a queue, without a change.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Query<'a> {
     /// Number that the acknowledgements echo, not 0.
@@ -274,17 +274,18 @@ pub struct Query<'a> {
     pub topic: &'a str,
     /// Content filter.
     pub filter: Option<&'a str>,
-    /// What to sort by; delivery order without it, and any order for last-value topics.
+    /// The fields to sort by. Without it, messages of a queue are in delivery order, and records in
+    /// any order.
     pub order_by: Option<&'a str>,
     /// The most messages wanted.
     pub top_n: Option<u32>,
-    /// The messages to leave out at the beginning.
+    /// The messages to skip at the beginning.
     pub skip_n: Option<u32>,
     /// Only the records with these keys.
     pub keys: Option<Keys<'a>>,
     /// The fields to deliver; `None` = whole messages.
     pub select: Option<&'a str>,
-    /// Of last-value topics: the state after this message or time; `None` = the current state.
+    /// For last-value topics: the state after this message or time; `None` = the current state.
     pub bookmark: Option<&'a str>,
     /// A topic that does not exist is refused with
     /// [`Code::NotLastValue`](crate::Code::NotLastValue), and not as an unknown queue.
@@ -306,7 +307,7 @@ pub struct SowDelete<'a> {
     pub filter: Option<&'a str>,
     /// The records with these keys.
     pub keys: Option<Keys<'a>>,
-    /// A message: the record that a publish of it would replace.
+    /// A message: selects the record that a publish of it would replace.
     pub data: Option<&'a [u8]>,
 }
 
@@ -317,11 +318,11 @@ pub struct SubscribeOptions(pub u32);
 impl SubscribeOptions {
     /// Replaces the subscription with the same number, atomically.
     pub const REPLACE: SubscribeOptions = SubscribeOptions(1);
-    /// After replay, messages come before they are persisted.
+    /// After the replay, messages are delivered before they are persisted.
     pub const LIVE: SubscribeOptions = SubscribeOptions(2);
-    /// After replay, messages come when every synchronous destination has them too.
+    /// After the replay, messages are delivered when every synchronous destination has them, too.
     pub const FULLY_DURABLE: SubscribeOptions = SubscribeOptions(4);
-    /// Created without delivering until it is resumed.
+    /// It does not deliver until it is resumed.
     pub const PAUSED: SubscribeOptions = SubscribeOptions(8);
     /// None of the bookmarks is in the log: fail.
     pub const NOT_FOUND_FAILS: SubscribeOptions = SubscribeOptions(16);
@@ -337,7 +338,7 @@ impl SubscribeOptions {
     pub const NO_EMPTIES: SubscribeOptions = SubscribeOptions(512);
     /// The log is replayed with its deletes of records.
     pub const DELETIONS: SubscribeOptions = SubscribeOptions(1024);
-    /// Every bit that has a meaning.
+    /// All defined bits.
     pub const ALL: SubscribeOptions = SubscribeOptions(2047);
 
     /// Whether all of `other` are set.
@@ -364,15 +365,15 @@ pub struct Settle<'a> {
     pub queue: &'a str,
     /// Which messages.
     pub messages: Selection<'a>,
-    /// Why, for their dead letters; empty: no reason. Only with a cancel or an expiry, up to
+    /// The reason for their dead letters; empty: none. Only with a cancel or an expiry, up to
     /// [`REASON_SIZE_MAX`](crate::REASON_SIZE_MAX) bytes.
     pub reason: &'a str,
 }
 
-/// Keeps leases longer, or as long as the queue grants.
+/// Extends leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extend<'a> {
-    /// From now on, in milliseconds; 0 = the queue's own period.
+    /// The period from now on, in milliseconds; 0 = the period of the queue.
     pub period_ms: u64,
     /// Number that the acknowledgements echo, 0 = none is wanted.
     pub command: u32,
@@ -398,7 +399,7 @@ pub enum Selection<'a> {
 pub struct Maintain<'a> {
     /// Number that the answer echoes, not 0.
     pub command: u32,
-    /// What is to be done.
+    /// The action.
     pub action: Action,
     /// With which files.
     pub files: Files,

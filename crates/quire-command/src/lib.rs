@@ -25,10 +25,10 @@ pub use reply::{
     Reply,
 };
 
-/// The longest correlation id, in bytes: records of the journal keep its size in one byte.
+/// The longest correlation id, in bytes: records of the journal have one byte for its size.
 pub const CORRELATION_SIZE_MAX: usize = 255;
 
-/// The longest key of a record in a last-value topic, in bytes: its size is kept in one byte.
+/// The longest key of a record in a last-value topic, in bytes: it has one byte for its size.
 pub const KEY_SIZE_MAX: usize = 255;
 
 /// The longest reason of a cancel or an expiry, in bytes: an exception's name and text, without its

@@ -1,6 +1,6 @@
 //! Lists that a command borrows.
 //!
-//! Each is a run of bytes, so that a codec can lend received bytes without copying them. The form
+//! Each is a slice of bytes, so that a codec can lend received bytes without copying them. The form
 //! is part of this crate: all numbers are little endian. A codec whose protocol has another form
 //! writes the list into a separate buffer.
 
@@ -31,15 +31,15 @@ impl<'a> SubscriptionNumbers<'a> {
 pub struct BatchItems<'a>(&'a [u8]);
 
 impl<'a> BatchItems<'a> {
-    /// From items as [`put_batch_item`] writes them. Returns also how many there are; `None` when
-    /// there is none or bytes are left over.
+    /// From items as [`put_batch_item`] writes them. Returns their number, too. `None` when there
+    /// is none, or bytes are left over.
     pub fn from_bytes(bytes: &'a [u8]) -> Option<(Self, u64)> {
         let mut rest = BatchItems(bytes);
         let count = rest.by_ref().count() as u64;
         (count > 0 && rest.0.is_empty()).then_some((BatchItems(bytes), count))
     }
 
-    /// Of items that were part of checked ones.
+    /// The list of items that were part of checked ones.
     pub(crate) fn of_checked(bytes: &'a [u8]) -> Self {
         BatchItems(bytes)
     }
@@ -98,7 +98,7 @@ impl<'a> Bookmarks<'a> {
         self.0.as_flattened()
     }
 
-    /// How many there are.
+    /// Their number.
     pub fn count(self) -> usize {
         self.0.len()
     }

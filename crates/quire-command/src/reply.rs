@@ -22,14 +22,15 @@ pub enum Reply<'a> {
     JournalFile { command: u32, json: &'a str },
 }
 
-/// Why a lease ended without its holder's doing.
+/// Why a lease ended without a command of its holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseEnd {
-    /// Its period is over; the message went back to the queue.
+    /// Its period is over, and the message is in the queue again.
     Expired = 1,
     /// Another connection settled the message.
     SettledByAnother = 2,
-    /// Its period is over and the message left the queue: a limit or its own time was reached.
+    /// Its period is over, and the message left the queue: it has reached a limit or the end of its
+    /// lifetime.
     MessageExpired = 3,
 }
 
@@ -51,12 +52,12 @@ pub struct LoggedOn<'a> {
     pub instance: &'a str,
     /// Version of the server, for the log.
     pub server_version: Option<&'a str>,
-    /// Whether the server takes a [`Settle`](crate::Settle) with a reason. An older one ends the
+    /// Whether the server takes a [`Settle`](crate::Settle) with a reason. An older server ends the
     /// connection.
     pub takes_reasons: bool,
 }
 
-/// How far a command has come.
+/// The progress of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // protocol.md section 4
 pub enum AckKind {
@@ -77,9 +78,10 @@ pub struct Ack<'a> {
     pub command: u32,
     /// The subscription it is about, 0 = none.
     pub subscription: u32,
-    /// For [`Code::BadFilter`]: where, from 1. For a subscription to queues: the backlog granted.
-    /// For a query: how many records matched. For a delete: how many records it removed.
-    /// For an `extend`: the granted period in milliseconds, 0 when it is unlimited. Else 0.
+    /// For [`Code::BadFilter`]: the column, from 1. For a subscription to queues: the granted
+    /// backlog. For a query: the number of matching records. For a delete: the number of removed
+    /// records. For an `extend`: the granted period in milliseconds, 0 when it is unlimited.
+    /// Else 0.
     pub detail: u32,
     /// For a person.
     pub reason: &'a str,
@@ -90,24 +92,24 @@ pub struct Ack<'a> {
 pub enum FailureScope {
     /// This one publish.
     One = 0,
-    /// This one and all after it: the journal takes no more writes.
+    /// This publish and all later ones: the journal takes no more writes.
     AllFromHere = 1,
 }
 
-/// One message on its way out.
+/// One message to a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message<'a> {
     /// The client's number of the subscription it belongs to.
     pub subscription: u32,
     /// Publisher id and sequence, for a message that the log records.
     pub bookmark: Option<(u64, u64)>,
-    /// When this server took the message: nanoseconds since 1970 UTC.
+    /// When this server received the message: nanoseconds since 1970 UTC.
     pub timestamp_ns: u64,
-    /// How it comes from a queue; `None` when it does not.
+    /// Its lease in a queue; `None` when no queue delivers it.
     pub queued: Option<Queued<'a>>,
     /// The topic it was published to.
     pub topic: &'a [u8],
-    /// As published; empty = none.
+    /// As it was published; empty = none.
     pub correlation_id: &'a [u8],
     /// As published.
     pub headers: Headers<'a>,
@@ -155,15 +157,15 @@ pub enum OofReason {
 /// The queue fields of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queued<'a> {
-    /// How long the lease lasts from the sending on, in milliseconds: 0 = there is none
+    /// The period of the lease from the sending on, in milliseconds: 0 = there is none
     /// (at-most-once, a barrier, the answer to a query), `u64::MAX` = without end.
     pub lease_ms: u64,
-    /// How often the message was delivered, this time included; 0 for a barrier.
+    /// The number of deliveries of the message, including this one; 0 for a barrier.
     pub deliveries: u32,
-    /// How often it was cancelled.
+    /// The number of its cancels.
     pub cancels: u32,
-    /// Its place in the log of this instance: opaque.
+    /// Its position in the log of this instance: opaque.
     pub position: u64,
-    /// The queue, where the subscription does not say which: its topic is a pattern.
+    /// The queue, if the topic of the subscription is a pattern.
     pub queue: Option<&'a [u8]>,
 }

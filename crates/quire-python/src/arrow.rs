@@ -45,7 +45,7 @@ pub struct ArrowScan {
     outcome: Arc<Mutex<Outcome>>,
 }
 
-/// Where the batches of a scan come from.
+/// The source of the batches of a scan.
 pub trait Batches: Send {
     /// The columns.
     fn schema(&self) -> SchemaRef;
@@ -65,7 +65,7 @@ pub enum ScanFailure {
     /// The log cannot be read.
     #[error(transparent)]
     Scan(#[from] ScanError),
-    /// The server, or the way to it.
+    /// The server, or the connection to it, failed.
     #[error(transparent)]
     Client(#[from] Failure),
     /// A task of Spark.
@@ -73,7 +73,7 @@ pub enum ScanFailure {
     Spark(quire_spark::failure::Failure),
 }
 
-/// The results that the consumer of the stream cannot see through its interface.
+/// The results that are not part of the interface of the stream.
 #[derive(Default)]
 struct Outcome {
     error: Option<ScanFailure>,
@@ -90,7 +90,7 @@ impl ArrowScan {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        // A consumer may ask for another schema, and has to live with the one that there is.
+        // A consumer may ask for another schema. It always gets this one.
         drop(requested_schema);
         let batches =
             self.batches.lock().take().ok_or_else(|| PyValueError::new_err("the scan was read already"))?;

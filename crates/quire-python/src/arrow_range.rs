@@ -21,14 +21,14 @@ use crate::errors;
 use crate::interpreter;
 use crate::subscription::Subscription;
 
-/// Messages that are taken at a time.
+/// The most messages that are taken at a time.
 const TAKEN_MAX: usize = 4096;
 
-/// The longest wait before it is looked whether anything else became known.
+/// The longest wait between two checks for other events.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// The number of messages, bookmark and time of the last one, and whether the end of the range came
-/// before the limit.
+/// The number of messages, the bookmark and time of the last one, and whether the end of the range
+/// was reached before the limit.
 type Counted = (u64, Option<(String, u64)>, bool);
 
 /// A subscription with an end, to be read once: either as batches or as a count.
@@ -55,7 +55,7 @@ impl ArrowRange {
 
     /// Counts messages, up to `count_max` of them or until they have `size_max` bytes of data.
     /// Returns their number, the bookmark and time of the last one, and whether the end of the
-    /// range came first.
+    /// range was reached first.
     fn count(&self, py: Python<'_>, count_max: u64, size_max: u64) -> PyResult<Counted> {
         let mut range = self.take(py)?;
         let (mut count, mut size, mut last) = (0, 0, None);
@@ -94,7 +94,7 @@ impl ArrowRange {
     }
 }
 
-/// Batches of what is received.
+/// Batches of the received messages.
 struct Received {
     handle: Arc<Handle>,
     range: LogRange,

@@ -76,7 +76,7 @@ impl<'py> FromPyObject<'_, 'py> for ArrowRows {
         let array = unsafe { FFI_ArrowArray::from_raw(array.as_ptr()) };
         // SAFETY: as above; it is only looked at while the capsule is held.
         let schema = unsafe { schema.as_ref() };
-        // Before the import, which panics where the two do not agree.
+        // Before the import, which panics when they differ.
         if !matches!(DataType::try_from(schema).map_err(of_arrow)?, DataType::Struct(fields) if fields.len() == array.num_children())
         {
             return Err(PyTypeError::new_err("rows must be a record batch"));

@@ -42,7 +42,7 @@ use crate::receipt::Receipt;
 use crate::store::BookmarkStore;
 use crate::subscription::{Subscription, Taker};
 
-/// A driver's client that knows whether it came through a fork.
+/// A client of the driver. It detects that the process was forked.
 pub type Handle = fork::Handle<driver::Client>;
 
 impl Handle {
@@ -51,19 +51,19 @@ impl Handle {
     }
 }
 
-/// A client and its thread, without the conveniences of `quire.Client`.
+/// A client and its thread, which `quire.Client` uses.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Client {
     handle: Arc<Handle>,
     /// The messages of all subscriptions with a handler, in the order in which they arrived.
     handled: Arc<Queue>,
-    /// Messages of the last `handled_batch`, which the handlers have not all returned from.
+    /// The messages of the last `handled_batch`. Some handlers of them still run.
     in_hand_count: AtomicU64,
     handled_sources: Mutex<HashMap<u32, Arc<MessageSource>>>,
     ready: Arc<Ready>,
 }
 
-/// Rows that are taken under one lock: the thread of the client gets to send in between.
+/// Rows that are taken under one lock. Between two locks, the thread of the client can send.
 const ROWS_MAX: usize = 256;
 
 /// The options of a subscription: `quire.client._spec.Spec`, member by member.
@@ -201,7 +201,7 @@ struct PublishStoreArgument {
     size_max: usize,
 }
 
-/// Tells a loop, through a descriptor, that something changed.
+/// Wakes an event loop through a descriptor after a change.
 #[derive(Default)]
 struct Ready {
     /// A caller waits, and was not notified yet.
@@ -259,8 +259,8 @@ impl Client {
         })
     }
 
-    /// Takes a message and gives its sequence. `sequence`: 0 = the next one, `None` = without one.
-    /// Raises `BlockingIOError` when the store is full: wait with `wait_room`.
+    /// Takes a message and returns its sequence. `sequence`: 0 = the next one, `None` = without
+    /// one. Raises `BlockingIOError` when the store is full: wait with `wait_room`.
     #[pyo3(signature = (
         topic, data, sequence=0, expiration_s=None, correlation_id=None, headers=None, delay=None, sow_key=None, is_delta=false
     ))]
@@ -447,7 +447,7 @@ impl Client {
     }
 
     /// Whether every publish up to `sequence` was persisted or refused within `timeout` seconds.
-    /// Raises why it never will be.
+    /// Raises the reason when it never will be.
     #[pyo3(signature = (sequence, timeout=None))]
     fn wait_persisted(&self, py: Python<'_>, sequence: u64, timeout: Option<f64>) -> PyResult<bool> {
         self.handle.check_fork(py)?;
@@ -457,7 +457,7 @@ impl Client {
         is_done(py, result)
     }
 
-    /// Starts a flush; gives the command to wait for.
+    /// Starts a flush. Returns the command to wait for.
     fn flush(&self, py: Python<'_>) -> PyResult<u32> {
         self.handle.check_fork(py)?;
         number_of(py, self.handle.client().flush())
@@ -493,14 +493,14 @@ impl Client {
         }
     }
 
-    /// The caller will not wait for the command, so its answer is not kept.
+    /// The caller does not wait for the command, so its answer is not kept.
     fn abandon(&self, command: u32) {
         if !self.handle.is_forked() {
             self.handle.client().abandon(CommandId(command));
         }
     }
 
-    /// A subscription was not accepted: nothing is kept of it.
+    /// A subscription was not accepted. Removes all its data.
     fn forget(&self, number: u32) {
         if !self.handle.is_forked() {
             self.handled_sources.lock().remove(&number);
@@ -515,8 +515,8 @@ impl Client {
         Ok(self.handle.client().answer_count())
     }
 
-    /// When anything last came from the server, and when for each subscription by its number;
-    /// seconds since 1970.
+    /// When the client last received anything, and when each subscription did, by its number.
+    /// Seconds since 1970.
     fn heard(&self, py: Python<'_>) -> PyResult<(Option<f64>, HashMap<u32, f64>)> {
         self.handle.check_fork(py)?;
         let (server, subscriptions) = self.handle.client().heard();
@@ -531,9 +531,9 @@ impl Client {
         Ok(self.handle.client().missed())
     }
 
-    /// Starts a subscription; wait for its command. With `handled`, its messages come with
-    /// `handled_batch`; with `is_kept`, the store keeps its place under `sub_id`. `renewal`: the
-    /// leases that the client renews, `"until_begun"`, `"while_handled"` or `"never"`.
+    /// Starts a subscription; wait for its command. With `handled`, `handled_batch` returns its
+    /// messages. With `is_kept`, the store keeps its position under `sub_id`. `renewal`: the leases
+    /// that the client renews, `"until_begun"`, `"while_handled"` or `"never"`.
     #[allow(clippy::too_many_arguments)] // the ways in which a subscription is served
     fn subscribe(
         &self,
@@ -552,7 +552,7 @@ impl Client {
             _ => Renewal::UntilBegun,
         };
         let spec = SubscriptionSpec { renewal, ..spec.into() };
-        // Held meanwhile, so that no message is taken before its source is known.
+        // Locked until its source is known, so that no message is taken before.
         let mut by_number = self.handled_sources.lock();
         let subscribed = self
             .handle
@@ -570,7 +570,7 @@ impl Client {
         Ok(self.subscription(subscribed, source, if handled { Taker::Handler } else { Taker::Program }))
     }
 
-    /// Starts to settle messages of a queue by bookmark; gives the command.
+    /// Starts to settle messages of a queue by bookmark. Returns the command.
     fn settle_bookmarks(
         &self,
         py: Python<'_>,
@@ -590,7 +590,7 @@ impl Client {
         number_of(py, self.handle.client().settle_bookmarks(queue, verdict, &bookmarks, reason))
     }
 
-    /// Starts to settle the messages of a queue that match; gives the command.
+    /// Starts to settle the messages of a queue that match. Returns the command.
     fn settle_matching(
         &self,
         py: Python<'_>,
@@ -604,8 +604,8 @@ impl Client {
         number_of(py, self.handle.client().settle_matching(queue, verdict, filter, reason))
     }
 
-    /// Asks for records, or for the messages of a queue that could be delivered: they come, then
-    /// the subscription ends.
+    /// Asks for records, or for the messages of a queue that could be delivered. The subscription
+    /// ends after the last of them.
     fn query(&self, py: Python<'_>, spec: QueryArgument) -> PyResult<Subscription> {
         self.handle.check_fork(py)?;
         let subscribed = self.handle.client().query(&spec.into());
@@ -614,7 +614,7 @@ impl Client {
         Ok(self.subscription(subscribed, source, Taker::Query))
     }
 
-    /// Deletes records; gives the command, whose `take_json_replies` gives their number. Raises
+    /// Deletes records. Returns the command; `take_json_replies` of it returns their number. Raises
     /// `BlockingIOError` when the store is full: wait with `wait_room`.
     #[pyo3(signature = (topic, filter, keys, data))]
     fn delete(
@@ -631,7 +631,7 @@ impl Client {
         deleted.map(|(_, command)| command.0).map_err(|error| errors::refused(py, &error))
     }
 
-    /// Asks for the figures of a queue or of all; gives the command.
+    /// Asks for the figures of a queue or of all. Returns the command.
     #[pyo3(signature = (queue))]
     fn queue_stats(&self, py: Python<'_>, queue: Option<&str>) -> PyResult<u32> {
         self.handle.check_fork(py)?;
@@ -639,7 +639,7 @@ impl Client {
     }
 
     /// Asks about the server: `"server"`, its `"clients"` after a connection, its `"subscriptions"`
-    /// after one of a connection, its `"topics"` after a name, its `"replication"`. Gives the
+    /// after one of a connection, its `"topics"` after a name, its `"replication"`. Returns the
     /// command.
     fn inspect(
         &self,
@@ -660,27 +660,27 @@ impl Client {
         number_of(py, self.handle.client().inspect(subject))
     }
 
-    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination; gives the
+    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination. Returns the
     /// command.
     fn replicate(&self, py: Python<'_>, destination: &str, action: &str) -> PyResult<u32> {
         self.handle.check_fork(py)?;
         number_of(py, self.handle.client().replicate(destination, link_action(action)?))
     }
 
-    /// Has the server create a queue with these settings, as JSON; gives the command.
+    /// Makes the server create a queue with these settings, as JSON. Returns the command.
     fn create_queue(&self, py: Python<'_>, settings: &str) -> PyResult<u32> {
         self.handle.check_fork(py)?;
         number_of(py, self.handle.client().define_queue(DefineQueue::Create { settings }))
     }
 
-    /// Has the server change these settings of a queue that was created at run time, as JSON; gives
-    /// the command.
+    /// Makes the server change these settings of a queue that was created at run time, as JSON.
+    /// Returns the command.
     fn alter_queue(&self, py: Python<'_>, queue: &str, changes: &str) -> PyResult<u32> {
         self.handle.check_fork(py)?;
         number_of(py, self.handle.client().define_queue(DefineQueue::Alter { queue, changes }))
     }
 
-    /// Has the server drop a queue that was created at run time; gives the command.
+    /// Makes the server drop a queue that was created at run time. Returns the command.
     fn drop_queue(&self, py: Python<'_>, queue: &str) -> PyResult<u32> {
         self.handle.check_fork(py)?;
         number_of(py, self.handle.client().define_queue(DefineQueue::Drop { queue }))
@@ -710,26 +710,26 @@ impl Client {
         Ok(self.handle.client().take_json_replies(CommandId(command)))
     }
 
-    /// Messages that were settled, of which it is not known yet that this is durable.
+    /// The number of settled messages whose verdicts are not known to be durable.
     #[getter]
     fn unconfirmed_count(&self, py: Python<'_>) -> PyResult<u64> {
         self.handle.check_fork(py)?;
         Ok(self.handle.client().unconfirmed_count())
     }
 
-    /// Starts a change of a subscription; gives the command.
+    /// Starts a change of a subscription. Returns the command.
     fn replace(&self, py: Python<'_>, number: u32, spec: SpecArgument) -> PyResult<u32> {
         self.handle.check_fork(py)?;
         number_of(py, self.handle.client().replace(number, spec.into()))
     }
 
-    /// Starts the end of a subscription; gives the command.
+    /// Starts the end of a subscription. Returns the command.
     fn unsubscribe(&self, py: Python<'_>, number: u32) -> PyResult<u32> {
         self.handle.check_fork(py)?;
         number_of(py, self.handle.client().unsubscribe(number))
     }
 
-    /// Starts pausing or resuming; gives the command.
+    /// Starts pausing or resuming. Returns the command.
     fn set_paused(&self, py: Python<'_>, numbers: Vec<u32>, paused: bool) -> PyResult<u32> {
         self.handle.check_fork(py)?;
         number_of(py, self.handle.client().set_paused(&numbers, paused))
@@ -790,8 +790,8 @@ impl Client {
         Ok(name_of(&self.handle.client().state()))
     }
 
-    /// The states that the client came into after the one numbered `seen`, with their numbers;
-    /// waits up to `timeout` seconds for one.
+    /// The states of the client after the state with the number `seen`, with their numbers. Waits
+    /// up to `timeout` seconds for one.
     #[pyo3(signature = (seen, timeout=None))]
     fn states_after(
         &self,
@@ -808,15 +808,15 @@ impl Client {
         Ok(states.iter().map(|(number, state)| (*number, name_of(state))).collect())
     }
 
-    /// Ends the client for good: its calls raise `DisconnectedError` with the reason from now on.
+    /// Ends the client for good. Later calls raise `DisconnectedError` with the reason.
     fn fail(&self, py: Python<'_>, reason: String) -> PyResult<()> {
         self.handle.check_fork(py)?;
         self.handle.client().fail(reason);
         Ok(())
     }
 
-    /// No more messages go to the handlers than have come by now: the next `handled_batch` that
-    /// finds none gives `None`.
+    /// The handlers get no more messages than have arrived by now. The next `handled_batch` without
+    /// any returns `None`.
     fn end_handled(&self, py: Python<'_>) -> PyResult<()> {
         self.handle.check_fork(py)?;
         self.handled.close();
@@ -880,8 +880,8 @@ impl Client {
         Ok(failed.iter().map(|(sequence, failure)| (*sequence, to_value(failure))).collect())
     }
 
-    /// A descriptor that is readable when something changed after [`Client::arm`]. It belongs to
-    /// the client.
+    /// A descriptor that is readable after a change since [`Client::arm`]. It belongs to the
+    /// client.
     fn ready_descriptor(&self, py: Python<'_>) -> PyResult<i32> {
         self.handle.check_fork(py)?;
         let (writer, reader) = wake_up_pair()?;
@@ -899,7 +899,7 @@ impl Client {
         Ok(self.handle.client().loop_descriptor()?)
     }
 
-    /// The next change is worth a wake-up. Look for what is waited for after this call, not before.
+    /// The next change wakes the loop. Check the condition after this call, not before.
     fn arm(&self, py: Python<'_>) -> PyResult<()> {
         self.handle.check_fork(py)?;
         self.ready.is_armed.store(true, Ordering::SeqCst);
@@ -907,8 +907,8 @@ impl Client {
         Ok(())
     }
 
-    /// Reads and writes on the calling thread, which looks for changes afterwards. With `is_last`,
-    /// nothing waits after that.
+    /// Reads and writes on the calling thread, which checks for changes afterwards. With `is_last`,
+    /// no caller waits after that.
     fn step(&self, py: Python<'_>, is_last: bool) -> PyResult<()> {
         self.handle.check_fork(py)?;
         self.ready.is_armed.store(false, Ordering::SeqCst);
@@ -920,7 +920,7 @@ impl Client {
         Ok(())
     }
 
-    /// Ends the client; gives how many publishes are not known to be persisted.
+    /// Ends the client. Returns the number of publishes that are not known to be persisted.
     fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<u64> {
         if self.handle.is_forked() {
             return Ok(0);
@@ -947,7 +947,7 @@ impl Client {
     }
 }
 
-/// Messages that follow each other and belong to one subscription, together.
+/// Consecutive messages of one subscription, together.
 fn runs(messages: Vec<Received>) -> Vec<Vec<Received>> {
     let mut runs: Vec<Vec<Received>> = Vec::new();
     for message in messages {
@@ -973,7 +973,7 @@ impl Ready {
         if self.is_armed.swap(false, Ordering::SeqCst)
             && let Some((writer, _)) = &mut *self.pair.lock()
         {
-            // Full: the loop has a wake-up already. Broken: the loop is gone.
+            // Full: the loop has a wake-up already. Broken: the loop has ended.
             let _ = writer.write(&[1]);
         }
     }

@@ -22,7 +22,7 @@ pub struct Embedded {
 #[pymethods]
 impl Embedded {
     /// The running engine on `directory` (an absolute path), or the one in memory with this name;
-    /// started when there is none. With `joins_any`, a running engine may have another
+    /// It is started when it does not run. With `joins_any`, a running engine may have another
     /// configuration.
     #[new]
     fn new(

@@ -8,7 +8,7 @@ use quire_client::{Failure, PublishError};
 use quire_driver::client::StartError;
 use quire_journal::limit_reached;
 
-/// The exception for a failure: its class goes by the stable code.
+/// The exception for a failure. The stable code selects its class.
 pub fn to_python(py: Python<'_>, failure: &Failure) -> PyErr {
     new_error(py, failure.code.name(), &failure.reason, failure.column)
 }
@@ -44,12 +44,12 @@ pub fn new_error(py: Python<'_>, code: &str, reason: &str, column: u32) -> PyErr
     from_code(py, code, reason, column, None)
 }
 
-/// The exception for a setting or option that cannot be.
+/// The exception for a setting or option that is not valid.
 pub fn bad_option(py: Python<'_>, key: &str, reason: &str) -> PyErr {
     from_code(py, "bad_option", reason, 0, Some(key))
 }
 
-/// The exception with the class of `code`, of which the input `key` is wrong.
+/// The exception with the class of `code`, for the input `key`.
 pub fn from_code(py: Python<'_>, code: &str, reason: &str, column: u32, key: Option<&str>) -> PyErr {
     static FROM_CODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     FROM_CODE

@@ -26,7 +26,7 @@ pub fn after_fork_in_child() {
     quire_driver::after_fork_in_child();
 }
 
-/// A value with threads, which knows whether it came through a fork.
+/// A value with threads. It detects that the process was forked.
 pub struct Handle<T> {
     value: ManuallyDrop<T>,
     forks: u64,
@@ -42,7 +42,7 @@ impl<T> Handle<T> {
         &self.value
     }
 
-    /// The value by itself. `None` in a process that is not the one which made it.
+    /// The value itself. `None` in a process other than the one that made it.
     #[allow(unsafe_code)] // moving a field out of a value that has a drop
     pub fn into_value(mut self) -> Option<T> {
         if self.is_forked() {
@@ -58,7 +58,7 @@ impl<T> Handle<T> {
         self.forks != fork_count()
     }
 
-    /// Raises in a process that is not the one which made the value.
+    /// Raises in a process other than the one that made the value.
     pub fn check_fork(&self, _py: Python<'_>) -> PyResult<()> {
         if self.is_forked() {
             return Err(PyRuntimeError::new_err(
@@ -72,8 +72,8 @@ impl<T> Handle<T> {
 impl<T> Drop for Handle<T> {
     #[allow(unsafe_code)] // dropping a field early
     fn drop(&mut self) {
-        // After a fork its locks may be held by threads that are not here, so that it is left as it
-        // is.
+        // After a fork, its locks may be held by threads that do not exist here, so it is not
+        // dropped.
         if !self.is_forked() {
             // SAFETY: the field is not used again: this is the drop of its owner.
             unsafe { ManuallyDrop::drop(&mut self.value) };

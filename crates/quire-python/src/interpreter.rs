@@ -1,4 +1,4 @@
-//! The one place where the interpreter is left, and entered again.
+//! Leaves the interpreter and enters it again. No other code does this.
 
 #![allow(clippy::disallowed_methods)] // this is the place
 
@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
-/// The longest that a wait leaves Ctrl-C unseen: short for a person, long for a processor.
+/// The longest time in which a wait does not check for Ctrl-C: short for a person, long for a
+/// processor.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// Runs short work outside of the interpreter. Other Python threads run meanwhile, and Ctrl-C is
@@ -15,10 +16,10 @@ pub fn outside<T: Send>(py: Python<'_>, run: impl FnOnce() -> T + Send) -> T {
     py.detach(run)
 }
 
-/// Waits outside the interpreter until `ready` gives something, `timeout` has passed (`None` is
-/// given), or a signal handler raises.
+/// Waits outside of the interpreter until `ready` returns a value, `timeout` has passed (returns
+/// `None`), or a signal handler raises.
 ///
-/// `ready` waits up to the time that it is given, and is called at least once.
+/// `ready` waits up to the time in its argument. It is called at least once.
 pub fn wait<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -59,8 +60,8 @@ pub fn with_progress<T: Send>(
     interrupted.map_or(Ok(value), Err)
 }
 
-/// A timeout in seconds as Python gives it. `None`, and a time that is too long for this machine,
-/// mean no limit.
+/// A timeout in seconds from Python. `None`, and a time that is too long for this machine, mean no
+/// limit.
 pub fn timeout(seconds: Option<f64>) -> Option<Duration> {
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok())
 }

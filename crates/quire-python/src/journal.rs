@@ -166,7 +166,7 @@ impl Journal {
         maintenance.map(JournalMaintenance::new).map_err(|error| to_python(py, &error))
     }
 
-    /// Makes everything appended persistent and lets the directory go. A second call does nothing.
+    /// Makes everything appended persistent and unlocks the directory. A second call has no effect.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.handle.is_forked() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A journal that is read: its segments, its records, and whether it is sound.
+//! Reads a journal: its segments and its records, and checks it.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ use crate::message::{Message, MessageSource, datetime_from_ns};
 /// interpreter cheap.
 const STEP_SIZE: usize = 256 * 1024;
 
-/// Read access to a journal, also while it is written to.
+/// Read access to a journal, also while it is written.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct JournalReader {
     reader: Reader,
@@ -87,7 +87,7 @@ impl JournalReader {
         Ok(segments.into_iter().map(fields_of).collect())
     }
 
-    /// The segment, and the offset of the batch in it that holds the message.
+    /// The segment, and the offset of the batch with the message in it.
     fn find(&self, py: Python<'_>, bookmark: &str) -> PyResult<Option<(SegmentFields, u64)>> {
         let bookmark = bookmark
             .parse()
@@ -146,7 +146,7 @@ impl JournalReader {
     }
 }
 
-/// The steps of a scan, taken one ahead of the user.
+/// The steps of a scan. One step is taken ahead of the user.
 struct Steps<T> {
     scan: Scan,
     clock: Clock,

@@ -29,10 +29,10 @@ pub fn json_members(text: &str) -> Option<Vec<(String, &str)>> {
     Some(members)
 }
 
-/// Whether a dictionary of the value has a key that is not text. JSON makes text of `1` and `None`,
-/// which another key may be already.
+/// Whether a dictionary of the value has a key that is not text. JSON converts `1` and `None` to
+/// text, which may be equal to another key.
 ///
-/// The value became JSON before: nothing in it contains itself.
+/// The value was converted to JSON before, so no part of it contains itself.
 #[pyfunction]
 pub fn has_other_keys(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     let mut left = vec![value.clone()];

@@ -15,17 +15,16 @@ use pyo3::types::{IntoPyDict, PyDict};
 
 use crate::{fork, interpreter};
 
-/// Records that may wait for the interpreter. More are dropped; they would repeat the records
-/// before them.
+/// The most records that wait for the interpreter. More are dropped: they would repeat earlier
+/// records.
 const WAITING_MAX: usize = 1024;
 
 static LOGGER: Logger = Logger { state: Mutex::new(LoggerState::Idle) };
 
-/// Makes `logging` the destination of everything that is logged from here on. No thread is started
-/// yet.
+/// From here on, all log records are passed to `logging`. No thread is started yet.
 ///
-/// The end of the program passes on the lines that wait, and ends the thread. A thread that enters
-/// an interpreter which is ending is ended by Python in a way that aborts the process.
+/// At the end of the program, passes the waiting lines on and ends the thread. If a thread enters
+/// an interpreter that is ending, Python ends the thread in a way that aborts the process.
 pub fn install(py: Python<'_>) -> PyResult<()> {
     // Fails when the module is loaded a second time. The logger of the first one remains.
     if log::set_logger(&LOGGER).is_ok() {
@@ -54,7 +53,7 @@ struct Logger {
 enum LoggerState {
     Idle,
     Started(fork::Handle<Thread>),
-    /// The interpreter ends: nothing is logged.
+    /// The interpreter ends: no line is logged any more.
     Finished,
 }
 
@@ -127,7 +126,7 @@ impl LoggerState {
             let (sender, receiver) = sync_channel(WAITING_MAX);
             let started =
                 std::thread::Builder::new().name("quire-logging".into()).spawn(move || hand_on(&receiver));
-            // Without a thread nothing is logged.
+            // Without a thread, no line is logged.
             let Ok(handle) = started else { return };
             *self = LoggerState::Started(fork::Handle::new(Thread { sender, handle }));
         }
@@ -146,7 +145,7 @@ fn hand_on(lines: &Receiver<Line>) {
             }
         });
         if handed.is_none() {
-            return; // The interpreter is gone.
+            return; // The interpreter has ended.
         }
     }
 }

@@ -30,7 +30,7 @@ impl JournalMaintenance {
 
 #[pymethods]
 impl JournalMaintenance {
-    /// Takes a stopped journal, and recovers it, until the object is gone.
+    /// Locks a stopped journal until the object is dropped. Recovers it first.
     #[new]
     #[pyo3(signature = (directory, archive_directory))]
     fn open(py: Python<'_>, directory: PathBuf, archive_directory: Option<PathBuf>) -> PyResult<Self> {
@@ -46,8 +46,8 @@ impl JournalMaintenance {
             .map_err(|error| to_python(py, &error))
     }
 
-    /// Gives up the oldest files of a stopped journal that are missing: number of the first, if
-    /// that is known, and the last of them; `None` when no file is missing.
+    /// Accepts that the oldest files of a stopped journal are missing. Returns the number of the
+    /// first missing file, if it is known, and of the last one. `None` when no file is missing.
     #[staticmethod]
     fn give_up_missing(
         py: Python<'_>,
@@ -60,15 +60,15 @@ impl JournalMaintenance {
         given_up.map_err(|error| to_python(py, &error))
     }
 
-    /// Where files are archived to; `None` when that is not known.
+    /// The directory to which files are archived; `None` when it is unknown.
     #[getter]
     fn archive_directory(&self) -> Option<&std::path::Path> {
         self.handle.value().archive_directory()
     }
 
-    /// Takes the oldest selected file. With `dry_run` it changes nothing and returns every selected
-    /// file. Files that queues need stay. Returns no file when none is selected, or when the file
-    /// must stay.
+    /// Processes the oldest selected file. With `dry_run` it changes no file and returns every
+    /// selected file. Files that queues need stay. Returns no file when none is selected, or when
+    /// the file must stay.
     fn maintain(
         &self,
         py: Python<'_>,
@@ -92,7 +92,7 @@ impl JournalMaintenance {
     }
 }
 
-/// Those older than an age, or those beyond a size in all.
+/// Files older than an age, or the oldest files above a total size.
 fn which_of(age: Option<Duration>, size_max: Option<u64>) -> PyResult<Which> {
     Ok(match files_of(age, size_max)? {
         Files::OlderThan(ns) => Which::older_than(Duration::from_nanos(ns), Clock::start().now().wall),

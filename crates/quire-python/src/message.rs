@@ -40,7 +40,7 @@ use crate::headers;
 pub struct Message {
     received: Received,
     source: Arc<MessageSource>,
-    /// Which one it is among those that its subscription handed out.
+    /// Its number among the messages that its subscription handed out.
     ordinal: u64,
 }
 
@@ -53,15 +53,15 @@ pub struct MessageSource {
     ends_with: Option<u32>,
 }
 
-/// Where messages come from.
+/// The source of messages.
 enum Origin {
-    /// A client received them. With the progress of the subscription.
+    /// A client received them. Has the progress of the subscription.
     Client(Arc<Handle>, Arc<driver::SharedProgress>),
     /// They were read from a journal.
     Journal,
     /// It is a copy of a message, perhaps of another process.
     Copy,
-    /// `quire.testing` made it; with the first verdict about it.
+    /// `quire.testing` made it. Has the first verdict about it.
     Test(OnceLock<Verdict>),
 }
 
@@ -72,13 +72,13 @@ impl Drop for MessageSource {
 }
 
 impl MessageSource {
-    /// Of messages that are read from a journal.
+    /// The source of messages that are read from a journal.
     pub fn of_journal() -> Arc<Self> {
         Arc::new(MessageSource { sub_id: String::new(), origin: Origin::Journal, ends_with: None })
     }
 
-    /// Of the messages of a subscription or of a query. `ends_with`: the number of a subscription
-    /// that the program has to hold.
+    /// The source of the messages of a subscription or of a query. `ends_with`: the number of a
+    /// subscription that the program has to hold.
     pub fn of_client(
         account: Arc<driver::SharedProgress>,
         handle: Arc<Handle>,
@@ -100,8 +100,7 @@ impl MessageSource {
         }
     }
 
-    /// The program holds neither the subscription nor a message of it. Does nothing for one that
-    /// has ended.
+    /// The program holds neither the subscription nor a message of it. No effect after its end.
     fn end(&self) {
         let (Origin::Client(handle, _), Some(number)) = (&self.origin, self.ends_with) else { return };
         if handle.is_forked() {
@@ -127,7 +126,7 @@ impl MessageSource {
         });
     }
 
-    /// Messages are handed out. Those that were processed in an earlier life are left out.
+    /// Messages are handed out. Messages that were processed before a restart are left out.
     pub fn hand_out(self: &Arc<Self>, received: Vec<Received>, to: HandedTo) -> Vec<Message> {
         let new = |received, ordinal| Message { received, source: self.clone(), ordinal };
         match &self.origin {
@@ -136,7 +135,7 @@ impl MessageSource {
         }
     }
 
-    /// The next message is asked for: all that were handed out are processed.
+    /// The program asks for the next message: all earlier ones are processed.
     pub fn processed_all(&self, py: Python<'_>) -> PyResult<()> {
         let Origin::Client(handle, account) = &self.origin else { return Ok(()) };
         handle.check_fork(py)?;
@@ -167,7 +166,7 @@ impl Message {
         &self.received
     }
 
-    /// How it came from a queue.
+    /// Its lease.
     pub fn lease(&self) -> Option<&Arc<Lease>> {
         self.received.lease()
     }
@@ -180,8 +179,8 @@ impl Message {
         }
     }
 
-    /// As [`leased`](Self::leased), for the state of the lease. In a forked child nothing keeps
-    /// this state up to date.
+    /// As [`leased`](Self::leased), for the state of the lease. In a forked child, this state is
+    /// not kept up to date.
     fn leased_here(&self, py: Python<'_>) -> PyResult<Option<(&Arc<Lease>, &driver::Client)>> {
         let leased = self.leased();
         if let (Some(_), Origin::Client(handle, _)) = (leased, &self.source.origin) {
@@ -192,7 +191,7 @@ impl Message {
 
     fn settle(&self, py: Python<'_>, verdict: Verdict, reason: &str) -> PyResult<()> {
         if let Origin::Test(first) = &self.source.origin {
-            // The first verdict counts, as it does for a client.
+            // The first verdict counts, as for a client.
             first.get_or_init(|| verdict);
         }
         self.with_account(py, |client, account| {
@@ -200,7 +199,7 @@ impl Message {
         })
     }
 
-    /// Tells the client that received the message, if one did.
+    /// Notifies the client that received the message, if there is one.
     fn with_account(
         &self,
         py: Python<'_>,
@@ -233,16 +232,16 @@ impl Message {
         (received.topic(), received.source_topic(), received.bookmark(), received.timestamp().0)
     }
 
-    /// One that no client received.
+    /// A message that no client received.
     fn alone(received: Received, sub_id: String, origin: Origin) -> Self {
         Message { received, source: Arc::new(MessageSource { sub_id, origin, ends_with: None }), ordinal: 0 }
     }
 
-    /// The Python object, out of the sight of the cycle collector.
+    /// The Python object, which the cycle collector does not track.
     ///
     /// The collector tracks every class of an extension. A batch makes more objects than the
-    /// youngest generation holds, so the collector would look at each message, at most of them
-    /// twice. That is a third of the cost of a message of a replay.
+    /// youngest generation has room for, so the collector would visit each message, and most of
+    /// them twice. That is a third of the cost of a message of a replay.
     pub fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, Message>> {
         let message = Bound::new(py, self)?;
         // SAFETY: the object is new, whole and owned here. It holds no Python object and cannot be
@@ -466,15 +465,15 @@ impl Message {
         self.lease().map_or(0, |lease| lease.cancels())
     }
 
-    /// The handler gets the message. False: it was released or lost before, and the handler must
-    /// not see it.
+    /// Called before the handler gets the message. False: it was released or lost before, and the
+    /// handler must not see it.
     fn _begin(&self, py: Python<'_>) -> PyResult<bool> {
         let Origin::Client(handle, account) = &self.source.origin else { return Ok(true) };
         handle.check_fork(py)?;
         if handle.client().begin(&self.received) {
             return Ok(true);
         }
-        // It is delivered again, and this delivery is not waited for.
+        // It is delivered again, and the program does not wait for this delivery.
         let dropped = handle.client().settled(account, &self.received, self.ordinal, None, "");
         dropped.map(|()| false).map_err(|failure| errors::to_python(py, &failure))
     }
@@ -497,7 +496,8 @@ impl Message {
             Verdict::Acknowledge => Some("ack"),
             Verdict::Cancel | Verdict::CancelWithDelay { .. } => Some("cancel"),
             Verdict::Expire => Some("expire"),
-            // A client releases messages that its program has not begun. A message cannot do it.
+            // A client releases messages that its program has not begun. A message has no such
+            // verdict.
             Verdict::Release => None,
         }
     }
@@ -767,14 +767,14 @@ pub fn test_message(
     Ok(Message::alone(received, sub_id, Origin::Test(OnceLock::new())))
 }
 
-/// A duration in any of the forms that a program may give, for the argument `key`.
+/// A duration in any form that a program may use, for the argument `key`.
 fn duration(py: Python<'_>, value: &Bound<'_, PyAny>, key: &str) -> PyResult<Duration> {
     static SECONDS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let seconds = SECONDS.import(py, "quire._units", "seconds")?.call1((value, key))?;
     Ok(Duration::from_secs_f64(seconds.extract()?))
 }
 
-/// The reason of a cancel or an expiry; nothing for `None`.
+/// The reason of a cancel or an expiry. Empty for `None`.
 fn text_of(py: Python<'_>, reason: Option<&Bound<'_, PyAny>>) -> PyResult<String> {
     static CHECKED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     match reason {

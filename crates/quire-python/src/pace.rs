@@ -1,4 +1,4 @@
-//! The pace of a replay for a program that reads a journal without a server.
+//! The rate of a replay for a program that reads a journal without a server.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use quire_types::time;
 use crate::errors;
 use crate::interpreter;
 
-/// How fast messages may be sent; see `docs/replay.md`.
+/// The rate of messages; see `docs/replay.md`.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Pace {
     group: Mutex<Group>,
@@ -36,7 +36,7 @@ impl Pace {
         Ok(Pace { group: Mutex::new(group), started: Instant::now() })
     }
 
-    /// Waits until a message of `size` bytes that was taken at `timestamp_ns` may go.
+    /// Waits until a message of `size` bytes that was received at `timestamp_ns` may be released.
     fn wait(&self, py: Python<'_>, timestamp_ns: u64, size: usize) -> PyResult<()> {
         let timestamp = Timestamp(timestamp_ns);
         interpreter::wait(py, None, |slice| {

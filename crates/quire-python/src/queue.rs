@@ -1,4 +1,4 @@
-//! The lease and fairness engine on its own, on the caller's clock.
+//! The engine of leases and fairness, with the clock of the caller.
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -24,7 +24,7 @@ type Expired<'py> = (u64, Bound<'py, PyBytes>, Vec<&'static str>, u32, u32);
 
 #[pymethods]
 impl Queue {
-    /// `settings`: as an entry of `[[queue]]`, as the core reads it: JSON.
+    /// `settings`: an entry of `[[queue]]` as JSON, as the core reads it.
     #[new]
     fn new(py: Python<'_>, settings: &str) -> PyResult<Self> {
         let refused = |reason: String| errors::new_error(py, "bad_option", &reason, 0);

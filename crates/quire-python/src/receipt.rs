@@ -21,7 +21,7 @@ pub struct Receipt {
 
 #[pymethods]
 impl Receipt {
-    /// The number that `Client.settled` gives.
+    /// The number that `Client.settled` returns.
     #[getter]
     fn number(&self) -> u64 {
         self.id.0
@@ -63,7 +63,7 @@ enum Asked<'py> {
 }
 
 impl Drop for Receipt {
-    /// The program does not ask for it any more: `flush` raises refusals.
+    /// The program has dropped it: `flush` raises refusals.
     fn drop(&mut self) {
         if !self.handle.is_forked() {
             self.handle.client().forget_receipt(self.id);

@@ -111,7 +111,7 @@ impl Batches for Scan {
     }
 }
 
-/// The message as a record of which only the fields are read.
+/// The message as a record. Only its fields are read.
 fn record_of(message: &Received, message_type: MessageType) -> Record<'_> {
     let bookmark = message.bookmark();
     Record {
@@ -150,7 +150,7 @@ impl Fields {
     }
 
     /// The first field that a select list excludes. A list with a mistake excludes none: the server
-    /// says what is wrong with it.
+    /// reports the mistake.
     fn excluded_by(&self, select: &str) -> Option<&str> {
         let select = Select::parse(select).ok()?;
         self.paths.iter().find(|path| !select.has(&path_of(path))).map(String::as_str)
@@ -167,7 +167,7 @@ impl Fields {
     }
 }
 
-/// The text of a value, as the message has it.
+/// The text of a value in the message.
 fn text_of(value: Value<'_>) -> Option<String> {
     match value.scalar() {
         Value::Boolean(value) => Some(value.to_string()),

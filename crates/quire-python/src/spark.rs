@@ -1,4 +1,4 @@
-//! The reads of Spark, for the data source in Python. It gives and takes the texts of
+//! The reads of Spark, for the data source in Python. It uses the texts of
 //! `docs/internals/spark-reader.md`.
 
 use std::collections::BTreeMap;
@@ -86,7 +86,7 @@ impl SparkRead {
         outside(py, || Ok(SparkRead { read: Read::from_json(read)? }))
     }
 
-    /// The scan, for ranges of a server. Raises what is wrong with the columns and the filter.
+    /// The scan, for ranges of a server. Raises for mistakes in the columns and the filter.
     fn spec(&self, py: Python<'_>) -> PyResult<String> {
         outside(py, || self.read.spec(clock::now().wall))
     }
@@ -171,7 +171,7 @@ pub struct SparkJournal {
 
 #[pymethods]
 impl SparkJournal {
-    /// Finds the journal directory that is meant.
+    /// Finds the journal directory.
     #[new]
     #[pyo3(signature = (directory, archive=None))]
     fn new(py: Python<'_>, directory: &str, archive: Option<String>) -> PyResult<Self> {

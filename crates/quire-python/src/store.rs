@@ -9,12 +9,12 @@ use crate::errors;
 use crate::fork::Handle;
 use crate::interpreter;
 
-/// Where the places of subscriptions are kept.
+/// The store of the positions of subscriptions.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct BookmarkStore(Handle<store::BookmarkStore>);
 
 impl BookmarkStore {
-    /// The store. Raises in a process that is not the one which opened it.
+    /// The store. Raises in a process other than the one that opened it.
     pub fn store(&self, py: Python<'_>) -> PyResult<&store::BookmarkStore> {
         self.0.check_fork(py)?;
         Ok(self.0.value())
@@ -44,7 +44,7 @@ impl BookmarkStore {
         Ok(self.store(py)?.sub_ids())
     }
 
-    /// Whether it was kept.
+    /// Returns whether it had a position.
     fn forget(&self, py: Python<'_>, sub_id: &str) -> PyResult<bool> {
         self.store(py)?.forget(sub_id).map_err(|failure| errors::to_python(py, &failure))
     }

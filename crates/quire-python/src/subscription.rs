@@ -1,4 +1,4 @@
-//! A subscription as Python sees it: where its messages are taken.
+//! A subscription as Python sees it. The program takes its messages here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::interpreter;
 use crate::message::{Message, MessageSource};
 use crate::rows::Rows;
 
-/// Messages that an iteration takes from the queue at a time, to lock it and leave the interpreter
-/// once for many.
+/// The messages that an iteration takes from the queue at a time, so that one lock and one exit of
+/// the interpreter serve many messages.
 const AHEAD_COUNT: usize = 1024;
 
 /// One subscription: its queue, and the source of its messages.
@@ -41,9 +41,9 @@ pub struct Subscription {
 pub enum Taker {
     /// The program, which iterates.
     Program,
-    /// A handler, through the queue that all of those share.
+    /// A handler, through the queue that all handlers share.
     Handler,
-    /// The program, and they are the answers to a query.
+    /// The program. The messages are the answers to a query.
     Query,
 }
 
@@ -73,7 +73,7 @@ enum Next {
 
 #[pymethods]
 impl Subscription {
-    /// The next message, or `None` when the subscription has ended by the user's will.
+    /// The next message, or `None` when the user has ended the subscription.
     ///
     /// Raises `TimeoutError` after `timeout` seconds, or the error with which the server ended the
     /// subscription. `ahead`: messages to take from the queue at a time.
@@ -94,7 +94,7 @@ impl Subscription {
         }
     }
 
-    /// An iterator over the messages, of which `ahead` are taken from the queue at a time. It keeps
+    /// An iterator over the messages. It takes `ahead` messages from the queue at a time. It keeps
     /// `owner` alive. It ends only with the subscription: after an exception, such as that of a
     /// signal handler, it continues.
     fn iterate(slf: Py<Self>, owner: Py<PyAny>, ahead: usize) -> SubscriptionMessages {
@@ -116,8 +116,8 @@ impl Subscription {
         PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?).map(Some)
     }
 
-    /// Moves messages to `rows`: gives their number, 0 when `timeout` seconds passed first, `None`
-    /// when there are no more.
+    /// Moves messages to `rows`. Returns their number, 0 when `timeout` seconds passed first,
+    /// `None` when there are no more.
     #[pyo3(signature = (rows, timeout=None))]
     fn collect(&self, py: Python<'_>, rows: &Rows, timeout: Option<f64>) -> PyResult<Option<usize>> {
         self.handle.check_fork(py)?;
@@ -136,7 +136,7 @@ impl Subscription {
         Ok(Some(count))
     }
 
-    /// The answers to a query are not taken any more: the server ends it.
+    /// The program takes no more answers to a query: the server ends it.
     fn close(&self) {
         if !self.handle.is_forked() {
             self.ahead.lock().clear();
@@ -161,7 +161,7 @@ impl Subscription {
         })
     }
 
-    /// Whether it has within `timeout` seconds; `None` when the client has ended before.
+    /// Waits for that up to `timeout` seconds. `None` when the client has ended before.
     #[pyo3(signature = (timeout=None))]
     fn wait_snapshot(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         if self.taker == Taker::Handler {
@@ -170,7 +170,7 @@ impl Subscription {
         self.wait_event(py, timeout, |slice| self.queue.wait_caught_up(self.number, slice))
     }
 
-    /// Whether the program was handed the last result of the query, and no connection was lost
+    /// Whether the program has the whole last result of the query, and no connection was lost
     /// since.
     fn is_current(&self, py: Python<'_>) -> PyResult<bool> {
         self.handle.check_fork(py)?;
@@ -182,8 +182,8 @@ impl Subscription {
         Ok(self.queue.is_completed(self.number))
     }
 
-    /// Whether the program was handed the whole replay within `timeout` seconds; `None` when the
-    /// client has ended before.
+    /// Waits up to `timeout` seconds until the program has the whole replay. `None` when the client
+    /// has ended before.
     #[pyo3(signature = (timeout=None))]
     fn wait_completed(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         self.wait_event(py, timeout, |slice| self.queue.wait_completed(self.number, slice))
@@ -200,8 +200,8 @@ impl Subscription {
         Ok(self.source.outstanding_count() + ahead + waiting)
     }
 
-    /// How many messages of queues it may have outstanding; 0 when none of its messages comes from
-    /// a queue.
+    /// The most messages of queues that it may have outstanding. 0 when it gets no messages of
+    /// queues.
     #[getter]
     fn granted_backlog(&self, py: Python<'_>) -> PyResult<u32> {
         self.handle.check_fork(py)?;
@@ -229,8 +229,7 @@ impl Subscription {
 }
 
 impl Subscription {
-    /// Up to `count_max` messages; when the queue has to be asked, up to `take_max` are taken from
-    /// it.
+    /// Up to `count_max` messages. If it has none, it takes up to `take_max` from the queue.
     fn messages(
         &self,
         py: Python<'_>,
@@ -258,7 +257,7 @@ impl Subscription {
             let handed_count = ready.len() as u64;
             // Messages that were released or lost are delivered again.
             ready.retain(|message| self.handle.client().begin(message));
-            // Nothing is left of them when all were processed in an earlier life, released or lost.
+            // None are left when all were processed before a restart, released or lost.
             let handed = self.source.hand_out(ready, HandedTo::Loop);
             if self.queue.handed(handed_count) {
                 self.handle.client().announce();
@@ -289,7 +288,7 @@ impl Subscription {
                 self.handle.client().taken(&self.queue);
                 Ok(Some(messages))
             }
-            // A user that closed the client did not ask for an error.
+            // A user who closed the client does not expect an error.
             Some(Next::Ended(Some(failure)))
                 if self.handle.client().state() != ConnectionState::Closed(None) =>
             {
@@ -300,7 +299,7 @@ impl Subscription {
         }
     }
 
-    /// Whether `happens` within `timeout` seconds; `None` when the client has ended before.
+    /// Waits up to `timeout` seconds until `happens`. `None` when the client has ended before.
     fn wait_event(
         &self,
         py: Python<'_>,

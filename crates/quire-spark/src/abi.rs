@@ -39,7 +39,7 @@ struct OpenScan {
     scan: Mutex<TaskScan>,
 }
 
-/// Open things, by the numbers that callers know.
+/// Open scans and streams, by the numbers that callers have.
 struct Handles<T> {
     open: BTreeMap<i64, Arc<T>>,
     last: i64,
@@ -132,7 +132,7 @@ pub unsafe fn aggregate(read: i64, size: i64, answer: i64) -> i64 {
     }
 }
 
-/// How much the scan reads at most.
+/// The most that the scan reads.
 ///
 /// # Safety
 /// As [`frame`].
@@ -201,7 +201,7 @@ pub unsafe fn scan_metrics(handle: i64, metrics: i64, answer: i64) -> i64 {
     }
 }
 
-/// Ends the scan before its next block. Harmless for a scan that is closed.
+/// Ends the scan before its next block. No effect on a closed scan.
 pub fn scan_cancel(handle: i64) -> i64 {
     if let Ok(open) = get(&SCANS, handle) {
         open.control.cancel();
@@ -209,7 +209,7 @@ pub fn scan_cancel(handle: i64) -> i64 {
     0
 }
 
-/// Frees the scan and its batch. Harmless for a scan that is closed.
+/// Frees the scan and its batch. No effect on a closed scan.
 pub fn scan_close(handle: i64) -> i64 {
     scan_cancel(handle);
     remove(&SCANS, handle)
@@ -311,7 +311,7 @@ pub unsafe fn stream_plan(handle: i64, request: i64, size: i64, answer: i64) -> 
     }
 }
 
-/// Takes note that a batch is complete.
+/// Notes that a batch is complete.
 ///
 /// # Safety
 /// As [`frame`].
@@ -325,7 +325,7 @@ pub unsafe fn stream_commit(handle: i64, offset: i64, size: i64, answer: i64) ->
     }
 }
 
-/// Frees the stream. Harmless for a stream that is closed.
+/// Frees the stream. No effect on a closed stream.
 pub fn stream_close(handle: i64) -> i64 {
     remove(&STREAMS, handle)
 }
@@ -333,7 +333,7 @@ pub fn stream_close(handle: i64) -> i64 {
 /// Frees the text of an [`Answer`].
 ///
 /// # Safety
-/// A function of this module gave the text, and it was not freed before.
+/// A function of this module returned the text, and it was not freed before.
 pub unsafe fn answer_free(address: i64, size: i64) -> i64 {
     if size > 0 {
         let bytes = std::ptr::slice_from_raw_parts_mut(address as *mut u8, size as usize);

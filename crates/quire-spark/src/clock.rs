@@ -1,5 +1,5 @@
-//! The clocks of the process. Only `abi` and the extension module read them: everything else has
-//! time as an argument.
+//! The clocks of the process. Only `abi` and the extension module read them: all other code gets
+//! the time as an argument.
 
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};

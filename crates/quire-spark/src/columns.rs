@@ -1,5 +1,5 @@
-//! Which column is read from where: attributes of the record by their names, all else from the
-//! fields of the data.
+//! The source of each column: attributes of the record by their names, all others from the fields
+//! of the data.
 
 use std::sync::LazyLock;
 
@@ -57,7 +57,7 @@ const FIELD_TYPES: [(Type, FieldType); 10] = [
     (Type::Date, FieldType::Date),
 ];
 
-/// The types of fields for people.
+/// The types of fields, as text for people.
 static FIELD_TYPE_NAMES: LazyLock<String> = LazyLock::new(|| {
     let names: Vec<String> = FIELD_TYPES.iter().map(|(data_type, _)| data_type.to_string()).collect();
     names.join(", ")
@@ -132,8 +132,8 @@ pub(crate) fn specs(schema: &Schema, all: &Schema, options: &ReadOptions) -> Out
     schema.columns.iter().map(|column| spec(column, all, options)).collect()
 }
 
-/// Refuses a path for a column that is not there, and one for several. `schema` has all columns of
-/// the frame.
+/// Refuses a path for a column that does not exist, and a path for several columns. `schema` has
+/// all columns of the frame.
 pub(crate) fn check_paths(schema: &Schema, options: &ReadOptions) -> Outcome<()> {
     for option in options.field_paths.keys() {
         let names: Vec<&str> = named(&schema.columns, option).map(|column| column.name.as_str()).collect();
@@ -152,7 +152,7 @@ pub(crate) fn check_paths(schema: &Schema, options: &ReadOptions) -> Outcome<()>
     Ok(())
 }
 
-/// The columns that have this name in some case. `lower` is the name in lower case.
+/// The columns that have this name in any case. `lower` is the name in lower case.
 fn named<'a>(columns: &'a [Column], lower: &str) -> impl Iterator<Item = &'a Column> {
     columns.iter().filter(move |column| column.name.to_lowercase() == lower)
 }
@@ -172,7 +172,7 @@ pub(crate) fn source(
         steps.push(column.name.as_str());
         at = column;
     }
-    // A condition on a whole array or map is for Spark.
+    // Spark evaluates a condition on a whole array or map.
     if matches!(at.data_type, Type::Struct(_) | Type::Map(..) | Type::Array(..)) {
         return Ok(None);
     }
@@ -232,7 +232,7 @@ fn spec(column: &Column, all: &Schema, options: &ReadOptions) -> Outcome<ColumnS
     Ok(ColumnSpec { name: column.name.clone(), nullable: column.nullable, source })
 }
 
-/// Whether two types differ at most in whether values of a map may be NULL.
+/// Whether two types are equal, apart from whether values of a map may be NULL.
 fn is_same(one: &Type, other: &Type) -> bool {
     match (one, other) {
         (Type::Map(key, value, _), Type::Map(other_key, other_value, _)) => {

@@ -17,7 +17,7 @@ use crate::schema::{Schema, Type};
 pub enum Expression {
     /// A predicate.
     Predicate {
-        /// The name that Spark gives it.
+        /// Its name in Spark.
         name: String,
         /// Its arguments.
         #[serde(default)]
@@ -40,15 +40,15 @@ pub enum Expression {
     },
 }
 
-/// How far the scan applies a condition.
+/// How a scan applies a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Taken {
     /// It ignores it.
     None,
-    /// It leaves out some rows that do not meet it.
+    /// It leaves out some of the rows that do not satisfy it.
     Partial,
-    /// It leaves out every row that does not meet it.
+    /// It leaves out every row that does not satisfy it.
     Exact,
 }
 
@@ -91,7 +91,7 @@ impl Pusher<'_> {
         let Expression::Predicate { name, children } = expression else { return Ok(Pushed::NONE) };
         match (name.as_str(), children.as_slice()) {
             ("NOT", [child]) => self.push(child, !negated),
-            // Both hold, or neither of two does: also with the third truth value of SQL.
+            // Both are true, or neither of two is: also with the third truth value of SQL.
             ("AND", [one, other]) if !negated => Ok(self.push(one, false)?.and(self.push(other, false)?)),
             ("OR", [one, other]) if negated => Ok(self.push(one, true)?.and(self.push(other, true)?)),
             ("ALWAYS_TRUE", []) if !negated => Ok(Pushed::exact(Vec::new())),
@@ -121,7 +121,7 @@ impl Pusher<'_> {
             "=" => Operator::In,
             "<>" => return self.comparison("=", column, literal, !negated),
             "<=>" if literal.is_null() => return self.is_null(column, negated),
-            // Its opposite is true of NULL, which no comparison here is.
+            // Its negation is true for NULL, and no comparison here is.
             "<=>" if !negated => Operator::In,
             "<" => Operator::Less,
             "<=" => Operator::LessOrEqual,
@@ -135,7 +135,7 @@ impl Pusher<'_> {
         self.predicate(column, operator, &[literal], negated)
     }
 
-    /// `IN` never finds NULL. `NOT IN` with a NULL is never true, which is for Spark to say.
+    /// `IN` never finds NULL. `NOT IN` with a NULL is never true; Spark evaluates it.
     fn is_in(&self, column: &[String], mut values: Vec<&Value>, negated: bool) -> Outcome<Pushed> {
         let count = values.len();
         values.retain(|value| !value.is_null());

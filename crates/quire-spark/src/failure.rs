@@ -1,4 +1,4 @@
-//! Errors as values that cross the border.
+//! Errors as values for other languages.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,12 +10,12 @@ use serde::Serialize;
 pub struct Failure {
     /// The stable name of the case (`docs/reference/errors.md`).
     pub code: Cow<'static, str>,
-    /// The mistake, the input that has it, and what to do.
+    /// The mistake, its input, and what to do.
     pub text: String,
-    /// The option, when it is one alone that `text` does not name.
+    /// The option, if it is a single one that `text` does not name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<&'static str>,
-    /// The place in a filter, from 1; 0 = not known.
+    /// The column in a filter, from 1; 0 = unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub column: usize,
 }

@@ -12,7 +12,7 @@ use crate::options::ReadOptions;
 use crate::ranges::span;
 use crate::schema::Schema;
 
-/// The version of quire. Frames and tasks do not outlive it.
+/// The version of quire. Frames and tasks are valid only in this version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The result of `load` in Spark. It does not change for the life of the frame.
@@ -22,7 +22,8 @@ pub struct Frame {
     version: String,
     /// The options.
     pub options: ReadOptions,
-    /// The range of each journal. For a server there is none: its range consists of bookmarks.
+    /// The range of each journal. For a server it is empty, because its range consists of
+    /// bookmarks.
     pub ranges: Vec<Range>,
 }
 

@@ -26,7 +26,7 @@ pub type Identity = (String, u64);
 pub struct Range {
     /// The journal directory.
     pub directory: String,
-    /// Where older segments of the journal were moved to.
+    /// The directory to which older segments of the journal were moved.
     pub archive: Option<String>,
     /// Everything up to here is left out.
     pub after: u64,
@@ -35,7 +35,7 @@ pub struct Range {
     /// The identity of the record at `limit`; `None` when the journal was empty, or begins after
     /// it.
     pub at: Option<Identity>,
-    /// The instant for which lifetimes of last values count, in nanoseconds since 1970.
+    /// The instant at which lifetimes of last values are checked, in nanoseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_ns: Option<u64>,
 }
@@ -50,10 +50,10 @@ struct Opened {
     reader: Reader,
 }
 
-/// The one used last is at the end.
+/// The most recently used one is at the end.
 static OPENED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
 
-/// The journal directory that is meant: that of a server is inside its data directory.
+/// Finds the journal directory, which may be inside of the data directory of a server.
 pub fn locate(directory: &str) -> Outcome<String> {
     let path = Path::new(directory);
     for candidate in [path.to_owned(), path.join("journal")] {
@@ -70,7 +70,7 @@ pub fn locate(directory: &str) -> Outcome<String> {
     Err(Failure::option(format!("path: {} {reason}", quoted_path(directory))))
 }
 
-/// Paths are shown whole.
+/// Paths are shown completely.
 fn quoted_path(path: &str) -> String {
     format!("'{path}'")
 }
@@ -112,7 +112,7 @@ pub fn reader(directory: &str, archive: Option<&str>) -> Outcome<Reader> {
         return Ok(reader);
     }
     drop(all);
-    // Without the lock: it takes as long as the journal is large.
+    // Without the lock, because it takes long for a large journal.
     let reader = Reader::open_with_archive(directory, archive.map(Path::new))?;
     let mut all = OPENED.lock();
     all.retain(|opened| !is_it(opened) && opened.process == process);
@@ -124,12 +124,12 @@ pub fn reader(directory: &str, archive: Option<&str>) -> Outcome<Reader> {
     Ok(reader)
 }
 
-/// The same, having looked for what was added, archived or removed since.
+/// The same, after a search for files that were added, archived or removed since.
 pub fn refreshed(directory: &str, archive: Option<&str>) -> Outcome<Reader> {
     let found = reader(directory, archive)?;
     match found.refresh() {
         Ok(()) => Ok(found),
-        // Another journal may have taken its place: a new reader takes that, or says what is wrong.
+        // Another journal may have replaced it: a new reader reads that, or reports the error.
         Err(_) => {
             forget(directory);
             reader(directory, archive)
@@ -137,7 +137,7 @@ pub fn refreshed(directory: &str, archive: Option<&str>) -> Outcome<Reader> {
     }
 }
 
-/// The reader of the journal that the range was planned on.
+/// The reader of the journal for which the range was planned.
 pub fn reader_of(range: &Range) -> Outcome<Reader> {
     let (directory, archive) = (range.directory.as_str(), range.archive.as_deref());
     let mut found = reader(directory, archive)?;

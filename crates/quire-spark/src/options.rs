@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Failure, Outcome};
 use crate::text::{ago_ns, closest, duration_ns, percent_decoded, quoted, size, whole, without_password};
 
-/// The limit of messages in a batch of a query, so that a backlog does not become one batch.
+/// The most messages in a batch of a query, so that a backlog does not become one batch.
 const MAX_MESSAGES_PER_TRIGGER: u64 = 1_000_000;
 
 const MAX_TRIGGER_DELAY_NS: u64 = 15 * 60 * 1_000_000_000;
@@ -21,10 +21,11 @@ const FLUSH_TIMEOUT_NS: u64 = 5 * 60 * 1_000_000_000;
 /// The largest count of the core and of Spark.
 const COUNT_MAX: u64 = i64::MAX as u64;
 
-/// Tasks of one read: more cost more to hand out than to run, and a server is asked for every cut.
+/// The most tasks of one read: more would take more time to distribute than to run, and each needs
+/// a request to a server.
 const PARTITIONS_MAX: u64 = 100_000;
 
-/// Those of an Arrow batch, whose offsets have 32 bits.
+/// The limits of an Arrow batch, whose offsets have 32 bits.
 const BATCH_ROWS_MAX: u64 = i32::MAX as u64;
 const BATCH_BYTES_MAX: u64 = 256 << 20;
 
@@ -80,7 +81,7 @@ const WRITE: [&str; 11] = [
     "flushTimeout",
 ];
 
-/// Spark gives these to sources and sinks on its own account.
+/// Spark adds these options for sources and sinks.
 const OF_SPARK: [&str; 3] = ["checkpointlocation", "querydescription", "queryname"];
 
 /// Properties of a table in the catalog.
@@ -92,7 +93,7 @@ const NO_TABLE: &str = "Spark keeps no options for a table of the catalog (CREAT
 /// The beginning of the names of options for the paths of columns.
 const FIELD: &str = "field.";
 
-/// Options that say which messages are read. With `lastValues` there is no choice.
+/// Options that select the messages that are read. `lastValues` excludes them.
 const WITHOUT_LAST_VALUES: [(&str, &str); 8] = [
     ("topics", "lastValues names the topic"),
     ("topicPattern", "lastValues names the topic"),
@@ -113,7 +114,7 @@ const WITHOUT_LAST_VALUES: [(&str, &str); 8] = [
     ),
 ];
 
-/// A place in a log.
+/// A position in a log, as an option defines it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogPlace {
@@ -140,7 +141,7 @@ pub enum Expiration {
     Disabled,
     /// The expiration of its message ends a record.
     Enabled,
-    /// The same; records of messages without one end after this time.
+    /// The same. Records of messages without an expiration end after this time.
     AfterNs(u64),
 }
 
@@ -160,23 +161,23 @@ impl From<Expiration> for Lifetimes {
 pub struct ReadOptions {
     /// Journal directories, absolute.
     pub directories: Vec<String>,
-    /// Where older segments of the journal were moved to.
+    /// The directory to which older segments of the journal were moved.
     pub archive: Option<String>,
     /// A running server instead of directories.
     pub url: Option<String>,
-    /// The user, where the server asks for one. The password comes from the environment or a file.
+    /// The user, if the server requires one. The password is in the environment or a file.
     pub user: Option<String>,
     /// The file with the password.
     pub password_file: Option<String>,
-    /// Which topics are read; `None` = all.
+    /// The topics to read; `None` = all.
     pub topics: Option<Topics>,
     /// A content filter.
     pub filter: Option<String>,
-    /// Where the read begins; `None` = not said.
+    /// Where the read begins; `None` = not set.
     pub starting: Option<LogPlace>,
     /// Where it ends.
     pub ending: LogPlace,
-    /// Nanoseconds since 1970; they win over `starting` and `ending`.
+    /// Nanoseconds since 1970. They have priority over `starting` and `ending`.
     pub starting_ns: Option<u64>,
     /// The same for the end.
     pub ending_ns: Option<u64>,
@@ -210,7 +211,7 @@ pub struct ReadOptions {
     pub includes_deletes: bool,
     /// Adds the headers.
     pub includes_headers: bool,
-    /// The Python source takes conditions, for all uses of the frame that come after.
+    /// The Python source applies conditions for all later uses of the frame.
     pub takes_conditions: bool,
     /// Only the newest message of each key of this topic.
     pub last_values: Option<String>,
@@ -250,7 +251,7 @@ impl ReadOptions {
                 _ => Ok(is_set),
             }
         };
-        // Which source reads was decided before one of them came here.
+        // The source was chosen before it called this function.
         if given.text("reader").is_some() {
             given.one_of("reader", "", &["jvm", "python"])?;
         }
@@ -314,7 +315,7 @@ impl ReadOptions {
         )))
     }
 
-    /// Where it reads, for messages to people.
+    /// The place that it reads, as text for people.
     pub fn places(&self) -> String {
         self.url.as_deref().map_or_else(|| self.directories.join(", "), without_password)
     }
@@ -326,20 +327,20 @@ impl ReadOptions {
 pub struct WriteOptions {
     /// A server, or `file:` and a directory.
     pub url: String,
-    /// The user, where the server asks for one.
+    /// The user, if the server requires one.
     pub user: Option<String>,
     /// The file with the password.
     pub password_file: Option<String>,
-    /// Where all rows go; otherwise the column `topic` says it.
+    /// The topic of all rows; otherwise the column `topic` has it.
     pub topic: Option<String>,
-    /// The identity of the sink among those that write into this log.
+    /// The name of the sink, which is unique among those that write into this log.
     pub publisher: String,
-    /// The identity of a batch write: written again, it changes nothing.
+    /// The identity of a batch write. A second write with it has no effect.
     pub transaction: Option<String>,
-    /// Raised when a name is to be used again after its checkpoint was deleted on purpose.
+    /// Increased to use a name again after its checkpoint was deleted on purpose.
     pub epoch: u64,
-    /// Where tasks leave their rows until the batch is complete. All executors and the driver see
-    /// it.
+    /// The directory in which tasks store their rows until the batch is complete. All executors and
+    /// the driver can access it.
     pub staging: Option<String>,
     /// Where Spark keeps the state of the query, when `staging` is not given.
     pub checkpoint: Option<String>,
@@ -370,8 +371,8 @@ impl WriteOptions {
             publisher: given.text("publisher").unwrap_or("spark").to_owned(),
             transaction: given.text("txnId").map(Into::into),
             epoch: given.count("sinkEpoch", 0, COUNT_MAX)?.unwrap_or(0),
-            // Without a staging directory, tasks leave their rows near the checkpoint. It may be on
-            // any file system otherwise.
+            // Without a staging directory, tasks store their rows near the checkpoint. With one,
+            // the checkpoint may be on any file system.
             checkpoint: if staging.is_some() { None } else { local("checkpointLocation")? },
             staging,
             flush_timeout_ns: given.duration("flushTimeout")?.unwrap_or(FLUSH_TIMEOUT_NS),
@@ -379,7 +380,7 @@ impl WriteOptions {
     }
 }
 
-/// Options as they came: Spark does not keep the case of their names.
+/// The options as Spark passes them. It does not keep the case of their names.
 struct Given {
     options: BTreeMap<String, String>,
 }
@@ -405,7 +406,7 @@ impl Given {
         Ok(Given { options })
     }
 
-    /// An option that is left empty is not given.
+    /// An empty option counts as not set.
     fn text(&self, key: &str) -> Option<&str> {
         self.options.get(&key.to_lowercase()).map(String::as_str).filter(|text| !text.is_empty())
     }
@@ -440,8 +441,8 @@ impl Given {
         self.text(key).map(read).transpose()
     }
 
-    /// ISO 8601 text or milliseconds. An earlier or later time than those of messages is the first
-    /// or the last of theirs.
+    /// ISO 8601 text or milliseconds. A time outside of the range of message times becomes the
+    /// first or the last of that range.
     fn time(&self, key: &str) -> Outcome<Option<u64>> {
         let Some(text) = self.text(key) else { return Ok(None) };
         // Eight digits are a date. A mistake in it must not become a time in January 1970.
@@ -565,7 +566,7 @@ pub fn from_json(text: &str) -> Outcome<BTreeMap<String, String>> {
         .map_err(|error| Failure::option(format!("the options cannot be read: {error}")))
 }
 
-/// The instant that is this long before another.
+/// The instant that is this time before another one.
 pub(crate) fn before(now: Timestamp, ns: u64) -> Timestamp {
     Timestamp::from_ns(now.as_ns().saturating_sub(ns))
 }
@@ -580,7 +581,7 @@ fn within(key: &str, text: &str, number: Option<i128>, least: u64, most: u64) ->
 }
 
 /// The absolute path of a directory, of `file:DIRECTORY` as it was written, or of a `file://` URI:
-/// the client reads them alike.
+/// the client reads all of them in the same way.
 fn local_path(key: &str, text: &str) -> Outcome<String> {
     let shown = quoted(&without_password(text));
     let path = text.strip_prefix("file:").unwrap_or(text);

@@ -7,7 +7,7 @@ use crate::failure::{Failure, Outcome};
 use crate::journals::{Range, identity, refreshed};
 use crate::options::{LogPlace, ReadOptions, before};
 
-/// The range that a read covers now. `directory` is one of `journals::locate`.
+/// The current range of a read. `directory` is from `journals::locate`.
 pub fn span(directory: &str, options: &ReadOptions, now: Timestamp) -> Outcome<Range> {
     let found = refreshed(directory, options.archive.as_deref())?;
     let places = Places { found: &found, options, now, last: found.persisted().get() };
@@ -61,7 +61,7 @@ impl Places<'_> {
         }
     }
 
-    /// The end of a read of last values, and the instant for which lifetimes count.
+    /// The end of a read of last values, and the instant at which lifetimes are checked.
     fn state(&self) -> Outcome<(u64, u64)> {
         let instant_ns = self.options.ending_ns.or(match &self.options.ending {
             LogPlace::AgoNs(ns) => Some(before(self.now, *ns).as_ns()),

@@ -1,4 +1,4 @@
-//! A batch read of a frame: its scan, and the tasks that it is cut into.
+//! A batch read of a frame: its scan and its tasks.
 
 use std::num::NonZero;
 
@@ -21,9 +21,9 @@ use crate::schema::{Column, Schema, Type};
 use crate::task::Task;
 use crate::text::quoted;
 
-/// Bytes of the log for one task: a few seconds of work, so that a lost one costs little.
+/// Bytes of the log for one task: a few seconds of work, so that a lost task costs little.
 const PARTITION_BYTES: u64 = 128 << 20;
-/// Below this a task costs more to start than to run.
+/// The least bytes of a task: a smaller task would take more time to start than to run.
 const PARTITION_BYTES_MIN: u64 = 16 << 20;
 
 /// A read of a frame.
@@ -41,7 +41,7 @@ pub struct Read {
     parallelism: u64,
 }
 
-/// A read as it comes over the border.
+/// A read as JSON, as the sources pass it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Given {
@@ -85,11 +85,11 @@ pub struct Statistics {
 pub struct Planned {
     /// Texts for `TaskScan::open`.
     pub tasks: Vec<String>,
-    /// Texts for the log of the user.
+    /// Warnings for the log of the user.
     pub warnings: Vec<String>,
 }
 
-/// The scan that a read asks for.
+/// The scan of a read.
 struct Scanned {
     spec: ScanSpec,
     plan: Plan,
@@ -117,9 +117,9 @@ impl Read {
         &self.frame.options
     }
 
-    /// Checks the columns of the frame and the filter. The columns that the query does not use,
-    /// too: a mistake in one of them does not come and go with the query, and the source in Python,
-    /// which builds all of them, finds it as well.
+    /// Checks the filter and all columns of the frame, also those that the query does not use. So a
+    /// mistake in a column does not depend on the query. The source in Python builds all columns,
+    /// and finds the same mistakes.
     pub fn check(&self, now: Timestamp) -> Outcome<()> {
         let everything = Read { schema: self.all.clone(), aggregation: None, ..self.clone() };
         everything.scanned(now)?;
@@ -138,7 +138,7 @@ impl Read {
         self.conditions.iter().map(pushed).collect()
     }
 
-    /// The topics that the conditions leave, when they name some.
+    /// The topics that satisfy the conditions, if the conditions name topics.
     pub fn topics(&self) -> Outcome<Option<Vec<String>>> {
         for condition in &self.conditions {
             for predicate in conditions::push(condition, &self.all, self.options())?.predicates {
@@ -155,13 +155,13 @@ impl Read {
         Ok(None)
     }
 
-    /// The columns of partial aggregates; `None` when the aggregation is not taken.
+    /// The columns of partial aggregates; `None` when the scan does not support the aggregation.
     pub fn aggregated(&self) -> Outcome<Option<Schema>> {
         let is_exact = self.push()?.iter().all(|taken| *taken == Taken::Exact);
         Ok(self.aggregates()?.filter(|_| is_exact).map(|(_, schema)| schema))
     }
 
-    /// How much is read at most.
+    /// The most that is read.
     pub fn statistics(&self, now: Timestamp) -> Outcome<Statistics> {
         let scanned = self.scanned(now)?;
         let mut statistics = Statistics::default();
@@ -179,8 +179,8 @@ impl Read {
         self.plan_ranges(&self.frame.ranges, now)
     }
 
-    /// Cuts ranges into tasks: by size, small ranges joined, at least as many as asked for if there
-    /// is so much.
+    /// Divides ranges into tasks by size, and joins small ranges. There are at least the wanted
+    /// number of tasks if the data is sufficient.
     pub fn plan_ranges(&self, ranges: &[Range], now: Timestamp) -> Outcome<Planned> {
         let scanned = self.scanned(now)?;
         let wanted = self.options().min_partitions.unwrap_or(1).div_ceil((ranges.len() as u64).max(1));
@@ -207,7 +207,7 @@ impl Read {
                 planned.tasks.push(Task::new(part, scanned.spec.clone(), positions, rows).to_json()?);
             }
         }
-        // Without a row of any task, Spark has no count, instead of 0.
+        // Without a row of any task, Spark would return no count instead of 0.
         let is_total = scanned.spec.aggregate.as_ref().is_some_and(|aggregate| !aggregate.by_topic);
         if let Some(range) = ranges.first().filter(|_| is_total && planned.tasks.is_empty()) {
             let range = Range { after: range.limit, at_ns: None, ..range.clone() };
@@ -279,7 +279,7 @@ impl Read {
             },
             aggregate,
             topics: options.topics.clone(),
-            // A server filters by itself: it knows the types of the messages.
+            // A server filters its messages, because it has their types.
             filter: options.filter.clone().filter(|_| options.url.is_none()),
             predicates,
             includes_events: options.includes_events,
@@ -341,14 +341,14 @@ impl Read {
     }
 }
 
-/// Bytes for a task: every core gets something to do, and as many tasks as the others, as long as
-/// that is worth a task.
+/// Bytes for a task: every core gets the same number of tasks, unless the tasks would become too
+/// small.
 fn task_size(total: u64, parallelism: u64) -> u64 {
     let rounds = total.div_ceil(PARTITION_BYTES.saturating_mul(parallelism)).max(1);
     (total / rounds.saturating_mul(parallelism).max(1)).max(PARTITION_BYTES_MIN)
 }
 
-/// The attributes of which the scan finds the least and the greatest.
+/// The attributes whose least and greatest values the scan can find.
 fn has_order(attribute: Attribute) -> bool {
     matches!(attribute, Attribute::Position | Attribute::Timestamp | Attribute::TimestampNs)
 }
@@ -377,7 +377,7 @@ fn counted(count: u64) -> String {
     format!("{shown} {}", if count == 1 { "message" } else { "messages" })
 }
 
-/// A scan that cannot be, for the user who gave the options.
+/// The error for a scan that is not possible, for the user who set the options.
 pub(crate) fn of_spec(error: &SpecError, options: &ReadOptions) -> Failure {
     match error {
         SpecError::Filter(filter) => {

@@ -1,4 +1,4 @@
-//! Columns as Spark describes them: its JSON, and the definitions that users write.
+//! Columns in the forms of Spark: its JSON, and the definitions that users write.
 
 use std::fmt;
 
@@ -57,11 +57,11 @@ pub enum Type {
     Array(Box<Type>, bool),
     /// Any number of keys with values.
     Map(Box<Type>, Box<Type>, bool),
-    /// A type that no column of quire has, by the name that Spark shows.
+    /// A type that quire does not support, by its name in Spark.
     Other(String),
 }
 
-/// The simple types: as JSON has them, as Spark shows them, and other names in definitions.
+/// The simple types: their names in JSON, their names in Spark, and other names in definitions.
 const SIMPLE: [(Type, &str, &str, &[&str]); 12] = [
     (Type::Boolean, "boolean", "boolean", &[]),
     (Type::Byte, "byte", "tinyint", &["byte"]),
@@ -92,11 +92,11 @@ impl Schema {
     }
 }
 
-/// The column of exactly this name, if there is one and no other.
+/// The column of exactly this name, if there is only one.
 ///
-/// Spark names columns in conditions and aggregates as the schema has them, also if the query wrote
-/// another case. With `spark.sql.caseSensitive`, several columns can have names that differ in
-/// their case only.
+/// In conditions and aggregates, Spark spells the names of columns as in the schema, also if the
+/// query has another case. With `spark.sql.caseSensitive`, several columns can have names that
+/// differ in their case only.
 pub(crate) fn find<'a>(columns: &'a [Column], name: &str) -> Option<&'a Column> {
     let mut found = columns.iter().filter(|column| column.name == name);
     found.next().filter(|_| found.next().is_none())
@@ -186,7 +186,7 @@ pub(crate) fn defined(definitions: &str) -> Result<Vec<Column>, String> {
         .collect()
 }
 
-/// Cuts at the commas that are outside of types and quotes.
+/// Splits at the commas outside of types and quotes.
 fn parts(definitions: &str) -> Vec<&str> {
     let (mut parts, mut from, mut depth, mut quote) = (Vec::new(), 0, 0, None);
     for (at, character) in definitions.char_indices() {
@@ -213,7 +213,7 @@ fn definition(text: &str) -> Option<Column> {
     words.0.trim().is_empty().then_some(column)
 }
 
-/// How deep the types of a definition may be.
+/// The deepest nesting of types in a definition.
 const DEPTH_MAX: usize = 100;
 
 /// The rest of a definition.
@@ -233,7 +233,7 @@ impl<'a> Words<'a> {
         Some(&text[..end]).filter(|word| !word.is_empty())
     }
 
-    /// Whether the next word is this one; then it is taken.
+    /// Whether the next word is this one. Removes it then.
     fn keyword(&mut self, keyword: &str) -> bool {
         let before = self.0;
         let is_there = self.word().is_some_and(|word| word.eq_ignore_ascii_case(keyword));

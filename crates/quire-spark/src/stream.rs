@@ -1,9 +1,9 @@
 //! Micro-batches.
 //!
-//! An offset says for each journal how far a batch goes, **where it began**, and which record it
-//! ends with. Spark does not store the first offset of a query, so a first batch that failed would
-//! begin at a later head when it is asked for again; and the record proves that a restarted query
-//! reads the journal that it left.
+//! An offset has for each journal the end of a batch, **its beginning**, and its last record. Spark
+//! does not store the first offset of a query. Without the beginning, a failed first batch would
+//! begin at a later head in the second attempt. The record proves that a restarted query reads the
+//! same journal.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -24,17 +24,16 @@ use crate::read::{Planned, Read, bounds};
 
 const VERSION: u32 = 1;
 
-/// Spark asks every 10 ms when it is idle; looking for new files does not have to be done that
-/// often.
+/// An idle Spark query asks every 10 ms. A search for new files is not needed that often.
 const REFRESH: Duration = Duration::from_millis(50);
 
 /// A query over journals that grow.
 pub struct Stream {
     read: Read,
     directories: Vec<String>,
-    /// When the query ends at a known place: the last positions.
+    /// When the query ends at a known position: the last positions.
     head: Option<BTreeMap<String, u64>>,
-    /// Where directories begin that the checkpoint does not know.
+    /// Where directories begin that are not in the checkpoint.
     added: BTreeMap<String, u64>,
     refreshed: Option<Instant>,
     last_batch: Instant,
@@ -86,14 +85,14 @@ pub struct Latest {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Batch {
-    /// Where it begins. The end knows it, too.
+    /// Where it begins. The end contains it, too.
     pub start: Option<Value>,
     /// Where it ends.
     pub end: Value,
 }
 
 impl Offset {
-    /// Its JSON, in the one spelling that offsets have.
+    /// Its JSON, in the spelling of offsets.
     pub fn to_json(&self) -> Outcome<String> {
         let mut text = Vec::new();
         let written = self.serialize(&mut Serializer::with_formatter(&mut text, Spelling));
@@ -117,7 +116,7 @@ impl Stream {
     /// A query that begins or continues.
     pub fn new(mut read: Read, now: Now) -> Outcome<Self> {
         read.frame.options.check_stream()?;
-        // A query that was not told where to begin begins with what comes.
+        // A query without a start begins with the next messages.
         read.frame.options.starting.get_or_insert(LogPlace::Latest);
         read.check(now.wall)?;
         let directories = read
@@ -185,8 +184,8 @@ impl Stream {
         self.offset(&begun, &ends).map(Some)
     }
 
-    /// The ends of the journals as an offset, for reports of progress. Spark asks often, so it has
-    /// no records, which would have to be read.
+    /// The ends of the journals as an offset, for reports of progress. Spark calls this often, so
+    /// it has no records, which would have to be read.
     pub fn newest(&mut self, now: Instant) -> Outcome<Offset> {
         let place = |(directory, end)| (directory, JournalBatch { from: end, to: end, at: None });
         Ok(Offset { v: VERSION, journals: self.ends(now)?.into_iter().map(place).collect() })
@@ -213,8 +212,9 @@ impl Stream {
     /// Cuts a batch into tasks.
     pub fn plan(&mut self, batch: &Batch, now: Timestamp) -> Outcome<Planned> {
         let end = Offset::of(&batch.end)?;
-        // Spark compares offsets as text. It begins a batch from an offset to the same one when
-        // another version of quire has spelled the first of them, and that batch was read before.
+        // Spark compares offsets as text. If another version of quire has written the first offset
+        // in another spelling, Spark begins a batch from an offset to the same one. That batch was
+        // read before.
         if let Some(start) = &batch.start
             && Offset::of(start)? == end
         {
@@ -235,7 +235,7 @@ impl Stream {
         self.read.plan_ranges(&ranges, now)
     }
 
-    /// Takes note that a batch is complete. Nothing depends on it.
+    /// Notes that a batch is complete. Nothing depends on it.
     pub fn commit(&mut self, offset: &Value) -> Outcome<()> {
         Offset::of(offset).map(drop)
     }
@@ -259,8 +259,8 @@ impl Stream {
                     }
                     *to
                 }
-                // Decided once: `latest` moves, and no message may be skipped before a batch
-                // records the position.
+                // Decided once: `latest` changes, and no message may be skipped before a batch has
+                // recorded the position.
                 None => match self.added.get(directory) {
                     Some(after) => *after,
                     None => {
@@ -275,7 +275,7 @@ impl Stream {
         Ok(begun)
     }
 
-    /// Whether a batch is put off until there is more for it.
+    /// Whether a batch is delayed until there are more messages for it.
     fn waits(&self, available: u64, now: Instant) -> bool {
         let delay = Duration::from_nanos(self.options().max_trigger_delay_ns);
         self.options().min_messages.is_some_and(|wanted| available < wanted)
@@ -283,7 +283,8 @@ impl Stream {
             && now.since(self.last_batch) < delay
     }
 
-    /// Shortens the batch. The journals share the limits; the unused part of one goes to the next.
+    /// Shortens the batch. The journals share the limits. The unused part of one journal is added
+    /// to the next.
     fn shorten(
         &self,
         begun: &BTreeMap<String, u64>,
@@ -298,7 +299,7 @@ impl Stream {
             Limit::Bytes(size) => Some(size),
             _ => self.options().max_bytes,
         };
-        // Those with the least come first, so that what they leave is known.
+        // Journals with the least come first, so that the unused part is known.
         let mut order: Vec<(u64, String)> = ends
             .iter()
             .map(|(directory, end)| (end - begun[directory], directory.clone()))

@@ -17,15 +17,15 @@ use crate::frame::{VERSION, check_version};
 use crate::journals::{Range, reader_of};
 use crate::read::bounds;
 
-/// A part of a read that can travel.
+/// A part of a read, which can be sent to other processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Task {
     version: String,
     range: Range,
     spec: ScanSpec,
-    /// The messages that are read, when not all are: the distance of each position from the one
-    /// before.
+    /// The messages that are read, if not all are: the distance of each position from the previous
+    /// one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     positions: Option<Vec<u64>>,
     /// The task may end after this number of rows.
@@ -92,9 +92,9 @@ pub struct TaskScan {
     batches: Option<Batches>,
     /// Warnings of `batches`.
     warnings: Arc<Mutex<VecDeque<Skipped>>>,
-    /// The batch whose addresses were given out.
+    /// The batch whose addresses the caller has.
     batch: Option<RecordBatch>,
-    /// A batch that found too little room.
+    /// A batch that did not fit into the room of the caller.
     waiting: Option<RecordBatch>,
 }
 
@@ -261,11 +261,11 @@ fn count(
     (blocks, bytes)
 }
 
-/// Writes the numbers of a column and of those in it.
+/// Writes the numbers of a column and of the columns in it.
 fn describe(array: &dyn Array, written: &mut Vec<i64>) -> Outcome<()> {
     let data = array.to_data();
     let nulls = data.nulls().filter(|nulls| nulls.null_count() > 0);
-    // Builders make arrays that begin at their first bit. A limit cuts only their ends.
+    // Builders make arrays that begin at their first bit. A limit only shortens them.
     let is_at_begin = data.offset() == 0 && nulls.is_none_or(|nulls| nulls.offset() == 0);
     if !is_at_begin {
         return Err(Failure::internal("an array that does not begin at its first value"));

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 
-/// As for every duration: 10^9 seconds.
+/// The limit of every duration: 10^9 seconds.
 const DURATION_END_NS: u128 = 1_000_000_000 * NS_PER_S;
 
 const NS_PER_S: u128 = 1_000_000_000;
@@ -42,7 +42,7 @@ const SIZE_UNITS: [(&str, f64); 6] = [
 /// Characters of a text that a message shows.
 const SHOWN_MAX: usize = 64;
 
-/// The text in quotes; of a long one the beginning.
+/// The text in quotes; for a long text, its beginning.
 pub(crate) fn quoted(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect();
     shown = shown.replace("\\'", "'").replace("\\\"", "\"");
@@ -63,8 +63,8 @@ pub(crate) fn without_password(url: &str) -> String {
     }
 }
 
-/// The text with each `%` and two hexadecimal digits as the byte that they are. `None` when that is
-/// not UTF-8.
+/// The text with each `%` and two hexadecimal digits decoded to a byte. `None` when that is not
+/// UTF-8.
 pub(crate) fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -86,7 +86,7 @@ pub(crate) fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The whole number that the text is. Numbers beyond the type are the nearest that it has.
+/// Parses a whole number. A number outside of the type becomes the nearest one.
 pub(crate) fn whole(text: &str) -> Option<i128> {
     let text = text.trim();
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -112,7 +112,7 @@ fn quantity(text: &str) -> Option<(&str, &str, &str)> {
     (!number.is_empty() && is_unit).then_some((number, fraction, unit))
 }
 
-/// Nanoseconds of a number with a unit; `None` when it has as many as [`DURATION_END_NS`].
+/// Nanoseconds of a number with a unit; `None` from [`DURATION_END_NS`] on.
 fn scaled(number: &str, fraction: &str, unit_ns: u128) -> Option<u64> {
     let number: u128 = number.parse().ok().filter(|number| *number < DURATION_END_NS)?;
     // More digits than this are less than a nanosecond of a day.
@@ -186,14 +186,14 @@ pub(crate) fn ago_ns(key: &str, text: &str) -> Outcome<Option<u64>> {
     ns.map(Some).ok_or_else(too_long)
 }
 
-/// The name that is most like another one, when it is like it at all.
+/// The name that is most similar to another one, if one is similar enough.
 pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let distances = known.map(|each| (distance(name, &each.to_lowercase()), each));
     let (distance, found) = distances.min_by_key(|(distance, _)| *distance)?;
     (distance <= (found.len().max(name.len()) / 3).max(1)).then_some(found)
 }
 
-/// The characters to insert, remove or replace.
+/// The number of characters to insert, remove or replace.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Number of a record in this log: dense, the first record is 1, 0 is before everything. Never
-/// reused, also after old files are removed.
+/// The number of a record in this log, without gaps. The first record has 1; 0 is before
+/// everything. Numbers are never reused, also not after old files are removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(pub u64);
 
@@ -27,7 +27,7 @@ impl Position {
         self.0
     }
 
-    /// The position after this one. A log ends long before the numbers do.
+    /// The position after this one. No log is long enough to reach the last number.
     #[inline]
     pub const fn next(self) -> Self {
         Position(self.0.saturating_add(1))
@@ -45,7 +45,7 @@ impl fmt::Display for Position {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublisherId(pub u64);
 
-/// Tells names of instances from names of clients, which are hashed without a seed. Part of the
+/// Separates names of instances from names of clients, which are hashed without a seed. Part of the
 /// file format.
 const INSTANCE_SEED: u64 = 0x6578_6973_7469_6e67;
 
@@ -62,14 +62,14 @@ impl PublisherId {
         self.0
     }
 
-    /// XXH3 of the client name. Never 0, so that no bookmark of a publisher looks like EPOCH or
+    /// XXH3 of the client name. Never 0, so that no bookmark of a publisher is equal to EPOCH or
     /// NOW.
     pub fn of_client_name(name: &str) -> Self {
         PublisherId(xxh3_64(name.as_bytes()).max(1))
     }
 
-    /// The publisher of records that a part of an instance writes itself, such as `queues`. It is
-    /// never the publisher of a client, for any names.
+    /// The publisher of records that a part of an instance writes, such as `queues`. It is never
+    /// the publisher of a client.
     pub fn of_instance(instance: &str, part: &str) -> Self {
         PublisherId(xxh3_64_with_seed(format!("{part}/{instance}").as_bytes(), INSTANCE_SEED).max(1))
     }
@@ -87,7 +87,7 @@ impl fmt::Display for PublisherId {
     }
 }
 
-/// Names one message on every instance that has it: `<publisher>|<sequence>|`, both unsigned
+/// Identifies one message on every instance that has it: `<publisher>|<sequence>|`, both unsigned
 /// decimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bookmark {

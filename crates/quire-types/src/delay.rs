@@ -1,24 +1,23 @@
-//! How long queues hold a published message back.
+//! The time for which queues do not deliver a published message.
 
 use crate::Timestamp;
 
-/// The longest delay: ten years with their leap days, in nanoseconds. A time that is further away
-/// is more likely a mistake in its unit.
+/// The longest delay: ten years with their leap days, in nanoseconds. A longer time is more likely
+/// a mistake in its unit.
 pub const DELAY_MAX_NS: u64 = 3_653 * 86_400 * 1_000_000_000;
 
-/// When queues may deliver a message at the earliest. Subscriptions that are not queues get it at
-/// once.
+/// The earliest time at which queues may deliver a message. Other subscriptions get it at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delay {
     /// At once.
     #[default]
     None,
-    /// After a time that begins when the server takes the message.
+    /// After a time that begins when the server receives the message.
     For {
         /// The time in nanoseconds.
         ns: u64,
     },
-    /// At a time of day. One that has passed means at once.
+    /// At an instant. An instant in the past means at once.
     Until(Timestamp),
 }
 
@@ -29,8 +28,8 @@ impl Delay {
         matches!(self, Delay::None)
     }
 
-    /// When the delay of a message that the server took at this time is over; `None` when the
-    /// message has no delay, or it is over already.
+    /// When the delay of a message that the server received at this time ends. `None` when the
+    /// message has no delay, or it has ended.
     pub fn end(self, taken: Timestamp) -> Option<Timestamp> {
         let end = match self {
             Delay::None => taken,
@@ -40,7 +39,7 @@ impl Delay {
         (end > taken).then_some(end)
     }
 
-    /// Whether the delay of a message that the server takes at this time is longer than
+    /// Whether the delay of a message that the server receives at this time is longer than
     /// [`DELAY_MAX_NS`].
     pub fn is_too_long(self, taken: Timestamp) -> bool {
         self.end(taken).is_some_and(|end| end.0 - taken.0 > DELAY_MAX_NS)

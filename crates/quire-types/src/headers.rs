@@ -6,18 +6,18 @@
 //!
 //! `docs/protocol.md` has the layout of a list (section 3, `publish`).
 
-/// The most headers of a message: enough for tracing, routing and a schema, few enough to be
-/// searched one after the other.
+/// The most headers of a message: enough for tracing, routing and a schema, and few enough for a
+/// linear search.
 pub const HEADERS_MAX: usize = 64;
 
-/// The longest name of a header, in bytes: a list keeps its size in one byte.
+/// The longest name of a header, in bytes: a list has one byte for its size.
 pub const HEADER_NAME_SIZE_MAX: usize = u8::MAX as usize;
 
-/// The most bytes of all names and values of a message together: half of what the attributes of a
-/// record can hold.
+/// The most bytes of all names and values of a message together: half of the size of the attributes
+/// of a record.
 pub const HEADERS_SIZE_MAX: usize = 32 * 1024;
 
-/// Bytes that a header takes in a list besides its name and its value.
+/// Bytes of a header in a list in addition to its name and its value.
 const OVERHEAD: usize = 4;
 
 /// The most bytes of a list.
@@ -76,7 +76,7 @@ impl<'a> Headers<'a> {
         self.0
     }
 
-    /// Whether there are none.
+    /// Whether it has no headers.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0.is_empty()
@@ -113,12 +113,12 @@ fn split_header(bytes: &[u8]) -> Option<(&str, HeaderValue<'_>, &[u8])> {
     Some((std::str::from_utf8(name).ok()?, value, rest))
 }
 
-/// Headers that own their list.
+/// Headers with an owned list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeadersBuffer(Box<[u8]>);
 
 impl HeadersBuffer {
-    /// The list of these headers, which may come in any order.
+    /// The list of these headers, which may be in any order.
     ///
     /// # Errors
     /// [`HeadersError`] for a name that a header cannot have, a name that occurs twice, and more
@@ -183,7 +183,7 @@ pub enum HeadersError {
     /// There are more than [`HEADERS_MAX`].
     #[error("{count} headers, the limit is {HEADERS_MAX}")]
     TooMany {
-        /// How many there are.
+        /// Their number.
         count: usize,
     },
     /// A name is empty, or longer than [`HEADER_NAME_SIZE_MAX`].
@@ -215,7 +215,7 @@ pub enum HeadersError {
     },
 }
 
-/// Characters of a name that is too long that its error shows.
+/// The characters of a too long name in its error.
 const NAME_SHOWN_MAX: usize = 40;
 
 const _: () = assert!(LIST_SIZE_MAX <= u16::MAX as usize);

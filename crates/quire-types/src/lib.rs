@@ -2,7 +2,7 @@
 //! messages, actions on journal files.
 //!
 //! This crate imports no other crate of quire, so that the journal, the wire protocol and the
-//! engines can name the same message without knowing each other.
+//! engines can use the same values without importing each other.
 
 mod bookmark;
 mod delay;

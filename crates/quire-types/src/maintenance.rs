@@ -1,13 +1,13 @@
-//! Journal maintenance: what is done with full journal files, and with which.
+//! Journal maintenance: the actions on full journal files, and the selection of files.
 
-/// What is done with a segment.
+/// An action on a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// It moves to the archive directory, and stays part of the log.
     Archive,
-    /// It is compressed where it is, and stays part of the log.
+    /// It is compressed in its directory, and stays part of the log.
     Compress,
-    /// The file is removed. Its messages are gone for every reader.
+    /// The file is removed. No reader can read its messages any more.
     Remove,
 }
 
@@ -34,7 +34,7 @@ impl Action {
 /// The selection of full journal files: always the oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// Those not written to for longer, in nanoseconds; 0 = every full one.
+    /// Files that were not written for this time, in nanoseconds; 0 = every full file.
     OlderThan(u64),
     /// The oldest files, until the rest has at most this many bytes.
     Beyond(u64),

@@ -24,7 +24,7 @@ impl Instant {
         self.0
     }
 
-    /// How long before `self` the instant `earlier` was; zero when it was not before.
+    /// The time from `earlier` to `self`; zero when `earlier` is not before.
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -1,4 +1,4 @@
-//! Instants in UTC, as the log keeps and prints them.
+//! Instants in UTC, as the log stores and prints them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -41,7 +41,7 @@ impl fmt::Display for Timestamp {
 impl FromStr for Timestamp {
     type Err = TimestampError;
 
-    /// Always UTC, whether or not the `Z` is there; up to nine digits of fraction.
+    /// Always UTC, with or without the `Z`. The fraction has up to nine digits.
     fn from_str(text: &str) -> Result<Self, TimestampError> {
         let text = text.strip_suffix('Z').unwrap_or(text);
         let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));

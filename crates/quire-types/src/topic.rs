@@ -1,10 +1,9 @@
 //! The names of topics.
 
-/// The longest topic, in bytes: enough for any path-like name, small enough to be copied into every
-/// record.
+/// The longest topic, in bytes: enough for any path-like name. It is copied into every record.
 pub const TOPIC_SIZE_MAX: usize = 1024;
 
-/// Why a text is not the name of a topic. The fault of the caller.
+/// Why a text is not the name of a topic. The caller has to correct it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopicNameError {
     /// A topic has at least one byte.
@@ -16,13 +15,13 @@ pub enum TopicNameError {
         /// Its size in bytes.
         size: usize,
     },
-    /// A topic has no control characters: they would be invisible where it is shown, and end a line
+    /// A topic has no control characters: they would be invisible in output, and could end a line
     /// of a list.
     #[error("the topic {topic:?} has a control character at byte {at}")]
     Control {
         /// The topic.
         topic: Box<str>,
-        /// Where, counted from 0.
+        /// The index of the character, from 0.
         at: usize,
     },
 }

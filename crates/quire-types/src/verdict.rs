@@ -5,7 +5,7 @@
 pub enum Verdict {
     /// Processed: remove it.
     Acknowledge,
-    /// Return it to the queue, which delivers it again after the delay that it is configured with.
+    /// Return it to the queue, which delivers it again after its configured delay.
     Cancel,
     /// Return it to the queue, which delivers it again after this delay.
     CancelWithDelay {
@@ -14,12 +14,12 @@ pub enum Verdict {
     },
     /// Remove it unprocessed.
     Expire,
-    /// Return it to the queue as if it had not been delivered: the holder has not begun it.
+    /// Return it to the queue as if it had not been delivered, because the holder has not begun it.
     Release,
 }
 
 impl Verdict {
-    /// Whether the message waits in its queue again. Only its holder can say so.
+    /// Whether the message is in its queue again. Only its holder may give this verdict.
     pub fn gives_back(self) -> bool {
         matches!(self, Verdict::Cancel | Verdict::CancelWithDelay { .. } | Verdict::Release)
     }

@@ -1,8 +1,7 @@
-//! Cutting a byte stream into frames, and the two small readers and writers under the codec.
+//! Divides a byte stream into frames. Has the two small readers and writers under the codec.
 //!
-//! A frame is only believed as far as its length was checked: [`Inbox`] refuses a frame above its
-//! limit from the first four bytes, before anything is buffered for it, and never copies a frame
-//! that arrived whole.
+//! The length of a frame is checked first: [`Inbox`] refuses a frame above its limit after the
+//! first four bytes, before it buffers any of it. It never copies a frame that arrived whole.
 
 use quire_command::{Code, KEY_SIZE_MAX};
 use quire_types::Headers;
@@ -10,7 +9,8 @@ use quire_types::Headers;
 /// Bytes of a frame's `length` field.
 pub const LENGTH_SIZE: usize = 4;
 
-/// The largest frame before logon: room for every field of a logon, and no more for a stranger.
+/// The largest frame before logon: room for every field of a logon. An unknown peer gets no more
+/// memory.
 pub const LOGON_FRAME_SIZE_MAX: usize = 64 * 1024;
 
 /// The most bytes of a frame other than the data of a message: topic, correlation id, headers,
@@ -22,7 +22,7 @@ pub const FRAME_OVERHEAD_MAX: usize = 128 * 1024;
 /// its log has at most 1 GiB.
 pub const SERVER_FRAME_SIZE_MAX: usize = (1 << 30) + FRAME_OVERHEAD_MAX;
 
-/// Why bytes are not a frame of this protocol. The fault of the peer.
+/// Why bytes are not a frame of this protocol. The peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The length field is above the limit in force.
@@ -36,7 +36,7 @@ pub enum WireError {
     /// The length field is zero: a frame has at least its kind.
     #[error("frame without a kind")]
     Empty,
-    /// No frame of this kind goes in this direction.
+    /// No frame of this kind is sent in this direction.
     #[error("unknown frame kind {kind}")]
     UnknownKind {
         /// The kind byte.
@@ -62,7 +62,7 @@ impl WireError {
     }
 }
 
-/// One whole frame: its kind and its body, borrowed from where the bytes arrived.
+/// One whole frame: its kind and its body, borrowed from the received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawFrame<'a> {
     /// The kind byte.
@@ -91,7 +91,7 @@ pub(super) trait FromBody<'a>: Sized {
     fn from_body(body: &'a [u8]) -> Result<Self, WireError>;
 }
 
-/// Where the bytes of one direction of one connection arrive.
+/// The input of one direction of one connection.
 ///
 /// Call [`Inbox::next`] with the received bytes until it returns `None`. The bytes of an unfinished
 /// frame are then kept for the next call. A frame that is whole in the received bytes is not
@@ -119,16 +119,16 @@ impl Inbox {
         self.frame_size_max = frame_size_max;
     }
 
-    /// Bytes kept of an unfinished frame.
+    /// The kept bytes of an unfinished frame.
     pub fn partial_size(&self) -> usize {
         if self.partial_is_done { 0 } else { self.partial.len() }
     }
 
-    /// Returns the next whole frame, and takes the bytes that it needs from the front of `bytes`.
-    /// `None` when more bytes must arrive first.
+    /// Returns the next whole frame, and removes its bytes from the front of `bytes`. `None` when
+    /// more bytes must arrive first.
     ///
     /// # Errors
-    /// [`WireError::TooLarge`] and [`WireError::Empty`]; the stream cannot be read on after either.
+    /// [`WireError::TooLarge`] and [`WireError::Empty`]. The stream cannot be read after either.
     pub fn next<'a, 'b: 'a>(&'a mut self, bytes: &mut &'b [u8]) -> Result<Option<RawFrame<'a>>, WireError> {
         if self.partial_is_done {
             self.partial.clear();
@@ -158,7 +158,8 @@ impl Inbox {
         Ok(Some(whole(&self.partial)))
     }
 
-    /// The checked length at the front of `bytes`, or `None` when its four bytes are not all there.
+    /// The checked length at the front of `bytes`, or `None` when not all of its four bytes have
+    /// arrived.
     fn frame_size(&self, bytes: &[u8]) -> Result<Option<usize>, WireError> {
         let Some(length) = bytes.first_chunk::<LENGTH_SIZE>() else { return Ok(None) };
         let size = u32::from_le_bytes(*length) as usize;
@@ -179,8 +180,8 @@ impl Inbox {
     }
 }
 
-/// The frame at the front of `bytes`, and the bytes after it; `None` when it is empty or not all
-/// there.
+/// The frame at the front of `bytes`, and the bytes after it; `None` when it is empty or not
+/// complete.
 pub(super) fn split_frame(bytes: &[u8]) -> Option<(RawFrame<'_>, &[u8])> {
     let size = u32::from_le_bytes(*bytes.first_chunk::<LENGTH_SIZE>()?) as usize;
     let (frame, rest) = bytes.split_at_checked(LENGTH_SIZE + size)?;
@@ -343,7 +344,7 @@ pub(super) fn put_headers(out: &mut Vec<u8>, headers: Headers<'_>) {
     out.extend_from_slice(headers.as_bytes());
 }
 
-/// Takes headers that a flag announced: at least one.
+/// Reads headers that a flag announced: at least one.
 pub(super) fn take_headers<'a>(body: &mut Body<'a>) -> Result<Headers<'a>, WireError> {
     let size = body.u16("headers size")?;
     let headers = Headers::from_bytes(body.bytes(size.into(), "headers size")?);
@@ -357,7 +358,7 @@ pub(super) fn put_message_key(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(key);
 }
 
-/// Takes a key that a flag announced: at least one byte.
+/// Reads a key that a flag announced: at least one byte.
 pub(super) fn take_message_key<'a>(body: &mut Body<'a>) -> Result<&'a [u8], WireError> {
     let [size] = body.array("key size")?;
     if size == 0 { Err(body.bad("key size")) } else { body.bytes(size.into(), "key size") }

@@ -57,8 +57,8 @@ impl<'a> Decode<'a> for Command<'a> {
     }
 }
 
-/// The publish frames at the front of `bytes`, up to another frame or an unfinished one. Nothing is
-/// taken from `bytes`, and a frame with a mistake is left to [`Command::decode`].
+/// The publish frames at the front of `bytes`, up to another frame or an unfinished one. `bytes` is
+/// not changed, and [`Command::decode`] reports a frame with a mistake.
 #[inline(always)]
 pub fn publishes<'a>(mut bytes: &'a [u8]) -> impl Iterator<Item = Publish<'a>> {
     std::iter::from_fn(move || {
@@ -68,7 +68,7 @@ pub fn publishes<'a>(mut bytes: &'a [u8]) -> impl Iterator<Item = Publish<'a>> {
     })
 }
 
-/// Any command but a publish. Apart from it, so that a publish is decoded without a call.
+/// Any command except a publish. It is separate, so that a publish is decoded without a call.
 #[inline(never)]
 fn decode_rare(frame: RawFrame<'_>) -> Result<Command<'_>, WireError> {
     match frame.kind {
@@ -221,7 +221,7 @@ fn delay_fields(delay: Delay) -> (u8, u64) {
     }
 }
 
-/// Gives a publish frame that has a delay another one. Its size stays the same.
+/// Changes the delay of a publish frame that has one. Its size stays the same.
 pub fn replace_delay(frame: &mut [u8], delay: Delay) {
     let (flag, ns) = delay_fields(delay);
     debug_assert!(flag != 0 && frame[PUBLISH_FLAGS_AT] & (FLAG_DELAY | FLAG_NOT_BEFORE) != 0);
@@ -269,7 +269,7 @@ impl Additions<'_> {
     const NONE: Self = Additions { delay: Delay::None, headers: Headers::NONE, key: &[] };
 }
 
-/// Apart from [`take_publish_head`], so that a message without them costs one comparison.
+/// Separate from [`take_publish_head`], so that a message without them costs one comparison.
 #[inline(never)]
 fn take_additions<'a>(body: &mut Body<'a>, flags: u8) -> Result<Additions<'a>, WireError> {
     let delay = match flags & !(FLAG_HEADERS | FLAG_KEY) {

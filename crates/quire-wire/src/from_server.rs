@@ -164,7 +164,7 @@ impl Encode for Reply<'_> {
     }
 }
 
-/// Gives the `message` frame `to` the bookmark that the one in `from` has.
+/// Copies the bookmark of the `message` frame in `from` to the frame `to`.
 pub fn copy_bookmark(from: &[u8], to: &mut [u8]) {
     to[5] = (to[5] & !FLAG_BOOKMARK) | (from[5] & FLAG_BOOKMARK);
     to[13..29].copy_from_slice(&from[13..29]);
@@ -182,7 +182,7 @@ pub fn encode_without_data(message: &Message<'_>, out: &mut Vec<u8>) {
     put_message_head(message, 0, out);
 }
 
-/// Appends everything before the data of a message, of which `data_size` bytes follow.
+/// Appends everything before the data of a message. `data_size` bytes of data follow.
 #[inline]
 fn put_message_head(message: &Message<'_>, data_size: usize, out: &mut Vec<u8>) {
     debug_assert!(message.kind == MessageKind::Publish || !message.key.is_empty());
@@ -192,7 +192,7 @@ fn put_message_head(message: &Message<'_>, data_size: usize, out: &mut Vec<u8>) 
     }
 }
 
-/// Apart from [`put_message_head`], so that a message with neither headers nor a key costs one
+/// Separate from [`put_message_head`], so that a message with neither headers nor a key costs one
 /// comparison.
 #[inline(never)]
 fn put_head_with_additions(message: &Message<'_>, data_size: usize, out: &mut Vec<u8>) {
@@ -214,7 +214,7 @@ fn put_head<const ADDITIONS: bool>(message: &Message<'_>, data_size: usize, out:
     let (publisher, sequence) = message.bookmark.unwrap_or((0, 0));
     let queued_flags =
         |queued: Queued<'_>| FLAG_QUEUED | if queued.queue.is_some() { FLAG_QUEUE_NAME } else { 0 };
-    // The frame that is written most: its fixed part is put together first and copied once.
+    // The most frequent frame: its fixed part is assembled first and copied once.
     let mut head = [0; LENGTH_SIZE + 1 + HEAD_SIZE];
     put_at(&mut head, 0, (size as u32).to_le_bytes());
     head[4] = MESSAGE;
@@ -306,7 +306,7 @@ pub fn decode_message(body: &[u8]) -> Result<Message<'_>, WireError> {
 /// The flags of parts that few messages have.
 const ADDITIONS: u8 = FLAG_HEADERS | FLAG_KEY | FLAG_RECORD | FLAG_OOF | FLAG_DELTA;
 
-/// Apart from [`decode_message`], so that a message with neither headers nor a key costs one
+/// Separate from [`decode_message`], so that a message with neither headers nor a key costs one
 /// comparison.
 #[inline(never)]
 fn decode_with_additions(body: &[u8]) -> Result<Message<'_>, WireError> {

@@ -2,7 +2,8 @@
 //!
 //! The contract is `docs/protocol.md`. Only this crate encodes and decodes it, for both sides. The
 //! values are those of `quire-command`. Decoding borrows from the received bytes and allocates
-//! nothing. Any bytes give a value or a [`WireError`], never a panic. Encoding appends to a buffer.
+//! nothing. Any bytes result in a value or a [`WireError`], never in a panic. Encoding appends to a
+//! buffer.
 
 mod define_queue;
 mod frame;

@@ -1,4 +1,4 @@
-//! The journal maintenance that a client asks for: [`Maintain`] (protocol.md section 3).
+//! The command for journal maintenance: [`Maintain`] (protocol.md section 3).
 
 use super::frame::{Encode, Fields, FromBody, WireError, put_field, put_frame};
 use super::from_client::MAINTAIN;

@@ -159,7 +159,7 @@ impl<'a> ResultFields<'a> {
         }
     }
 
-    /// Takes a field that is not one of the command itself.
+    /// Reads a field that is not one of the command itself.
     fn take(&mut self, fields: &Fields<'a>, tag: u8, value: &'a [u8]) -> Result<(), WireError> {
         match tag {
             16 => self.order_by = Some(fields.text(value, "order_by")?),

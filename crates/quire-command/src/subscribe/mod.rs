@@ -1,12 +1,12 @@
 //! The kinds of subscriptions, and the rules about their options.
 //!
-//! A subscribe command is flat: each option is a field or a bit. [`Request::of`] makes the kind of
-//! subscription that the options ask for. It refuses options that do not go together. The broker,
-//! the client, Python and the command line use this function or its rules ([`check`]), and no
-//! other place has such a rule. A rule that needs more than the options, such as the kind of the
-//! topic, is in the broker.
+//! A subscribe command is flat: each option is a field or a bit. [`Request::of`] returns the kind
+//! of subscription for the options. It refuses options that do not go together. The broker, the
+//! client, Python and the command line use this function or its rules ([`check`]). No other code
+//! has such a rule. A rule that needs more than the options, such as the kind of the topic, is in
+//! the broker.
 //!
-//! An [`OptionError`] has the option and the reason apart, so that each caller names options as
+//! An [`OptionError`] has the option and the reason separately, so each caller can name options as
 //! its users write them ([`Spelling`]).
 
 mod options;

@@ -36,7 +36,7 @@ macro_rules! options {
 }
 
 options! {
-    /// Where a replay begins, or the state that the records are.
+    /// Where a replay begins, or the state of the records.
     Bookmark = "bookmark";
     /// The end of a replay. On the wire it is a part of the bookmark.
     Until = "until";
@@ -66,7 +66,7 @@ options! {
     OrderBy = "order_by";
     /// The most records.
     TopN = "top_n";
-    /// The records to leave out: makes the subscription a page.
+    /// The records to skip. This option makes the subscription a page.
     SkipN = "skip_n";
     /// Only the records with these keys.
     Keys = "keys";
@@ -80,7 +80,7 @@ options! {
     Replace = "replace";
 }
 
-/// How the user of a program writes the names of options.
+/// The spelling of the names of options for the user of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spelling {
     /// As on the wire: `skip_n`.
@@ -130,7 +130,7 @@ impl OptionSet {
         if has_end(bookmark) { set.with(OptionName::Until) } else { set }
     }
 
-    /// The set with one option more.
+    /// The set with one more option.
     #[must_use]
     pub const fn with(self, option: OptionName) -> OptionSet {
         OptionSet(self.0 | 1 << option as u8)
@@ -175,7 +175,7 @@ impl From<&Subscribe<'_>> for OptionSet {
 }
 
 impl From<&Query<'_>> for OptionSet {
-    /// A query is the first part of a subscription with `sow`. Its bookmark follows no log.
+    /// A query is the first part of a subscription with `sow`. No log follows its bookmark.
     fn from(query: &Query<'_>) -> Self {
         let given = [
             (Sow, true),
@@ -212,9 +212,9 @@ pub enum Reason {
     Excludes(OptionName, &'static str),
     /// A subscription cannot be replaced by one of another family.
     OtherFamily {
-        /// With which it was made.
+        /// The one with which it was made.
         former: Family,
-        /// With which it would be replaced.
+        /// The one with which it would be replaced.
         new: Family,
     },
     /// Another reason.
@@ -233,7 +233,7 @@ impl OptionError {
                 let names: Vec<_> = options.iter().map(|option| spelling.mention(*option)).collect();
                 format!("it requires {}{more}", names.join(" or "))
             }
-            // Two calls make one, and the user may have written either.
+            // Two calls make such a subscription, and the user may have used either.
             Reason::Excludes(Delta, more) => {
                 format!("it does not go together with a delta subscription{more}")
             }
@@ -274,9 +274,9 @@ const CURRENT: &str =
     ": after the bookmark the messages come from the log, which does not tell when a record leaves";
 const KEY_OF_RECORD: &str = ": messages about different records would replace each other; leave it out, and the key of each record is used";
 
-/// Every rule, in the order in which they are checked. The first that is broken is the error.
+/// Every rule, in the order of the checks. The first broken rule is the error.
 ///
-/// A rule that would only lead to the next error comes after it: `delta` comes first, because
+/// A rule whose repair would only lead to another error comes later: `delta` is first, because
 /// adding the bookmark that `rate` requires would not help.
 const RULES: &[OptionError] = &[
     excludes(Bookmark, Delta, WHOLE),

@@ -13,7 +13,7 @@ pub enum Request<'a> {
     Log(Log<'a>),
     /// The records of last-value topics, and then their changes.
     Records(Records<'a>),
-    /// Of each change of a record only the fields that differ.
+    /// Only the fields that differ in each change of a record.
     Deltas(Deltas<'a>),
 }
 
@@ -44,9 +44,9 @@ pub struct Log<'a> {
 /// How the messages of the log are delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivery {
-    /// After the replay, messages come before they are persisted.
+    /// After the replay, messages are delivered before they are persisted.
     pub is_live: bool,
-    /// After the replay, messages come when every synchronous destination has them too.
+    /// After the replay, messages are delivered when every synchronous destination has them, too.
     pub is_fully_durable: bool,
     /// Nothing is delivered until the subscription is resumed.
     pub is_paused: bool,
@@ -64,16 +64,16 @@ pub enum NotFound {
     Oldest,
     /// After the newest message.
     Now,
-    /// Nowhere: the command is refused.
+    /// It does not begin: the command is refused.
     Fail,
 }
 
-/// The fastest pace of a replay.
+/// The highest rate of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace<'a> {
-    /// As `1000`, `500KB` or `2X`.
+    /// Such as `1000`, `500KB` or `2X`.
     pub rate: &'a str,
-    /// For a multiple of the original pace: the longest wait for a message, in nanoseconds.
+    /// For a multiple of the original rate: the longest wait for a message, in nanoseconds.
     pub gap_max_ns: Option<u64>,
 }
 
@@ -89,13 +89,13 @@ pub struct Interval<'a> {
 /// The records of last-value topics, and then their changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records<'a> {
-    /// Which records come first.
+    /// The records at the beginning.
     pub selection: Selected<'a>,
     /// A message for each record that leaves the view.
     pub has_oof: bool,
     /// How changes are conflated.
     pub conflation: Option<Interval<'a>>,
-    /// The records are those of an earlier state, and the messages after it come from the log.
+    /// The records are an earlier state, and later messages are read from the log.
     pub log: Option<Log<'a>>,
 }
 
@@ -106,16 +106,16 @@ pub struct Selected<'a> {
     pub order_by: Option<&'a str>,
     /// The most records wanted.
     pub top_n: Option<u32>,
-    /// The records to leave out at the beginning. With it, a subscription is a page.
+    /// The records to skip at the beginning. With it, a subscription is a page.
     pub skip_n: Option<u32>,
     /// Only the records with these keys.
     pub keys: Option<Keys<'a>>,
 }
 
-/// Of each change of a record only the fields that differ.
+/// Only the fields that differ in each change of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deltas<'a> {
-    /// Which records come first; `None`: none.
+    /// The records at the beginning; `None`: none.
     pub selection: Option<Selected<'a>>,
     /// A message for each record that leaves the view.
     pub has_oof: bool,
@@ -137,7 +137,7 @@ pub enum Family {
 /// The properties of a subscription that decide whether it can be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Former {
-    /// With which it was made.
+    /// The one with which it was made.
     pub family: Family,
     /// It is a page of records.
     pub is_page: bool,

@@ -2,10 +2,10 @@
 //!
 //! A frame is its size (u32, without these four bytes), its kind (u8) and its body. Numbers are
 //! little-endian. A text is its size (u16) and its bytes. Any bytes decode to a frame or to
-//! [`BadFrame`]. Nothing is allocated for a size that has not arrived.
+//! [`BadFrame`]. No memory is allocated for bytes that have not arrived.
 //!
-//! The bodies of records are not looked at: their kinds and attributes are numbers and bytes here.
-//! The compression of a frame is a number and bytes, too. The caller compresses.
+//! The bodies of records are not interpreted: their kinds and attributes are numbers and bytes
+//! here. The compression of a frame is a number and bytes, too. The caller compresses.
 
 mod splitter;
 
@@ -20,13 +20,13 @@ pub const VERSION: u16 = 4;
 /// frame of small records, or a `hello`.
 pub const FRAME_OVERHEAD_MAX: usize = 4 * 1024 * 1024;
 
-/// Topics that one `hello` names, at most. Those beyond are checked when their records arrive.
+/// The most topics in one `hello`. Further topics are checked when their records arrive.
 pub const OFFERED_MAX: usize = 10_000;
 
-/// Checks that a `hello` can leave out: as many as there are.
+/// The checks that a `hello` can leave out: all that exist.
 pub const EXCLUDED_MAX: usize = 6;
 
-/// Size and kind: the part of a frame that says to which link it belongs.
+/// Size and kind: the part of a frame that shows to which link it belongs.
 const HEAD_SIZE: usize = 5;
 
 /// The position and the mark at the front of the body of a `records` frame.
@@ -42,7 +42,7 @@ const CAUGHT_UP: u8 = 7;
 const COMPRESSED: u8 = 8;
 const ENDED: u8 = 9;
 
-/// Bytes that are not a frame. The fault of the peer.
+/// Bytes that are not a frame. The peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bytes that are no frame of a link: {0}")]
 pub struct BadFrame(pub &'static str);
@@ -57,7 +57,7 @@ pub enum Role {
     Source,
     /// It receives them.
     Destination,
-    /// In each of the two links of a connection.
+    /// Both: the frame belongs to each of the two links of a connection.
     Either,
 }
 
@@ -111,7 +111,7 @@ pub enum Frame<'a> {
         /// The reason.
         reason: &'a str,
     },
-    /// Source: records, and how far the source has looked in its log.
+    /// Source: records, and the position up to which the source has read its log.
     Records(Records<'a>),
     /// Source: a frame of records that is compressed.
     Compressed(Compressed<'a>),
@@ -127,7 +127,7 @@ pub enum Frame<'a> {
     },
     /// Either: still there.
     Heartbeat,
-    /// Source: all that it had when the link came up has been sent.
+    /// Source: everything that it had when the link was set up has been sent.
     CaughtUp,
     /// Source: the link ends, and why. The link of the other direction can continue.
     Ended {
@@ -149,9 +149,9 @@ pub struct Hello<'a> {
     pub destination: &'a str,
     /// The group that it has for the destination.
     pub destination_group: &'a str,
-    /// When the process of the source started: tells one run from the next.
+    /// When the process of the source started. It distinguishes two runs.
     pub started_ns: u64,
-    /// The last message that the destination is known to have.
+    /// The last message that the destination has, as far as the source knows.
     pub mark: Option<Mark>,
     /// The topics that the source will send.
     pub topics: Vec<Offered<'a>>,
@@ -176,10 +176,10 @@ pub struct Welcome<'a> {
     pub sends_back: bool,
 }
 
-/// Records on their way.
+/// Records in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records<'a> {
-    /// The source has looked at its log up to here.
+    /// The source has read its log up to here.
     pub through: Position,
     /// The last of the records. Between the two instances it is a mark of the link in the other
     /// direction.
@@ -201,7 +201,7 @@ pub struct Compressed<'a> {
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkRecord<'a> {
-    /// Its place in the log of the source.
+    /// Its position in the log of the source.
     pub position: Position,
     /// The kind of the record, as in the log.
     pub kind: u8,
@@ -368,7 +368,7 @@ fn take_hello<'a>(body: &mut &'a [u8]) -> Result<Hello<'a>, BadFrame> {
     Ok(hello)
 }
 
-/// The size of the frame at the front of `bytes`, as far as it has arrived. It is not checked.
+/// The size of the frame at the front of `bytes`, if it has arrived. It is not checked.
 pub fn announced_size(bytes: &[u8]) -> Option<usize> {
     bytes.first_chunk::<4>().map(|size| u32::from_le_bytes(*size) as usize)
 }
@@ -466,8 +466,8 @@ impl RecordsWriter {
         self.size += out.len() - before;
     }
 
-    /// Ends the frame. `last` is its last record. When `compress` gives the number of an algorithm
-    /// and a compressed body, a compressed frame takes its place.
+    /// Ends the frame. `last` is its last record. When `compress` returns the number of an
+    /// algorithm and a compressed body, a compressed frame replaces it.
     pub fn end(
         self,
         through: Position,
@@ -513,7 +513,7 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     put_bytes(out, text.as_bytes());
 }
 
-/// Of a record every part that is written in this way has at most 65,535 bytes.
+/// Every part of a record that is written in this way has at most 65,535 bytes.
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
     out.extend_from_slice(bytes);

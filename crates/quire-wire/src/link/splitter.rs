@@ -5,10 +5,10 @@ use super::{BadFrame, HEAD_SIZE, Role, role_of};
 /// Divides the bytes of a connection among its two links, without waiting for the end of a frame.
 #[derive(Debug, Default)]
 pub struct Splitter {
-    /// The head of a frame, as far as it came.
+    /// The part of the head of a frame that has arrived.
     head: [u8; HEAD_SIZE],
     head_size: usize,
-    /// Bytes of the body that are still to come, and whose they are.
+    /// Bytes of the body that have not arrived, and the link to which they belong.
     rest_size: usize,
     role: Role,
 }
@@ -25,7 +25,7 @@ pub struct Piece<'a> {
 }
 
 impl Splitter {
-    /// Takes the next piece from the front of `bytes`; `None` when everything is taken.
+    /// Removes the next piece from the front of `bytes`. `None` when `bytes` is empty.
     ///
     /// # Errors
     /// The bytes are not a frame.
