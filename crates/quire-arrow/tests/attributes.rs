@@ -1,4 +1,5 @@
-//! Attributes of neighbours are put into their columns together: each row has its own all the same.
+//! Attributes of consecutive rows are added to their columns together, and each row keeps its
+//! attributes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -78,7 +79,7 @@ fn scan(reader: &Reader, rest: &str) -> Vec<RecordBatch> {
     plan.scan(reader, bounds).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
-/// What each row shows: numbers first, then texts, of which `None` is NULL.
+/// The values of each row: numbers first, then texts. `None` is NULL.
 fn shown(batches: &[RecordBatch]) -> Vec<([i64; 4], [Option<String>; 8])> {
     let rows = |batch: &RecordBatch| {
         let numbers = [0, 1, 2].map(|column| batch.column(column).as_primitive::<Int64Type>().clone());

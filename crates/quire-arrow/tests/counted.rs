@@ -1,5 +1,5 @@
-//! What an aggregate counts from the index is what the rows have, and the blocks that the index
-//! knows enough about are not read.
+//! The counts of an aggregate from the index are equal to those from the rows, and blocks that the
+//! index covers are not read.
 
 use std::collections::BTreeMap;
 use std::fs;

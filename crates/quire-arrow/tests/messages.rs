@@ -1,5 +1,5 @@
-//! Rows as messages: each with what it has, in order, numbered without a gap; what is no message is
-//! refused before the first.
+//! Rows as messages: each with its values, in order, numbered without a gap. Rows that are not
+//! messages are refused before the first one is sent.
 
 use std::sync::Arc;
 

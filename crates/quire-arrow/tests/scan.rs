@@ -1,5 +1,5 @@
-//! Scans over real journals: what a spec asks for comes, once and in order, however the range is
-//! cut; damage is never passed over unseen.
+//! Scans over real journals: the wanted records arrive once and in order, for any division of the
+//! range. Damage is always reported.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -396,7 +396,7 @@ fn segment_files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What a queue writes, with each of the data.
+/// The records of a queue, with each of the data.
 fn append_of_queue(directory: &Path, kind: RecordKind, data: [&[u8]; 2]) {
     let options = Options { segment_size: 64 * 1024, ..Options::default() };
     let (mut journal, _) = Journal::open(directory, &options, &mut |_| ()).unwrap();

@@ -1,5 +1,5 @@
-//! A client and an engine in one process, over a real socket pair and a real journal: what a
-//! program does all day.
+//! A client and an engine in one process, over a real socket pair and a real journal: the common
+//! actions of a program.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};

@@ -1,5 +1,6 @@
-//! A bug in the middle of a turn ends the engine: nothing goes on with half of its input. Apart
-//! from the other tests, because the panic comes from the logger, of which a process has one.
+//! A bug in the middle of a turn ends the engine, so no work continues with half of its input. The
+//! test has a separate process, because the logger causes the panic, and a process has only one
+//! logger.
 
 use std::sync::Arc;
 use std::time::Duration;

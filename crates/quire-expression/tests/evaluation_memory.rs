@@ -1,5 +1,5 @@
-//! Evaluating a filter asks for no memory once the first messages have been seen; counted by the
-//! allocator, not estimated. XML is left out: the parser that splits it has buffers of its own.
+//! Evaluating a filter does not allocate after the first messages. The allocator counts that. XML
+//! is left out, because its parser has separate buffers.
 
 #[path = "../../quire-broker/tests/counting/mod.rs"]
 mod counting;

@@ -1,5 +1,5 @@
-//! Whatever a server sends: the client takes it or gives the connection up with an error, and never
-//! panics.
+//! A server sends any bytes: the client accepts them or ends the connection with an error, and
+//! never panics.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! Publishes with a delay: what the client sends first, what it sends again on later connections,
-//! and what a publish log keeps. The server is the test.
+//! Publishes with a delay: the frames of the first connection, the frames of later connections, and
+//! the content of a publish log. The test is the server.
 
 use std::sync::{Arc, Mutex};
 

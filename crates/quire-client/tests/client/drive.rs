@@ -1,6 +1,6 @@
-//! Who drives the connection of a client, against a world of threads that is slow and obvious: a
-//! socket, two pollers, a thread, two callers, a publisher and an event loop. Each of them makes
-//! one small step at a time, in any order.
+//! The parties that drive the connection of a client, against a simple model: a socket, two
+//! pollers, a thread, two callers, a publisher and an event loop. Each of them makes one small step
+//! at a time, in any order.
 //!
 //! The world holds these rules after every step: at most one party has the connection. When no
 //! party can make a step, no byte is unread, no output unsent and no timer due, and exactly one
@@ -28,7 +28,7 @@ const UNWATCHED: Registration =
 /// More steps than any event needs.
 const STEPS_MAX: usize = 300;
 
-/// What a party is doing.
+/// The current action of a party.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Doing {
     Nothing,
@@ -541,7 +541,8 @@ impl World {
         Err(TestCaseError::fail("the parties make steps without end"))
     }
 
-    /// What holds when no party can make a step. `is_loan_over`: a loan of that length has passed.
+    /// The conditions that hold when no party can make a step. `is_loan_over`: a loan of that
+    /// length has passed.
     fn check_settled(&self, is_loan_over: bool) -> Result<(), TestCaseError> {
         if self.is_closed {
             let is_saying = self.has_unwritten && self.is_blocked;

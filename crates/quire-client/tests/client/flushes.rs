@@ -1,5 +1,5 @@
-//! Flushes: the acknowledgement of the last publish is the answer where it says as much as the
-//! answer to the command would. Everywhere else the command is sent.
+//! Flushes: the acknowledgement of the last publish is the answer when it has the same meaning as
+//! the answer to the command. Otherwise the command is sent.
 
 use std::time::Duration;
 

@@ -30,7 +30,7 @@ struct Server {
     queries: usize,
     /// The bookmark of each subscribe command, and whether it asked for records.
     asked: Vec<(Option<String>, bool)>,
-    /// What came of deletes: command, sequence.
+    /// The results of deletes: command, sequence.
     deletes: Vec<(u32, u64)>,
     last_sequence: u64,
 }
@@ -489,8 +489,8 @@ fn a_record_of_a_first_result_that_was_interrupted_is_a_record() {
     assert_eq!(world.completed, 1);
 }
 
-/// A subscription with the record `a` reconnects, the record is missing in its result, and comes
-/// back as `data` before the answer to the question about it.
+/// A subscription with the record `a` reconnects, the record is missing in its result, and is
+/// published again as `data` before the answer to the question about it.
 fn world_with_a_record_that_comes_back(data: u8) -> World {
     let mut world = World::new();
     world.server.put("a", 2);

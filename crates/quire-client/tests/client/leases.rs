@@ -1,5 +1,5 @@
-//! Who owns the lease of a message that a client has fetched, over virtual time. The server is the
-//! test.
+//! The owner of the lease of a message that a client has fetched, over virtual time. The test is
+//! the server.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -27,7 +27,7 @@ pub struct Side {
     pub messages: Vec<(u32, String)>,
     pub answers: BTreeMap<u32, Result<(), Failure>>,
     pub completed: Vec<u32>,
-    /// What commands were told, JSON.
+    /// The answers to commands, as JSON.
     pub told: Vec<(u32, String)>,
     pub ended: Vec<(u32, Option<Failure>)>,
     /// How many publishes and subscriptions each logon sent again.
@@ -137,7 +137,8 @@ impl Link {
         self.clients.len() - 1
     }
 
-    /// The connection of a client breaks; it may come back when time passes or the network runs.
+    /// The connection of a client breaks. The client may connect again when time passes or the
+    /// network runs.
     pub fn cut(&mut self, client: usize) {
         let now = self.now();
         if let Some((server, connection)) = self.clients[client].connection.take() {
@@ -194,7 +195,7 @@ impl Link {
         panic!("it never becomes quiet");
     }
 
-    /// One turn of everybody; whether anything happened.
+    /// One turn of every party. Returns whether anything happened.
     pub fn step(&mut self) -> bool {
         let mut is_busy = false;
         for client in 0..self.clients.len() {

@@ -1,4 +1,4 @@
-//! What happens between a connection and its logon.
+//! The events between a connection and its logon.
 
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ fn a_logon_that_waits_for_the_disk_is_kept_alive_by_heartbeats() {
     assert_eq!(link.clients[publisher].core.persisted(), 1);
 }
 
-/// Once, whoever began again from the start under the same name waited for room for ever: a server
-/// acknowledges what it gets first only.
+/// Before a fix, a client that began again from the start under the same name waited for room
+/// without end: a server acknowledges only the first copy of a publish.
 #[test]
 fn what_the_server_has_already_does_not_fill_the_store() {
     let mut link = Link::new(&["one"]);
@@ -122,7 +122,7 @@ fn a_client_is_told_that_another_program_has_published_under_its_name() {
         }))
     };
     let message = NewMessage::new("orders", b"x");
-    // An earlier program of the name is no surprise.
+    // An earlier program with the name is expected.
     assert_eq!(log_on(&mut core, 3), None);
     (4..=7).for_each(|sequence| assert_eq!(core.publish(&message).unwrap(), Some(sequence)));
     assert_eq!(log_on(&mut core, 5), None);

@@ -1,4 +1,4 @@
-//! The client core against the broker: what holds over lost connections and killed servers.
+//! The client core against the broker, over lost connections and killed servers.
 
 mod any_bytes;
 mod away;

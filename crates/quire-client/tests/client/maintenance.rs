@@ -1,5 +1,5 @@
-//! A client asks its server for journal maintenance: what it is told, and what it knows when the
-//! connection breaks.
+//! A client asks its server for journal maintenance: the answers, and the result after a lost
+//! connection.
 
 use quire_client::FailureCode;
 use quire_command::Code;

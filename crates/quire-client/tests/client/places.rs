@@ -1,5 +1,5 @@
-//! A bookmark subscription goes on where it was: no gap and no duplicate, also when it has received
-//! nothing.
+//! A bookmark subscription resumes at its position, without a gap or a duplicate, also when it has
+//! received no message.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn a_subscription_from_now_on_that_received_nothing_misses_nothing() {
         link.subscribe(reader, replay("orders", NOW));
         // Nothing was said since the subscription began: only its first place can tell.
         link.cut(reader);
-        // The reader comes back at once, but the publisher is served before it.
+        // The reader reconnects at once, but the publisher is served before it.
         link.publish(publisher, "orders", "meanwhile");
         link.run();
         assert_eq!(link.take(reader), ["meanwhile"], "after {before} messages");

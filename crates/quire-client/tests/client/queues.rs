@@ -1,5 +1,5 @@
-//! A client with messages of a queue in its hands: what it says, when, and what it does not say any
-//! more. The server is the test.
+//! A client that holds messages of a queue: the commands that it sends, when it sends them, and
+//! those that it drops. The test is the server.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -183,7 +183,7 @@ impl Worker {
         assert!(!self.core.handle_timeout(self.now));
     }
 
-    /// What the client has said since the last call, as text.
+    /// The commands that the client has sent since the last call, as text.
     pub fn said(&mut self) -> Vec<String> {
         let mut bytes = Vec::new();
         self.core.poll_transmit(self.now, &mut bytes);
@@ -794,7 +794,7 @@ fn what_a_flush_has_confirmed_is_not_lost_with_the_connection() {
         worker.acknowledge(&message);
         let flush = worker.core.flush().unwrap();
         worker.said();
-        // Its own question behind the acknowledgement, and the flush.
+        // The client's question after the acknowledgement, and the flush.
         assert_eq!((worker.flushes.len(), worker.core.unconfirmed_count()), (2, 1));
         let flush = worker.flushes.iter().position(|command| *command == flush).unwrap();
         worker.persisted(flush);

@@ -243,7 +243,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a subscription must get: it matches every topic of its pattern.
+/// The messages that a subscription must get: it matches every topic of its pattern.
 const PATTERNS: [&str; 4] = ["^[ab]$", "b", "c", "^[a-d]$"];
 const TOPICS: [&str; 4] = ["a", "b", "c", "d"];
 

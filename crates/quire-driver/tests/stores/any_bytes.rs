@@ -11,7 +11,7 @@ use quire_journal::{Bookmark, PublisherId};
 
 const SIZE_MAX: u64 = 64 * 1024;
 
-/// Where, and what stands there instead.
+/// The offset, and the new bytes.
 #[derive(Clone, Debug)]
 enum Change {
     Byte(prop::sample::Index, u8),

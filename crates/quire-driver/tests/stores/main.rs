@@ -1,4 +1,4 @@
-//! The store files (docs/stores.md): what they hold after the process is gone, and what they say
+//! The store files (docs/stores.md): their content after the end of the process, and the errors
 //! when they are not whole.
 
 mod any_bytes;

@@ -91,7 +91,7 @@ fn a_last_publish_that_is_not_whole_is_dropped_and_the_next_takes_its_place() {
         let size = std::fs::metadata(&path).unwrap().len();
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(size - cut).unwrap();
         let (mut store, stored) = open(&path);
-        // Padding alone is missed by nobody.
+        // A lost padding has no effect.
         let left: &[u64] = if cut <= 4 { &[1, 2, 3] } else { &[1, 2] };
         assert_eq!(sequences(&stored), left, "cut {cut} bytes");
         store.append(7, &frame(7, 20)).unwrap();

@@ -1,4 +1,5 @@
-//! What holds for any bytes, in the corpus, in its mutations, and under the fuzzer (`fuzz/`).
+//! The properties that hold for any bytes: in the corpus, in its mutations, and in the fuzzer
+//! (`fuzz/`).
 
 use quire_expression::filter::{
     Assignments, Expression, Filter, FilterOptions, MessageContext, Stage, SubscriptionIndex, path_of,

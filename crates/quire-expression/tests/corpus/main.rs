@@ -1,5 +1,5 @@
-//! A corpus of messages of every type, sound and malformed, and mutations of it. Whatever path
-//! reads a message, the result is the same. `make fuzz` begins its guided fuzzing with the same
+//! A corpus of messages of every type, sound and malformed, and mutations of it. Every path that
+//! reads a message has the same result. `make fuzz` begins its guided fuzzing with the same
 //! messages.
 
 mod law;

@@ -1,5 +1,5 @@
-//! What a client or a message can send: any bytes, deep nesting, huge numbers and texts. Nothing
-//! panics, and all of it ends soon.
+//! Filters and messages with any bytes, deep nesting, huge numbers and texts. No input causes a
+//! panic, and all of them end soon.
 
 use proptest::prelude::*;
 use quire_expression::message_type::*;

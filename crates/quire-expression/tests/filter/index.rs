@@ -1,5 +1,5 @@
-//! The index gives every subscription that wants a message and no other, in the order in which they
-//! came: what evaluating each filter gives.
+//! The index returns exactly the subscriptions that want a message, in the order in which they were
+//! inserted: the same as evaluating each filter.
 
 use proptest::prelude::*;
 use quire_expression::filter::*;
@@ -52,7 +52,8 @@ fn field() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["/a", "/b", "/c/d", "/a[0]"])
 }
 
-/// What the index understands, from both sides, and what it does not.
+/// Conditions that the index supports, with the field on either side, and conditions that it does
+/// not support.
 fn predicate() -> impl Strategy<Value = String> {
     let comparison = prop::sample::select(vec!["=", "!=", "<", "<=", ">", ">="]);
     prop_oneof![
@@ -110,7 +111,7 @@ fn data() -> impl Strategy<Value = String> {
     ]
 }
 
-/// What happens to the index.
+/// An operation on the index.
 #[derive(Clone, Debug)]
 enum Step {
     Insert(u32, Option<String>),

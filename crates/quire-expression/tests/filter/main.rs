@@ -1,6 +1,6 @@
-//! The filter language says what `docs/filters.md` says: the golden vectors hold, so do the
-//! examples of the page, mistakes point at their column, the index gives what evaluating each
-//! filter gives, and nothing that a client or a message can send does more than fail.
+//! The filter language agrees with `docs/filters.md`. The golden vectors hold, and so do the
+//! examples of the page. Mistakes point at their column. The index has the same result as
+//! evaluating each filter. No input of a client or a message causes more than an error.
 
 mod golden;
 mod hostile;

@@ -1,5 +1,5 @@
-//! Reading fields: whatever the format, what is read is what an independent reader of the same
-//! bytes sees.
+//! Reading fields: in every format, the values are those of an independent reader of the same
+//! bytes.
 
 use proptest::prelude::*;
 use quire_expression::message_type::*;
@@ -92,8 +92,8 @@ proptest! {
             1 => text.insert(at, byte),
             _ => { text.remove(at); }
         }
-        // The two differ where they should: bytes that are no UTF-8, lone surrogates, floats beyond
-        // all bounds, depth.
+        // The two differ only where they should: bytes that are not UTF-8, lone surrogates, floats
+        // out of range, depth.
         let expected = serde_json::from_slice::<Document>(&text);
         if std::str::from_utf8(&text).is_err() || expected.as_ref().is_err_and(|error| {
             let reason = error.to_string();
@@ -109,8 +109,8 @@ proptest! {
         prop_assert_eq!(found.is_ok(), expected.is_ok(), "{} {:?} {:?}", String::from_utf8_lossy(&text), found.err(), expected.err());
     }
 
-    /// A message is not read behind the last wanted member, and that shows in nothing that is well
-    /// formed.
+    /// A message is not read after the last wanted member. For well-formed messages, this has no
+    /// visible effect.
     #[test]
     fn json_that_is_not_read_to_its_end_says_the_same(
         members in proptest::collection::vec((

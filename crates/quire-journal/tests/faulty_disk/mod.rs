@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use quire_journal::{Disk, File, MemoryDisk, PageFile};
 
-/// What the disk is about to do.
+/// The next operation of the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(dead_code)] // each test looks at some of it
 pub enum Call<'a> {

@@ -20,7 +20,7 @@ use crate::support::*;
 fn small_journal(closed: bool) -> (Snapshot, u64) {
     let disk = MemoryDisk::new(64 << 20);
     let (mut journal, _) = open_on(&disk).unwrap();
-    // The fourth does not fit behind the first three.
+    // The fourth does not fit after the first three.
     let zeros = [0; 60_800];
     let data: [&[u8]; 7] = [b"one", b"two", &[3; 500], &zeros, b"five", b"six", b"seven"];
     for (sequence, data) in (1..).zip(data) {
@@ -44,7 +44,7 @@ fn open_with_archive(disk: &MemoryDisk) -> Result<(Journal, Recovery), JournalEr
     Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(MEMORY), &options)
 }
 
-/// The other files that a journal can have: a compressed segment in the archive and one beside the
+/// The other files that a journal can have: a compressed segment in the archive and one next to the
 /// others, `archive.place`, `queues.ack`, and the state of a queue.
 fn kept_journal() -> Snapshot {
     let disk = MemoryDisk::new(64 << 20);
@@ -104,7 +104,7 @@ fn a_flipped_bit_anywhere_is_an_error_or_changes_nothing() {
         let (snapshot, count) = small_journal(closed);
         let (whole, _) = read_all(&open_on(&snapshot.disk()).unwrap().0.reader());
         assert_eq!(whole.len() as u64, count);
-        // What a killed process leaves is known to be synced up to the record before the last.
+        // The files of a killed process are known to be synced up to the record before the last.
         let durable = if closed { count } else { count - 1 };
         let (mut refused, mut cut) = (0, 0);
         for (path, bytes) in &snapshot.0 {
@@ -126,8 +126,8 @@ fn a_flipped_bit_anywhere_is_an_error_or_changes_nothing() {
                 let is_all = found.len() == whole.len() || is_cut && found.len() as u64 >= durable;
                 assert!(is_all || error.is_some(), "records are missing without a word: {}", place());
                 assert!(journal.highest_sequence(PublisherId(7)) >= Some(durable), "{}", place());
-                // What was not refused and does not show in what is read is named by verify, or was
-                // made again.
+                // A change that was not refused and that reading does not show is reported by
+                // verify, or the file was made again.
                 let is_journal = path.extension().is_some_and(|extension| extension == "journal");
                 if is_journal && recovery.cut.is_none() && !is_unused(&journal, path) {
                     assert!(!journal.reader().verify().is_empty(), "verify finds nothing: {}", place());
@@ -197,7 +197,7 @@ impl Change {
             }
             Area::BatchHeader | Area::RecordHeader if batches.is_empty() => (0, 48),
             Area::BatchHeader => (batches[self.at.index(batches.len())], 64),
-            // With the topic and the attributes behind it.
+            // With the topic and the attributes after it.
             Area::RecordHeader => (batches[self.at.index(batches.len())] + 64, 72),
             Area::Anywhere => (0, bytes.len() - 8),
         };
@@ -228,7 +228,7 @@ fn frame_table(bytes: &[u8]) -> Option<usize> {
     usize::try_from(at).ok().filter(|at| (4096..bytes.len() - 4).contains(at))
 }
 
-/// Makes every checksum match what stands there now.
+/// Makes every checksum match the current bytes.
 fn repair(bytes: &mut [u8], is_segment: bool) {
     let checksum_of_all = |bytes: &mut [u8], start: usize| {
         let end = bytes.len() - 4;
@@ -236,7 +236,7 @@ fn repair(bytes: &mut [u8], is_segment: bool) {
         bytes[end..].copy_from_slice(&checksum.to_le_bytes());
     };
     if !is_segment {
-        // The head of a sidecar file has a checksum of its own, behind its name.
+        // The head of a sidecar file has a separate checksum after its name.
         if bytes.starts_with(b"QUIRESID") && bytes.len() > 36 {
             let end = 32 + usize::from(u16::from_le_bytes([bytes[12], bytes[13]]));
             if end + 8 <= bytes.len() {

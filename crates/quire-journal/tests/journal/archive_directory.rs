@@ -1,5 +1,5 @@
-//! A journal knows where it begins and where its older segments were archived: every process finds
-//! them, or is told what is missing.
+//! A journal stores where it begins and where its older segments were archived. Every process finds
+//! them, or gets an error that names the missing files.
 
 use std::fs;
 use std::path::{Path, PathBuf};

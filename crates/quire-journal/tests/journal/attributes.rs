@@ -1,5 +1,5 @@
-//! What a record holds besides its fixed fields, against a slow model that writes the format as its
-//! page says; and what the format does not define is refused.
+//! The parts of a record other than its fixed fields, against a slow model that writes the format
+//! by its page. Bytes that the format does not define are refused.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn number(value: u64) -> Vec<u8> {
     if rest == 0 { vec![low] } else { [vec![low | 0x80], number(rest)].concat() }
 }
 
-/// What the attributes say.
+/// The content of the attributes.
 #[derive(Clone, Debug, Default)]
 struct Model {
     key: Vec<u8>,
@@ -191,7 +191,7 @@ proptest! {
         let found: Result<Vec<_>, _> = DeletedKeys::new(&data).collect();
         prop_assert_eq!(found.unwrap(), keys.iter().map(Vec::as_slice).collect::<Vec<_>>());
         if !data.is_empty() {
-            // Cut short, or with an empty key, it is no list.
+            // Cut short, or with an empty key, the bytes are not a list.
             prop_assert!(DeletedKeys::new(&data[..data.len() - 1]).any(|key| key.is_err()));
             data.push(0);
             prop_assert!(DeletedKeys::new(&data).last().unwrap().is_err());
@@ -234,7 +234,7 @@ fn a_received_record_says_its_origin_its_source_and_its_path() {
     assert_eq!(received.source(), Some(Source { instance: hub, position: Some(Position::new(300)) }));
     assert_eq!(received.path(), path.as_path());
     assert_eq!((received.key(), received.data), (Some(&b"4711"[..]), &b"received"[..]));
-    // What the next instance records.
+    // The record on the next instance.
     let mut next = InstancePathBuffer::default();
     next.copy_from(received.path());
     next.push(Instance { name: "east-1", group: "east" }).unwrap();
@@ -376,8 +376,8 @@ fn attributes_and_keys_beyond_their_limits_are_refused() {
     assert_eq!(journal.append(&delete).unwrap(), Appended::Duplicate { highest: 1 });
 }
 
-/// A journal with one batch behind which nothing was synced, changed at an offset of the batch, its
-/// checksums made to match again.
+/// A journal with one batch, and no synced batch after it. One byte of the batch was changed, and
+/// its checksums match again.
 fn changed(at: usize, byte: u8) -> MemoryDisk {
     let disk = MemoryDisk::new(64 << 20);
     let (mut journal, _) = open_on(&disk).unwrap();

@@ -1,4 +1,4 @@
-//! Damage is told from a torn tail, refused with its place, and never read as data.
+//! Damage is distinguished from a torn tail, refused with its offset, and never read as data.
 
 use std::fs;
 use std::path::Path;
@@ -150,7 +150,7 @@ fn a_flipped_bit_in_the_version_is_damage_and_not_a_file_from_the_future() {
     assert!(matches!(error, JournalError::Version { version: 7, .. }), "{error}");
 }
 
-/// What only somebody who computes checksums can make: numbers at the ends of their range.
+/// Bytes that only a program with the right checksums can make: numbers at the ends of their range.
 #[test]
 fn numbers_at_the_end_of_their_range_are_an_error_also_when_every_checksum_matches() {
     let numbers = [0, 1, 1 << 62, (1 << 62) + 1, i64::MAX as u64, u64::MAX - 1, u64::MAX];

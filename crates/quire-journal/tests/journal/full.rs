@@ -10,7 +10,7 @@ use quire_journal::*;
 use crate::faulty_disk::{Call, FaultyDisk};
 use crate::support::*;
 
-/// What the disk refuses.
+/// The operation that the disk refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refuses {
     Nothing,
@@ -92,7 +92,7 @@ fn a_journal_without_room_keeps_what_is_appended_and_writes_all_of_it_once_when_
             let names = disk.disk.list(Path::new(MEMORY)).unwrap();
             assert!(!names.iter().any(|name| name.ends_with(".preparing")), "it takes the room: {names:?}");
         }
-        // Reading goes on, and another attempt changes nothing.
+        // Reading continues, and another attempt has no effect.
         assert_eq!(sequences(&journal.reader(), Position(0)), (1..=persisted.get()).collect::<Vec<_>>());
         journal.write_waiting();
         assert_eq!(journal.persisted(), persisted);

@@ -46,7 +46,7 @@ fn options(directory: &Path) -> Options {
     Options { archive_directory: Some(directory.join("archive")), ..small() }
 }
 
-/// What the record with this sequence borrows.
+/// The data that the record with this sequence borrows.
 struct Expected {
     topic: &'static str,
     attributes: AttributesBuffer,
@@ -138,7 +138,7 @@ fn make(directory: &Path) {
     journal.close().unwrap();
     // It names a directory of the machine.
     fs::remove_file(directory.join("journal/archive.place")).unwrap();
-    // What every start makes.
+    // The files that every start makes.
     fs::remove_file(directory.join("journal/journal.lock")).unwrap();
     let prepared = files(&directory.join("journal")).split_off(2);
     prepared.iter().for_each(|path| fs::remove_file(path).unwrap());
@@ -243,7 +243,8 @@ fn is_read_and_written_on(golden: &Path, version: u8) {
     let (journal, recovery) = open().unwrap();
     assert_eq!((recovery.records, journal.reader().verify()), (2 * RECORDS, vec![]));
     drop(journal);
-    // What it did not say before, it says now: a file at the front that is not there is an error.
+    // It now contains the beginning, which it did not before: a missing file at the front is an
+    // error.
     fs::remove_file(&files(&directory.path().join("archive"))[0]).unwrap();
     let error = open().err().unwrap();
     assert!(matches!(error, JournalError::Missing { first: Some(0), last: Some(0), .. }), "{error}");
@@ -287,8 +288,8 @@ fn newest_of_version_1(torn: bool) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     let mut bytes = fs::read(&newest).unwrap();
     assert_eq!(bytes[8..12], [1, 0, 0, 0]);
     if torn {
-        // Where the clean stop is marked stands the beginning of a batch that was not written
-        // whole.
+        // In the place of the marker of the clean stop is the beginning of a batch that was not
+        // written whole.
         let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
         let marker = (4096..end).rev().find(|at| bytes[*at..].starts_with(b"QBAT")).unwrap();
         bytes[marker..].fill(0);

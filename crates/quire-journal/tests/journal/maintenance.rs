@@ -90,7 +90,7 @@ fn archived_and_compressed_segments_are_read_found_and_verified_like_any_other_a
     let (house, recovery) = house.reopen();
     assert_eq!((recovery.indexes_rebuilt, recovery.records), (0, 1000));
     house.check(1);
-    // What was compressed first can be archived, and the other way round.
+    // A compressed file can be archived, and an archived file can be compressed.
     assert_eq!(house.journal.maintenance().archive(Which::Until(end_of(&house, 6))).unwrap().len(), 3);
     assert_eq!(house.states(), states(7));
     let (house, recovery) = house.reopen();
@@ -166,7 +166,7 @@ fn nothing_is_removed_that_a_reader_has_not_passed_or_the_caller_still_needs() {
     let segments = house.journal.reader().segments();
     let maintenance = house.journal.maintenance();
     let last_of = |number: usize| segments[number].positions.unwrap().1;
-    // Whatever comes after the position in the middle of the third segment is needed.
+    // All records after the position in the middle of the third segment are needed.
     let needed = Position(last_of(2).get() - 3);
     assert_eq!(maintenance.remove(Which::All, Some(needed)).unwrap().len(), 2);
     let reader = house.journal.reader();
@@ -313,7 +313,7 @@ fn a_flipped_bit_in_a_compressed_segment_is_an_error_or_reads_the_same_and_verif
     for at in (0..whole.len()).filter(|at| *at >= 4096 || *at < 64 || at % 97 == 0) {
         write_at(&segment.path, &[whole[at] ^ 1 << (at % 8)], at as u64);
         assert!(!reader.verify().is_empty(), "verify does not see byte {at}");
-        // As after a restart: what does not open is refused with the file.
+        // As after a restart: a file that cannot be opened is refused by name.
         if at < 64 || at % 50 == 0 || at >= whole.len() - 40 {
             let archive = house.directory.path().join("archive");
             match Reader::open_with_archive(house.directory.path().join("journal"), Some(&archive)) {
@@ -440,7 +440,8 @@ fn a_cursor_that_is_in_a_file_when_it_is_removed_elsewhere_reads_it_to_its_end()
         last = batch.last();
     }
     assert_eq!(last, Position(100));
-    // What comes next is gone, and that is said instead of waiting for it, or passing over it.
+    // The next records were removed. The reader reports that, and neither waits for them nor skips
+    // them.
     let mut end = Ok(None);
     while end.is_ok() {
         end = cursor.next(Position(1000), &AllTopics).map(|batch| batch.map(|batch| last = batch.last()));
@@ -462,7 +463,7 @@ fn a_file_that_is_missing_in_the_middle_is_a_gap_for_a_reader_elsewhere_too() {
         Err(JournalError::Gap { missing: number, .. }) => assert_eq!(number, missing.number),
         other => panic!("{other:?}"),
     }
-    // What it knew before can be read still.
+    // Earlier records can still be read.
     let last = reader.persisted();
     assert!(last >= Position(100) && last < missing.positions.unwrap().0);
     assert_eq!(sequences(&reader, Position(0)), (1..=last.get()).collect::<Vec<_>>());

@@ -103,7 +103,7 @@ fn run(memory: &Memory, steps: &[Step]) {
         }
         for (array, expected) in arrays.iter_mut().zip(&mut model) {
             assert_eq!(array[..], expected[..]);
-            // What one of them writes is not another's.
+            // A write to one array does not change its copies.
             if let (Some(here), Some(there)) = (array.last_mut(), expected.last_mut()) {
                 *here = here.wrapping_add(1);
                 *there = there.wrapping_add(1);

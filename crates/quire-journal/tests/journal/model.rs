@@ -30,7 +30,7 @@ enum Step {
     Reopen {
         cleanly: bool,
     },
-    /// Reads everything behind the place, a fraction of what is there.
+    /// Reads everything after the position, which is a part of the log.
     Read(prop::sample::Index),
     ReadTopic(usize),
     Find(prop::sample::Index),
@@ -168,7 +168,7 @@ impl Pair {
         if cleanly {
             journal.close().unwrap();
         } else {
-            // What was not persistent is gone; the disk in memory loses nothing else.
+            // Records that were not persistent are lost. The disk in memory loses no others.
             let persisted = journal.persisted().get() as usize;
             std::mem::forget(journal);
             self.list.truncate(persisted);

@@ -1,4 +1,4 @@
-//! What was written is found by position, bookmark, time and topic.
+//! Written records are found by position, bookmark, time and topic.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn a_segment_names_its_first_and_last_record_while_it_grows_and_when_it_is_full(
     let reader = journal.reader();
     for last in 1..=400 {
         append(&mut journal, last..=last);
-        // Asked for again and again, as somebody who watches does.
+        // Called again and again, as a program that watches the journal does.
         for segment in reader.segments() {
             let (first, last) = segment.positions.unwrap();
             let named = |position: Position| Bookmark { publisher: PublisherId(7), sequence: position.get() };

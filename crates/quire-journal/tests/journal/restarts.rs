@@ -1,4 +1,4 @@
-//! What was persisted is there after every end of the process.
+//! Persisted records are there after every end of the process.
 
 use std::fs;
 use std::io;
@@ -56,7 +56,7 @@ fn a_torn_tail_is_cut_and_reported_and_appending_goes_on() {
     let path = crashed.path().join(end.path.file_name().unwrap());
     let bytes = fs::read(&path).unwrap();
     let last = bytes.iter().rposition(|byte| *byte != 0).unwrap() as u64;
-    // Half of a batch header behind the last batch.
+    // Half of a batch header after the last batch.
     let torn_at = (last + 1).next_multiple_of(8);
     write_at(&path, &bytes[end.offset as usize..end.offset as usize + 40], torn_at);
     let (mut journal, recovery) = open(crashed.path());
@@ -264,8 +264,8 @@ fn what_a_sidecar_file_needs_is_not_removed() {
     assert_eq!(journal.maintenance().remove(Which::All, None).unwrap().len(), 2);
 }
 
-/// Found by simulation: the index of a segment was written, a power cut took the segment behind it,
-/// more was appended to the first, and the next index could not be written.
+/// Found by simulation: the index of a segment was written, a power cut removed the segment after
+/// it, more records were appended to the first one, and the next index could not be written.
 #[test]
 fn an_index_from_before_more_was_appended_is_made_again() {
     let disk = MemoryDisk::new(64 << 20);

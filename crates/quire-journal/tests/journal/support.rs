@@ -1,4 +1,4 @@
-//! What the tests share: small journals, records that say what they must be, and files to damage.
+//! Helpers of the tests: small journals, records with expected content, and files to damage.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -82,7 +82,7 @@ pub fn repair_segment_header(bytes: &mut [u8]) {
     bytes[44..48].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Makes the checksums of the batch at `offset` match again, as far as its body lies in the file.
+/// Makes the checksums of the batch at `offset` match again, as far as its body is in the file.
 pub fn repair_batch_header(bytes: &mut [u8], offset: usize) {
     let size = u32::from_le_bytes(bytes[offset + 12..offset + 16].try_into().unwrap()) as usize;
     if let Some(body) = bytes.get(offset + 64..offset + 64 + size) {
@@ -167,7 +167,7 @@ pub fn read_all(reader: &Reader) -> (Vec<ReadBack>, Option<JournalError>) {
     }
 }
 
-/// Where the record with this position lies.
+/// Where the record with this position is.
 pub fn place_of(reader: &Reader, position: Position) -> Option<RecordPlace> {
     let mut cursor = reader.cursor(Position(position.get().checked_sub(1)?));
     Some(cursor.next(position, &AllTopics).ok()??.place())

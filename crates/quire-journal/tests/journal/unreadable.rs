@@ -93,7 +93,7 @@ fn a_bad_sector_in_a_sealed_segment_is_an_error_with_file_and_offset_and_the_res
     assert!(place_in(&error).1 <= bad.offset, "{error}");
     assert_eq!(found, (1..=found.len() as u64).collect::<Vec<_>>());
     assert!(cursor.after() < Position(77));
-    // What can be read is read: other segments, by position and by bookmark; and more is written.
+    // Other segments can be read, by position and by bookmark, and more records can be written.
     let second = reader.segments()[1].positions.unwrap().0.get();
     assert!(second > 77);
     assert_eq!(sequences(&reader, Position(second - 1)), (second..=500).collect::<Vec<_>>());
@@ -135,7 +135,7 @@ fn a_bad_sector_in_the_active_segment_is_not_taken_for_a_torn_tail() {
             .map(|reader| reader.verify());
         match error {
             Err(error) => assert_eq!(place_in(&error).0, first.path),
-            // Behind the tail nobody reads.
+            // No reader reads after the tail.
             Ok(damages) => assert!(damages.is_empty() && bad.start == 60_000, "{damages:?}"),
         }
     }

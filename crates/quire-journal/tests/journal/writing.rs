@@ -1,4 +1,4 @@
-//! What appending promises: duplicates, limits, failures.
+//! The promises of appending: duplicates, limits, failures.
 
 use std::fs;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ fn a_producer_that_outruns_the_disk_is_refused_at_the_bound_and_may_wait_instead
         assert_eq!(appended, Appended::Recorded(Position(sequence)));
         assert!(journal.unpersisted_bytes() <= 10_000);
     }
-    // One record may always wait, whatever its size.
+    // One record may always wait, of any size.
     journal.append_waiting(&record(sequence + 1, "topic", &[0; 50_000]), SOON).unwrap();
     journal.flush(SOON).unwrap();
     assert_eq!(journal.unpersisted_bytes(), 0);
@@ -144,8 +144,8 @@ fn a_crowd_becomes_persistent_in_steps() {
     assert_eq!(flushes_of(10_000, false), 3, "5.5 MB in steps of 2 MiB");
 }
 
-/// How many flushes records that wait together take, in as few batches as it goes or each in one of
-/// its own. All can be read then.
+/// The number of flushes of records that wait together, in as few batches as possible or each in a
+/// separate batch. All can be read then.
 fn flushes_of(count: u64, each_its_own: bool) -> usize {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { segment_size: 16 << 20, ..small() };

@@ -47,7 +47,7 @@ enum Step {
     Snapshot {
         effort: usize,
     },
-    /// Goes on with a table that was read from the last complete snapshot, as after a restart.
+    /// Continues with a table that was read from the last complete snapshot, as after a restart.
     Restore,
 }
 
@@ -199,7 +199,7 @@ impl World {
                     1 => Some(self.table.look_ahead(key.as_bytes(), new.data.len())),
                     _ => self.places.get(&key).copied(),
                 };
-                // What another thread has read is what the table reads.
+                // Another thread reads the same as the table.
                 let reader = self.table.entry_reader(false).filter(|_| self.position.is_multiple_of(2));
                 let entries = reader.map(|mut reader| reader.read_row(key.as_bytes(), &new.data));
                 let options = PutOptions {
