@@ -143,11 +143,11 @@ def wrapped_files() -> list[Path]:
 
 
 def files() -> list[Path]:
-    """Every file with texts that people read, apart from tests."""
+    """Every file with texts that people read, apart from tests in Python."""
     pages = list(ROOT.glob("*.md"))
     pages += (ROOT / "docs").rglob("*.md")
     pages += (path for folder in ("python", "examples") for path in (ROOT / folder).rglob("*.py"))
-    pages += (path for path in (ROOT / "crates").rglob("*.rs") if "src" in path.parts)
+    pages += (ROOT / "crates").rglob("*.rs")
     return sorted(pages)
 
 
