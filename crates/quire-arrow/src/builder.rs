@@ -136,7 +136,8 @@ fn attribute_text<'a>(
     }
 }
 
-/// Whether the text attribute is the same for both, by a cheap comparison. False may be wrong.
+/// Whether the text attribute is the same for both, by a cheap comparison. A false result may be
+/// wrong.
 #[inline]
 fn has_same_text(attribute: Attribute, row: &Row<'_>, next: &Row<'_>) -> bool {
     row.event.is_none()

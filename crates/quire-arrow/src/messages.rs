@@ -78,7 +78,7 @@ impl Messages {
         Ok(messages)
     }
 
-    /// How many there are.
+    /// Their number.
     pub fn count(&self) -> usize {
         self.data.len()
     }

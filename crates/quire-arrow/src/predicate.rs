@@ -1,4 +1,4 @@
-//! Conditions on single values, with the meaning that Spark gives them.
+//! Conditions on single values, with their meaning in Spark.
 
 use std::cmp::Ordering;
 

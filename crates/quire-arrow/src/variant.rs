@@ -10,7 +10,7 @@ use quire_expression::message_type::VariantEncoder;
 use crate::field::utf8;
 use crate::scan::ScanError;
 
-/// The parts of a variant. Spark knows them by the metadata of the second.
+/// The parts of a variant. Spark recognizes them by the metadata of the second.
 pub(crate) fn variant_fields() -> Fields {
     let part = |name| Field::new(name, DataType::Binary, false);
     let mark = [("variant".to_owned(), "true".to_owned())];

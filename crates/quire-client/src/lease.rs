@@ -69,12 +69,12 @@ pub struct Lease {
 /// `Lease::state`: the program has begun the message, and there is no verdict and no end of the
 /// lease.
 const HELD: u8 = 0;
-/// The client has given a verdict on the message. The bits of [`VERDICTS`] say which.
+/// The client has given a verdict on the message. The bits of [`VERDICTS`] contain it.
 const SETTLED: u8 = 1;
 /// The client no longer holds the message.
 const LOST: u8 = 2;
 /// The lease was over, and then the client gave a verdict on the message. The bits of [`VERDICTS`]
-/// say which.
+/// contain it.
 const SETTLED_LATE: u8 = 3;
 /// The message has arrived, and the program has not begun it.
 const FETCHED: u8 = 4;
@@ -116,7 +116,7 @@ pub(super) enum Word {
     InTime,
     /// The lease was over. The message may be with another consumer.
     Late,
-    /// Another verdict came before it.
+    /// It was not the first verdict.
     Repeated,
 }
 

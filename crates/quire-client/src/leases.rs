@@ -109,7 +109,7 @@ pub(super) struct Leases {
 pub(super) struct Waiting {
     pub queue: Arc<str>,
     pub verdict: Verdict,
-    /// Of an expiry.
+    /// The reason of an expiry.
     pub reason: Option<Arc<str>>,
     /// As bytes.
     pub bookmarks: Vec<u8>,
@@ -198,9 +198,9 @@ struct Losses {
 /// A number of lost leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LossCount {
-    /// Of messages that the program had begun.
+    /// Leases of messages that the program had begun.
     pub begun: u64,
-    /// Of messages that the program never sees.
+    /// Leases of messages that the program never sees.
     pub unbegun: u64,
 }
 

@@ -80,7 +80,7 @@ pub enum Subject<'a> {
         /// Its number on the connection.
         after_subscription: u32,
     },
-    /// Its topics whose names come after this one.
+    /// Its topics with names after this one.
     Topics {
         /// Empty: from the first one on.
         after: &'a str,

@@ -7,7 +7,7 @@
 //! 1. [`Host::begin_turn`]: passes on the journal's wake-up, finished reads and maintenance jobs,
 //!    and due timers.
 //! 2. [`Host::handle`] for all input from the loop's transports.
-//! 3. [`Host::end_turn`]: the journal batch goes to its writer, and replays are fed.
+//! 3. [`Host::end_turn`]: the journal batch is passed to its writer, and replays are fed.
 //! 4. [`Host::poll_output`] until it returns `None`. It passes reads and maintenance jobs to
 //!    threads, and replies to their callers. The loop does not see these.
 //! 5. [`Host::sleep`]: sleep until the waker wakes the loop, a transport is ready, or the time is
@@ -162,8 +162,8 @@ impl Host {
         self.broker.handle(self.now, input);
     }
 
-    /// Passes an administrative command to the broker. The reply goes to `answer`, in this turn or
-    /// a later one. When the host is closed before that, `answer` is dropped.
+    /// Passes an administrative command to the broker. `answer` gets the reply, in this turn or a
+    /// later one. When the host is closed before that, `answer` is dropped.
     pub fn admin(&mut self, command: AdminCommand, answer: Sender<AdminReply>) {
         self.last_ticket += 1;
         self.replies.insert(self.last_ticket, answer);
@@ -199,7 +199,7 @@ impl Host {
                 }
                 Output::AdminReply { ticket, reply } => {
                     if let Some(answer) = self.replies.remove(&ticket) {
-                        // The receiver may be gone.
+                        // The receiver may have been dropped.
                         let _ = answer.send(reply);
                     }
                     continue;
@@ -208,7 +208,7 @@ impl Host {
         }
     }
 
-    /// Gives a sent buffer back, so that the next turn need not allocate.
+    /// Returns a sent buffer, so that the next turn need not allocate.
     pub fn recycle(&mut self, bytes: Vec<u8>) {
         self.broker.recycle(bytes);
     }

@@ -33,14 +33,14 @@ impl MaintenanceWorker {
             let done = caught(|| job.run());
             let done =
                 done.unwrap_or_else(|| MaintenanceDone::failed("it panicked, which is a bug in quire"));
-            // The receiver is gone only when the loop is ending.
+            // The receiver is dropped only when the loop ends.
             let _ = finished.send(done);
             waker.notify();
         };
         match std::thread::Builder::new().name("quire-maintain".into()).spawn(run) {
             Ok(thread) => self.thread = Some(thread),
             Err(error) => {
-                // The receiver is our own.
+                // This value owns the receiver.
                 let _ = self.finished.send(MaintenanceDone::failed(&format!("no thread for it: {error}")));
                 self.waker.notify();
             }

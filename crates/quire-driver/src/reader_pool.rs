@@ -53,7 +53,7 @@ impl ReaderPool {
     /// Passes a request to the threads.
     pub fn submit(&self, request: ReadRequest) {
         if let Some(requests) = &self.requests {
-            // Fails only when every thread is gone, which happens in `drop` alone.
+            // Fails only when every thread has ended, which happens only in `drop`.
             let _ = requests.send(request);
         }
     }

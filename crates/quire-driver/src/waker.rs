@@ -16,7 +16,7 @@ pub struct Waker {
     flushed: AtomicBool,
 }
 
-/// The loop is in a turn, and looks at the state before it sleeps.
+/// The loop is in a turn, and checks the state before it sleeps.
 const AWAKE: u8 = 0;
 /// The loop may sleep.
 const ASLEEP: u8 = 1;
@@ -42,8 +42,8 @@ impl Waker {
         }
     }
 
-    /// The loop calls it at the start of a turn, before it looks at the announced events. Events
-    /// after this call wake the loop again. Returns whether the journal flushed.
+    /// The loop calls it at the start of a turn, before it reads the announced events. Events after
+    /// this call wake the loop again. Returns whether the journal flushed.
     pub fn begin_turn(&self) -> bool {
         self.state.swap(AWAKE, Ordering::AcqRel);
         self.flushed.swap(false, Ordering::AcqRel)

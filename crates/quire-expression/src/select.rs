@@ -31,7 +31,7 @@ pub enum SelectError {
     /// More than [`SELECT_ENTRIES_MAX`].
     #[error("select: {count} entries, the limit is {SELECT_ENTRIES_MAX}")]
     TooManyEntries {
-        /// How many there are.
+        /// Their number.
         count: usize,
     },
 }

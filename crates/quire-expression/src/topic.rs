@@ -13,7 +13,7 @@ use regex_syntax::hir::literal::Extractor;
 use quire_types::{TopicNameError, check_topic_name};
 
 /// The limit of the compiled form of a pattern, in bytes: a thousand times the size of patterns for
-/// names, and small enough that a connection with many subscriptions stays harmless.
+/// names, and small enough for a connection with many subscriptions.
 const PATTERN_SIZE_MAX: usize = 256 * 1024;
 
 /// The cache of one pattern's lazy automaton, in bytes. Beyond it the engine falls back to a slower

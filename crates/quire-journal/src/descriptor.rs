@@ -2,7 +2,7 @@
 //!
 //! A child gets a copy of each descriptor of its parent. When the parent has ended, the copy still
 //! keeps a connection open, a port in use and a directory locked. So every file, socket and poller
-//! of quire is an [`Owned`] value, which a table of this process knows. A child closes the
+//! of quire is an [`Owned`] value, which a table of this process lists. A child closes the
 //! descriptors in the table. It only closes them: unlocking a file, or removing a socket from a
 //! poller, would affect the parent.
 //!

@@ -51,7 +51,7 @@ pub enum JournalError {
         path: PathBuf,
         /// The operation that failed.
         operation: &'static str,
-        /// The reason that the system gave.
+        /// The error of the system.
         reason: String,
     },
     /// The disk cannot read written bytes: a bad sector, for instance. They may be readable later,
@@ -62,7 +62,7 @@ pub enum JournalError {
         path: PathBuf,
         /// Where in the file reading failed, in bytes.
         offset: u64,
-        /// The reason that the system gave.
+        /// The error of the system.
         reason: String,
     },
     /// Synced bytes differ from the written ones.

@@ -390,7 +390,7 @@ pub(crate) fn split_record(body: &[u8], position: Position) -> Option<(Record<'_
 }
 
 /// The number and the sequence of the first record in `body` with this publisher, and this sequence
-/// or a higher one; reads nothing else of the records before it.
+/// or a higher one; reads no other part of the records before it.
 pub(crate) fn find_record(body: &[u8], publisher: PublisherId, sequence: u64) -> Option<(u64, u64)> {
     let publisher = publisher.0.to_le_bytes();
     let mut rest = body;

@@ -285,7 +285,7 @@ impl Log {
     /// archived or compressed since, this is the new file.
     ///
     /// # Errors
-    /// [`JournalError::Removed`] when it is gone.
+    /// [`JournalError::Removed`] when it was removed.
     pub fn reach(&self, segment: Arc<Segment>) -> Result<(Arc<Segment>, Option<OpenFile>), JournalError> {
         if !self.follows {
             return Ok((segment, None));

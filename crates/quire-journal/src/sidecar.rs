@@ -2,8 +2,8 @@
 //! *Sidecar files*).
 //!
 //! A sidecar file has a name, a version, the position up to which it covers the log, and the first
-//! position of the log that its owner still needs. The journal knows these and checks them. Only
-//! the owner knows the meaning of the content.
+//! position of the log that its owner still needs. The journal checks these. Only the owner can
+//! read the content.
 
 use std::io::{self, Read};
 use std::path::Path;

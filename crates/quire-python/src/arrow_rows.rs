@@ -21,7 +21,7 @@ enum BadRow {
 }
 
 /// Checks rows as `publish_rows` does, for callers that publish later. Returns the size of the
-/// largest data, in bytes. Only the server knows its limit.
+/// largest data, in bytes. The limit is known only to the server.
 #[pyfunction]
 pub fn check_rows(py: Python<'_>, rows: ArrowRows) -> PyResult<usize> {
     let messages = Messages::new(&rows.0).map_err(|error| PyValueError::new_err(format!("rows: {error}")))?;

@@ -1,4 +1,4 @@
-//! A content filter on its own, for services that want it without a broker.
+//! A content filter for programs without a broker.
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;

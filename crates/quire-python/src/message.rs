@@ -288,8 +288,8 @@ impl Message {
                 ));
             }
             let value = error.value(py);
-            // A text that is not JSON has a place in `doc`, and bytes that are not UTF-8 have an
-            // error of their own.
+            // A text that is not JSON has a place in `doc`, and bytes that are not UTF-8 have a
+            // separate error.
             let is_json = error.is_instance_of::<PyValueError>(py)
                 && !value.hasattr("doc").unwrap_or(false)
                 && !error.is_instance_of::<PyUnicodeDecodeError>(py);

@@ -23,7 +23,7 @@ use crate::task::{TaskControl, TaskScan};
 /// Every function returns this number after a failure.
 pub const FAILED: i64 = -1;
 
-/// A text that Rust gives to the caller, until [`answer_free`].
+/// A text that Rust returns to the caller. It is valid until [`answer_free`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Answer {

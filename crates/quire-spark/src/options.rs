@@ -1,5 +1,5 @@
-//! The options of a read and of a write: each with the unit and meaning that `docs/spark.md` gives
-//! it.
+//! The options of a read and of a write: each with the unit and meaning that `docs/spark.md`
+//! describes.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -251,7 +251,7 @@ impl ReadOptions {
                 _ => Ok(is_set),
             }
         };
-        // The source was chosen before it called this function.
+        // The source was chosen before this call. Here the option is only checked.
         if given.text("reader").is_some() {
             given.one_of("reader", "", &["jvm", "python"])?;
         }
@@ -523,7 +523,7 @@ impl Given {
         self.options.iter().filter_map(named).collect()
     }
 
-    /// Refuses options that do not fit to `lastValues`, and its own options without it.
+    /// Refuses options that exclude `lastValues`, and options of `lastValues` without it.
     fn check_last_values(&self, topic: Option<&str>, directories: &[String]) -> Outcome<()> {
         if topic.is_none() {
             return match self.text("expiration") {

@@ -132,7 +132,7 @@ impl Read {
         serde_json::to_string(&scanned.spec).map_err(|error| Failure::internal(error.to_string()))
     }
 
-    /// Returns how far the scan applies each condition.
+    /// Returns how the scan applies each condition.
     pub fn push(&self) -> Outcome<Vec<Taken>> {
         let pushed = |condition| Ok(conditions::push(condition, &self.all, self.options())?.taken);
         self.conditions.iter().map(pushed).collect()

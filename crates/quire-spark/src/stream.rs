@@ -334,8 +334,8 @@ impl Stream {
 
 /// The spelling of `json.dumps` in Python: blanks after commas and colons, and only ASCII.
 ///
-/// PySpark reads the offsets of a source in Python and writes them again, in this spelling. Spark
-/// takes an offset of another spelling for another offset, so the source on the JVM spells them in
+/// PySpark reads the offsets of a source in Python and writes them again, in this spelling. For
+/// Spark, an offset of another spelling is another offset, so the source on the JVM spells them in
 /// this way, too. A query can then change its source.
 struct Spelling;
 

@@ -31,8 +31,8 @@ pub struct PageQuery {
     pub filter: Option<Filter>,
     /// Only rows with these keys.
     pub keys: Option<Vec<Box<[u8]>>>,
-    /// The order of the result; without one, the order of the slots: a new row comes last, or where
-    /// a row was removed.
+    /// The order of the result; without one, the order of the slots: a new row is last, or in the
+    /// place of a removed row.
     pub order: Option<Order>,
     /// The number of rows before the shown ones.
     pub skip_n: usize,

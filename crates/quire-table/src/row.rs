@@ -155,7 +155,7 @@ impl Numbered {
         Some(Numbered { flags, position, timestamp, expires, correlation_id, headers, key, data })
     }
 
-    /// Of bytes that were made by [`Head::parts`].
+    /// For bytes that were made by [`Head::parts`].
     #[inline]
     fn of(bytes: &[u8]) -> Numbered {
         Numbered::read(bytes).expect(MADE)

@@ -12,8 +12,8 @@ const LINES_AHEAD: usize = 3;
 /// Slots of one block: 2,560 bytes, which is a size of blocks in a mapped file.
 const BLOCK_SLOTS: usize = 256;
 
-/// The rows of a table. A row keeps its slot while its key exists. The slot of a removed row goes
-/// to a new row.
+/// The rows of a table. A row keeps its slot while its key exists. A new row gets the slot of a
+/// removed row.
 #[derive(Debug)]
 pub(crate) struct Rows {
     blocks: Vec<Array<Slot>>,

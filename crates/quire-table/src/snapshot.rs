@@ -52,7 +52,7 @@ pub struct SnapshotHead {
 
 impl SnapshotHead {
     /// Writes this head over that of a snapshot, at the beginning of its content: the stamp of a
-    /// record is known only when the record is on the disk.
+    /// record is only known when the record is on the disk.
     ///
     /// # Panics
     /// When the content is shorter than a head.

@@ -97,7 +97,7 @@ pub struct KeyPlace {
     slot: Option<u32>,
 }
 
-/// Facts about a change that the caller of [`Table::put_with`] knows.
+/// Facts about a change, from the caller of [`Table::put_with`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PutOptions<'a> {
     /// The place of the key of the row, from [`Table::look_ahead`] of the same table. While it is
@@ -299,7 +299,7 @@ impl Table {
     /// Returns a reader of the entries that rows have in the indexes of this table, for
     /// [`PutOptions::entries`]. The reader needs no table, so that another thread can use it.
     /// `None`: a put reads nothing of the data, because there are no indexes, and either keys are
-    /// supplied or `knows_spelling` says that [`PutOptions::spelling`] is known.
+    /// supplied or `knows_spelling` is set, because the caller has [`PutOptions::spelling`].
     pub fn entry_reader(&self, knows_spelling: bool) -> Option<EntryReader> {
         let key = self.by_key.as_ref().map(ByKey::fields).filter(|_| !knows_spelling);
         let reader = || EntryReader::new(self.message_type, key, &self.indexes);

@@ -218,7 +218,7 @@ pub(super) struct Fields<'a> {
     seen: u128,
 }
 
-/// The first tag that a receiver may skip when it does not know it.
+/// The first tag that a receiver may skip if it is unknown.
 pub(super) const FIRST_OPTIONAL_TAG: u8 = 128;
 
 impl<'a> Fields<'a> {

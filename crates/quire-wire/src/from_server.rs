@@ -469,7 +469,7 @@ impl<'a> FromBody<'a> for LoggedOn<'a> {
                     logged_on.highest_sequence = u64::from_le_bytes(fields.array(value, "highest sequence")?)
                 }
                 128 => logged_on.server_version = Some(fields.text(value, "server version")?),
-                // A newer server may have features that this client does not know.
+                // A newer server may have features that are unknown to this client.
                 129 => logged_on.takes_reasons = fields.u32(value, "features")? & FEATURE_REASONS != 0,
                 tag => fields.unknown(tag)?,
             }

@@ -131,7 +131,7 @@ fn take_bookmarks(body: Body<'_>) -> Result<Bookmarks<'_>, WireError> {
     Bookmarks::from_bytes(body.rest()).ok_or(bad)
 }
 
-/// The number of a verdict, and the delay in milliseconds that goes with it.
+/// The number of a verdict, and its delay in milliseconds.
 fn verdict_number(verdict: Verdict) -> (u8, Option<u64>) {
     match verdict {
         Verdict::Acknowledge => (0, None),

@@ -48,7 +48,7 @@ pub struct Delivery {
     pub is_live: bool,
     /// After the replay, messages are delivered when every synchronous destination has them, too.
     pub is_fully_durable: bool,
-    /// Nothing is delivered until the subscription is resumed.
+    /// No message is delivered until the subscription is resumed.
     pub is_paused: bool,
     /// Deletes of records are delivered, too.
     pub has_deletions: bool,
@@ -283,7 +283,7 @@ impl Family {
         }
     }
 
-    /// As programs know it.
+    /// Its name for programs.
     pub const fn name(self) -> &'static str {
         match self {
             Family::Subscribe => "subscribe",

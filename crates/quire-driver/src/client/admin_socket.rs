@@ -17,7 +17,7 @@ use quire_journal::descriptor::Owned;
 /// The name of the socket for a journal directory, without the leading zero byte.
 ///
 /// # Errors
-/// The directory cannot be looked at.
+/// The directory cannot be read.
 pub fn socket_name(directory: &Path) -> io::Result<String> {
     let about = fs::metadata(directory)?;
     Ok(format!("quire-{}-{}", about.dev(), about.ino()))

@@ -218,8 +218,8 @@ impl Inner {
 }
 
 impl Shared {
-    /// Does what [`quire_client::drive`] says, and unlocks. The pollers change under the lock, so
-    /// that they agree with it.
+    /// Carries out the orders of [`quire_client::drive`], and unlocks. The pollers change under the
+    /// lock, so that they agree with it.
     pub(super) fn obey(&self, mut inner: MutexGuard<'_, Inner>, orders: Orders) {
         let Inner { wire, drive, .. } = &mut *inner;
         let mut wake = orders.wake;
@@ -235,7 +235,7 @@ impl Shared {
         }
     }
 
-    /// The party that has the connection looks at `inner`, which has changed.
+    /// `inner` has changed. The party that has the connection checks it.
     pub(super) fn wake(&self, mut inner: MutexGuard<'_, Inner>) {
         let orders = inner.drive.note_changed();
         self.obey(inner, orders);

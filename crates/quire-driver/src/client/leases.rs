@@ -169,7 +169,7 @@ impl Client {
         self.shared.inner.lock().core.unconfirmed_count()
     }
 
-    /// Whether a lease is over, as far as this client knows.
+    /// Whether a lease is over, by the state of this client.
     pub fn is_lost(&self, lease: &Lease) -> bool {
         lease.is_lost(self.shared.now())
     }

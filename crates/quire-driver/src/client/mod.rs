@@ -182,7 +182,7 @@ struct Inner {
     states: VecDeque<(u64, ConnectionState)>,
     /// Why the last attempt to connect failed, or the connection was lost.
     last_error: Option<LastError>,
-    /// The reason that the server gave for ending the connection.
+    /// The server's reason for ending the connection.
     ended_because: Option<String>,
     /// Attempts to connect that failed before the first logon.
     failed_attempts: usize,
@@ -618,8 +618,8 @@ impl Client {
         self.shared.inner.lock().core.is_bookmark_missing(subscription)
     }
 
-    /// How many messages of queues a subscription may have outstanding; 0 when none of its messages
-    /// comes from a queue.
+    /// The most messages of queues that a subscription may have outstanding. 0 when it gets no
+    /// messages of queues.
     pub fn granted_backlog(&self, subscription: u32) -> u32 {
         self.shared.inner.lock().core.granted_backlog(subscription)
     }
@@ -730,7 +730,7 @@ impl Client {
         let mut inner = self.shared.inner.lock();
         let left = inner.core.unpersisted_count();
         inner.core.release_publish_log();
-        // Acknowledgements that may still come change nothing.
+        // Later acknowledgements have no effect.
         inner.core.end_receipts();
         self.shared.dispatch(&mut inner);
         inner.is_hurried = true;

@@ -1,4 +1,4 @@
-//! Messages on their way from the client's thread to the threads that take them.
+//! The messages between the client's thread and the threads that take them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use quire_client::{Failure, Message};
 
 use super::receive_limit::Room;
 
-/// The messages of one subscription, or of several in the order in which they arrived. Bounded by
-/// the client's [`Room`].
+/// The messages of one subscription, or of several in the order in which they arrived. Their size
+/// is limited by `receive_size_max` of the client.
 pub struct Queue {
     state: Mutex<QueueState>,
     changed: Condvar,

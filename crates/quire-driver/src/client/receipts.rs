@@ -123,7 +123,7 @@ impl Inner {
         self.receipts.settled.insert(receipt, Settled { outcome, is_seen: false });
     }
 
-    /// The server takes no publishes for now. Callers that wait for a receipt look at it. The
+    /// The server takes no publishes for now. Callers that wait for a receipt check it. The
     /// receipts are announced again when they are settled.
     pub(super) fn announce_unsettled(&mut self) {
         let mut unsettled: Vec<ReceiptId> = self.receipts.announcing.iter().copied().collect();

@@ -44,8 +44,7 @@ pub(super) enum ConnectError {
     Connect(#[from] io::Error),
 }
 
-/// The text of an error without the number that the operating system gives it: people search for
-/// the text.
+/// The text of an error without the number of the operating system: people search for the text.
 fn without_number(error: &io::Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {

@@ -98,7 +98,7 @@ impl Watchers {
 
     pub fn wake(&self, sleeper: Sleeper) {
         match sleeper {
-            // The poller lives as long as the client, so that this cannot fail.
+            // The poller exists as long as the client, so this cannot fail.
             Sleeper::Thread => drop(self.thread.notify()),
             // Fails only when the bytes of hundreds of wake-ups are unread, and then the caller
             // wakes up anyway.

@@ -261,7 +261,8 @@ impl Reactor {
         }
     }
 
-    /// The peer is gone. The broker is notified, unless it closed the connection itself.
+    /// The peer has closed the connection. The broker is notified, unless it has closed the
+    /// connection.
     fn lose(&mut self, connection: ConnectionId) {
         let closing = self.transports.get(&connection).is_some_and(|transport| transport.closing);
         self.forget(connection);

@@ -42,7 +42,7 @@ struct BookmarkStoreState {
     slots: BTreeMap<String, Slot>,
     log: Option<Log>,
     is_closed: bool,
-    /// A write failed. The content of the file is out of date, and stays so.
+    /// A write failed. The content of the file is out of date, and is not written any more.
     failure: Option<Failure>,
 }
 

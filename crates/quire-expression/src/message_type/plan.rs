@@ -259,7 +259,7 @@ impl Names {
         few.iter().map(|known| known.field).chain(many.into_iter().flat_map(|names| names.values().copied()))
     }
 
-    /// How many there are.
+    /// Their number.
     pub(crate) fn count(&self) -> usize {
         match self {
             Names::Few(names) => names.len(),

@@ -68,12 +68,12 @@ impl Selection {
         }
     }
 
-    /// Whether the fields without a rule are selected.
+    /// Whether the message is selected where no rule applies.
     pub(super) fn is_root_in(&self) -> bool {
         self.rules.first().copied().flatten().unwrap_or(true)
     }
 
-    /// Whether a field is selected, by the rule of the field around it.
+    /// Whether a field is selected. Without a rule for it, `around` decides.
     pub(super) fn is_in(&self, field: Option<FieldId>, around: bool) -> bool {
         field.and_then(|field| self.rules[field.index()]).unwrap_or(around)
     }

@@ -1,8 +1,8 @@
 //! Values that an identifier names in a message, or that an expression computes.
 //!
 //! A value borrows its bytes from the message, from the filter or from the [`Arena`](super::Arena)
-//! of the evaluation, and is copied freely. The message format gives the type. In formats of
-//! untyped text, the form of the text gives it. The type never limits how the value can be used.
+//! of the evaluation, and is copied freely. The message format defines the type. In formats of
+//! untyped text, the form of the text defines it. The type never limits how the value can be used.
 
 use std::cmp::Ordering;
 
@@ -97,7 +97,7 @@ impl Number {
 
     /// The integer with these ASCII digits; a float when it is beyond 64 bits.
     fn of_digits(negative: bool, digits: &[u8]) -> Number {
-        // 19 digits always fit an u64, so that nothing in this loop overflows.
+        // 19 digits always fit a u64, so no step of this loop overflows.
         if digits.len() <= 19 {
             let magnitude = digits.iter().fold(0_u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));
             return Number::of_i128(if negative { -i128::from(magnitude) } else { i128::from(magnitude) });

@@ -39,7 +39,7 @@ pub enum Which {
     /// directory when archiving, of the uncompressed files when compressing, of all files when
     /// removing.
     Beyond {
-        /// The size that may stay, in bytes.
+        /// The size that may remain, in bytes.
         size_max: u64,
     },
     /// Every sealed one.

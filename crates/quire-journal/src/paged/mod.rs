@@ -2,9 +2,9 @@
 //! memory is short, and otherwise keeps it in memory (`file_backed_metadata`, docs/queues.md
 //! section 6).
 //!
-//! **What it promises.** The holder of a [`Block`] or an [`Array`] cannot tell where it is. When
-//! the file can grow no further, new values are on the heap, and [`Memory::take_failure`] reports
-//! the reason once.
+//! **What it promises.** A [`Block`] or an [`Array`] has the same behavior in both places. When the
+//! file can grow no further, new values are on the heap, and [`Memory::take_failure`] reports the
+//! reason once.
 //!
 //! **How it works.** The file (`page_file.rs`) is one mapping. Only the part that is allocated on
 //! the disk is used: a page in a hole of the file would end the process when the disk has no room

@@ -31,7 +31,7 @@ impl Pins {
 pub(crate) struct HeldPins<'a>(MutexGuard<'a, BTreeMap<Position, usize>>);
 
 impl HeldPins<'_> {
-    /// Whether a reader has still to pass the position.
+    /// Whether a reader has not passed the position.
     pub fn keep(&self, position: Position) -> bool {
         self.0.first_key_value().is_some_and(|(after, _)| *after < position)
     }

@@ -191,8 +191,8 @@ impl Reader {
         self.log().wait(position, Instant::now() + timeout)
     }
 
-    /// Looks for files that a writer in another process added, archived or removed. Cursors look
-    /// for added files when they reach the end.
+    /// Searches for files that a writer in another process added, archived or removed. Cursors
+    /// search for added files when they reach the end.
     ///
     /// A cursor that was made before still reads the files that it began with.
     ///

@@ -247,7 +247,7 @@ fn check_is_there(log: &Log, segment: &Arc<Segment>) -> Option<Damage> {
     })
 }
 
-/// Checks the sidecar files, and the content of those of the journal itself.
+/// Checks the sidecar files, and the content of the files that the journal owns.
 fn check_sidecars(log: &Log) -> Vec<Damage> {
     // Before the files are read, because the positions that they need only increase.
     let first = log.before_first().next();

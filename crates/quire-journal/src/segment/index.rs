@@ -54,7 +54,7 @@ impl Names {
         self.all.lock().contains(name)
     }
 
-    /// How many there are.
+    /// Their number.
     pub fn count(&self) -> usize {
         self.all.lock().len()
     }
@@ -226,8 +226,8 @@ impl Index {
         self.blocks.starts_with(&before.blocks) && self.summary.last >= before.summary.last
     }
 
-    /// Whether this is the index `made` from the batches of its segment, as far as the version of
-    /// its file can say.
+    /// Whether this is the index `made` from the batches of its segment, in all parts that the
+    /// version of its file has.
     pub fn agrees_with(&self, made: &Index) -> bool {
         let with_events = if self.with_events.is_some() { &made.with_events } else { &None };
         let Index { blocks, publishers, topics, summary, .. } = made;

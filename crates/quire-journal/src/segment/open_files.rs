@@ -73,8 +73,8 @@ impl SegmentFile {
     /// The open file. Its holder can continue to read it when its name is removed or reused.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] when the file is gone, or another process has put another file
-    /// in its place. Otherwise the error of the system.
+    /// [`io::ErrorKind::NotFound`] when the file is missing, or another process has replaced it.
+    /// Otherwise the error of the system.
     pub fn open(self: &Arc<Self>) -> io::Result<OpenFile> {
         if let Some(file) = self.state.lock().file() {
             return Ok(file);

@@ -75,7 +75,7 @@ pub(crate) struct View {
     reads: Reads,
     /// Where the last batch ended.
     next: u64,
-    /// The disk was asked for everything from `next` up to here.
+    /// Everything from `next` up to here was requested from the disk.
     asked_to: u64,
     file: Option<OpenFile>,
     part: Part,

@@ -36,7 +36,7 @@ impl SidecarWriter {
     /// The segment was sealed.
     pub fn sealed(&self, segment: &Arc<Segment>) {
         match &self.thread {
-            // It ends only when the sender is gone.
+            // It ends only when the sender was dropped.
             Some((sender, _)) => drop(sender.send(segment.clone())),
             None => write_beside(&self.log, segment),
         }
@@ -54,7 +54,7 @@ impl Drop for SidecarWriter {
     fn drop(&mut self) {
         if let Some((sender, thread)) = self.thread.take() {
             drop(sender);
-            // It has nothing to report.
+            // It returns no result.
             let _ = thread.join();
         }
     }

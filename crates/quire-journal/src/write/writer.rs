@@ -36,7 +36,7 @@ use crate::write::segment_pool::SegmentPool;
 use crate::write::sidecar_writer::SidecarWriter;
 use quire_types::Timestamp;
 
-/// Records on their way to the disk.
+/// Records that are being written.
 #[derive(Debug, Default)]
 pub(crate) struct NewBatch {
     pub body: Vec<u8>,
@@ -49,7 +49,7 @@ pub(crate) struct NewBatch {
 }
 
 impl NewBatch {
-    /// Nothing more comes.
+    /// No more orders arrive.
     pub fn close(mut self) -> Self {
         self.checksum = crc32c::crc32c(&self.body);
         self

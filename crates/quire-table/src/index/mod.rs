@@ -1,4 +1,4 @@
-//! Indexes of fields: which slots a scan must look at.
+//! Indexes of fields: they determine which slots a scan must read.
 //!
 //! An index never decides about a row. It returns slots that include all matching rows, and the
 //! scan evaluates the whole filter for each. So results do not depend on indexes. A row with an
@@ -270,8 +270,8 @@ impl OrderedIndex {
     }
 }
 
-/// Adds the entries of a row whose indexed fields have these values. `widths`: how many fields each
-/// hash index has.
+/// Adds the entries of a row whose indexed fields have these values. `widths`: the number of fields
+/// of each hash index.
 fn put_entries(
     widths: impl ExactSizeIterator<Item = usize>,
     values: &[Value<'_>],

@@ -172,7 +172,7 @@ pub struct Welcome<'a> {
     pub started_ns: u64,
     /// The destination still has the message of `mark` at the same place.
     pub has_mark: bool,
-    /// The destination is a source, too, and sends to the instance that said `hello`.
+    /// The destination is a source, too, and sends to the sender of the `hello`.
     pub sends_back: bool,
 }
 
@@ -192,7 +192,7 @@ pub struct Records<'a> {
 pub struct Compressed<'a> {
     /// The number of the algorithm.
     pub algorithm: u8,
-    /// Of the decompressed body.
+    /// The size of the decompressed body.
     pub size: u32,
     /// The compressed body.
     pub bytes: &'a [u8],
