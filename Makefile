@@ -11,7 +11,7 @@ JAR_SOURCES := $(shell find crates/quire-jvm -name '*.java' -o -name '*.py')
 # Python keeps its bytecode, whatever the environment says: otherwise each of the thousands of processes of the tests compiles the package.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup engine demo bench test quick check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz fuzz-readers crash client-crash queue-crash link-crash table-crash protocol-kills churn peers docs wheel clean
+.PHONY: setup engine demo bench test quick check rust-test python-test spark-test spark-kills bench-build instructions sim model fuzz fuzz-readers crash client-crash queue-crash link-crash table-crash protocol-kills churn peers docs wheel clean
 
 setup: $(STAMP)
 
@@ -106,6 +106,10 @@ bench: setup
 sim:
 	cargo build --profile editable --locked --package quire-python --package quire-sim --bin quire-sim
 	target/editable/quire-sim --seeds $(or $(SEEDS),100)
+
+# Every state of bounded systems of several instances, the larger ones included: docs/internals/copies.md. It needs minutes and gigabytes.
+model:
+	cargo test --locked --package quire-model --test copies -- --include-ignored --nocapture --test-threads 1
 
 # Any bytes for every decoder, a line each:
 #

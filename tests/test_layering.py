@@ -27,6 +27,7 @@ ALLOWED = {
     "jvm": {"spark"},
     "driver": {"types", "command", "journal", "client", "broker"},
     "sim": {"types", "command", "expression", "wire", "journal", "queue", "client", "broker"},
+    "model": set(),
     "python": {
         "types",
         "command",

@@ -1,0 +1,60 @@
+//! The rules that are compared, and mistakes in the new one.
+
+/// How an instance decides what it records, confirms, and when it lets clients in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// A record is a duplicate when its sequence is not above the highest one of its publisher.
+    /// Clients are let in when the connected sync destinations have sent what they have.
+    HighestSequence,
+    /// The rule of docs/internals/copies.md, or that rule with a mistake.
+    Copies(Option<Mistake>),
+}
+
+impl Rule {
+    /// Whether it is the new rule with this mistake.
+    pub fn makes(self, mistake: Mistake) -> bool {
+        self == Rule::Copies(Some(mistake))
+    }
+
+    /// Whether it is the new rule, with a mistake or without one.
+    pub fn is_copies(self) -> bool {
+        matches!(self, Rule::Copies(_))
+    }
+}
+
+/// A mistake in the new rule. The checker must find each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// Clients are let in when one other instance was heard.
+    LetsInAfterTheFirst,
+    /// A source says that all instances were heard when it has sent its log.
+    SpeaksForOthers,
+    /// An instance that crashes while it is filled forgets that it lacks records.
+    ForgetsFilling,
+    /// A mark that was made for an earlier log of an instance counts for its new log.
+    CountsOldMarks,
+    /// A mark counts that was made before another instance lost its log.
+    CountsMarksOfOldSystems,
+    /// An instance passes on that another one has sent everything, although that one sends to it
+    /// only what was published there.
+    RelaysOverPartialLinks,
+    /// A publish is a duplicate by its sequence, whichever run it is from.
+    IgnoresTheRunOfAPublish,
+    /// A record of a link is a duplicate by its sequence, whichever run it is from.
+    IgnoresTheRunOfARecord,
+    /// A record of a link is dropped when its sequence is not above the highest one.
+    DropsInsteadOfFilling,
+    /// A destination that is filled gets only what the path of a record allows.
+    FillsByPath,
+    /// A record that came back to the instance that had lost it is not passed on.
+    KeepsReturnedRecords,
+}
+
+/// The sequences of a new run of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbers {
+    /// They follow the highest sequence that the instance of the first logon knows.
+    Next,
+    /// They are above every sequence that an earlier run can have used.
+    Fresh,
+}
