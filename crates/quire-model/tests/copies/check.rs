@@ -51,6 +51,19 @@ impl Model for Checked {
     }
 }
 
+/// Visits every state. Fails when a property does not hold in one of them. Returns how many there
+/// are.
+pub fn check_all(name: &str, setup: Setup) -> usize {
+    let checker = Checked(setup).checker().threads(2).spawn_bfs().join();
+    if let Some((property, path)) = checker.discoveries().into_iter().next() {
+        panic!("{name}: not always: {property}\n{}", story(path.into_vec()));
+    }
+    assert!(checker.is_done());
+    let count = checker.unique_state_count();
+    println!("{name}: {count} states, {} steps at most", checker.max_depth() - 1);
+    count
+}
+
 /// Visits states until the property does not hold in one of them. Returns the events that lead to
 /// it, as few as possible.
 pub fn counterexample(setup: Setup, property: &'static str) -> Vec<Action> {

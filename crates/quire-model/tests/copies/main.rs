@@ -2,3 +2,4 @@
 
 mod check;
 mod highest_sequence;
+mod new_rule;
