@@ -1,4 +1,5 @@
-"""Gives methods with `@takes(X)` the arguments of the dataclass X on the pages of the Python API, as they have at run time.
+"""Gives methods with `@takes(X)` the arguments of the dataclass X on the pages of the Python API,
+as they have at run time.
 
 mkdocs.yml names this extension of griffe, which reads the package without importing it.
 """

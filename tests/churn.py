@@ -1,21 +1,27 @@
-"""Connections come and go at random moments while honest clients work; compare what was acknowledged with the log.
+"""Connections come and go at random moments while honest clients work; compare what was
+acknowledged with the log.
 
-`tests/test_churn.py` runs a few hundred connections; as a program it runs for as many minutes as it is told:
+`tests/test_churn.py` runs a few hundred connections; as a program it runs for as many minutes as it
+is told:
 
     python tests/churn.py MINUTES [--seed SEED] [--late-max SECONDS]
 
-Strangers log on, publish, subscribe and leave without waiting for an answer: with a goodbye, with a close, with a reset, or in the
-middle of a frame. Some publish more that the server refuses than it keeps for one connection. Meanwhile four honest publishers publish
-and flush, and two honest workers empty a queue. What must hold:
+Strangers log on, publish, subscribe and leave without waiting for an answer: with a goodbye, with a
+close, with a reset, or in the middle of a frame. Some publish more that the server refuses than it
+keeps for one connection. Meanwhile four honest publishers publish and flush, and two honest workers
+empty a queue. What must hold:
 
-- every message that was acknowledged is in the log once, in the order of its publisher, without a gap, with its data;
-- every job that an honest publisher put into the queue reaches an honest worker, and the queue is empty at the end;
+- every message that was acknowledged is in the log once, in the order of its publisher, without a
+  gap, with its data;
+- every job that an honest publisher put into the queue reaches an honest worker, and the queue is
+  empty at the end;
 - no logon and no acknowledgement takes longer than a minute, and no honest client is disconnected;
 - the server writes nothing about a panic or an exception, and stops cleanly when it is told to;
 - its memory, threads and file descriptors do not grow.
 
-Half of the time the server has the default limits, the other half the smallest `max_client_backlog`. The longest time that an
-acknowledgement took is reported; it is an error only with `--late-max`, because it depends on the machine.
+Half of the time the server has the default limits, the other half the smallest
+`max_client_backlog`. The longest time that an acknowledgement took is reported; it is an error only
+with `--late-max`, because it depends on the machine.
 """
 
 from __future__ import annotations
@@ -233,7 +239,8 @@ class Worker(threading.Thread):
 class Churn:
     """One server, its honest clients and its strangers.
 
-    Strangers come for `seconds`, or until `connections` of them have come. `transport` is part of the server's configuration.
+    Strangers come for `seconds`, or until `connections` of them have come. `transport` is part of
+    the server's configuration.
     """
 
     def __init__(
@@ -362,7 +369,8 @@ class Churn:
         dice.choice((Stranger.close, Stranger.reset))(stranger)
 
     def _publish_what_is_refused(self, stranger: Stranger, name: Name, dice: random.Random) -> None:
-        """The publishes wait for the disk, and so do the refusals that follow them. The next connection is told of them."""
+        """The publishes wait for the disk, and so do the refusals that follow them. The next
+        connection is told of them."""
         stranger.send(name.publishes(1) + name.refused(REFUSED))
         dice.choice(LEAVES)(stranger)
         with Stranger(self._server.address, timeout=PATIENCE) as again:
@@ -400,7 +408,8 @@ class Churn:
                 dice.choice(LEAVES)(other)
 
     def _resources(self) -> tuple[int, int, int]:
-        """Returns anonymous memory in bytes, threads, and open descriptors of the server except those of journal files."""
+        """Returns anonymous memory in bytes, threads, and open descriptors of the server except
+        those of journal files."""
         process = Path(f"/proc/{self._server.pid}")
         descriptors = 0
         for link in process.joinpath("fd").iterdir():
@@ -409,7 +418,8 @@ class Churn:
         return self._server.resident_bytes(), len(list(process.joinpath("task").iterdir())), descriptors
 
     def _check_resources(self, before: tuple[int, int, int]) -> None:
-        """Waits until the server has given back what the strangers needed. The first fifth of the time is for the warm-up."""
+        """Waits until the server has given back what the strangers needed. The first fifth of the
+        time is for the warm-up."""
         now = before
         limits = {
             "bytes of memory": (self.report.memory[1], GROWTH_MAX),

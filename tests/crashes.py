@@ -1,15 +1,16 @@
-"""Kill a publishing server with `kill -9` at random moments, restart it, compare what it has with what it promised.
+"""Kill a publishing server with `kill -9` at random moments, restart it, compare what it has with
+what it promised.
 
 `tests/test_crash.py` runs a few rounds; as a program it runs as many as it is told:
 
     python tests/crashes.py ROUNDS [SEED]
 
-Two publishers and a follower outlive the server: they reconnect, send again what was not acknowledged, and go on
-where they were. What must hold after each kill:
+Two publishers and a follower outlive the server: they reconnect, send again what was not
+acknowledged, and go on where they were. What must hold after each kill:
 
 - a publish that the server acknowledged as persisted before it died is in the log;
-- each publisher's messages stand in the log once each, in the order of their sequence numbers, without a gap,
-  with the data that was published;
+- each publisher's messages stand in the log once each, in the order of their sequence numbers,
+  without a gap, with the data that was published;
 - the follower, which subscribed once, gets exactly that, across all kills.
 """
 
@@ -134,7 +135,8 @@ def _check_log(server: ServerProcess, acknowledged: dict[str, int]) -> None:
 
 
 def _padding(sequence: int) -> bytes:
-    """Bytes that depend on the sequence: mostly few, now and then more than a journal batch, or than a journal file."""
+    """Bytes that depend on the sequence: mostly few, now and then more than a journal batch, or
+    than a journal file."""
     size = sequence * 2654435761 % 400
     if sequence % 397 == 0:
         size += 90_000

@@ -1,14 +1,15 @@
 """Kill the server, the client, or only their connection at every step of the protocol, and compare.
 
-`tests/test_protocol_kills.py` runs the first and the last frame of each kind; as a program it runs as many as it is told, in any
-combination:
+`tests/test_protocol_kills.py` runs the first and the last frame of each kind; as a program it runs
+as many as it is told, in any combination:
 
     python tests/protocol_kills.py ROUNDS [SEED]
 
-A *life* is one client process that goes through everything a client can say: it publishes from a store in a file, replays what it
-published with a bookmark store in a file, and takes the same messages from a queue. Between it and the server stands a proxy that
-strikes right before, within and right behind the frame that is chosen; the client waits at each line that it says, so that it can be
-killed there, too. The next life goes on with the files of the last. What must hold:
+A *life* is one client process that goes through everything a client can say: it publishes from a
+store in a file, replays what it published with a bookmark store in a file, and takes the same
+messages from a queue. Between it and the server stands a proxy that strikes right before, within
+and right behind the frame that is chosen; the client waits at each line that it says, so that it
+can be killed there, too. The next life goes on with the files of the last. What must hold:
 
 - a publish that returned is in the log, every message is there once, and in order;
 - the replay goes on with the message behind the last that was discarded, not one earlier or later;
@@ -217,7 +218,8 @@ class World:
         return self._proxy.left
 
     def check(self) -> int:
-        """One life without a kill finishes what is left; then the log is read by one who knows nothing. Gives how many messages it has."""
+        """One life without a kill finishes what is left; then the log is read by one who knows
+        nothing. Gives how many messages it has."""
         self.live()
         published = self._ledger.published
         everything = set(range(1, published + 1))

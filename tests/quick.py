@@ -5,9 +5,10 @@
     python tests/quick.py --crate python     # the main tests of each package
     python tests/quick.py --list             # only prints the commands
 
-A changed crate is linted and tested. The crates that import it are linted, which shows that they compile. They are
-tested when its public interface changed. A changed Python module runs the tests that `tests_of` finds for it, over a
-new extension when Rust code changed, too. `make test` runs everything.
+A changed crate is linted and tested. The crates that import it are linted, which shows that they
+compile. They are tested when its public interface changed. A changed Python module runs the tests
+that `tests_of` finds for it, over a new extension when Rust code changed, too. `make test` runs
+everything.
 """
 
 from __future__ import annotations
@@ -234,7 +235,8 @@ def readers_of(page: Path) -> set[str]:
 
 
 def tests_of(module: Path) -> set[str]:
-    """Returns the tests of a module in `python/`: those with its name, those that import it, and those of its package.
+    """Returns the tests of a module in `python/`: those with its name, those that import it, and
+    those of its package.
 
     `client/_receipts.py` has `test_receipts`, and `cli/_csv.py` has `test_cli_csv`.
     """

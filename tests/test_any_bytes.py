@@ -1,6 +1,7 @@
 """Any bytes for the decoders that are written in Python: a value, or an error that says what is wrong.
 
-`make fuzz` runs these tests with many inputs (`QUIRE_FUZZ_CASES`). Other such tests are in the crates (Makefile, `fuzz`).
+`make fuzz` runs these tests with many inputs (`QUIRE_FUZZ_CASES`). Other such tests are in the
+crates (Makefile, `fuzz`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""`quire journal`: what people and pipes see of a journal's files, beside the server that writes them, and its exit codes."""
+"""`quire journal`: what people and pipes see of a journal's files, beside the server that writes
+them, and its exit codes."""
 
 from __future__ import annotations
 

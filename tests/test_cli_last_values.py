@@ -1,4 +1,5 @@
-"""Last-value topics on the command line: `quire sow`, `subscribe --sow`, `publish --key`, `sow-delete` and `topic`."""
+"""Last-value topics on the command line: `quire sow`, `subscribe --sow`, `publish --key`,
+`sow-delete` and `topic`."""
 
 from __future__ import annotations
 

@@ -304,8 +304,8 @@ def test_the_exit_code_is_1_for_a_name_that_the_server_does_not_have(
 
 
 class Silence:
-    """A subscription and its client as `redrive` sees them: what comes, `None` for nothing in time, and whether the filter has
-    yet to look at some messages then."""
+    """A subscription and its client as `redrive` sees them: what comes, `None` for nothing in time,
+    and whether the filter has yet to look at some messages then."""
 
     def __init__(self, comes: list[str | None], catching_up: list[int]) -> None:
         self.comes, self.catching_up = comes, catching_up

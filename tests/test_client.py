@@ -1,5 +1,5 @@
-"""The blocking client: what users see, not how frames look. On all three ways in, or over a real socket against a scripted server where the
-server must be looked into or behave badly."""
+"""The blocking client: what users see, not how frames look. On all three ways in, or over a real
+socket against a scripted server where the server must be looked into or behave badly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A few rounds of `tests/client_crashes.py`: publishers and consumers with stores, killed with their server."""
+"""A few rounds of `tests/client_crashes.py`: publishers and consumers with stores, killed with
+their server."""
 
 from __future__ import annotations
 

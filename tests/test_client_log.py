@@ -1,4 +1,5 @@
-"""What a client logs about its connection, and the fields of the records, which handlers that write JSON use."""
+"""What a client logs about its connection, and the fields of the records, which handlers that write
+JSON use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`quire.testing.cluster`: instances that are killed, that lose their disks and that cannot reach each other."""
+"""`quire.testing.cluster`: instances that are killed, that lose their disks and that cannot reach
+each other."""
 
 from __future__ import annotations
 

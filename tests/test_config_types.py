@@ -1,6 +1,8 @@
-"""The models of the configuration as type checkers see them: what a key accepts, and that a wrong key is refused.
+"""The models of the configuration as type checkers see them: what a key accepts, and that a wrong
+key is refused.
 
-mypy and pyright check this file. An error that one of them does not report any more is an unused `type: ignore`.
+mypy and pyright check this file. An error that one of them does not report any more is an unused
+`type: ignore`.
 """
 
 from __future__ import annotations

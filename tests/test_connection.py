@@ -1,4 +1,5 @@
-"""How a client stands to its server, and what its user sees of it: states, health, what was left at the end."""
+"""How a client stands to its server, and what its user sees of it: states, health, what was left at
+the end."""
 
 from __future__ import annotations
 

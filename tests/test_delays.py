@@ -1,4 +1,5 @@
-"""Messages that are published with a delay: in all ways in, over kills of the server, from a publish store, and on the command line."""
+"""Messages that are published with a delay: in all ways in, over kills of the server, from a
+publish store, and on the command line."""
 
 from __future__ import annotations
 

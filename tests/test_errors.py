@@ -1,4 +1,5 @@
-"""Every error code has one class and one row in docs/reference/errors.md, hints name what exists, and errors survive pickling."""
+"""Every error code has one class and one row in docs/reference/errors.md, hints name what exists,
+and errors survive pickling."""
 
 import inspect
 import pickle
@@ -52,7 +53,8 @@ ADVICE = {
 
 
 def names() -> set[str]:
-    """What a word in backticks may name: arguments and methods of calls, keys of the configuration, attributes of errors."""
+    """What a word in backticks may name: arguments and methods of calls, keys of the configuration,
+    attributes of errors."""
     calls = (quire.Client, quire.Client.subscribe, quire.Client.publish, quire.Journal)
     arguments = {name for call in calls for name in inspect.signature(call).parameters}
     fields = {"key", "file", "line", "mistakes", "column"}

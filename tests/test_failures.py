@@ -1,4 +1,5 @@
-"""The log of what handlers raise: one line per message and minute, with the number of failures that were left out."""
+"""The log of what handlers raise: one line per message and minute, with the number of failures that
+were left out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What a server does when the disk fails, fills up or hangs, when the clock steps, and when files were changed.
+"""What a server does when the disk fails, fills up or hangs, when the clock steps, and when files
+were changed.
 
-The rule behind every test: what was acknowledged is there afterwards, what was not is never acknowledged later, reading
-goes on, and the error says what happened.
+The rule behind every test: what was acknowledged is there afterwards, what was not is never
+acknowledged later, reading goes on, and the error says what happened.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def test_a_journal_whose_sync_failed_acknowledges_nothing_more_until_a_restart(t
 def fill(
     client: quire.Client, start: int = 0, before: Callable[[], object] = lambda: None
 ) -> tuple[int, quire.QuireError]:
-    """Publishes numbers until the server takes no more: what comes after the last that the client took, and the error.
+    """Publishes numbers until the server takes no more: what comes after the last that the client
+    took, and the error.
 
     Calls `before` before every 20 of them.
     """
@@ -114,7 +116,8 @@ def is_taken(client: quire.Client, number: int) -> bool:
 
 
 def goes_on(client: quire.Client, count: int) -> None:
-    """What the client took is persisted without a restart, and so is what it takes now: all of it, once, in order."""
+    """What the client took is persisted without a restart, and so is what it takes now: all of it,
+    once, in order."""
     was_persisted = client.persisted == count
     wait_until(lambda: client.persisted == count)
     if was_persisted:

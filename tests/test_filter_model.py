@@ -1,4 +1,5 @@
-"""Random expressions over random documents mean to the engine what they mean to a slow and obvious interpreter."""
+"""Random expressions over random documents mean to the engine what they mean to a slow and obvious
+interpreter."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A forked child has nothing of its parent's clients, engines, journals, stores and servers: no descriptor, no lock, no port, no lease.
+"""A forked child has nothing of its parent's clients, engines, journals, stores and servers: no
+descriptor, no lock, no port, no lease.
 
-Each test runs a program in a process without other threads of Python: a fork may not return in the child while such a thread begins or
-ends.
+Each test runs a program in a process without other threads of Python: a fork may not return in the
+child while such a thread begins or ends.
 """
 
 from __future__ import annotations
@@ -340,7 +341,8 @@ with quire.Client(place, name="c") as client:
 
 
 def test_descriptors_that_are_opened_while_a_program_forks_do_not_reach_the_children(tmp_path: Path) -> None:
-    """Clients that connect and journals that open and close files, on threads of their own, beside hundreds of forks."""
+    """Clients that connect and journals that open and close files, on threads of their own, beside
+    hundreds of forks."""
     program = """
 import threading
 stops = threading.Event()

@@ -1,4 +1,5 @@
-"""Messages as data frames: one odd value never breaks the frame, and no reader of it changes a value on its way.
+"""Messages as data frames: one odd value never breaks the frame, and no reader of it changes a
+value on its way.
 
 `test_last_values.py` has the frames of usual records.
 """

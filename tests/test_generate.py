@@ -1,4 +1,5 @@
-"""Files for running a server elsewhere: what `quire generate` prints is accepted by the programs that it is for."""
+"""Files for running a server elsewhere: what `quire generate` prints is accepted by the programs
+that it is for."""
 
 from __future__ import annotations
 

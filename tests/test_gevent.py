@@ -1,4 +1,5 @@
-"""A program whose threads gevent or eventlet have replaced: functions of a blocking client would stop it for good, and are refused."""
+"""A program whose threads gevent or eventlet have replaced: functions of a blocking client would
+stop it for good, and are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Headers: delivered on every kind of subscription, kept in the log, in dead letters and through the command line."""
+"""Headers: delivered on every kind of subscription, kept in the log, in dead letters and through
+the command line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Strangers do their worst on the socket while an honest publisher and an honest consumer work beside them.
 
-What must hold every time: the honest consumer gets every message once and in order, the stranger is told what was
-wrong and loses its connection, and the server neither dies nor grows. Each attack prints its seed when it fails.
+What must hold every time: the honest consumer gets every message once and in order, the stranger is
+told what was wrong and loses its connection, and the server neither dies nor grows. Each attack
+prints its seed when it fails.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerPro
 
 
 class Honest:
-    """A publisher and a consumer at work while the block runs. Leaving it checks that nothing was lost or doubled."""
+    """A publisher and a consumer at work while the block runs. Leaving it checks that nothing was
+    lost or doubled."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._server = server

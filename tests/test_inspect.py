@@ -1,4 +1,5 @@
-"""What a server tells about itself: `client.server_info()`, `quire info`, `quire topic ls`, `quire client ls`."""
+"""What a server tells about itself: `client.server_info()`, `quire info`, `quire topic ls`,
+`quire client ls`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which part may know which: docs/internals/architecture.md, "Crates" and the modules of kernel and broker."""
+"""Which part may know which: docs/internals/architecture.md, "Crates" and the modules of kernel and
+broker."""
 
 import ast
 import re
@@ -233,7 +234,8 @@ def names_of_the_broker() -> dict[Module, Module]:
 
 
 def forbidden(code: str, module: Module, names: dict[Module, Module]) -> list[str]:
-    """The paths of a file that lead to the broker, to a service that is not its own, or to the whole crate."""
+    """The paths of a file that lead to the broker, to a service that is not its own, or to the
+    whole crate."""
     others = {*SERVICES, "broker"} - {module[0]}
     found = []
     for path in paths_of(code, module)[0]:

@@ -1,7 +1,8 @@
-"""Who owns the lease of a message: the handler that runs, the client that fetched the message, or none of them.
+"""Who owns the lease of a message: the handler that runs, the client that fetched the message, or
+none of them.
 
-The client renews what it fetched and what a handler works on. It drops what it lost, and gives back what cannot begin in
-time (docs/queues.md, "Ownership of a lease").
+The client renews what it fetched and what a handler works on. It drops what it lost, and gives back
+what cannot begin in time (docs/queues.md, "Ownership of a lease").
 """
 
 from __future__ import annotations

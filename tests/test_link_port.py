@@ -1,4 +1,5 @@
-"""The port for links of a real server: what another program sends there ends its connection and nothing else."""
+"""The port for links of a real server: what another program sends there ends its connection and
+nothing else."""
 
 from __future__ import annotations
 

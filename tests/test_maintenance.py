@@ -1,4 +1,5 @@
-"""Full journal files are archived, compressed and removed: from Python, of a running server, on a schedule."""
+"""Full journal files are archived, compressed and removed: from Python, of a running server, on a
+schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Files of a journal are archived, compressed and removed from the command line while a server runs on it: the server does it."""
+"""Files of a journal are archived, compressed and removed from the command line while a server runs
+on it: the server does it."""
 
 from __future__ import annotations
 

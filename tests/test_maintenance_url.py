@@ -1,4 +1,5 @@
-"""Journal files are archived, compressed and removed by the server, wherever it is: `quire journal ACTION --url`."""
+"""Journal files are archived, compressed and removed by the server, wherever it is:
+`quire journal ACTION --url`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A source distribution can be installed without the checkout, and every text names the distribution `quire-mq`."""
+"""A source distribution can be installed without the checkout, and every text names the
+distribution `quire-mq`."""
 
 from __future__ import annotations
 

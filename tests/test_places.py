@@ -1,4 +1,5 @@
-"""Bookmark stores: a subscription goes on behind what was processed, in this client, the next one, or after a kill."""
+"""Bookmark stores: a subscription goes on behind what was processed, in this client, the next one,
+or after a kill."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The client is imported where the system is not Linux: what only Linux or Unix has is not there in these processes.
+"""The client is imported where the system is not Linux: what only Linux or Unix has is not there in
+these processes.
 
-The extension is that of this machine. These tests show that the Python code asks for nothing at its import that macOS or Windows lack.
+The extension is that of this machine. These tests show that the Python code asks for nothing at its
+import that macOS or Windows lack.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Bookmarks and times have the same forms, and the same words of error, in calls, on the command line and as options of Spark."""
+"""Bookmarks and times have the same forms, and the same words of error, in calls, on the command
+line and as options of Spark."""
 
 from __future__ import annotations
 

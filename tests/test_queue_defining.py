@@ -1,4 +1,5 @@
-"""Queues that are created, altered and dropped at run time, by both clients, the server, and `quire queue` (docs/queues.md section 14)."""
+"""Queues that are created, altered and dropped at run time, by both clients, the server, and
+`quire queue` (docs/queues.md section 14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Handlers of queue messages: what becomes of a message when its handler returns, raises, or ends its client."""
+"""Handlers of queue messages: what becomes of a message when its handler returns, raises, or ends
+its client."""
 
 from __future__ import annotations
 
@@ -201,7 +202,8 @@ def test_a_signal_handler_may_close_the_client_whose_worker_it_interrupts(
 
 
 class Handler:
-    """Notes each delivery, and raises on the first `failures` deliveries of message 0. `done` is set with message 1."""
+    """Notes each delivery, and raises on the first `failures` deliveries of message 0. `done` is
+    set with message 1."""
 
     def __init__(self, failures: float, error: type[BaseException] = RuntimeError) -> None:
         self.failures = failures

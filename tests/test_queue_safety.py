@@ -1,4 +1,5 @@
-"""Queues that set nothing are safe, what leaves a queue is said and kept, and commands that can do nothing fail."""
+"""Queues that set nothing are safe, what leaves a queue is said and kept, and commands that can do
+nothing fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Receipts and batches: each message that is followed learns its own outcome, in all three ways in and with both clients."""
+"""Receipts and batches: each message that is followed learns its own outcome, in all three ways in
+and with both clients."""
 
 from __future__ import annotations
 

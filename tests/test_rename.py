@@ -1,4 +1,5 @@
-"""A server that gets another name: its queues continue, also after `kill -9`, and an engine in a program takes part."""
+"""A server that gets another name: its queues continue, also after `kill -9`, and an engine in a
+program takes part."""
 
 from __future__ import annotations
 

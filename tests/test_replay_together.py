@@ -1,4 +1,5 @@
-"""Replays that are resumed together keep the order of the log and one rate: over kills, from stores, and when the program is slow."""
+"""Replays that are resumed together keep the order of the log and one rate: over kills, from
+stores, and when the program is slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Two servers that send to each other: both have every message, and clients fail over (docs/replication.md)."""
+"""Two servers that send to each other: both have every message, and clients fail over
+(docs/replication.md)."""
 
 from __future__ import annotations
 

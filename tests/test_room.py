@@ -1,5 +1,5 @@
-"""A client has bounded room for messages that nobody takes. What it publishes meanwhile is persisted and acknowledged all the same, on
-all three ways in."""
+"""A client has bounded room for messages that nobody takes. What it publishes meanwhile is
+persisted and acknowledged all the same, on all three ways in."""
 
 from __future__ import annotations
 

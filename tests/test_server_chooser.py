@@ -1,4 +1,5 @@
-"""`server_chooser`: which of several servers a client connects to, and `health().instance`, which names it."""
+"""`server_chooser`: which of several servers a client connects to, and `health().instance`, which
+names it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The clients and the command line have the verdicts of `tests/golden/subscribe-options.txt`.
 
-The file has sets of options of a subscription. `crates/quire-command/tests/subscribe_options.rs` writes it.
+The file has sets of options of a subscription. `crates/quire-command/tests/subscribe_options.rs`
+writes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A table, a query and the log have the same records after `kill -9` (`table_crashes.py` says what is compared)."""
+"""A table, a query and the log have the same records after `kill -9` (`table_crashes.py` says what
+is compared)."""
 
 from __future__ import annotations
 

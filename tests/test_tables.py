@@ -1,4 +1,5 @@
-"""`Table`: a live copy of the records of a last-value topic is what a query returns, also after lost connections and killed servers."""
+"""`Table`: a live copy of the records of a last-value topic is what a query returns, also after
+lost connections and killed servers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Every page of the tutorial works as written: files are created, commands run, and their output is the one on the page.
+"""Every page of the tutorial works as written: files are created, commands run, and their output is
+the one on the page.
 
-A block with a title that is a file name is that file. A `console` block runs in the terminal of its title: `$` begins a command, `^C`
-interrupts the command that runs there, other lines are its output. `...` stands for any text, as in doctest.
+A block with a title that is a file name is that file. A `console` block runs in the terminal of its
+title: `$` begins a command, `^C` interrupts the command that runs there, other lines are its
+output. `...` stands for any text, as in doctest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A program that does not close its client loses nothing that can be saved in a bounded time, and is told what was lost."""
+"""A program that does not close its client loses nothing that can be saved in a bounded time, and
+is told what was lost."""
 
 from __future__ import annotations
 

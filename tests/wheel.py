@@ -2,7 +2,8 @@
 
     python tests/wheel.py WHEEL
 
-The environment has nothing but the wheel and what the wheel requires: neither the sources nor a compiler are used.
+The environment has nothing but the wheel and what the wheel requires: neither the sources nor a
+compiler are used.
 """
 
 from __future__ import annotations

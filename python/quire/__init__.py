@@ -15,9 +15,9 @@
 - `Journal`: read and write a log without a server.
 - `quire.testing`: test your code.
 
-Every error is a `QuireError`: an argument of a wrong type, for example, raises `ConfigError`. The exceptions are
-`TimeoutError` for a call that takes longer than its `timeout`, and `TypeError` or `ValueError` for data that cannot be
-published.
+Every error is a `QuireError`: an argument of a wrong type, for example, raises `ConfigError`. The
+exceptions are `TimeoutError` for a call that takes longer than its `timeout`, and `TypeError` or
+`ValueError` for data that cannot be published.
 """
 
 import os

@@ -49,7 +49,8 @@ _AGGREGATION: Final = ("projection", "grouping")
 def suggests(method: Callable[_P, _R]) -> Callable[_P, _R]:
     """Lets the error of a call with an unknown argument name the one that is probably meant.
 
-    Each call takes a tenth of a microsecond longer, so `publish` and other calls for single messages do without it.
+    Each call takes a tenth of a microsecond longer, so `publish` and other calls for single
+    messages do without it.
     """
 
     def explained(error: TypeError, given: Iterable[str]) -> TypeError:
@@ -86,8 +87,8 @@ def takes(
 ) -> Callable[[Callable[[_S, _A], _R]], Callable[Concatenate[_S, _P], _R]]:
     """Gives a method the arguments of a dataclass, so that calls with many arguments have one list of them.
 
-    The method itself takes the dataclass. `check_others` examines the arguments by name before: it removes those that
-    say nothing, and raises an error that explains others.
+    The method itself takes the dataclass. `check_others` examines the arguments by name before: it
+    removes those that say nothing, and raises an error that explains others.
     """
 
     def decorate(method: Callable[[_S, _A], _R]) -> Callable[Concatenate[_S, _P], _R]:
@@ -123,7 +124,8 @@ _WORDS: Final = {str: "text", int: "a whole number", bool: "True or False"}
 
 
 def check_type(value: object, kind: type[str | int], key: str, *, optional: bool = False) -> None:
-    """Raises `ConfigError` that names the argument for a value of another type. `optional`: `None` is allowed."""
+    """Raises `ConfigError` that names the argument for a value of another type. `optional`: `None`
+    is allowed."""
     if optional and value is None:
         return
     # NumPy's whole numbers are not `int`, and `True` is.
@@ -135,7 +137,8 @@ def check_type(value: object, kind: type[str | int], key: str, *, optional: bool
 
 
 def check_path(value: object, key: str, *, optional: bool = False) -> None:
-    """Raises `ConfigError` for what is not the path of a file or directory. An empty text would be the working directory."""
+    """Raises `ConfigError` for what is not the path of a file or directory. An empty text would be
+    the working directory."""
     if optional and value is None:
         return
     if not isinstance(value, (str, os.PathLike)):
@@ -145,7 +148,8 @@ def check_path(value: object, key: str, *, optional: bool = False) -> None:
 
 
 def journal_inside(directory: Path) -> Path | None:
-    """The journal in a data directory, for a hint where a journal directory was expected; `None` when the directory itself is one."""
+    """The journal in a data directory, for a hint where a journal directory was expected; `None`
+    when the directory itself is one."""
     if any(directory.glob("*.journal")):
         return None
     return next((path.parent for path in sorted(directory.glob("*/*.journal"))), None)
@@ -200,8 +204,8 @@ def delay_to_core(
 ) -> CoreDelay | None:
     """The delay of a message; `None` when it has none. `lifetime`: as of `expiration_to_core`.
 
-    Raises `ConfigError` for both arguments at once, a time without a time zone, a delay of more than ten years, and a message that
-    would expire before its delay ends.
+    Raises `ConfigError` for both arguments at once, a time without a time zone, a delay of more
+    than ten years, and a message that would expire before its delay ends.
     """
     if delay is None and deliver_at is None:
         return None

@@ -1,4 +1,5 @@
-"""Where a replay begins or ends: the one reader of bookmarks and times for calls, commands, options of Spark and the configuration.
+"""Where a replay begins or ends: the one reader of bookmarks and times for calls, commands, options
+of Spark and the configuration.
 
 docs/replay.md lists the forms.
 """
@@ -49,8 +50,9 @@ _EXPECTED: Final = (
 def point_to_core(point: Point, key: str, *, is_exact: bool = False) -> str:
     """Returns one bookmark or time as the core reads it. Raises `BadBookmarkError` that names `key`.
 
-    A `datetime` is a whole microsecond of the log, whose times have nanoseconds. It means the end of the microsecond: a range up to
-    the `timestamp` of a message has the message, and a range from there does not have it. With `is_exact` it is the beginning.
+    A `datetime` is a whole microsecond of the log, whose times have nanoseconds. It means the end
+    of the microsecond: a range up to the `timestamp` of a message has the message, and a range from
+    there does not have it. With `is_exact` it is the beginning.
     """
     match point:
         case str():
@@ -76,7 +78,8 @@ def point_to_core(point: Point, key: str, *, is_exact: bool = False) -> str:
 
 
 def bookmark_to_core(bookmark: Bookmark, key: str, *, is_exact: bool = False) -> str:
-    """Returns one or several bookmarks or times as the core reads them. Raises `BadBookmarkError` that names `key`.
+    """Returns one or several bookmarks or times as the core reads them. Raises `BadBookmarkError`
+    that names `key`.
 
     `is_exact`: as of `point_to_core`.
     """
@@ -101,7 +104,8 @@ def bookmark_to_core(bookmark: Bookmark, key: str, *, is_exact: bool = False) ->
 
 
 def range_to_core(bookmark: Bookmark, key: str, *, keeps_place: bool = True) -> str:
-    """As `bookmark_to_core`. Also reads a range, such as "[A:B]", and `MOST_RECENT` if the caller `keeps_place`."""
+    """As `bookmark_to_core`. Also reads a range, such as "[A:B]", and `MOST_RECENT` if the caller
+    `keeps_place`."""
     if not isinstance(bookmark, str):
         return bookmark_to_core(bookmark, key)
     text = bookmark.strip()
@@ -142,7 +146,8 @@ def until_to_core(bookmark: Bookmark, until: Point, key: str) -> str:
 
 
 def message_bookmarks(bookmarks: Point | Iterable[Point], key: str) -> list[str]:
-    """Returns bookmarks of messages, without times and `EPOCH`. Raises `BadBookmarkError` that names `key`."""
+    """Returns bookmarks of messages, without times and `EPOCH`. Raises `BadBookmarkError` that
+    names `key`."""
     named = [bookmarks] if isinstance(bookmarks, (str, datetime, Message, Record)) else bookmarks
     try:
         points = [part for each in named for part in (each.split(",") if isinstance(each, str) else [each])]
@@ -182,7 +187,8 @@ def is_as_in_core(text: str) -> bool:
 
 
 def time_ns(text: str) -> int | None:
-    """Returns the time in nanoseconds since 1970, which may be below 0; `None` when the text is not a time."""
+    """Returns the time in nanoseconds since 1970, which may be below 0; `None` when the text is not
+    a time."""
     if (found := _read_time(text.strip())) is None:
         return None
     moment, finer = found

@@ -1,8 +1,8 @@
 """The name of the distribution: `quire-mq` installs the package `quire`.
 
-Another project has the distribution `quire` on the package indexes. Both install into the folder `quire`, so the one
-that was installed last has replaced files of the other one. An import of this module checks for that, before any
-other module of the package is imported.
+Another project has the distribution `quire` on the package indexes. Both install into the folder
+`quire`, so the one that was installed last has replaced files of the other one. An import of this
+module checks for that, before any other module of the package is imported.
 """
 
 import os
@@ -12,8 +12,8 @@ import re
 def _refuse_foreign_distribution() -> None:
     """Raises `ImportError` when the distribution `quire` is installed in the directory that has this package.
 
-    In any other directory its files are not mixed with those of this package. It looks at names only: `importlib.metadata`
-    would add half of the time that `import quire` takes.
+    In any other directory its files are not mixed with those of this package. It looks at names
+    only: `importlib.metadata` would add half of the time that `import quire` takes.
     """
     directory = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     try:

@@ -30,8 +30,9 @@ class Filter:
 
         quire.Filter(("/symbol = ? AND /qty > ?", "IBM", 50)).matches({"symbol": "IBM", "qty": 100})  # True
 
-    `filter` is text, or text with parameters. `allow_backtracking` allows patterns with back-references and
-    look-around, under a limit of steps. Raises `BadFilterError` with the column of the mistake.
+    `filter` is text, or text with parameters. `allow_backtracking` allows patterns with
+    back-references and look-around, under a limit of steps. Raises `BadFilterError` with the column
+    of the mistake.
     """
 
     def __init__(self, filter: FilterArgument, *, allow_backtracking: bool = False) -> None:
@@ -47,8 +48,8 @@ class Filter:
     ) -> bool:
         """Returns whether a message with this data and these headers matches.
 
-        `data` is bytes, text, or anything that can become JSON. Data that is not of its type matches no
-        filter that reads fields.
+        `data` is bytes, text, or anything that can become JSON. Data that is not of its type
+        matches no filter that reads fields.
         """
         return self._core.matches(to_bytes(data), message_type, headers)
 
@@ -72,9 +73,10 @@ FilterArgument = str | Filter | tuple[Any, ...]
 def quote(value: object) -> str:
     """Returns the value as text for a filter. No value can change the meaning of the filter.
 
-    Accepts texts, numbers, booleans, and lists of them for `IN`. A `datetime`, `date`, `time`, `Decimal`,
-    `UUID` and `Enum` is written as `publish` writes it in JSON. Raises `ConfigError` for anything else,
-    including `None` and the empty text, which is NULL. No value is equal to NULL, so use `/field IS NULL`.
+    Accepts texts, numbers, booleans, and lists of them for `IN`. A `datetime`, `date`, `time`,
+    `Decimal`, `UUID` and `Enum` is written as `publish` writes it in JSON. Raises `ConfigError` for
+    anything else, including `None` and the empty text, which is NULL. No value is equal to NULL, so
+    use `/field IS NULL`.
     """
     match value:
         case Enum():

@@ -214,7 +214,8 @@ def _json_text(value: Any) -> str:
 def _document(data: bytes, *, numbers_are_text: bool = False) -> Any:
     """The message, or `None` for one that is not JSON, or nested deeper than Python reads: it has no fields.
 
-    A number that Python cannot read, or that no double holds, is a `_Number`; with `numbers_are_text`, every one.
+    A number that Python cannot read, or that no double holds, is a `_Number`; with
+    `numbers_are_text`, every one.
     """
     # As the core reads it: bytes that are not UTF-8 and lone surrogates are U+FFFD.
     text = data.decode("utf-8", "replace")

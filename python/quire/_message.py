@@ -26,15 +26,17 @@ def datetime_from_ns(timestamp_ns: int) -> datetime:
 
 
 def copy_of(body: bytes, command: str, sub_id: str) -> Message:
-    """The message that was pickled: with all its attributes, but without the lease of the one that was received."""
+    """The message that was pickled: with all its attributes, but without the lease of the one that
+    was received."""
     return _quire.copy_message(body, command, sub_id)
 
 
 def to_bytes(data: Any, encoder: Encoder | None = None, topic: str | None = None) -> bytes:
     """Bytes as they are, text as UTF-8, anything else as JSON. `topic` is named in the error.
 
-    `encoder` is asked for everything that JSON does not have; without it, dataclasses, pydantic models, times, `Decimal`,
-    `UUID`, `Enum`, sets and paths are written as pydantic writes them. Raises `TypeError` or `ValueError`.
+    `encoder` is asked for everything that JSON does not have; without it, dataclasses, pydantic
+    models, times, `Decimal`, `UUID`, `Enum`, sets and paths are written as pydantic writes them.
+    Raises `TypeError` or `ValueError`.
     """
     where = "" if topic is None else f" on the topic {topic!r}"
     match data:

@@ -1,4 +1,5 @@
-"""Threads, open files and signals of this process. When the system gives no more threads or files, the error says which limit to raise."""
+"""Threads, open files and signals of this process. When the system gives no more threads or files,
+the error says which limit to raise."""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ _T = TypeVar("_T")
 class StopSignals:
     """Waits for SIGTERM and other signals that ask the process to stop. It is made in the main thread.
 
-    A handler runs in the main thread, between any two steps of it. `threading.Event.set` in a handler waits forever when the main thread
-    is just inside `Event.wait`, which has the lock of the event. `SimpleQueue.put` may be called at any moment.
+    A handler runs in the main thread, between any two steps of it. `threading.Event.set` in a
+    handler waits forever when the main thread is just inside `Event.wait`, which has the lock of
+    the event. `SimpleQueue.put` may be called at any moment.
     """
 
     def __init__(self, *numbers: signal.Signals) -> None:
@@ -37,7 +39,8 @@ class StopSignals:
         self._came.put(None)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits for at most `timeout` seconds; `None` = without a limit. Returns whether the process is to stop."""
+        """Waits for at most `timeout` seconds; `None` = without a limit. Returns whether the
+        process is to stop."""
         try:
             self._came.get(timeout=timeout)
         except queue.Empty:
@@ -50,8 +53,8 @@ class StopSignals:
 def check_threads(what: str) -> None:
     """Raises `RuntimeError` where `threading` starts no threads of the system.
 
-    gevent and eventlet can replace it, so that a "thread" runs only while all others wait in functions of theirs. `what` would wait
-    in a function of quire, and stop the process for good.
+    gevent and eventlet can replace it, so that a "thread" runs only while all others wait in
+    functions of theirs. `what` would wait in a function of quire, and stop the process for good.
     """
     for library, is_patched in (("gevent", _gevent_has_threads), ("eventlet", _eventlet_has_threads)):
         if is_patched():
@@ -81,8 +84,8 @@ def _eventlet_has_threads() -> bool:
 def start_thread(thread: threading.Thread) -> None:
     """Starts the thread.
 
-    Raises `LimitExceededError` when the system gives no thread, and `RuntimeError` where `threading` does not use threads of the
-    system.
+    Raises `LimitExceededError` when the system gives no thread, and `RuntimeError` where
+    `threading` does not use threads of the system.
     """
     check_threads(f"the thread {thread.name!r}")
     with_threads(thread.name, thread.start)
@@ -100,8 +103,8 @@ def with_threads(what: str, start: Callable[[], _T]) -> _T:
 
 
 def connections_max(wanted: int, links: int = 0) -> int:
-    """The number of connections, at most `wanted`, that the limit of open files leaves room for, besides `links`
-    connections to other instances.
+    """The number of connections, at most `wanted`, that the limit of open files leaves room for,
+    besides `links` connections to other instances.
 
     Raises `LimitExceededError` when there is no room for one.
     """
@@ -119,8 +122,8 @@ def connections_max(wanted: int, links: int = 0) -> int:
 
 
 def without_open_files(error: OSError) -> LimitExceededError | None:
-    """The error for a call that failed because the process, or the system, has too many open files; `None` when it failed
-    because of something else."""
+    """The error for a call that failed because the process, or the system, has too many open files;
+    `None` when it failed because of something else."""
     if error.errno not in (errno.EMFILE, errno.ENFILE):
         return None
     return LimitExceededError(

@@ -81,7 +81,8 @@ def quire_client(quire_server: Server) -> Iterator[Client]:
 
 @_async_fixture
 async def quire_async_client(quire_server: Server) -> AsyncIterator[AsyncClient]:
-    """An asyncio client of `quire_server`, closed after the test. Requires a plugin such as pytest-asyncio."""
+    """An asyncio client of `quire_server`, closed after the test. Requires a plugin such as
+    pytest-asyncio."""
     from quire.client._aio import AsyncClient
 
     async with AsyncClient(quire_server.url) as client:
@@ -90,7 +91,8 @@ async def quire_async_client(quire_server: Server) -> AsyncIterator[AsyncClient]
 
 @contextmanager
 def _data(test: pytest.Item, tmp_path: Path) -> Iterator[Path]:
-    """Removes the data of a test that passed: pytest keeps the directories of three runs, and a journal reserves space."""
+    """Removes the data of a test that passed: pytest keeps the directories of three runs, and a
+    journal reserves space."""
     directory = tmp_path / "quire-data"
     yield directory
     if not test.stash.get(_HAS_FAILED, False):

@@ -49,15 +49,15 @@ class Expired(NamedTuple):
 class Queue:
     """A queue as a state machine (docs/queues.md). No call waits, and no call reads a clock.
 
-    - `config`: the settings of a `[[queue]]`, as a mapping, as keywords, or as a queue of `Config.queue`. Its
-      name and its topics are ignored. Raises `ConfigError`
+    - `config`: the settings of a `[[queue]]`, as a mapping, as keywords, or as a queue of
+      `Config.queue`. Its name and its topics are ignored. Raises `ConfigError`
 
-    The caller supplies the time, in seconds from any start, and never less than before. `tick(now)` sets it,
-    and first processes everything that is due until then. After any call, `dispatch` returns the messages
-    that can be delivered.
+    The caller supplies the time, in seconds from any start, and never less than before. `tick(now)`
+    sets it, and first processes everything that is due until then. After any call, `dispatch`
+    returns the messages that can be delivered.
 
-    A subscription belongs to a `connection`, a number that the caller chooses. With `leasing="strict"`, only
-    the connection that has a message can settle it.
+    A subscription belongs to a `connection`, a number that the caller chooses. With
+    `leasing="strict"`, only the connection that has a message can settle it.
     """
 
     def __init__(self, config: QueueConfig | Mapping[str, Any] | None = None, /, **settings: Any) -> None:
@@ -82,7 +82,8 @@ class Queue:
         return self._now / 1e9
 
     def tick(self, now: float) -> list[Expired]:
-        """Sets the time to `now`: leases end, and messages expire. Returns those that expired since the last call.
+        """Sets the time to `now`: leases end, and messages expire. Returns those that expired since
+        the last call.
 
         A time that is not later than the last one changes nothing.
         """
@@ -104,8 +105,9 @@ class Queue:
     ) -> int | None:
         """Adds a message. Returns its position, from 1, or `None` when the `filter` of the queue excludes it.
 
-        The data is bytes, text, or anything that can become JSON. The expressions of the queue decide its
-        priority, and whether it is a barrier. With `delay` it is not delivered before this time is over.
+        The data is bytes, text, or anything that can become JSON. The expressions of the queue
+        decide its priority, and whether it is a barrier. With `delay` it is not delivered before
+        this time is over.
         """
         delay_ns = 0 if delay is None else round(seconds(delay, "delay") * 1e9)
         return self._core.enqueue(to_bytes(data), expiration_to_core(expiration), delay_ns, self._now)
@@ -115,8 +117,8 @@ class Queue:
     ) -> int:
         """Adds a subscription, and returns its number. Raises `BadFilterError`.
 
-        - `max_backlog`: limit of messages that are delivered and not settled. Without it: 1. With 0, only
-          barriers
+        - `max_backlog`: limit of messages that are delivered and not settled. Without it: 1. With
+          0, only barriers
         """
         return self._core.subscribe(connection, backlog_to_core(max_backlog), optional_filter_to_core(filter))
 

@@ -43,9 +43,9 @@ class Message:
             with message:  # acknowledges at the end, cancels when an exception leaves the block
                 print(message.topic, message.json())
 
-    `memoryview(message)` is the data without a copy. Two messages are equal when their topics, bookmarks,
-    timestamps, correlation ids, headers and data are equal. A pickled message is a copy with all attributes
-    that cannot be settled.
+    `memoryview(message)` is the data without a copy. Two messages are equal when their topics,
+    bookmarks, timestamps, correlation ids, headers and data are equal. A pickled message is a copy
+    with all attributes that cannot be settled.
     """
 
     @property
@@ -63,8 +63,8 @@ class Message:
     def json(self) -> Any:
         """Returns the data, decoded from JSON.
 
-        Raises `ValueError` when it is not JSON, or when Python cannot decode it: it is nested too deeply, or has
-        an integer of more than 4,300 digits.
+        Raises `ValueError` when it is not JSON, or when Python cannot decode it: it is nested too
+        deeply, or has an integer of more than 4,300 digits.
         """
     @property
     def bookmark(self) -> str | None:
@@ -73,8 +73,9 @@ class Message:
     def timestamp(self) -> datetime:
         """The time at which the server received the message (UTC), cut to the microsecond.
 
-        A replay from this time begins after this microsecond, so it can leave out messages that came together with this one:
-        to continue after the message, use the message itself as the bookmark.
+        A replay from this time begins after this microsecond, so it can leave out messages that
+        came together with this one: to continue after the message, use the message itself as the
+        bookmark.
         """
     @property
     def timestamp_ns(self) -> int:
@@ -100,14 +101,16 @@ class Message:
         subscription, or `"delete"` for a delete of a replay."""
     @property
     def reason(self) -> str | None:
-        """For an `"oof"`: `"deleted"`, `"expired"`, or `"match"` when the filter does not match the record any more.
+        """For an `"oof"`: `"deleted"`, `"expired"`, or `"match"` when the filter does not match the
+        record any more.
 
-        The data is then the last message, or the new one with `"match"`. It is empty when the record was
-        deleted while the client was disconnected. `None` for other messages.
+        The data is then the last message, or the new one with `"match"`. It is empty when the
+        record was deleted while the client was disconnected. `None` for other messages.
         """
     @property
     def is_delta(self) -> bool:
-        """Whether the data has only the fields that differ from the previous message of the record, and the key fields.
+        """Whether the data has only the fields that differ from the previous message of the record,
+        and the key fields.
 
         Only a delta subscription receives such messages. A field that was removed is NULL.
         """
@@ -133,9 +136,9 @@ class Message:
         """Whether the lease is over, because its time is over, another consumer settled the message, or the
         connection was lost.
 
-        Another consumer may have the message. `ack` and `expire` are still sent. They have an effect if the
-        queue still has the message, and its `leasing` is `"sublease"`. `cancel` is not sent, because the
-        message is back in its queue.
+        Another consumer may have the message. `ack` and `expire` are still sent. They have an
+        effect if the queue still has the message, and its `leasing` is `"sublease"`. `cancel` is
+        not sent, because the message is back in its queue.
         """
     @property
     def delivery_count(self) -> int:
@@ -150,20 +153,21 @@ class Message:
     def ack(self) -> None:
         """Acknowledges the message: it leaves its queue. Without a queue, it does the same as `discard`.
 
-        Acknowledgements are sent together (`ack_batch_size` of the client), also after the end of the lease.
-        Raises `DisconnectedError` when the client is closed, as `cancel`, `expire` and `extend` do.
+        Acknowledgements are sent together (`ack_batch_size` of the client), also after the end of
+        the lease. Raises `DisconnectedError` when the client is closed, as `cancel`, `expire` and
+        `extend` do.
         """
     def cancel(self, delay: timedelta | float | str | None = None, reason: str | None = None) -> None:
         """Returns the message to its queue, which delivers it again after `delay`.
 
-        Without `delay`, the queue uses its `retry_delay`. If the message becomes a dead letter by this cancel,
-        the letter has `reason`, a text of at most 1,024 bytes in UTF-8.
+        Without `delay`, the queue uses its `retry_delay`. If the message becomes a dead letter by
+        this cancel, the letter has `reason`, a text of at most 1,024 bytes in UTF-8.
         """
     def expire(self, reason: str | None = None) -> None:
         """Removes the message from its queue, unprocessed. The dead letter topic of the queue gets it.
 
-        The dead letter has `reason`, a text of at most 1,024 bytes in UTF-8. Without a connection, the command
-        is sent by the next one, as an acknowledgement is.
+        The dead letter has `reason`, a text of at most 1,024 bytes in UTF-8. Without a connection,
+        the command is sent by the next one, as an acknowledgement is.
         """
     def extend(self, period: timedelta | float | str | None = None) -> None:
         """Renews the lease for `period` from now. Without it: for the lease period of the queue."""
@@ -171,7 +175,8 @@ class Message:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Acknowledges the message, or cancels it when the block raised. The exception is the reason of the cancel."""
+        """Acknowledges the message, or cancels it when the block raised. The exception is the
+        reason of the cancel."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __reduce__(self) -> tuple[object, tuple[bytes, str, str]]: ...
@@ -549,14 +554,15 @@ class Record:
         """The position in the log, from 1."""
     @property
     def kind(self) -> str:
-        """`"publish"`, `"acknowledge"` (a queue settled messages), `"lease"` (a queue delivered messages), or `"delete"`
-        (of a last-value topic)."""
+        """`"publish"`, `"acknowledge"` (a queue settled messages), `"lease"` (a queue delivered
+        messages), or `"delete"` (of a last-value topic)."""
     @property
     def message_type(self) -> str:
         """The type of the data, such as `"json"`."""
     @property
     def unreadable(self) -> str | None:
-        """Why filters cannot read the data, or `None` when they can. The data is read to its end (docs/filters.md section 12)."""
+        """Why filters cannot read the data, or `None` when they can. The data is read to its end
+        (docs/filters.md section 12)."""
     @property
     def publisher(self) -> str:
         """The id of the publisher, as in the bookmark."""
@@ -617,8 +623,8 @@ class Pace:
 def check_options(names: list[str], as_flags: bool, bookmark: str | None = None) -> None:
     """Raises `ConfigError` for options of a subscription that do not go together.
 
-    With `as_flags` the error names them as options of the command line. A `bookmark` is an option, too, and
-    so is the end of its range.
+    With `as_flags` the error names them as options of the command line. A `bookmark` is an option,
+    too, and so is the end of its range.
     """
 
 def check_subscription(spec: Spec) -> None:

@@ -10,7 +10,8 @@ SIZE_MAX = 1024
 
 
 def reason_to_core(reason: object) -> str:
-    """Returns the reason of a command; an empty text for none. Raises `ConfigError` for a reason that no command has."""
+    """Returns the reason of a command; an empty text for none. Raises `ConfigError` for a reason
+    that no command has."""
     if reason is None:
         return ""
     check_type(reason, str, "reason")

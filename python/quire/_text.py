@@ -21,7 +21,8 @@ def without_password(text: str) -> str:
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
-    """Returns the name that was probably meant: the shortest one that begins with the word, or else one with few other letters."""
+    """Returns the name that was probably meant: the shortest one that begins with the word, or else
+    one with few other letters."""
     all_names = list(names)
     longer = [name for name in all_names if len(word) > 1 and name.startswith(word)]
     close = [min(longer, key=len)] if longer else difflib.get_close_matches(word, all_names, 1)
@@ -29,7 +30,8 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
 
 
 def check_unicode(text: str, key: str) -> None:
-    """Raises `ConfigError` for text that has no bytes: Python keeps a byte that it cannot decode as a lone surrogate."""
+    """Raises `ConfigError` for text that has no bytes: Python keeps a byte that it cannot decode as
+    a lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

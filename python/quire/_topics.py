@@ -15,8 +15,9 @@ def exact(topic: str) -> str:
     """Returns the text to subscribe to exactly one topic, even if its name contains pattern characters.
 
     `subscribe("orders[1]")` subscribes to a pattern, because the text contains brackets.
-    `subscribe(quire.exact("orders[1]"))` subscribes to the topic with this name. A name that ends with
-    `.>` or `/#` is also changed. Any other name without pattern characters is returned unchanged.
+    `subscribe(quire.exact("orders[1]"))` subscribes to the topic with this name. A name that ends
+    with `.>` or `/#` is also changed. Any other name without pattern characters is returned
+    unchanged.
     """
     check_type(topic, str, "topic")
     return f"^{re.escape(topic)}$" if _PATTERN.search(topic) else topic

@@ -61,5 +61,6 @@ def number_text(value: float) -> str:
 
 
 def counted(count: int, one: str, several: str | None = None) -> str:
-    """A count with its noun: "1 message", "2,000 messages". `several` is the plural, where it is not `one` with an s."""
+    """A count with its noun: "1 message", "2,000 messages". `several` is the plural, where it is
+    not `one` with an s."""
     return f"{count:,} {one if count == 1 else several or one + 's'}"

@@ -11,7 +11,8 @@ from support.waiting import PATIENCE
 
 
 class Batches:
-    """A query that collects its batches as lists of what `numbers` takes from each, until it has read what is there."""
+    """A query that collects its batches as lists of what `numbers` takes from each, until it has
+    read what is there."""
 
     def __init__(
         self,

@@ -50,7 +50,8 @@ def trades(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=("jvm", "python"))
 def reader(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
-    """Runs a test with both readers. Without this fixture it runs with that on the JVM, because the session has the jar."""
+    """Runs a test with both readers. Without this fixture it runs with that on the JVM, because the
+    session has the jar."""
     if request.param == "python":
         spark.conf.set("spark.datasource.quire.reader", "python")
     yield request.param

@@ -1,8 +1,10 @@
-"""A query that copies a journal, killed at random moments: the driver with `kill -9`, and workers and executors under it.
+"""A query that copies a journal, killed at random moments: the driver with `kill -9`, and workers
+and executors under it.
 
-Run as a program: `python tests/spark/kills.py ROUNDS [SEED]`. Every round adds messages to the source, starts a driver in a session of its
-own, waits until the target has grown, and kills: the whole session, or only a process below the driver, which Spark has to survive. At the
-end the query runs to its end, and the target must hold every message of the source exactly once.
+Run as a program: `python tests/spark/kills.py ROUNDS [SEED]`. Every round adds messages to the
+source, starts a driver in a session of its own, waits until the target has grown, and kills: the
+whole session, or only a process below the driver, which Spark has to survive. At the end the query
+runs to its end, and the target must hold every message of the source exactly once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Both readers answer as Spark does: random conditions, columns and aggregates over values at the ends of every type.
+"""Both readers answer as Spark does: random conditions, columns and aggregates over values at the
+ends of every type.
 
-A model in Python says which value each column has. Spark evaluates every query on a frame of these values, which no reader has touched.
-The readers evaluate the same query on a journal. All queries of a round are one job each: a job costs more than the rows.
+A model in Python says which value each column has. Spark evaluates every query on a frame of these
+values, which no reader has touched. The readers evaluate the same query on a journal. All queries
+of a round are one job each: a job costs more than the rows.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ def save(frame: DataFrame, path: str) -> None:
 
 
 def begins_with_the_cause(text: str) -> bool:
-    """Whether nothing but a sentence of Spark comes before the error of quire, and no stack of quire after it."""
+    """Whether nothing but a sentence of Spark comes before the error of quire, and no stack of
+    quire after it."""
     found = re.search(r"quire\.[A-Z]\w*Error: |\[[a-z_]+\] ", text.strip())
     return (
         found is not None

@@ -1,4 +1,5 @@
-"""The jobs, as functions and as commands: what they make of a journal, and that running them again changes nothing."""
+"""The jobs, as functions and as commands: what they make of a journal, and that running them again
+changes nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""`option("lastValues", topic)` and `includeDeletes`: the state of a last-value topic, and its deletes, from the files of the journal.
+"""`option("lastValues", topic)` and `includeDeletes`: the state of a last-value topic, and its
+deletes, from the files of the journal.
 
-The state is compared with that of a server on the same journal (`client.sow`), and at earlier points with a model: a dictionary.
+The state is compared with that of a server on the same journal (`client.sow`), and at earlier
+points with a model: a dictionary.
 """
 
 from __future__ import annotations

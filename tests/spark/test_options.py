@@ -120,7 +120,8 @@ def test_the_publisher_of_a_sink_is_named(spark: SparkSession, tmp_path: Path) -
 
 
 def test_another_epoch_publishes_everything_again(tmp_path: Path) -> None:
-    """Two lives of one query: only the context of Spark is staged, as a batch of a query cannot be run again on purpose."""
+    """Two lives of one query: only the context of Spark is staged, as a batch of a query cannot be
+    run again on purpose."""
     schema = t.StructType([t.StructField("data", t.StringType())])
     rows = pa.record_batch([["{}", "{}"]], ["data"])
 

@@ -39,7 +39,8 @@ def queue(name: str, *times: float | None) -> dict[str, Any]:
 def pictures(
     path: Path, columns: list[str], rows: list[dict[str, Any]]
 ) -> tuple[str, list[ElementTree.Element]]:
-    """The text of the page; its pictures, which must be sound, with all that they show within their borders."""
+    """The text of the page; its pictures, which must be sound, with all that they show within their
+    borders."""
     write_html(path, "title", columns, rows)
     text = path.read_text()
     found = [ElementTree.fromstring(svg) for svg in re.findall("<svg.*?</svg>", text, re.DOTALL)]

@@ -1,4 +1,5 @@
-"""Conditions that Spark hands over, and filters: what they may be used for, and that filters choose what Spark would.
+"""Conditions that Spark hands over, and filters: what they may be used for, and that filters choose
+what Spark would.
 
 `test_conditions.py` compares the result of conditions with that of Spark.
 """
@@ -165,7 +166,8 @@ def test_rows_at_the_ends_of_the_calendar_are_collected(
 
 @pytest.mark.usefixtures("reader")
 def test_a_frame_may_be_used_with_many_conditions(spark: SparkSession, journal: Path) -> None:
-    """Spark keeps what it handed to the Python reader for the whole life of a frame: nothing is, unless the frame was made for that."""
+    """Spark keeps what it handed to the Python reader for the whole life of a frame: nothing is,
+    unless the frame was made for that."""
     frame = spark.read.format("quire").schema("position long, topic string").load(str(journal))
     few = frame.where("position < 3")
     assert (few.count(), frame.count(), frame.where("position > 10").count(), few.count()) == (
@@ -208,7 +210,8 @@ def test_two_different_conditions_on_one_frame_that_hands_them_over_are_an_error
 
 
 def _pair(chance: random.Random) -> tuple[str, str]:
-    """A condition in the language of filters and what it is in SQL, on fields that have values of one type."""
+    """A condition in the language of filters and what it is in SQL, on fields that have values of
+    one type."""
     number, word = chance.randrange(-1, 8), chance.choice(("IBM", "MSFT", "ORCL", "none"))
     operator = chance.choice(("=", "<>", "<", "<=", ">", ">="))
     return chance.choice(

@@ -1,4 +1,5 @@
-"""The audit of queues whose leases are recorded: who held what, how it ended, and for how long, against what the consumers did."""
+"""The audit of queues whose leases are recorded: who held what, how it ended, and for how long,
+against what the consumers did."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def take(jobs: quire.Subscription, count: int) -> dict[int, quire.Message]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A journal of which the tests know what it must say. The server is killed while `bob` holds message 7."""
+    """A journal of which the tests know what it must say. The server is killed while `bob` holds
+    message 7."""
     place = tmp_path_factory.mktemp("audit")
     with (
         ServerProcess(place, **CONFIG) as server,

@@ -138,7 +138,8 @@ MAPS = "texts map<string, string>, numbers map<string, bigint>, parts map<string
 
 @pytest.mark.parametrize("seed", [1, pytest.param(random.SystemRandom().randrange(2, 1 << 32), id="random")])
 def test_a_map_is_what_from_json_makes_of_the_object(read: Any, tmp_path: Path, seed: int) -> None:
-    """The objects have values of the type of the column and null. Other values of the whole map are NULL for both."""
+    """The objects have values of the type of the column and null. Other values of the whole map are
+    NULL for both."""
     print(f"seed {seed}")
     chance = random.Random(seed)
     values: dict[str, Callable[[], object]] = {

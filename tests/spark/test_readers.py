@@ -1,6 +1,7 @@
 """The reader on the JVM: when it is chosen, what it leaves unread, and that it ends with its task.
 
-Its rows and errors are those of the Python reader: the tests that use the fixture `reader` run with both.
+Its rows and errors are those of the Python reader: the tests that use the fixture `reader` run with
+both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Spark beside maintenance: older files are archived or removed while sessions read the journal and jobs run again and again."""
+"""Spark beside maintenance: older files are archived or removed while sessions read the journal and
+jobs run again and again."""
 
 from __future__ import annotations
 

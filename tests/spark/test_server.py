@@ -1,4 +1,5 @@
-"""`format("quire")` with `url`: the log of a running server, in batches and in streams, as it is read from its directory."""
+"""`format("quire")` with `url`: the log of a running server, in batches and in streams, as it is
+read from its directory."""
 
 from __future__ import annotations
 

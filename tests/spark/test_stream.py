@@ -1,4 +1,5 @@
-"""`spark.readStream.format("quire")`: nothing twice and nothing missed, over triggers, restarts and a journal that grows or shrinks."""
+"""`spark.readStream.format("quire")`: nothing twice and nothing missed, over triggers, restarts and
+a journal that grows or shrinks."""
 
 from __future__ import annotations
 

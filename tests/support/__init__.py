@@ -1,1 +1,2 @@
-"""What several test modules share: servers and clients in processes, fakes of either side, and how long to wait."""
+"""What several test modules share: servers and clients in processes, fakes of either side, and how
+long to wait."""

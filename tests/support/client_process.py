@@ -19,7 +19,8 @@ from support.waiting import PATIENCE
 
 
 class ClientProcess:
-    """A client of `url` with the options of `quire.Client`; `kill` ends it from one instruction to the next."""
+    """A client of `url` with the options of `quire.Client`; `kill` ends it from one instruction to
+    the next."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self._process = subprocess.Popen(

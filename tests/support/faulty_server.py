@@ -1,7 +1,7 @@
 """A server process whose disk and clock misbehave on demand.
 
-`tests/support/faults/preload.c` stands between the server and the C library; it reads what to do from a mapped file, so a
-fault begins and ends at a moment that the test chooses.
+`tests/support/faults/preload.c` stands between the server and the C library; it reads what to do
+from a mapped file, so a fault begins and ends at a moment that the test chooses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _SIZE = 32
 
 
 class FaultyServer(ServerProcess):
-    """A `ServerProcess` with `fail_writes`, `fail_syncs`, `fail_reads`, `hang_syncs`, `shift_clock`, and `heal`."""
+    """A `ServerProcess` with `fail_writes`, `fail_syncs`, `fail_reads`, `hang_syncs`,
+    `shift_clock`, and `heal`."""
 
     def __init__(self, directory: Path, **config: Any) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -64,7 +65,8 @@ class FaultyServer(ServerProcess):
 
 
 def _library(directory: Path) -> Path:
-    """Compiles the library into the directory. Rust's linker is the C compiler, so there is one wherever quire was built."""
+    """Compiles the library into the directory. Rust's linker is the C compiler, so there is one
+    wherever quire was built."""
     compiler = shutil.which("cc")
     assert compiler is not None, "no C compiler, although Rust links with one"
     target = directory / "preload.so"

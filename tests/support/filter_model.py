@@ -1,7 +1,7 @@
 """The filter language as a slow and obvious interpreter, to hold the engine's against (docs/filters.md).
 
-A value is None (NULL), a bool, a `Number`, bytes (never empty), a list (an array) or a dict (an object). A condition is True, False or
-None (unknown). Nothing here is shared with the engine.
+A value is None (NULL), a bool, a `Number`, bytes (never empty), a list (an array) or a dict (an
+object). A condition is True, False or None (unknown). Nothing here is shared with the engine.
 """
 
 from __future__ import annotations

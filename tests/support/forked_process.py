@@ -1,4 +1,5 @@
-"""Processes for tests that kill hundreds of them: forked from one that has read quire already, they start in milliseconds."""
+"""Processes for tests that kill hundreds of them: forked from one that has read quire already, they
+start in milliseconds."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import sys
 def reserve() -> tuple[socket.socket, int]:
     """Returns a free port of 127.0.0.1, and the socket that reserves it until it is closed.
 
-    A server that sets SO_REUSEADDR can listen on the port meanwhile. Other systems than Linux would refuse
-    that: there the socket is closed already, and nothing is reserved.
+    A server that sets SO_REUSEADDR can listen on the port meanwhile. Other systems than Linux would
+    refuse that: there the socket is closed already, and nothing is reserved.
     """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,5 @@
-"""A proxy on the loopback that tells frames apart, and strikes at the one it was told to (docs/protocol.md, sections 1, 3 and 4)."""
+"""A proxy on the loopback that tells frames apart, and strikes at the one it was told to
+(docs/protocol.md, sections 1, 3 and 4)."""
 
 from __future__ import annotations
 
@@ -68,8 +69,8 @@ class Strike:
 class Proxy:
     """`with Proxy(url) as proxy`: clients connect to `proxy.url`, and are handed on to `url`.
 
-    Frames are handed on one by one. At that of the next strike its connection ends, on both sides, and the act is
-    called; nothing else is handed on meanwhile. Then numbers begin at 1 again.
+    Frames are handed on one by one. At that of the next strike its connection ends, on both sides,
+    and the act is called; nothing else is handed on meanwhile. Then numbers begin at 1 again.
     """
 
     def __init__(self, url: str) -> None:

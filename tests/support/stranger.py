@@ -55,7 +55,8 @@ class Stranger:
             self._received += data
 
     def body_of(self, kind: int) -> bytes | None:
-        """Reads up to the next frame of this kind; returns its body, or `None` when the connection ended before."""
+        """Reads up to the next frame of this kind; returns its body, or `None` when the connection
+        ended before."""
         while (frame := self.frame()) is not None:
             if frame[0] == kind:
                 return frame[1]
@@ -94,7 +95,8 @@ def fields(*values: tuple[int, bytes]) -> bytes:
 
 
 def logon(name: bytes | None = None) -> bytes:
-    """Logs on with this client name; without one, with a name that no other connection of this process has."""
+    """Logs on with this client name; without one, with a name that no other connection of this
+    process has."""
     return frame(LOGON, fields((1, b"QUIR"), (2, b"\1\0"), (3, name or b"stranger-%d" % next(_numbers))))
 
 

@@ -36,7 +36,8 @@ def wait_until(is_so: Callable[[], bool], seconds: float = PATIENCE) -> None:
 
 
 def stop(pid: int) -> None:
-    """Sends SIGSTOP, and returns when all threads of the process have stopped. On a busy machine they run on for a while."""
+    """Sends SIGSTOP, and returns when all threads of the process have stopped. On a busy machine
+    they run on for a while."""
     os.kill(pid, signal.SIGSTOP)
     tasks = Path(f"/proc/{pid}/task")
     # The state is the field behind the name, which ends with the last parenthesis.

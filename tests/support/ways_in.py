@@ -42,7 +42,8 @@ def configured(way_in: str, directory: Path, **settings: Any) -> Iterator[dict[s
 
 
 def everywhere(metafunc: pytest.Metafunc) -> None:
-    """For `pytest_generate_tests`: what uses `client` runs on all three ways in, unless it looks into a `server` of its own."""
+    """For `pytest_generate_tests`: what uses `client` runs on all three ways in, unless it looks
+    into a `server` of its own."""
     if "client" in metafunc.fixturenames and "server" not in metafunc.fixturenames:
         metafunc.parametrize("client", WAYS_IN, indirect=True)
 

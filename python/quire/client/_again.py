@@ -12,7 +12,8 @@ from quire.client._spec import Spec
 def check_not_again(client: Client, topic: str, bookmark: str, timestamp_ns: int, into: str | None) -> None:
     """Checks the first message of a replay: `topic`, `bookmark` and `timestamp_ns` are those at the source.
 
-    Raises `ConfigError` when the destination has the same message, and it would be published to its own topic.
+    Raises `ConfigError` when the destination has the same message, and it would be published to its
+    own topic.
     """
     if into is not None and into != topic:
         return

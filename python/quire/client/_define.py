@@ -1,4 +1,5 @@
-"""Queues that are created, altered and dropped at run time: the settings, and the answers of the server (docs/queues.md section 14)."""
+"""Queues that are created, altered and dropped at run time: the settings, and the answers of the
+server (docs/queues.md section 14)."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class QueueSettings(TypedDict, total=False):
 
 
 class QueueChanges(TypedDict, total=False):
-    """The settings of a queue that `alter_queue` can change (docs/queues.md section 14). `None` is the default of the key."""
+    """The settings of a queue that `alter_queue` can change (docs/queues.md section 14). `None` is
+    the default of the key."""
 
     lease_period: Duration | None
     leasing: Literal["strict", "sublease"] | None
@@ -81,7 +83,8 @@ def settings_to_core(name: str, settings: QueueSettings) -> str:
 
 
 def changes_to_core(name: str, changes: QueueChanges) -> str:
-    """Returns the changes as the server reads them: JSON with the given keys. Raises `ConfigError` that names the key."""
+    """Returns the changes as the server reads them: JSON with the given keys. Raises `ConfigError`
+    that names the key."""
     from quire.config._models import Queue, queue_of
 
     check_type(name, str, "name")

@@ -1,8 +1,8 @@
 """Waiting and background work: the only parts in which the two clients differ.
 
-The logic of the clients (`_base`, `_worker`) is written once, as coroutines. They wait only through a
-`Driver`. `Threads` waits inside the extension, so that no coroutine of a blocking client ever suspends:
-`finish` runs one to its end like a call. `Loop` waits on an event loop.
+The logic of the clients (`_base`, `_worker`) is written once, as coroutines. They wait only through
+a `Driver`. `Threads` waits inside the extension, so that no coroutine of a blocking client ever
+suspends: `finish` runs one to its end like a call. `Loop` waits on an event loop.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Running(ABC):
 
     @abstractmethod
     async def join(self, timeout: float | None) -> None:
-        """Waits up to `timeout` seconds for its end. Returns at once when the caller is the coroutine itself."""
+        """Waits up to `timeout` seconds for its end. Returns at once when the caller is the
+        coroutine itself."""
 
     @abstractmethod
     def abandon(self) -> None:
@@ -78,8 +79,9 @@ class Driver(ABC):
     async def wait(self, operation: Callable[[float | None], T], timeout: float | None = None) -> T:
         """The result of an operation of the core, as soon as there is one.
 
-        `operation` takes the seconds that it may wait (`None`: without a limit). A result that is false, but
-        not `None`, means that nothing happened in time; such a result is given after `timeout` seconds.
+        `operation` takes the seconds that it may wait (`None`: without a limit). A result that is
+        false, but not `None`, means that nothing happened in time; such a result is given after
+        `timeout` seconds.
         """
 
     @abstractmethod
@@ -112,8 +114,8 @@ class Driver(ABC):
     ) -> None:
         """Runs coroutines concurrently, and returns when all have ended. Raises the first failure.
 
-        When the caller is interrupted, `stop` is called and the threads are joined, or the tasks are
-        cancelled.
+        When the caller is interrupted, `stop` is called and the threads are joined, or the tasks
+        are cancelled.
         """
 
     @abstractmethod

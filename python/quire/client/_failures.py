@@ -44,7 +44,8 @@ class FailureLog:
         logger.error("%s: %r", text, message, exc_info=error, extra=fields)
 
     def _left_out(self, message: Message) -> int | None:
-        """The failures that were not logged, to be logged with this one; `None`: this one is not logged either."""
+        """The failures that were not logged, to be logged with this one; `None`: this one is not
+        logged either."""
         if message.bookmark is None:
             return 0
         key, now = (message.topic, message.bookmark), self._clock()

@@ -8,7 +8,8 @@ from contextvars import ContextVar
 class Handling:
     """A context manager around code that `close` and `drain` of a client wait for: a handler, or a worker.
 
-    A signal handler that interrupts the code is inside it, and so are the tasks that it starts, until it ends.
+    A signal handler that interrupts the code is inside it, and so are the tasks that it starts,
+    until it ends.
     """
 
     __slots__ = ("_client", "_token")

@@ -48,7 +48,8 @@ def directory_of(url: str) -> Path:
 
 
 def parse_url(url: str) -> tuple[str, int] | tuple[Path] | Place:
-    """Host and port of `quire://host:port`, the directory of `local:DIRECTORY`, or the place of `file:DIRECTORY` and `memory:NAME`.
+    """Host and port of `quire://host:port`, the directory of `local:DIRECTORY`, or the place of
+    `file:DIRECTORY` and `memory:NAME`.
 
     Raises `ConfigError` for any other text. The error does not repeat a password.
     """

@@ -1,8 +1,8 @@
 """The driver of the asyncio client.
 
-While calls wait often, the loop watches the socket and lets the core read it. Otherwise the client's thread reads,
-and wakes the loop through a descriptor after a change. Each waiting call then checks its condition again. No call
-blocks the loop.
+While calls wait often, the loop watches the socket and lets the core read it. Otherwise the
+client's thread reads, and wakes the loop through a descriptor after a change. Each waiting call
+then checks its condition again. No call blocks the loop.
 """
 
 from __future__ import annotations

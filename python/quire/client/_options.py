@@ -35,7 +35,8 @@ HEARTBEAT_MIN: Final = timedelta(milliseconds=10)
 class Reconnect:
     """The delays between attempts to reconnect: `initial`, times `factor` at each attempt, up to `maximum`.
 
-    Durations are seconds, a `timedelta`, or text such as "500ms". Raises `ConfigError` for invalid values.
+    Durations are seconds, a `timedelta`, or text such as "500ms". Raises `ConfigError` for invalid
+    values.
     """
 
     initial: Duration = timedelta(seconds=0.2)
@@ -66,7 +67,8 @@ class Reconnect:
 class ClientOptions:
     """The arguments of `quire.Client` and `quire.AsyncClient`, which are documented there.
 
-    The members have the form in which the extension reads them: durations are `timedelta`, sizes are bytes.
+    The members have the form in which the extension reads them: durations are `timedelta`, sizes
+    are bytes.
     """
 
     url: str | Sequence[str]
@@ -146,7 +148,8 @@ class ClientOptions:
             raise ConfigError("expected at least 1 byte, got 0", key="receive_size_max")
 
     def _check_types(self) -> None:
-        """Before anything is done with the arguments: an environment variable that is not set is `None`, for one."""
+        """Before anything is done with the arguments: an environment variable that is not set is
+        `None`, for one."""
         url: object = self.url
         urls = url if isinstance(url, (list, tuple)) else [url]
         for each in urls:
@@ -182,7 +185,8 @@ class ClientOptions:
 
     @property
     def unpersisted_reason(self) -> str:
-        """The reason why publishes wait while the client is connected, as the end of a sentence. A client cannot tell the two apart."""
+        """The reason why publishes wait while the client is connected, as the end of a sentence. A
+        client cannot tell the two apart."""
         if any(isinstance(place, Place) for place in self.places):
             return ""
         return ": the server waits for its disk or for a sync destination (see `quire replication ls`)"
@@ -192,7 +196,8 @@ class ClientOptions:
         return [self._engine(place) if isinstance(place, Place) else place for place in self.places]
 
     def _engine(self, place: Place) -> _quire.Embedded:
-        """The engine of this process at that place; everything is recorded as JSON unless `config` says otherwise."""
+        """The engine of this process at that place; everything is recorded as JSON unless `config`
+        says otherwise."""
         directory = None if place.directory is None else str(place.directory)
         if self.config is not None:
             settings = json.loads(self.config.to_core())

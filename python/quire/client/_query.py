@@ -42,8 +42,8 @@ class Query:
             for record in query:
                 print(record.sow_key, record.json())
 
-    The records arrive while the program takes them. A query that the program closes or drops ends on the
-    server.
+    The records arrive while the program takes them. A query that the program closes or drops ends
+    on the server.
     """
 
     def __init__(self, client: Client, spec: QuerySpec) -> None:
@@ -56,7 +56,8 @@ class Query:
 
     @property
     def total(self) -> int | None:
-        """The number of matching records before `top_n` and `skip_n`; `None` before the last record has arrived."""
+        """The number of matching records before `top_n` and `skip_n`; `None` before the last record
+        has arrived."""
         return self._core.total
 
     # The core keeps the records that it takes at once. A list of them would be lost with the
@@ -75,28 +76,32 @@ class Query:
 
         Waits for the last record.
 
-        - `fields`: identifiers such as `["/symbol", "/order/price"]`, or identifiers with the types of their
-          columns such as `{"/qty": "long"}`. Without it, every field at the top level of the records. The
-          type of a column is that of its values: objects and lists become nested columns, and values of
-          different types become text. A column has the name of its identifier without the first slash
+        - `fields`: identifiers such as `["/symbol", "/order/price"]`, or identifiers with the types
+          of their columns such as `{"/qty": "long"}`. Without it, every field at the top level of
+          the records. The type of a column is that of its values: objects and lists become nested
+          columns, and values of different types become text. A column has the name of its
+          identifier without the first slash
 
-        Requires `quire-mq[arrow]`. Raises `ConfigError` for messages that are not JSON when `fields` is left out.
-        After an error, such as one in `fields`, a second call returns all these records, also one of `to_pandas`
-        or `to_polars`. The iteration does not return the records that the first call has collected.
+        Requires `quire-mq[arrow]`. Raises `ConfigError` for messages that are not JSON when
+        `fields` is left out. After an error, such as one in `fields`, a second call returns all
+        these records, also one of `to_pandas` or `to_polars`. The iteration does not return the
+        records that the first call has collected.
         """
         table = self._table(fields)
         self._rows = _quire.Rows([])
         return table
 
     def to_pandas(self, fields: Fields = None) -> pd.DataFrame:
-        """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and `quire-mq[arrow]`."""
+        """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and
+        `quire-mq[arrow]`."""
         check_pandas()
         frame = pandas_frame(self._table(fields))
         self._rows = _quire.Rows([])
         return frame
 
     def to_polars(self, fields: Fields = None) -> pl.DataFrame:
-        """Returns the records as a polars data frame. See `to_arrow`. Requires polars and `quire-mq[arrow]`."""
+        """Returns the records as a polars data frame. See `to_arrow`. Requires polars and
+        `quire-mq[arrow]`."""
         check_polars()
         frame = polars_frame(self._table(fields))
         self._rows = _quire.Rows([])
@@ -131,8 +136,8 @@ class AsyncQuery:
         async for record in client.sow("orders", filter="/qty > 50"):
             print(record.sow_key, record.json())
 
-    The query starts with the first record that is asked for. `await client.sow(...)` starts it at once, and
-    returns the query when the server has accepted it.
+    The query starts with the first record that is asked for. `await client.sow(...)` starts it at
+    once, and returns the query when the server has accepted it.
     """
 
     def __init__(self, client: AsyncClient, spec: QuerySpec) -> None:
@@ -149,7 +154,8 @@ class AsyncQuery:
 
     @property
     def total(self) -> int | None:
-        """The number of matching records before `top_n` and `skip_n`; `None` before the last record has arrived."""
+        """The number of matching records before `top_n` and `skip_n`; `None` before the last record
+        has arrived."""
         return None if self._core is None else self._core.total
 
     def __await__(self) -> Generator[Any, Any, Self]:
@@ -176,14 +182,16 @@ class AsyncQuery:
         return table
 
     async def to_pandas(self, fields: Fields = None) -> pd.DataFrame:
-        """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and `quire-mq[arrow]`."""
+        """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and
+        `quire-mq[arrow]`."""
         check_pandas()
         frame = pandas_frame(await self._table(fields))
         self._rows = _quire.Rows([])
         return frame
 
     async def to_polars(self, fields: Fields = None) -> pl.DataFrame:
-        """Returns the records as a polars data frame. See `to_arrow`. Requires polars and `quire-mq[arrow]`."""
+        """Returns the records as a polars data frame. See `to_arrow`. Requires polars and
+        `quire-mq[arrow]`."""
         check_polars()
         frame = polars_frame(await self._table(fields))
         self._rows = _quire.Rows([])

@@ -145,9 +145,10 @@ class BlockingReceipt(ReceiptBase[R]):
     def wait(self, timeout: Duration | None = None) -> R:
         """Waits until the receipt is done, also across reconnects. `timeout`: instead of `command_timeout`.
 
-        Raises the error with which the server refused a message, with `sequence` and `topic`. Raises
-        `DisconnectedError` when the client was closed before the outcome was known, `StorageFullError` or
-        `StorageFailedError` while the server takes no publishes, and `TimeoutError` after `timeout`.
+        Raises the error with which the server refused a message, with `sequence` and `topic`.
+        Raises `DisconnectedError` when the client was closed before the outcome was known,
+        `StorageFullError` or `StorageFailedError` while the server takes no publishes, and
+        `TimeoutError` after `timeout`.
         """
         limit = self._limit(timeout)
         if not self._look(self._core.outcome(limit)):
@@ -177,7 +178,8 @@ class LoopReceipt(ReceiptBase[R]):
         self._changed = following.driver.event()
 
     async def wait(self, timeout: Duration | None = None) -> R:
-        """Waits until the receipt is done, also over reconnects. `timeout`: instead of `command_timeout`. See `Receipt.wait`."""
+        """Waits until the receipt is done, also over reconnects. `timeout`: instead of
+        `command_timeout`. See `Receipt.wait`."""
         limit = self._limit(timeout)
         deadline = None if limit is None else monotonic() + limit
         while True:
@@ -199,7 +201,8 @@ class AsyncReceipt(OneBase, LoopReceipt[int]):
 
 
 class AsyncBatchReceipt(ManyBase, LoopReceipt[list[int]]):
-    """The receipt of a batch, from `AsyncClient.publish_many_receipt`. `await` it for the sequences. See `BatchReceipt`."""
+    """The receipt of a batch, from `AsyncClient.publish_many_receipt`. `await` it for the
+    sequences. See `BatchReceipt`."""
 
 
 #: Called with a receipt that is done.
@@ -207,7 +210,8 @@ OnPersisted = Callable[[Any], object]
 
 
 class Following:
-    """The receipts of one client that are announced: those that are awaited, and those for which a function is called.
+    """The receipts of one client that are announced: those that are awaited, and those for which a
+    function is called.
 
     It does not know the client, so that a client that the program drops ends.
     """

@@ -176,7 +176,8 @@ class DeltaSpec:
 
 @dataclass(frozen=True)
 class BlockingDeltaSpec(DeltaSpec):
-    """The arguments of the blocking client's `delta_subscribe`: its handlers cannot be coroutine functions."""
+    """The arguments of the blocking client's `delta_subscribe`: its handlers cannot be coroutine
+    functions."""
 
     on_message: Callable[[Message], None] | None = field(default=None, kw_only=True)
 
@@ -270,7 +271,8 @@ class RecordsSpec(_RecordsSpec):
 
 @dataclass(frozen=True)
 class BlockingRecordsSpec(RecordsSpec):
-    """The arguments of the blocking client's `sow_and_subscribe`: its handlers cannot be coroutine functions."""
+    """The arguments of the blocking client's `sow_and_subscribe`: its handlers cannot be coroutine
+    functions."""
 
     on_message: Callable[[Message], None] | None = field(default=None, kw_only=True)
 
@@ -306,10 +308,12 @@ class BlockingDeltaRecordsSpec(DeltaRecordsSpec):
 def _check_whole(
     call: str, whole: type[object], delta: type[object], *kind: str
 ) -> Callable[[dict[str, Any]], None]:
-    """Returns a check of the arguments that `call` takes as `whole`, and its delta subscription does not take as `delta`.
+    """Returns a check of the arguments that `call` takes as `whole`, and its delta subscription
+    does not take as `delta`.
 
-    The check removes an argument with its default value: programs pass on the arguments that they have. It raises
-    `ConfigError` for another value, with the rule that the options `kind` of the subscription break with it.
+    The check removes an argument with its default value: programs pass on the arguments that they
+    have. It raises `ConfigError` for another value, with the rule that the options `kind` of the
+    subscription break with it.
     """
     own = signature(delta).parameters
     others = {name: each.default for name, each in signature(whole).parameters.items() if name not in own}

@@ -15,9 +15,10 @@ class DrainReport:
     """The work that was left when a client was drained.
 
     - `unpersisted`: publishes that are not known to be persisted; counted as in `Health`
-    - `unprocessed`: messages that were received and not processed: held by the program, waiting for their handlers, or not
-      taken
-    - `failures`: the errors of publishes that the server refused or dropped, and that neither `flush` nor a receipt has raised
+    - `unprocessed`: messages that were received and not processed: held by the program, waiting for
+      their handlers, or not taken
+    - `failures`: the errors of publishes that the server refused or dropped, and that neither
+      `flush` nor a receipt has raised
     """
 
     unpersisted: int
@@ -55,8 +56,8 @@ class Health:
 
     - `state`: `"connecting"`, `"connected"`, `"reconnecting"` or `"closed"`
     - `persisted`: the highest sequence that is persisted
-    - `unpersisted`: publishes that are not known to be persisted, and persisted ones of the same piece of 256 KiB, which
-      the client keeps until all of it is persisted
+    - `unpersisted`: publishes that are not known to be persisted, and persisted ones of the same
+      piece of 256 KiB, which the client keeps until all of it is persisted
     - `last_error`: why the last attempt to connect failed, if one did
     - `last_heard`: the time at which the last bytes came from the server (UTC)
     - `subscriptions`: the state of each subscription
@@ -76,13 +77,15 @@ class Health:
 class WorkReport:
     """The numbers of deliveries that a worker processed, by outcome. Each delivery counts once.
 
-    A message that is delivered again counts again. The outcome is the first verdict on the delivery: that of the handler
-    (`ack`, `cancel` or `expire`), otherwise that of the worker, which acknowledges when the handler returns and cancels when it raises.
+    A message that is delivered again counts again. The outcome is the first verdict on the
+    delivery: that of the handler (`ack`, `cancel` or `expire`), otherwise that of the worker, which
+    acknowledges when the handler returns and cancels when it raises.
 
     - `acknowledged`: messages that were acknowledged
     - `cancelled`: messages that went back to their queue
-    - `lost`: messages whose lease was over before their first verdict, so that another consumer may have them. An
-      acknowledgement or an expiry was still sent. Also messages that the worker skipped, because their lease was over
+    - `lost`: messages whose lease was over before their first verdict, so that another consumer may
+      have them. An acknowledgement or an expiry was still sent. Also messages that the worker
+      skipped, because their lease was over
     - `expired`: messages that the handler expired: they left their queue unprocessed
     """
 
@@ -100,16 +103,19 @@ class ServerInfo:
     - `version`: the version of quire that it runs
     - `started`, `uptime`: when it started (UTC), and how long it has run, both by its own clock
     - `connections`, `subscriptions`, `queues`: how many there are now
-    - `replay_lag`: the records of the log that the slowest replay has not received yet; paused replays do not
-      count. `quire client ls --subscriptions` lists the lag of each replay
+    - `replay_lag`: the records of the log that the slowest replay has not received yet; paused
+      replays do not count. `quire client ls --subscriptions` lists the lag of each replay
     - `topics`: topics that the log holds
     - `published`: messages since the start, refused ones and duplicates included
     - `delivered`: messages sent to subscriptions since the start
-    - `persisted`: the position of the last persisted record, which is the number of records that there ever were
+    - `persisted`: the position of the last persisted record, which is the number of records that
+      there ever were
     - `unpersisted_bytes`: bytes that wait to be persisted
-    - `journal_files`, `journal_size`: the files of the journal and their bytes, archived files included
+    - `journal_files`, `journal_size`: the files of the journal and their bytes, archived files
+      included
     - `journal_failed`: whether the journal takes no more writes
-    - `unreadable`: how often a message could not be read for a filter since the start (docs/filters.md section 12)
+    - `unreadable`: how often a message could not be read for a filter since the start
+      (docs/filters.md section 12)
     """
 
     name: str
@@ -145,7 +151,8 @@ def server_info_of(figures: dict[str, Any]) -> ServerInfo:
 def failure_of_publishes(failed: list[tuple[int, BaseException]]) -> BaseException | None:
     """One exception for all refused or dropped publishes, with a note about the others.
 
-    It is the error of dropped publishes if there is one, otherwise that of the first refused publish.
+    It is the error of dropped publishes if there is one, otherwise that of the first refused
+    publish.
     """
     if not failed:
         return None
@@ -170,7 +177,8 @@ def text_of_failure(sequence: int, error: BaseException) -> str:
 
 
 class QueueFigures(dict[str, Any]):
-    """The figures of one queue (docs/queues.md section 10): a mapping from names to values, and its attributes.
+    """The figures of one queue (docs/queues.md section 10): a mapping from names to values, and its
+    attributes.
 
         figures = client.queue_stats("jobs")["jobs"]
         assert figures.depth == figures["depth"]

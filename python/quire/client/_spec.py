@@ -58,8 +58,8 @@ AHEAD_COUNT = 1024
 class Spec:
     """The arguments of `subscribe`, which are documented there.
 
-    The members have the form in which the core reads them by their names: bookmarks, rates and fields are
-    text, durations are `timedelta`.
+    The members have the form in which the core reads them by their names: bookmarks, rates and
+    fields are text, durations are `timedelta`.
     """
 
     topic: str

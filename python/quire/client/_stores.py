@@ -53,7 +53,8 @@ class BookmarkStore:
         return self._core.sub_ids()
 
     def most_recent(self, sub_id: str) -> str | None:
-        """Returns the bookmark after which a subscription resumes, or `None` when it has processed nothing."""
+        """Returns the bookmark after which a subscription resumes, or `None` when it has processed
+        nothing."""
         return self._core.most_recent(sub_id)
 
     def forget(self, sub_id: str) -> bool:

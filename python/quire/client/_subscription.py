@@ -60,7 +60,8 @@ class SubscriptionBase:
 
     @property
     def bookmark_found(self) -> bool:
-        """Whether one of the bookmarks was in the log, also after each reconnect. Else `bookmark_not_found` applied.
+        """Whether one of the bookmarks was in the log, also after each reconnect. Else
+        `bookmark_not_found` applied.
 
         `True` for times, `EPOCH` and `NOW`, and without a bookmark.
         """

@@ -110,9 +110,10 @@ class BlockingTableSpec(TableSpec):
 class Records:
     """The records of a table by their keys in the table.
 
-    With `key_of`, several records of the topic can have one key. The one that came last is shown, and another
-    one when that is removed. `take` raises `ConfigError` for the second record of a key in which a field has no
-    text, and without `key_of` for the second one of a `sow_key`: such records need not have anything in common.
+    With `key_of`, several records of the topic can have one key. The one that came last is shown,
+    and another one when that is removed. `take` raises `ConfigError` for the second record of a key
+    in which a field has no text, and without `key_of` for the second one of a `sow_key`: such
+    records need not have anything in common.
     """
 
     def __init__(self, key_of: Callable[[Message], TableKey] | None = None) -> None:
@@ -218,7 +219,8 @@ class ChangesBase:
             self._changed.set()
 
     async def _take(self, timeout: float | None) -> Change | None:
-        """The next change, `None` after the last one. Raises `TimeoutError`, and the error that ended the table."""
+        """The next change, `None` after the last one. Raises `TimeoutError`, and the error that
+        ended the table."""
         while not self._waiting:
             if self._is_ended:
                 if self._failure is not None:
@@ -236,8 +238,8 @@ class ChangesBase:
 class Changes(ChangesBase):
     """The changes of a `Table` since the call of `changes`: an iterator that ends when the table is closed.
 
-    Raises the error with which the server ended the table, and `LimitExceededError` after the last change
-    when 100,000 changes waited to be taken.
+    Raises the error with which the server ended the table, and `LimitExceededError` after the last
+    change when 100,000 changes waited to be taken.
     """
 
     def __iter__(self) -> Self:
@@ -250,7 +252,8 @@ class Changes(ChangesBase):
         return change
 
     def get(self, timeout: Duration | None = None) -> Change | None:
-        """Returns the next change, or `None` when the table is closed. Raises `TimeoutError` after `timeout`."""
+        """Returns the next change, or `None` when the table is closed. Raises `TimeoutError` after
+        `timeout`."""
         return finish(self._take(timeout_to_core(timeout)))
 
 
@@ -267,7 +270,8 @@ class AsyncChanges(ChangesBase):
         return change
 
     async def get(self, timeout: Duration | None = None) -> Change | None:
-        """Returns the next change, or `None` when the table is closed. Raises `TimeoutError` after `timeout`."""
+        """Returns the next change, or `None` when the table is closed. Raises `TimeoutError` after
+        `timeout`."""
         return await self._take(timeout_to_core(timeout))
 
 
@@ -393,8 +397,8 @@ class TableBase(Mapping[TableKey, Message], Generic[S]):
     def stale(self) -> bool:
         """Whether the table may miss changes.
 
-        `True` until the first records are complete, while the client is disconnected, until the difference
-        after a reconnect has arrived, and when the table is closed.
+        `True` until the first records are complete, while the client is disconnected, until the
+        difference after a reconnect has arrived, and when the table is closed.
         """
         return self._is_ended or not self._subscription._core.is_current()
 
@@ -440,9 +444,10 @@ class Table(TableBase["Subscription"]):
             for change in table.changes():
                 print(change.kind, change.key)
 
-    The client keeps the table up to date until `close`, also across reconnects. Threads may read it at any
-    time. The table keeps its records in memory. `keys`, `values`, `items` and iterations show the table as it
-    is when they begin. A table that has ended is `stale`, and keeps the records that it has.
+    The client keeps the table up to date until `close`, also across reconnects. Threads may read it
+    at any time. The table keeps its records in memory. `keys`, `values`, `items` and iterations
+    show the table as it is when they begin. A table that has ended is `stale`, and keeps the
+    records that it has.
     """
 
     _client: Client
@@ -459,8 +464,8 @@ class Table(TableBase["Subscription"]):
     def changes(self) -> Changes:
         """Returns an iterator over the changes from this call on. It ends when the table is closed.
 
-        Changes are kept until the program takes them, at most 100,000. With more, the iteration ends with
-        `LimitExceededError`.
+        Changes are kept until the program takes them, at most 100,000. With more, the iteration
+        ends with `LimitExceededError`.
         """
         changes = Changes(self._client._driver)
         self._follow(changes)

@@ -1,4 +1,5 @@
-"""The driver of the blocking client: it waits inside the extension, which leaves the interpreter to other threads and obeys Ctrl-C."""
+"""The driver of the blocking client: it waits inside the extension, which leaves the interpreter to
+other threads and obeys Ctrl-C."""
 
 from __future__ import annotations
 

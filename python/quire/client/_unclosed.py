@@ -23,7 +23,8 @@ FLUSH_TIMEOUT: Final = 5.0
 def finish_when_dropped(
     client: object, core: _quire.Client, close_stores: Callable[[], None], detach: Callable[[], None]
 ) -> weakref.finalize[..., Any]:
-    """Flushes and ends the core when the client is collected, or at the end of the program, and then calls the other two functions.
+    """Flushes and ends the core when the client is collected, or at the end of the program, and
+    then calls the other two functions.
 
     Detach it when the client is closed.
     """

@@ -54,7 +54,8 @@ def delays_of(retry_delay: Duration | Sequence[Duration] | None) -> list[float]:
 def refusal_of(queue: str, core: _quire.Subscription) -> UnknownQueueError | None:
     """Returns an error when `queue` is not a queue.
 
-    A topic grants no backlog. A worker on a topic, such as a misspelled queue name, would wait forever.
+    A topic grants no backlog. A worker on a topic, such as a misspelled queue name, would wait
+    forever.
     """
     if core.granted_backlog > 0:
         return None

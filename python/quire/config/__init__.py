@@ -1,7 +1,7 @@
 """The configuration of an engine: `quire.Config`, and the models of its tables.
 
-Every table may be given as a model or as a mapping with the same keys. `quire.config.Queue` is a `[[queue]]`;
-the queue engine without a broker is `quire.Queue`.
+Every table may be given as a model or as a mapping with the same keys. `quire.config.Queue` is a
+`[[queue]]`; the queue engine without a broker is `quire.Queue`.
 """
 
 from quire.config._last_values import SowTopic

@@ -100,7 +100,8 @@ class Mistakes:
                 del self.settings[table]
 
     def note(self, error: ValidationError, model: type[BaseModel]) -> bool:
-        """Notes the mistakes that the model found, and takes them out. False when there is nothing to take out."""
+        """Notes the mistakes that the model found, and takes them out. False when there is nothing
+        to take out."""
         found = _separate(error)
         for mistake in found:
             place = self._in_file(mistake["loc"])
@@ -117,7 +118,8 @@ class Mistakes:
         return True
 
     def add_of_core(self, mistakes: Iterable[tuple[str, str]]) -> None:
-        """Notes the mistakes that the core found in what is left, apart from those that may follow from the others.
+        """Notes the mistakes that the core found in what is left, apart from those that may follow
+        from the others.
 
         The core compares queues and last-value topics with the recorded topics.
         """
@@ -188,7 +190,8 @@ def _table_of(place: Place) -> Place:
 
 
 def _place_to_remove(mistake: ErrorDetails) -> Place:
-    """The part to take out so that the rest can be checked: the key of the table, or the table when its keys do not fit together."""
+    """The part to take out so that the rest can be checked: the key of the table, or the table when
+    its keys do not fit together."""
     place: Place = mistake["loc"]
     entry = _table_of(place)
     return place if _number_of(place) is None else place[: len(entry) + 1]

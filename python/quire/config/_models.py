@@ -154,8 +154,8 @@ class Limits(Model):
 class RecordedTopic(Topics):
     r"""Topics that the transaction log records, or with `recorded=False` topics that it must not record.
 
-    The name is exact, or a regular expression if it contains any of ``^ $ * + ? [ ] ( ) { } | \``. The first
-    entry that names a topic decides.
+    The name is exact, or a regular expression if it contains any of ``^ $ * + ? [ ] ( ) { } | \``.
+    The first entry that names a topic decides.
     """
 
     #: False: publishes are accepted and delivered, not persisted.
@@ -435,8 +435,8 @@ class Config(Model):
 
         quire.Config(data_directory="shop-data", queue={"name": "jobs", "message_type": "json"})
 
-    Without a `transaction_log`, every topic is recorded as JSON. Raises `ConfigError` with the key of the
-    mistake, and for a file also its line. docs/reference/configuration.md lists the keys.
+    Without a `transaction_log`, every topic is recorded as JSON. Raises `ConfigError` with the key
+    of the mistake, and for a file also its line. docs/reference/configuration.md lists the keys.
     """
 
     name: str = "quire"
@@ -509,9 +509,9 @@ class Config(Model):
     def load(cls, path: str | Path) -> Config:
         """Reads a TOML file.
 
-        Raises `ConfigError` with file, line and key, and `OSError` when the file cannot be read. The error has all
-        mistakes that can be found at once. When a value is not allowed, that includes those that `check` finds in
-        the other tables.
+        Raises `ConfigError` with file, line and key, and `OSError` when the file cannot be read.
+        The error has all mistakes that can be found at once. When a value is not allowed, that
+        includes those that `check` finds in the other tables.
         """
         check_path(path, "path")
         path = Path(path)
@@ -536,7 +536,8 @@ class Config(Model):
 
     @classmethod
     def _without(cls, mistakes: Mistakes) -> Config | None:
-        """The configuration without its mistakes, which are noted; `None` when there is no such configuration."""
+        """The configuration without its mistakes, which are noted; `None` when there is no such
+        configuration."""
         mistakes.take_out(TABLES_LATER, not_in_this_version)
         while True:
             try:
@@ -605,7 +606,8 @@ class Config(Model):
         return self._placed(error.key, error._reason)
 
     def _placed(self, key: str, reason: str) -> ConfigError:
-        """A mistake that only the core knows of, with the key as it is written here, and with its file and line."""
+        """A mistake that only the core knows of, with the key as it is written here, and with its
+        file and line."""
         place = place_of(key)
         if len(place) > 1 and place[0] == "queue" and isinstance(place[1], int):
             local = place[1] - len(self.queue)
@@ -637,7 +639,8 @@ class Config(Model):
         return config
 
     def to_core(self, *, in_memory: bool = False, max_connections: int | None = None) -> str:
-        """The JSON that the core reads: bytes and nanoseconds. `max_connections`: where there is room for fewer than configured."""
+        """The JSON that the core reads: bytes and nanoseconds. `max_connections`: where there is
+        room for fewer than configured."""
         log, limits = self.transaction_log, self.limits
         wanted = sum(transport.max_connections for transport in self.transport)
         # Too little room is shared out as the configuration shares out what it asks for.

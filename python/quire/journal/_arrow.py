@@ -61,8 +61,8 @@ def read_arrow(
 class RecordBatches(Iterator["pa.RecordBatch"]):
     """The batches of a scan. Raises the error that ended the scan.
 
-    Calls `on_skip` for records that were left out. It is an iterator and not a generator, which the exception
-    of a signal handler would end for good.
+    Calls `on_skip` for records that were left out. It is an iterator and not a generator, which the
+    exception of a signal handler would end for good.
     """
 
     def __init__(self, scan: ArrowScan, on_skip: Callable[[int, int, str], object]) -> None:

@@ -102,13 +102,14 @@ class JournalReader:
             for message in journal.read("2026-01-05T08:00", topic="orders", filter="/qty > 50"):
                 print(message.bookmark, message.json())
 
-        - `bookmark`, `until`: a bookmark, a `Message`, a time, several of them (the oldest counts), `"epoch"`
-          or `"now"`. Without `until`, the end is the last message that is persisted now
-        - `topic`: exact name, or a regular expression if it contains any of ``^ $ * + ? [ ] ( ) { } | \``
+        - `bookmark`, `until`: a bookmark, a `Message`, a time, several of them (the oldest counts),
+          `"epoch"` or `"now"`. Without `until`, the end is the last message that is persisted now
+        - `topic`: exact name, or a regular expression if it contains any of
+          ``^ $ * + ? [ ] ( ) { } | \``
         - `filter`: content filter; only messages that match it are returned
 
-        Raises `BadBookmarkError`, `BadTopicError` and `BadFilterError`. Raises `JournalCorruptError` when it
-        reaches damage.
+        Raises `BadBookmarkError`, `BadTopicError` and `BadFilterError`. Raises
+        `JournalCorruptError` when it reaches damage.
         """
         check_type(topic, str, "topic", optional=True)
         return self._open_reader().read(
@@ -125,12 +126,13 @@ class JournalReader:
         fields: Mapping[str, str] | None = None,
         batch_rows: int = 10_000,
     ) -> Iterator[pa.RecordBatch]:
-        """Yields the range of `read` as `pyarrow.RecordBatch`es of about `batch_rows` messages, built in Rust.
+        """Yields the range of `read` as `pyarrow.RecordBatch`es of about `batch_rows` messages,
+        built in Rust.
 
-        The columns are the attributes of a message, and those of `fields`: names or paths in the data with
-        their types, such as `{"qty": "int", "/order/price": "double"}`. The types are boolean, byte, short,
-        int, long, float, double, string, timestamp and date. A value of another type is null, and so is
-        `data` that is not UTF-8.
+        The columns are the attributes of a message, and those of `fields`: names or paths in the
+        data with their types, such as `{"qty": "int", "/order/price": "double"}`. The types are
+        boolean, byte, short, int, long, float, double, string, timestamp and date. A value of
+        another type is null, and so is `data` that is not UTF-8.
 
         Requires `quire-mq[arrow]`.
         """
@@ -157,8 +159,8 @@ class JournalReader:
     ) -> Iterator[Record]:
         """Yields the range of `read` as it is stored, with records that are not messages.
 
-        With a filter, it returns the messages that match, and the deletes of last-value topics, which have no
-        content and pass every filter. Other records are left out.
+        With a filter, it returns the messages that match, and the deletes of last-value topics,
+        which have no content and pass every filter. Other records are left out.
         """
         check_type(topic, str, "topic", optional=True)
         return self._open_reader().records(
@@ -193,19 +195,21 @@ class JournalReader:
 
 
 class _Maintained(JournalReader, ABC):
-    """A journal whose full files can be archived, compressed and removed, also while it is written to and read."""
+    """A journal whose full files can be archived, compressed and removed, also while it is written
+    to and read."""
 
     def archive(
         self, *, age: Duration | None = None, size_max: Size | None = None, dry_run: bool = False
     ) -> list[Segment]:
-        """Moves full files to the archive directory. They stay part of the log. Returns these files, oldest first.
+        """Moves full files to the archive directory. They stay part of the log. Returns these
+        files, oldest first.
 
         - `age`: files whose last write is older than this; 0 = all files
         - `size_max`: the oldest files, until the rest outside of the archive has at most this size
         - `dry_run`: only return the files
 
-        Raises `ConfigError` without an archive directory, `StorageFullError` and `StorageFailedError`. Files
-        that were moved before the error stay moved.
+        Raises `ConfigError` without an archive directory, `StorageFullError` and
+        `StorageFailedError`. Files that were moved before the error stay moved.
         """
         return self._take("archive", age, size_max, dry_run)
 
@@ -214,8 +218,8 @@ class _Maintained(JournalReader, ABC):
     ) -> list[Segment]:
         """Compresses full files in their directory. They stay part of the log, and are read more slowly.
 
-        Arguments, result and errors are those of `archive`. `size_max` is the limit of the files that stay
-        uncompressed.
+        Arguments, result and errors are those of `archive`. `size_max` is the limit of the files
+        that stay uncompressed.
         """
         return self._take("compress", age, size_max, dry_run)
 
@@ -224,9 +228,9 @@ class _Maintained(JournalReader, ABC):
     ) -> list[Segment]:
         """Removes full files with their messages. The highest sequence of every publisher is kept.
 
-        A file stays while a queue or a subscription of the running server, or an iterator of this process,
-        needs it. All newer files then stay, too. Arguments and errors are those of `archive`. `size_max` is
-        the limit of all files. Returns the removed files.
+        A file stays while a queue or a subscription of the running server, or an iterator of this
+        process, needs it. All newer files then stay, too. Arguments and errors are those of
+        `archive`. `size_max` is the limit of all files. Returns the removed files.
         """
         return self._take("remove", age, size_max, dry_run)
 
@@ -258,20 +262,21 @@ class Journal(_Maintained):
             journal.flush()
 
     - `read_only`: lock and change nothing. This is safe while another process writes
-    - `archive_directory`: the directory of archived files. `None` = the directory of the last archiving
-    - `journal_size`: the size of a segment. The first segments have 4 MB and grow up to this size. A larger
-      record gets a separate segment
+    - `archive_directory`: the directory of archived files. `None` = the directory of the last
+      archiving
+    - `journal_size`: the size of a segment. The first segments have 4 MB and grow up to this size.
+      A larger record gets a separate segment
     - `preallocated_journal_files`: the number of segments that are prepared in advance
-    - `flush_interval`: the longest time that a record waits until its flush starts (30us to 100ms). An idle
-      disk flushes immediately
-    - `durability`: `"fsync"`: persisted means synced to the disk. `"os"`: persisted messages survive the
-      process, but not the machine
-    - `on_progress`: function that is called with the bytes done and the total bytes while a long journal is
-      recovered
+    - `flush_interval`: the longest time that a record waits until its flush starts (30us to 100ms).
+      An idle disk flushes immediately
+    - `durability`: `"fsync"`: persisted means synced to the disk. `"os"`: persisted messages
+      survive the process, but not the machine
+    - `on_progress`: function that is called with the bytes done and the total bytes while a long
+      journal is recovered
 
-    Raises `JournalLockedError` when another process has the journal, `JournalCorruptError` when it is damaged
-    or files are missing, `ConfigError`, `StorageFullError`, and `StorageFailedError`. With `read_only`,
-    raises `FileNotFoundError` when there is no journal.
+    Raises `JournalLockedError` when another process has the journal, `JournalCorruptError` when it
+    is damaged or files are missing, `ConfigError`, `StorageFullError`, and `StorageFailedError`.
+    With `read_only`, raises `FileNotFoundError` when there is no journal.
     """
 
     @suggests
@@ -342,14 +347,14 @@ class Journal(_Maintained):
 
         - `data`: bytes, text (stored as UTF-8), or anything else that can become JSON
         - `publisher`: a client name, or its id in bookmarks
-        - `sequence`: `AUTO` assigns the number after the highest one of the publisher. A number that is not
-          above the highest one is a duplicate
+        - `sequence`: `AUTO` assigns the number after the highest one of the publisher. A number
+          that is not above the highest one is a duplicate
         - `expiration`: lifetime in a queue, in whole seconds rounded up; 0 = never expires
         - `headers`: as in `Client.publish`
 
-        Raises `ConfigError` for an invalid argument, `LimitExceededError` after the last number of the
-        publisher, 2^64 - 1, and `StorageFullError` or `StorageFailedError` when the journal takes no more
-        writes.
+        Raises `ConfigError` for an invalid argument, `LimitExceededError` after the last number of
+        the publisher, 2^64 - 1, and `StorageFullError` or `StorageFailedError` when the journal
+        takes no more writes.
         """
         return self.append_many(
             topic,
@@ -479,7 +484,8 @@ def _range_to_core(bookmark: Bookmark, until: Bookmark | None) -> tuple[str, str
 
 
 def check_is_journal(directory: Path) -> None:
-    """Raises `FileNotFoundError` or `NotADirectoryError` for a place without a journal, and says where one is."""
+    """Raises `FileNotFoundError` or `NotADirectoryError` for a place without a journal, and says
+    where one is."""
     if not directory.exists():
         raise FileNotFoundError(errno.ENOENT, "there is no such directory", os.fspath(directory))
     if not directory.is_dir():

@@ -1,8 +1,8 @@
 """Maintenance of journal files from another process: by the server that has the journal open, else here.
 
-A server is reached by its URL, as a client, or by the directory of its journal, as its administrator: it then
-listens on a socket without a file that is named after the directory. Both ways speak the ordinary protocol.
-See docs/operations.md.
+A server is reached by its URL, as a client, or by the directory of its journal, as its
+administrator: it then listens on a socket without a file that is named after the directory. Both
+ways speak the ordinary protocol. See docs/operations.md.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ def maintain_directory(
     size_max: str | None,
     dry_run: bool,
 ) -> Iterator[Segment]:
-    """Archives, compresses or removes files in a directory, and gives each when it is done: by the server that runs on it, else here.
+    """Archives, compresses or removes files in a directory, and gives each when it is done: by the
+    server that runs on it, else here.
 
     - `archive_directory`: `None` = the one that files of the journal were archived to last
 
-    Raises what `ServerJournal.archive` raises, and `JournalLockedError` when another program has the journal
-    open.
+    Raises what `ServerJournal.archive` raises, and `JournalLockedError` when another program has
+    the journal open.
     """
     check_is_journal(directory)
     try:
@@ -58,8 +59,8 @@ def maintain_directory(
 def give_up_missing(directory: Path, archive_directory: Path | None) -> tuple[int | None, int] | None:
     """Gives up the oldest files of a stopped journal that are missing: the log begins after them from now on.
 
-    Returns the numbers of the first file, `None` when it is not known, and of the last file; `None` when no
-    file is missing. Raises `JournalLockedError` when a process has the journal open, and
+    Returns the numbers of the first file, `None` when it is not known, and of the last file; `None`
+    when no file is missing. Raises `JournalLockedError` when a process has the journal open, and
     `JournalCorruptError` when no file is left.
     """
     check_is_journal(directory)
@@ -71,9 +72,9 @@ def maintain_server(
 ) -> Iterator[Segment]:
     """Tells a server to archive, compress or remove files. Yields each finished file, by its path there.
 
-    Raises `ConfigError` for arguments that contradict each other, `NotEntitledError` when the server does not
-    allow clients to do this, and `DisconnectedError` without a server or when it stops. All files yielded
-    before are done.
+    Raises `ConfigError` for arguments that contradict each other, `NotEntitledError` when the
+    server does not allow clients to do this, and `DisconnectedError` without a server or when it
+    stops. All files yielded before are done.
     """
     if not url.startswith(("quire://", "quires://")):
         reason = f"{without_password(url)!r} is not that of a server; for a directory, leave --url out"
@@ -108,8 +109,8 @@ def _files_of(core: _quire.Client, command: int) -> list[Segment]:
 
 
 def listen_locally(directory: Path) -> socket.socket | None:
-    """The socket of the administrator, bound; `None` where the system has no sockets without a file, or another program took the
-    name: a server goes without."""
+    """The socket of the administrator, bound; `None` where the system has no sockets without a
+    file, or another program took the name: a server goes without."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(b"\0" + _quire.local_socket_name(directory).encode())

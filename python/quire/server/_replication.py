@@ -36,16 +36,16 @@ class ServerReplication:
     def pause(self, destination: str) -> None:
         """Sends nothing to a destination until `resume`, or until the server is restarted.
 
-        The journal keeps the files that the destination needs. Publishers wait for a sync destination as before.
-        Raises `ConfigError` for an unknown destination.
+        The journal keeps the files that the destination needs. Publishers wait for a sync
+        destination as before. Raises `ConfigError` for an unknown destination.
         """
         self._act(destination, "pause")
 
     def resume(self, destination: str) -> None:
         """Connects to a paused destination, and sends what it lacks.
 
-        A destination with a gap gets the records that are still in the journal (docs/replication.md, "Journal
-        files"). Raises the errors of `pause`.
+        A destination with a gap gets the records that are still in the journal
+        (docs/replication.md, "Journal files"). Raises the errors of `pause`.
         """
         self._act(destination, "resume")
 

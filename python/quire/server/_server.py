@@ -1,7 +1,8 @@
 """The asyncio server. It moves bytes between sockets and the core; the core processes messages.
 
-All bytes that arrive during one turn of the event loop go into the core with one call, which releases the
-interpreter lock. The output is written with one `write` per connection. No Python code runs per message.
+All bytes that arrive during one turn of the event loop go into the core with one call, which
+releases the interpreter lock. The output is written with one `write` per connection. No Python code
+runs per message.
 """
 
 from __future__ import annotations
@@ -56,13 +57,14 @@ class Server:
         with quire.Server(quire.Config(transport={"address": "127.0.0.1:0"})) as server:
             client = quire.Client(server.url)
 
-    As a context manager it runs on a new thread. `await server.serve()` runs it on the event loop of the
-    caller, until `close` is called or the task is cancelled. The journal is recovered before the first
-    connection is accepted.
+    As a context manager it runs on a new thread. `await server.serve()` runs it on the event loop
+    of the caller, until `close` is called or the task is cancelled. The journal is recovered before
+    the first connection is accepted.
 
-    Raises `ConfigError` for an invalid setting, and `OSError` when the address is not available. Raises
-    `JournalLockedError` when another process has the journal, and `JournalCorruptError` when the journal is
-    damaged. Raises `LimitExceededError` when the limits of the process on open files or threads are too low.
+    Raises `ConfigError` for an invalid setting, and `OSError` when the address is not available.
+    Raises `JournalLockedError` when another process has the journal, and `JournalCorruptError` when
+    the journal is damaged. Raises `LimitExceededError` when the limits of the process on open files
+    or threads are too low.
     """
 
     @suggests
@@ -173,7 +175,8 @@ class Server:
         return self
 
     def close(self) -> None:
-        """Notifies the clients, persists all accepted messages, and closes the journal. Any thread may call it.
+        """Notifies the clients, persists all accepted messages, and closes the journal. Any thread
+        may call it.
 
         In a forked child it does nothing: the server is that of the parent.
         """
@@ -201,9 +204,9 @@ class Server:
     async def serve(self, *, started: Callable[[], None] | None = None) -> None:
         """Serves on the running event loop until `close` is called or the task is cancelled.
 
-        Calls `started` when connections are accepted. Raises `InternalError` after a bug in the broker ended
-        a turn early. The server has then closed all connections and stopped, and has acknowledged nothing of
-        that turn.
+        Calls `started` when connections are accepted. Raises `InternalError` after a bug in the
+        broker ended a turn early. The server has then closed all connections and stopped, and has
+        acknowledged nothing of that turn.
         """
         loop = asyncio.get_running_loop()
         self._process = os.getpid()
@@ -580,7 +583,8 @@ _of_parent: list[Server] = []
 
 
 def _leave_to_parent() -> None:
-    """Called in a forked child, which must not keep the ports and connections of the servers of its parent open."""
+    """Called in a forked child, which must not keep the ports and connections of the servers of its
+    parent open."""
     _of_parent.extend(_serving)
     _serving.clear()
     numbers = [number for server in _of_parent for number in server._descriptors() if number >= 0]

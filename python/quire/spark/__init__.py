@@ -1,7 +1,7 @@
 """Spark on the journal: `spark.read.format("quire")`, `readStream`, `write` and `writeStream`.
 
-The extra `spark` of the wheel installs PySpark and pyarrow. `docs/spark.md` has the options, columns and
-jobs.
+The extra `spark` of the wheel installs PySpark and pyarrow. `docs/spark.md` has the options,
+columns and jobs.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def session(
         spark = quire.spark.session("local[2]")
         spark.read.format("quire").load("quire-data/journal").show()
 
-    The session has the jar of quire (`jar()`), with which reads take less time. A session that another part of
-    the program made before stays as it is: give its builder `spark.jars`.
+    The session has the jar of quire (`jar()`), with which reads take less time. A session that
+    another part of the program made before stays as it is: give its builder `spark.jars`.
 
-    `memory` is the memory of the driver, which does all the work in local mode. With `quiet`, Spark prints
-    only errors, also while it starts. `config` overrides settings. With `master=None`, `spark-submit` decides
-    where Spark runs.
+    `memory` is the memory of the driver, which does all the work in local mode. With `quiet`, Spark
+    prints only errors, also while it starts. `config` overrides settings. With `master=None`,
+    `spark-submit` decides where Spark runs.
     """
     settings = {
         "spark.sql.session.timeZone": "UTC",
@@ -104,9 +104,11 @@ _FALLBACKS = ("C.UTF-8", "C.utf8", "UTF-8")
 
 @contextmanager
 def _names_in_utf8() -> Iterator[None]:
-    """Java writes the names of files as the locale says that it is started in, and in that of C only those in ASCII.
+    """Java writes the names of files as the locale says that it is started in, and in that of C
+    only those in ASCII.
 
-    Python helps itself there, by a setting that Java does not look at when another is against it."""
+    Python helps itself there, by a setting that Java does not look at when another is against
+    it."""
     before = os.environ.get("LC_ALL")
     is_helped = not before and os.environ.get("LC_CTYPE") in _FALLBACKS
     if locale.getencoding().lower() in ("utf-8", "utf8") and not is_helped:

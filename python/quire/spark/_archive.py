@@ -1,7 +1,8 @@
 """The journal as Parquet: incremental, by topic and date, each message once.
 
-A batch of the stream is a directory, `batch=N/topic=T/date=D/`, which is written whole or written again. So a
-run that is killed anywhere is completed by the next one. `compact` joins the directories of many runs.
+A batch of the stream is a directory, `batch=N/topic=T/date=D/`, which is written whole or written
+again. So a run that is killed anywhere is completed by the next one. `compact` joins the
+directories of many runs.
 """
 
 from __future__ import annotations
@@ -83,16 +84,16 @@ def archive(
     - `topics`: names separated by commas; without it, all topics
     - `fields`: typed columns from the data, as in `option("fields", ...)`
     - `max_messages`: limit of messages in a batch; each batch is one directory
-    - `archive_directory`: the directory with the archived files of the journal, if the journal does not name
-      it
+    - `archive_directory`: the directory with the archived files of the journal, if the journal does
+      not name it
     - `skip_lost`: skip messages that were removed from the journal or cannot be read
 
-    Topics and fields may change between runs. They apply to the messages that a run adds. Messages that a run
-    skips are not added by later runs.
+    Topics and fields may change between runs. They apply to the messages that a run adds. Messages
+    that a run skips are not added by later runs.
 
-    Raises `BadBookmarkError` when messages were removed before a run archived them. Raises `ConfigError` when
-    the name of a directory would be too long, or contain characters that Java cannot write. Nothing is
-    written then.
+    Raises `BadBookmarkError` when messages were removed before a run archived them. Raises
+    `ConfigError` when the name of a directory would be too long, or contain characters that Java
+    cannot write. Nothing is written then.
     """
     if not 1 <= max_messages < 1 << 63:
         raise ConfigError(f"max_messages: {max_messages} is not from 1 to {(1 << 63) - 1}")
@@ -131,7 +132,8 @@ def archive(
 
 
 class _Names:
-    """The directories that a run is about to make, looked at before it makes them: Spark would fail in the middle of a batch."""
+    """The directories that a run is about to make, looked at before it makes them: Spark would fail
+    in the middle of a batch."""
 
     def __init__(
         self, spark: SparkSession, journal: str, target: str, topics: str | None, options: dict[str, str]
@@ -182,7 +184,8 @@ class _Names:
         return begin
 
     def _begin(self) -> int | None:
-        """Where the run begins: after the last batch that Spark has noted to be whole; `None` for the first run."""
+        """Where the run begins: after the last batch that Spark has noted to be whole; `None` for
+        the first run."""
         offsets, commits = (f"{_CHECKPOINT}/{name}" for name in ("offsets", "commits"))
         numbers = [int(name) for name in self._files.names(offsets) if name.isdigit()]
         if not numbers:
@@ -204,9 +207,9 @@ class _Names:
 def compact(spark: SparkSession, target: str) -> Compacted:
     """Joins all batches of an archive except the newest one into one directory.
 
-    The joined files are written next to the batches, and then replace them. The next run completes a run that
-    was killed. Do not read the archive while directories are replaced. Raises `ConfigError` when there is no
-    archive.
+    The joined files are written next to the batches, and then replace them. The next run completes
+    a run that was killed. Do not read the archive while directories are replaced. Raises
+    `ConfigError` when there is no archive.
     """
     files = Files(spark, target)
     if not files.names():
@@ -245,7 +248,8 @@ def _as_written(spark: SparkSession, files: Files, batches: list[str]) -> DataFr
 
 
 def _change_places(files: Files) -> None:
-    """Puts the joined directory in the place of those that it was made of, from wherever an earlier run was stopped."""
+    """Puts the joined directory in the place of those that it was made of, from wherever an earlier
+    run was stopped."""
     plan = files.read(_PLAN)
     if plan is None:
         return

@@ -27,13 +27,17 @@ def bars(
 ) -> DataFrame:
     """One row per window and key: `start`, `key`, `open`, `high`, `low`, `close`, `mean`, `volume`, `count`.
 
-    - `value`, `by`, `size`, `time`: paths in the data such as `/price`, `/symbol`, `/qty`, `/at`. `volume` adds up `size`. Without `time`
-      the time at which the journal took the message counts
-    - `every`: the window: `10s`, `15m`, `4h`, a `timedelta`, or as Spark has it: `1 minute`, `1 day`
-    - `archive_directory`: where older files of the journal were moved to; needed only where the journal does not say it
-    - `skip_lost`: continue without messages that are removed from the journal meanwhile, or cannot be read
+    - `value`, `by`, `size`, `time`: paths in the data such as `/price`, `/symbol`, `/qty`, `/at`.
+      `volume` adds up `size`. Without `time` the time at which the journal took the message counts
+    - `every`: the window: `10s`, `15m`, `4h`, a `timedelta`, or as Spark has it: `1 minute`,
+      `1 day`
+    - `archive_directory`: where older files of the journal were moved to; needed only where the
+      journal does not say it
+    - `skip_lost`: continue without messages that are removed from the journal meanwhile, or cannot
+      be read
 
-    Open and close are those of the first and the last message of the window in the order of the journal: times can be equal.
+    Open and close are those of the first and the last message of the window in the order of the
+    journal: times can be equal.
     """
     columns = {"position": "position long", "moment": "timestamp timestamp", "value": "value double"}
     paths = {"value": value}

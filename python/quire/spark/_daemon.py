@@ -1,15 +1,16 @@
 """The process that forks the workers of tasks in a local session. It is that of PySpark, with two changes.
 
-A dismissed worker ends without output. Spark dismisses a worker by closing its socket: after a minute without
-work, at the end of the session, and when a task is stopped or needs no more rows (`limit`). PySpark (up to at
-least 4.3) handles this as a failure, cannot report it, and prints a traceback with `BrokenPipeError` for each
-worker. A failure in a task still goes to Spark through the socket. Only output to a closed socket is dropped.
+A dismissed worker ends without output. Spark dismisses a worker by closing its socket: after a
+minute without work, at the end of the session, and when a task is stopped or needs no more rows
+(`limit`). PySpark (up to at least 4.3) handles this as a failure, cannot report it, and prints a
+traceback with `BrokenPipeError` for each worker. A failure in a task still goes to Spark through
+the socket. Only output to a closed socket is dropped.
 
-Spark always forks its planning workers from its own process. Those that have imported quire end in the same
-way (`adopt`).
+Spark always forks its planning workers from its own process. Those that have imported quire end in
+the same way (`adopt`).
 
-PySpark also collects garbage after each task, which visits every object of every loaded module and takes 20
-ms. Here the collector ignores the objects that exist when the first task has ended.
+PySpark also collects garbage after each task, which visits every object of every loaded module and
+takes 20 ms. Here the collector ignores the objects that exist when the first task has ended.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
 
 
 def adopt(forked: ModuleType) -> None:
-    """Has a worker that PySpark's own daemon has forked end like those of this one: the loop in which it waits for work looks there, each
-    time, for what does it."""
+    """Has a worker that PySpark's own daemon has forked end like those of this one: the loop in
+    which it waits for work looks there, each time, for what does it."""
     forked.worker = worker  # type: ignore[attr-defined]
 
 

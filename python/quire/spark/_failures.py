@@ -1,4 +1,5 @@
-"""Errors of quire as a user of Spark meets them: the message first, without the Python frames that led to it."""
+"""Errors of quire as a user of Spark meets them: the message first, without the Python frames that
+led to it."""
 
 from __future__ import annotations
 
@@ -16,9 +17,11 @@ _HIDES_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def hiding_traceback() -> Iterator[None]:
-    """Hides the traceback of an error of quire or of the system in a worker of Spark. Other exceptions keep theirs.
+    """Hides the traceback of an error of quire or of the system in a worker of Spark. Other
+    exceptions keep theirs.
 
-    The setting stays for the rest of the process: a worker ends after it has reported an exception. In other processes nothing changes."""
+    The setting stays for the rest of the process: a worker ends after it has reported an exception.
+    In other processes nothing changes."""
     try:
         yield
     except (QuireError, OSError):

@@ -25,8 +25,9 @@ class Files:
         self._system = self._root.getFileSystem(self._configuration)
 
     def encoding(self) -> str | None:
-        """In which encoding names are written, where that is another than UTF-8: on this machine and on those of the executors, Java
-        does it as the locale says that it was started in. File systems of other kinds always take UTF-8."""
+        """In which encoding names are written, where that is another than UTF-8: on this machine
+        and on those of the executors, Java does it as the locale says that it was started in. File
+        systems of other kinds always take UTF-8."""
         if str(self._system.getUri().getScheme()) != "file":
             return None
         of_driver = str(self._jvm.java.lang.System.getProperty(_ENCODING))
@@ -67,7 +68,8 @@ class Files:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """Writes a small file under another name first: a reader finds all of it, or what was there before."""
+        """Writes a small file under another name first: a reader finds all of it, or what was there
+        before."""
         temporary = self._below(f"_{name.lstrip('_')}.new")
         stream = self._system.create(temporary, True)
         try:

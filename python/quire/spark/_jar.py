@@ -1,7 +1,8 @@
 """The jar with the source on the JVM, and the choice between it and the source in Python.
 
-In a session that has the jar, Spark finds the class `quire.DefaultSource` in it before it looks for a source in
-Python. So a read that reaches the Python source is either meant for it, or the session has no jar.
+In a session that has the jar, Spark finds the class `quire.DefaultSource` in it before it looks for
+a source in Python. So a read that reaches the Python source is either meant for it, or the session
+has no jar.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ _TO_ADD = "quire.spark.session(...) adds it, and so do --jars and the setting sp
 
 
 def jar() -> Path:
-    """The jar with the source on the JVM, for `--jars` and `spark.jars`. `quire.spark.session` adds it by itself.
+    """The jar with the source on the JVM, for `--jars` and `spark.jars`. `quire.spark.session` adds
+    it by itself.
 
-    Raises `ConfigError` when this installation has none: it was built where Java was missing. Spark then reads with
-    the Python source.
+    Raises `ConfigError` when this installation has none: it was built where Java was missing. Spark
+    then reads with the Python source.
     """
     if (own := found()) is None:
         raise ConfigError(
@@ -42,9 +44,11 @@ def found() -> Path | None:
 
 
 def check_choice(options: Mapping[str, str]) -> None:
-    """Checks the option `reader` of a read that reached the Python source. `ConfigError` when it asks for the other one.
+    """Checks the option `reader` of a read that reached the Python source. `ConfigError` when it
+    asks for the other one.
 
-    Without the option, and where the jar would help, it is logged once for a session that there is a faster source.
+    Without the option, and where the jar would help, it is logged once for a session that there is
+    a faster source.
     """
     given = {key.lower(): value for key, value in options.items()}
     reader = given.get(READER, "").lower()

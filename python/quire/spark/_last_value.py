@@ -45,16 +45,16 @@ def last_value(
 ) -> LastValues:
     """Brings the table below `target` up to date: for each topic and key the newest message.
 
-    `keys` are columns from the data, `"id string"` or `"account string, symbol string"`. The first run reads
-    the journal from its beginning, later ones what came since; the table before stays until the new one is
-    whole.
+    `keys` are columns from the data, `"id string"` or `"account string, symbol string"`. The first
+    run reads the journal from its beginning, later ones what came since; the table before stays
+    until the new one is whole.
 
-    - `archive_directory`: where older files of the journal were moved to; needed only where the journal does
-      not say it
+    - `archive_directory`: where older files of the journal were moved to; needed only where the
+      journal does not say it
     - `skip_lost`: continue without messages that were removed from the journal or cannot be read
 
-    Raises `BadBookmarkError` when the journal is another than that of the run before, and when messages were
-    removed from it that no run has looked at.
+    Raises `BadBookmarkError` when the journal is another than that of the run before, and when
+    messages were removed from it that no run has looked at.
     """
     files = Files(spark, target)
     state = json.loads(files.read(_STATE) or '{"position": 0, "version": 0}')

@@ -1,4 +1,5 @@
-"""The options of the data source: the core reads them, each with the unit and meaning that `docs/spark.md` gives it."""
+"""The options of the data source: the core reads them, each with the unit and meaning that
+`docs/spark.md` gives it."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ class WriteOptions:
 
     @property
     def staging_directory(self) -> Path:
-        """Returns the directory in the options, or one near the checkpoint, the journal, or temporary files."""
+        """Returns the directory in the options, or one near the checkpoint, the journal, or
+        temporary files."""
         if self.staging is not None:
             return Path(self.staging)
         if self.checkpoint is not None:

@@ -37,7 +37,8 @@ _STYLE = (
 
 
 def write_html(path: Path, title: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """Writes the rows as a table; above it candles of bars, the waiting times of queues, or the leases of their consumers."""
+    """Writes the rows as a table; above it candles of bars, the waiting times of queues, or the
+    leases of their consumers."""
     pictures = _candles(rows) if "open" in columns else _waits(rows) if "p50" in columns else ""
     head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
     body = "".join(
@@ -125,8 +126,8 @@ def _moments(starts: Sequence[datetime], left: float, step: float, y: float) -> 
 
 
 def _waits(rows: Sequence[Row]) -> str:
-    """A line for each queue: within which time half, nine tenths, 99 % and all of the messages left it; or of the leases of each
-    consumer ended."""
+    """A line for each queue: within which time half, nine tenths, 99 % and all of the messages left
+    it; or of the leases of each consumer ended."""
     known = [row for row in rows if row["p50"] is not None]
     if not known:
         return ""

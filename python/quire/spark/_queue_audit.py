@@ -37,22 +37,23 @@ def queue_audit(
     """Returns one row per queue, per consumer of a queue, or per message of a queue.
 
     - `queues`: names separated by commas; without it, all queues
-    - `dead_letters`: the dead letter topics of the queues. They contain the only record of an expired message
+    - `dead_letters`: the dead letter topics of the queues. They contain the only record of an
+      expired message
     - `by`: the subject of a row: `"queue"`, `"consumer"` or `"message"`
-    - `archive_directory`: the directory with the archived files of the journal, if the journal does not name
-      it
+    - `archive_directory`: the directory with the archived files of the journal, if the journal does
+      not name it
     - `skip_lost`: skip messages that were removed from the journal or cannot be read
 
-    Times are in seconds, in the columns `p50`, `p90`, `p99` and `longest`. `first` and `last` are the times
-    of the first and the last event. Columns about leases are null for a queue without recorded leases
-    (`record_leases`).
+    Times are in seconds, in the columns `p50`, `p90`, `p99` and `longest`. `first` and `last` are
+    the times of the first and the last event. Columns about leases are null for a queue without
+    recorded leases (`record_leases`).
 
     The columns with `by="queue"`:
 
     - `acknowledged`, `taken`, `expired`, `released`, `cancels`, `reasons`.
     - The times from the record of a message to its end in the queue.
-    - `delivered`, `redelivered` (messages delivered more than once), `ran_out` (leases that timed out),
-      `held`
+    - `delivered`, `redelivered` (messages delivered more than once), `ran_out` (leases that timed
+      out), `held`
     - `wait_p50` and so on: the time from the record of a message to its first delivery
     - `lease_p50` and so on: the time from a delivery to the end of the lease
 
@@ -60,10 +61,11 @@ def queue_audit(
 
     - `queue`, `consumer` (a client name)
     - `delivered`, `redelivered` (deliveries of messages that had been delivered before)
-    - `acknowledged`, `expired`: messages that it settled, including messages that other consumers held
-    - its leases, by their end: `cancelled`, `ran_out`, `left` (it disconnected or unsubscribed), `lost`
-      (another consumer settled the message), `released` (returned before it was handled), `held` (no end in
-      the journal)
+    - `acknowledged`, `expired`: messages that it settled, including messages that other consumers
+      held
+    - its leases, by their end: `cancelled`, `ran_out`, `left` (it disconnected or unsubscribed),
+      `lost` (another consumer settled the message), `released` (returned before it was handled),
+      `held` (no end in the journal)
     - the times of its leases
 
     The columns with `by="message"`. Messages without an event have no row:
@@ -191,10 +193,11 @@ def _dead_letters(read: Callable[..., DataFrame], queues: str | None, topics: st
 
 
 def _with_leases(events: DataFrame) -> DataFrame:
-    """Adds to a delivery its `number` for the message, how its lease came to its `end`, and for how long the message was `leased`.
+    """Adds to a delivery its `number` for the message, how its lease came to its `end`, and for how
+    long the message was `leased`.
 
-    A message has one holder at a time. So the next lease event after a delivery in the log is the end of its
-    lease.
+    A message has one holder at a time. So the next lease event after a delivery in the log is the
+    end of its lease.
     """
     is_lease = f.col("kind").isin("delivered", "lease_ended")
     # What is said of leases comes last, so that only that follows a delivery. One order for both:

@@ -50,23 +50,25 @@ def replay(
 ) -> Replayed:
     """Publishes the messages of a range, and waits until all are persistent.
 
-    On a last-value topic whose publishers supply the keys, the messages keep their keys. Deletes are left out, so
-    that a deleted record exists at the destination. The messages have no lifetimes: `quire replay` keeps them.
+    On a last-value topic whose publishers supply the keys, the messages keep their keys. Deletes
+    are left out, so that a deleted record exists at the destination. The messages have no
+    lifetimes: `quire replay` keeps them.
 
-    - `name`: the publisher's identity. The position in the journal is the sequence, so that the same replay
-      under the same name changes nothing when it is run again, and completes one that was stopped
+    - `name`: the publisher's identity. The position in the journal is the sequence, so that the
+      same replay under the same name changes nothing when it is run again, and completes one that
+      was stopped
     - `pace`: `max`; messages per second, `1000`; or a multiple of the original pace, `2X`
     - `topic`: where all of them go instead of to their own
     - `options`: those of a read: `topics`, `filter`, `startingOffsets`, `endingTimestamp`, ...
-    - `archive_directory`: where older files of the journal were moved to; needed only where the journal does
-      not say it
+    - `archive_directory`: where older files of the journal were moved to; needed only where the
+      journal does not say it
     - `skip_lost`: continue without messages that were removed from the journal or cannot be read
-    - `again`: publish also what the destination has in its log under the same topic. Otherwise a destination
-      that has the first message is refused with `ConfigError`: it is the source itself, and everything would
-      be repeated
+    - `again`: publish also what the destination has in its log under the same topic. Otherwise a
+      destination that has the first message is refused with `ConfigError`: it is the source itself,
+      and everything would be repeated
 
-    Raises `BadBookmarkError` when messages of the range were removed from the journal since the replay was
-    stopped.
+    Raises `BadBookmarkError` when messages of the range were removed from the journal since the
+    replay was stopped.
     """
     wait = _pace(pace)
     options = {**(options or {}), **job_options(archive_directory, skip_lost), "includeHeaders": "true"}
@@ -119,8 +121,8 @@ def _headers(column: Mapping[str, bytearray] | None) -> dict[str, str | bytes] |
 
 
 def _lost(options: Mapping[str, str], done: int) -> int:
-    """How many positions of the range were removed from the journal since the replay was stopped, after the last message that it had
-    published."""
+    """How many positions of the range were removed from the journal since the replay was stopped,
+    after the last message that it had published."""
     frame = json.loads(spark_frame(dict(options)))
     range_, archive = frame["ranges"][0], frame["options"]["archive"]
     opened = SparkJournal(range_["directory"], archive)
@@ -135,7 +137,8 @@ def _lost(options: Mapping[str, str], done: int) -> int:
 
 
 def _in_order(rows: Iterator[Row]) -> Iterator[Row]:
-    """Partitions are planned in the order of the journal; a replay in any other would lose messages as duplicates."""
+    """Partitions are planned in the order of the journal; a replay in any other would lose messages
+    as duplicates."""
     last = 0
     for row in rows:
         # A delete has a row for each of its keys.

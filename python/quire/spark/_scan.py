@@ -97,14 +97,14 @@ def in_filter(error: BadFilterError, text: str | None) -> BadFilterError:
 class PushFilters:
     """Replaces the method `pushFilters` of a reader.
 
-    Spark refuses a reader that overrides this method while pushdown is switched off, which is the default.
-    With this object as an attribute of the instance, no method is overridden, and filters are accepted when
-    Spark passes them.
+    Spark refuses a reader that overrides this method while pushdown is switched off, which is the
+    default. With this object as an attribute of the instance, no method is overridden, and filters
+    are accepted when Spark passes them.
 
-    Spark (up to at least 4.3) plans each use of a frame with a separate reader, but runs all uses with the
-    reader that accepted filters last. A use with other conditions would then miss rows. So a frame accepts
-    conditions only once. Spark does not report a use without conditions, so an option is needed: without it,
-    no filters are accepted.
+    Spark (up to at least 4.3) plans each use of a frame with a separate reader, but runs all uses
+    with the reader that accepted filters last. A use with other conditions would then miss rows. So
+    a frame accepts conditions only once. Spark does not report a use without conditions, so an
+    option is needed: without it, no filters are accepted.
     """
 
     __func__ = ds.DataSourceReader.pushFilters
@@ -126,8 +126,8 @@ class PushFilters:
 
 
 def _refuse_others(directory: Path, frame: str, given: str, filters: list[ds.Filter]) -> None:
-    """Raises when the frame was given other conditions. They are in the directory that Spark keeps for the files of a session, which all
-    workers that plan see, and which Spark removes."""
+    """Raises when the frame was given other conditions. They are in the directory that Spark keeps
+    for the files of a session, which all workers that plan see, and which Spark removes."""
     others = [path for path in directory.glob(f"{frame}-*") if path.name != given]
     if others:
         before = others[0].read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 """The log of a running server as ranges of bookmarks: for machines that see no files of the journal.
 
-A server says neither how many messages a range has nor at which position they are. So a range is cut by time,
-at messages that the server names, and what counts messages receives them.
+A server says neither how many messages a range has nor at which position they are. So a range is
+cut by time, at messages that the server names, and what counts messages receives them.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class Wanted:
 
     @classmethod
     def of(cls, options: ReadOptions, names: Sequence[str] | None = None) -> Self:
-        """Returns the topics and filters of the options. `names`: the topics that a condition on them leaves."""
+        """Returns the topics and filters of the options. `names`: the topics that a condition on
+        them leaves."""
         rule = options.topics
         if rule is None:
             return cls(ALL if names is None else _exactly(names), options.filter)
@@ -168,8 +169,8 @@ class Connection:
     ) -> tuple[int, tuple[str, int] | None, bool]:
         """Counts messages up to a limit of messages or bytes.
 
-        Returns their number, the bookmark and time of the last one, and whether the range ended before the
-        limit.
+        Returns their number, the bookmark and time of the last one, and whether the range ended
+        before the limit.
         """
         if range_.is_empty:
             return 0, None, True
@@ -206,7 +207,8 @@ class Connection:
             yield from RecordBatches(scan, lambda _first, _last, _reason: None)
 
     def retained(self, range_: ServerRange) -> ServerRange:
-        """What is left of the range if messages of it were removed: an error, unless that is said to be no harm."""
+        """What is left of the range if messages of it were removed: an error, unless that is said
+        to be no harm."""
         if range_.is_empty or (self.has(range_.start.bookmark) and self.has(range_.end.bookmark)):
             return range_
         reason = f"{self._url}: the log does not have all of {range_} any more: messages were removed, or it is another log"

@@ -1,4 +1,5 @@
-"""`spark.read` from a running server: a snapshot of its log, cut into tasks that each receive a part of it."""
+"""`spark.read` from a running server: a snapshot of its log, cut into tasks that each receive a
+part of it."""
 
 from __future__ import annotations
 

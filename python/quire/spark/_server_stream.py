@@ -1,8 +1,8 @@
 """`spark.readStream` from a running server: its log in micro-batches.
 
-An offset contains the message after which the next batch begins, the time of this message, and **where the
-batch began**, for the reasons in `_stream`. The number of messages is known only after receiving them, so the
-driver counts a batch before it plans it.
+An offset contains the message after which the next batch begins, the time of this message, and
+**where the batch began**, for the reasons in `_stream`. The number of messages is known only after
+receiving them, so the driver counts a batch before it plans it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _EVERYTHING = 1 << 62
 
 
 class ServerStreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
-    """Lives in one process of the driver for a run of a query; `read` runs elsewhere, on a copy as it was made."""
+    """Lives in one process of the driver for a run of a query; `read` runs elsewhere, on a copy as
+    it was made."""
 
     def __init__(self, frame: str, schema: t.StructType) -> None:
         options = options_of(json.loads(frame)["options"])

@@ -240,7 +240,8 @@ def _publish(options: WriteOptions, sink: str, batch: StagedBatch, parts: Sequen
 
 
 def _check_beginning(client: Client, sink: str, parts: Sequence[Part], first: int) -> None:
-    """Raises when the batch cannot be published, before it is settled: the next run of it may have other rows."""
+    """Raises when the batch cannot be published, before it is settled: the next run of it may have
+    other rows."""
     if client.persisted > first:
         raise QuireError(
             f"{sink}: the log has message {client.persisted} of this sink, but the staging directory does not know how it "

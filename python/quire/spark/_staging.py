@@ -1,16 +1,17 @@
 """Stores the rows of a batch until all tasks are done, and publishes each row exactly once.
 
-Each task writes its rows to separate files. When all tasks are done, the driver writes a **manifest** with
-the files of the batch and their order. From then on the manifest defines the batch. One publisher publishes
-it, with sequence numbers that follow from the batch. So the journal drops every row that is published again:
+Each task writes its rows to separate files. When all tasks are done, the driver writes a
+**manifest** with the files of the batch and their order. From then on the manifest defines the
+batch. One publisher publishes it, with sequence numbers that follow from the batch. So the journal
+drops every row that is published again:
 
 - A task that runs again leaves another file, which no manifest names.
-- A batch that runs again after a crash finds the manifest. It publishes the rows of the first run, because
-  the rows of the second run may have another order.
+- A batch that runs again after a crash finds the manifest. It publishes the rows of the first run,
+  because the rows of the second run may have another order.
 - A batch that was published finds its mark, and is skipped.
 
-Sequence numbers alone are not sufficient. Without the manifest, a second run with another order would lose
-some rows and duplicate others.
+Sequence numbers alone are not sufficient. Without the manifest, a second run with another order
+would lose some rows and duplicate others.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ class StagedBatch:
         return (self._directory / _MANIFEST).exists()
 
     def settle(self, parts: Sequence[Part]) -> list[Part]:
-        """Decides that these are the parts of the batch, unless that was decided before; gives those that are."""
+        """Decides that these are the parts of the batch, unless that was decided before; gives
+        those that are."""
         if not self.is_settled:
             self._directory.mkdir(parents=True, exist_ok=True)
             ordered = sorted(parts, key=lambda part: part.partition)
@@ -113,7 +115,8 @@ class StagedBatch:
         return kept
 
     def read(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
-        """The rows of the batch in their order. Raises before the first row when a part is not what was written."""
+        """The rows of the batch in their order. Raises before the first row when a part is not what
+        was written."""
         import pyarrow as pa
 
         _for_each(self._check, parts)
@@ -177,7 +180,8 @@ class _CountedFile(io.RawIOBase):
 
 
 def _for_each(call: Callable[[T], object], items: Sequence[T]) -> None:
-    """Calls it for all of them, some at a time: a large file takes long to read or to remove, and so does a round trip to a file server."""
+    """Calls it for all of them, some at a time: a large file takes long to read or to remove, and
+    so does a round trip to a file server."""
     if len(items) < 2:
         for item in items:
             call(item)

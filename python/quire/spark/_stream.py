@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
-    """Lives in one process of the driver for a run of a query; `read` runs elsewhere, on a copy as it was made."""
+    """Lives in one process of the driver for a run of a query; `read` runs elsewhere, on a copy as
+    it was made."""
 
     def __init__(self, frame: str, schema: t.StructType) -> None:
         self._text = ScanBuilder(frame, schema).text

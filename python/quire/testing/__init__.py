@@ -1,10 +1,11 @@
 """Tools for tests: real servers, and messages without a server.
 
-`server()` runs a server in the process of the test. A `ServerProcess` can be killed. `cluster()` runs instances
-that replicate to each other, and that can be killed and partitioned. `message()` makes the message for a handler.
+`server()` runs a server in the process of the test. A `ServerProcess` can be killed. `cluster()`
+runs instances that replicate to each other, and that can be killed and partitioned. `message()`
+makes the message for a handler.
 
-The pytest fixtures `quire_server`, `quire_server_process`, `quire_client` and `quire_async_client` are
-available where quire is installed (docs/testing.md).
+The pytest fixtures `quire_server`, `quire_server_process`, `quire_client` and `quire_async_client`
+are available where quire is installed (docs/testing.md).
 """
 
 from quire.testing._cluster import Cluster, Instance, cluster

@@ -1,8 +1,10 @@
-"""`quire.testing.cluster`: instances that replicate to each other, in processes that can be killed and partitioned.
+"""`quire.testing.cluster`: instances that replicate to each other, in processes that can be killed
+and partitioned.
 
-Each instance sends to every other one. Its destinations have the addresses of forwarders (`_forward.py`), one
-for each direction of each pair. A partition holds the forwarders of a pair. For measurements there is a cluster
-without them: a forwarder is one more thread that every byte goes through.
+Each instance sends to every other one. Its destinations have the addresses of forwarders
+(`_forward.py`), one for each direction of each pair. A partition holds the forwarders of a pair.
+For measurements there is a cluster without them: a forwarder is one more thread that every byte
+goes through.
 """
 
 from __future__ import annotations
@@ -182,8 +184,9 @@ class Cluster:
     def partition(self, a: InstanceLike, *others: InstanceLike) -> None:
         """Lets nothing pass between an instance and others, in both directions, until `heal`.
 
-        Without `others`: between it and all other instances. The connections are not closed: as in a network
-        that loses every packet, the links notice the silence after 10 s. Clients still reach both sides.
+        Without `others`: between it and all other instances. The connections are not closed: as in
+        a network that loses every packet, the links notice the silence after 10 s. Clients still
+        reach both sides.
         """
         for pair in self._pairs(a, others):
             self._held.add(pair)
@@ -296,15 +299,17 @@ def cluster(
             cluster.kill(0)
             client.publish("orders", {"id": 2})
 
-    The instances are processes with the names `instance-1`, `instance-2`, … The links are live at the beginning
-    of the `with` block.
+    The instances are processes with the names `instance-1`, `instance-2`, … The links are live at
+    the beginning of the `with` block.
 
     - `sync_type`: whether publishers wait for the other instances
-    - `directory`: the directory for their data. Without it: a temporary directory, which is removed at the end
-    - `link`: other keys of every `[[replication.destination]]`, such as `{"downgrade_after": "1s"}`. The default
-      of `topic` is every topic that `transaction_log` records
-    - `can_partition`: `False` connects the instances directly, for measurements. Otherwise a thread of this
-      program forwards what they send to each other, so that `partition` can hold it
+    - `directory`: the directory for their data. Without it: a temporary directory, which is removed
+      at the end
+    - `link`: other keys of every `[[replication.destination]]`, such as
+      `{"downgrade_after": "1s"}`. The default of `topic` is every topic that `transaction_log`
+      records
+    - `can_partition`: `False` connects the instances directly, for measurements. Otherwise a thread
+      of this program forwards what they send to each other, so that `partition` can hold it
     - `environment`, `standard_error`: as in `ServerProcess`
     - `settings`: as in `Config`, the same for all instances
     """

@@ -15,8 +15,9 @@ _CHUNK: Final = 256 * 1024
 class Forwarder:
     """Forwards the connections that come in on a free port of 127.0.0.1 to another port.
 
-    While it is held, it forwards nothing: it accepts connections, and what they send waits. A connection that
-    ended meanwhile ends at the other side after `release`. The peers of a network without a route see the same.
+    While it is held, it forwards nothing: it accepts connections, and what they send waits. A
+    connection that ended meanwhile ends at the other side after `release`. The peers of a network
+    without a route see the same.
     """
 
     def __init__(self, target: int) -> None:

@@ -1,4 +1,5 @@
-"""`quire.testing.message` and `quire.testing.verdict`: messages for the test of a handler, without a server."""
+"""`quire.testing.message` and `quire.testing.verdict`: messages for the test of a handler, without
+a server."""
 
 from __future__ import annotations
 
@@ -44,14 +45,15 @@ def message(
 
     - `topic`: the topic of the message
     - `data`, `headers`: as in `Client.publish`
-    - `bookmark`: its bookmark, or a `Message` that has it; `None` for a message that was not recorded
+    - `bookmark`: its bookmark, or a `Message` that has it; `None` for a message that was not
+      recorded
     - `queue`: the queue that delivered the message; `Message.topic` is then this queue
     - `lease_period`, `delivery_count`, `cancel_count`: of a message from a queue
     - `command`, `reason`, `sow_key`, `is_delta`: of a message of a last-value topic
 
-    `ack`, `cancel` and `expire` of this message send nothing. `verdict` returns which one the handler called.
-    Two calls with the same arguments return equal messages. Raises `ConfigError` or `BadBookmarkError` for an
-    invalid argument.
+    `ack`, `cancel` and `expire` of this message send nothing. `verdict` returns which one the
+    handler called. Two calls with the same arguments return equal messages. Raises `ConfigError` or
+    `BadBookmarkError` for an invalid argument.
     """
     for key, text, limit in (
         ("topic", topic, 1024),

@@ -33,7 +33,8 @@ def server(directory: str | os.PathLike[str] | None = None, **settings: Any) -> 
         with quire.testing.server() as server, quire.Client(server.url) as client:
             client.publish("orders", {"id": 1})
 
-    - `directory`: the directory for its data. Without it: a temporary directory, which is removed at the end
+    - `directory`: the directory for its data. Without it: a temporary directory, which is removed
+      at the end
     - `settings`: as in `Config`
     """
     temporary = tempfile.TemporaryDirectory(prefix="quire-") if directory is None else nullcontext(directory)
@@ -44,12 +45,13 @@ def server(directory: str | os.PathLike[str] | None = None, **settings: Any) -> 
 class ServerProcess:
     """Runs a server in a separate process, as a context manager. It ends the process with `kill -9`.
 
-    Every start uses the same free port of 127.0.0.1. On Linux, the port is also reserved while the server is
-    stopped. The process ends with its parent.
+    Every start uses the same free port of 127.0.0.1. On Linux, the port is also reserved while the
+    server is stopped. The process ends with its parent.
 
     - `directory`: the directory for its data
     - `environment`: variables of its environment, in addition to those of this process
-    - `standard_error`: an open file for its standard error. Without it: the standard error of this process
+    - `standard_error`: an open file for its standard error. Without it: the standard error of this
+      process
     - `settings`: as in `Config`
     """
 
@@ -186,7 +188,8 @@ def _settings(directory: str | os.PathLike[str], port: int, settings: Mapping[st
 
 
 def serve(settings: str) -> None:
-    """The program of a `ServerProcess`: serves until SIGTERM, or the end of its standard input, which comes with the end of its parent."""
+    """The program of a `ServerProcess`: serves until SIGTERM, or the end of its standard input,
+    which comes with the end of its parent."""
     stop = StopSignals(signal.SIGTERM)
 
     def stop_with_the_parent() -> None:
