@@ -44,6 +44,8 @@ pub enum Mistake {
     IgnoresTheRunOfARecord,
     /// A record of a link is dropped when its sequence is not above the highest one.
     DropsInsteadOfFilling,
+    /// A source does not tell its own sources which of their messages were rejected.
+    KeepsRejections,
     /// A destination that is filled gets only what the path of a record allows.
     FillsByPath,
     /// A record that came back to the instance that had lost it is not passed on.

@@ -38,8 +38,8 @@ pub struct Instance {
     pub heard: Instances,
     /// The number of the log of each instance, as far as it is known here. It is kept in a file.
     pub known: LogNumbers,
-    /// Marks for instances that are filled, by the instance that made it and the one that it is for.
-    /// They are lost in a crash.
+    /// Marks for instances that are filled, by the instance that made it and the one that it is
+    /// for. They are lost in a crash.
     pub marks: [[Mark; INSTANCES_MAX]; INSTANCES_MAX],
     /// Another run has used a sequence, here or at a destination. It is kept in a file.
     pub has_conflict: bool,

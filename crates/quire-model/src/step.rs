@@ -316,7 +316,11 @@ impl State {
             }
             Some(known) if known != message && !rule.makes(Mistake::IgnoresTheRunOfARecord) => {
                 instance.has_conflict = true;
-                self.report_conflict(from, to, message);
+                if self.connection(from, to) == Connection::Up {
+                    let source = &mut self.instances[from];
+                    source.has_conflict = true;
+                    source.rejected.insert(message);
+                }
                 return;
             }
             Some(_) => (),
@@ -327,18 +331,29 @@ impl State {
         instance.acknowledged.insert(message);
     }
 
-    /// A destination has another message with the sequence: the source says so to its client, if the
-    /// message is from it.
-    fn report_conflict(&mut self, from: usize, to: usize, message: Message) {
-        if self.connection(from, to) != Connection::Up {
-            return;
+    /// A source hears what its destinations have rejected, of messages that it has. It tells its
+    /// own sources, and its client when the message is from it and is not confirmed.
+    fn pass_rejections(&mut self, setup: &Setup) {
+        let links = setup.each_link().collect::<Vec<_>>();
+        let mut is_over = false;
+        while !std::mem::replace(&mut is_over, true) {
+            for (from, to) in &links {
+                let source = &self.instances[*from];
+                let rejected = self.instances[*to].rejected.and(source.log.messages());
+                let is_new = rejected.without(source.rejected) != Messages::default();
+                let is_passed = !setup.rule.makes(Mistake::KeepsRejections);
+                if is_new && is_passed && self.connection(*from, *to) == Connection::Up {
+                    let source = &mut self.instances[*from];
+                    source.rejected = source.rejected.or(rejected);
+                    source.has_conflict = true;
+                    is_over = false;
+                }
+            }
         }
-        self.instances[from].has_conflict = true;
-        self.instances[from].rejected.insert(message);
-        let client = &mut self.client;
-        let is_own = client.message(message.sequence) == message && message.sequence > client.persisted;
-        if client.at == Some(from) && is_own {
-            client.is_refused = true;
+        if let Some(at) = self.client.at {
+            let mut unconfirmed = self.client.persisted + 1..=self.client.last;
+            let rejected = self.instances[at].rejected;
+            self.client.is_refused |= unconfirmed.any(|sequence| rejected.has(self.client.message(sequence)));
         }
     }
 
@@ -392,7 +407,6 @@ impl State {
             }
             return;
         }
-        self.client.is_refused |= self.instances[at].rejected.has(message);
         // At or below the highest sequence it is a duplicate. Under the new rule this holds for the
         // current run only, and the message is confirmed only when the log has it.
         let log = &mut self.instances[at].log;
@@ -489,6 +503,7 @@ impl State {
     /// Does everything that follows at once: passes over records that are not sent, and passes on
     /// marks. Values that no longer matter become the same in every state.
     fn settle(&mut self, setup: &Setup) {
+        self.pass_rejections(setup);
         loop {
             for (from, to) in setup.each_link() {
                 self.pass_over(setup, from, to);
@@ -534,8 +549,8 @@ impl State {
         }
     }
 
-    /// An instance that is filled asks all that it can reach for a mark. An instance makes one unless
-    /// it has made one that counts.
+    /// An instance that is filled asks all that it can reach for a mark. An instance makes one
+    /// unless it has made one that counts.
     fn ask_for_marks(&mut self, setup: &Setup, number: usize) {
         if !self.instances[number].is_filling {
             return;
@@ -615,7 +630,8 @@ impl State {
     }
 }
 
-/// Whether the mark was made with the knowledge of all logs that the instance knows, which it is for.
+/// Whether the mark was made with the knowledge of all logs that the instance with this number
+/// knows.
 fn counts(rule: Rule, mark: Mark, known: LogNumbers, number: usize) -> bool {
     let is_known = |other: usize| {
         let is_own = other == number;

@@ -11,6 +11,8 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 pub const CONFIRMED: &str = "confirmed messages are in the counted logs";
 /// Invariant 2.
 pub const LOGONS: &str = "logons wait for older messages";
+/// Each publish gets an answer.
+pub const SETTLED: &str = "publishes are settled";
 /// Invariants 2 and 3.
 pub const AGREE: &str = "logs agree, or say that they do not";
 
@@ -42,7 +44,7 @@ impl Model for Checked {
             Property::always("instances let clients in", |model, state| {
                 instances_let_clients_in(&model.0, state)
             }),
-            Property::always("publishes are settled", |model, state| publishes_are_settled(&model.0, state)),
+            Property::always(SETTLED, |model, state| publishes_are_settled(&model.0, state)),
             Property::always("conflicts are real", |model, state| conflicts_are_real(&model.0, state)),
             Property::always("fresh numbers make no conflict", |model, state| {
                 fresh_numbers_make_no_conflict(&model.0, state)

@@ -4,7 +4,7 @@
 
 use quire_model::{Action, Faults, Instances, Links, Mistake, Numbers, Rule, Setup};
 
-use crate::check::{AGREE, CONFIRMED, LOGONS, check_all, counterexample};
+use crate::check::{AGREE, CONFIRMED, LOGONS, SETTLED, check_all, counterexample};
 
 const RULE: Rule = Rule::Copies(None);
 
@@ -116,14 +116,12 @@ fn an_added_instance_after_the_publisher_moved_and_returned() {
 }
 
 #[test]
-#[ignore = "larger: make model"]
 fn a_pair_with_all_faults() {
     let faults = Faults { next_runs: 1, crashes: 1, cuts: 1, lost_disks: 1, backups: 1, moves: 1, ..NONE };
-    check_all("pair, all faults", Setup { faults, in_flight: 2, ..Setup::pair(RULE) });
+    check_all("pair, all faults", Setup { faults, publishes: [2, 1], ..Setup::pair(RULE) });
 }
 
 #[test]
-#[ignore = "larger: make model"]
 fn a_ring_with_two_runs_and_a_lost_disk() {
     let faults = Faults { next_runs: 1, lost_disks: 1, ..NONE };
     check_all("ring, two runs, a lost disk", Setup { publishes: [2, 1], ..ring(RULE, faults) });
@@ -140,7 +138,7 @@ fn a_ring_with_two_lost_disks_and_an_operator() {
 #[ignore = "larger: make model"]
 fn a_mesh_with_two_runs_and_a_lost_disk() {
     let faults = Faults { next_runs: 1, lost_disks: 1, ..NONE };
-    let mesh = Setup { faults, publishes: [2, 1], ..Setup::three(RULE, Links::Mesh) };
+    let mesh = Setup { faults, publishes: [1, 1], ..Setup::three(RULE, Links::Mesh) };
     check_all("mesh, two runs, a lost disk", mesh);
 }
 
@@ -150,6 +148,50 @@ fn a_mesh_with_an_old_backup_and_a_crash() {
     let faults = Faults { backups: 1, crashes: 1, ..NONE };
     let mesh = Setup { faults, publishes: [2, 0], ..Setup::three(RULE, Links::Mesh) };
     check_all("mesh, an old backup, a crash", mesh);
+}
+
+#[test]
+#[ignore = "larger: make model"]
+fn a_pair_with_all_faults_and_more_messages() {
+    let faults = Faults { next_runs: 1, crashes: 1, cuts: 1, lost_disks: 1, backups: 1, moves: 1, ..NONE };
+    check_all("pair, all faults, more messages", Setup { faults, ..Setup::pair(RULE) });
+}
+
+#[test]
+#[ignore = "larger: make model"]
+fn an_async_pair_with_all_faults() {
+    let faults = Faults { next_runs: 1, crashes: 1, cuts: 1, lost_disks: 1, backups: 1, moves: 1, ..NONE };
+    let pair = Setup { faults, sync: Instances::default(), publishes: [2, 1], ..Setup::pair(RULE) };
+    check_all("async pair, all faults", pair);
+}
+
+#[test]
+#[ignore = "larger: make model"]
+fn a_pair_with_fresh_numbers_and_a_lost_disk() {
+    let faults = Faults { next_runs: 1, crashes: 1, cuts: 1, lost_disks: 1, moves: 1, ..NONE };
+    let pair = Setup { faults, numbers: Numbers::Fresh, publishes: [2, 1], ..Setup::pair(RULE) };
+    check_all("pair, a lost disk, fresh numbers", pair);
+}
+
+#[test]
+#[ignore = "larger: make model"]
+fn a_ring_with_two_runs_a_lost_disk_and_a_crash() {
+    let faults = Faults { next_runs: 1, lost_disks: 1, crashes: 1, ..NONE };
+    check_all("ring, two runs, a lost disk, a crash", Setup { publishes: [1, 1], ..ring(RULE, faults) });
+}
+
+#[test]
+#[ignore = "larger: make model"]
+fn a_ring_with_an_old_backup_and_a_partition() {
+    let faults = Faults { backups: 1, cuts: 1, moves: 1, ..NONE };
+    check_all("ring, an old backup, a partition", ring(RULE, faults));
+}
+
+#[test]
+#[ignore = "larger: make model"]
+fn an_added_instance_with_two_runs() {
+    let setup = joined(RULE, Faults { next_runs: 1, moves: 1, ..NONE });
+    check_all("added, two runs", Setup { publishes: [2, 1], in_flight: 0, ..setup });
 }
 
 fn with(mistake: Mistake) -> Rule {
@@ -210,6 +252,13 @@ fn the_mistake_of_ignoring_the_run_of_a_record_is_found() {
     let pair = Setup { faults, ..Setup::pair(rule) };
     counterexample(pair.clone(), CONFIRMED);
     counterexample(pair, AGREE);
+}
+
+#[test]
+fn the_mistake_of_keeping_rejections_is_found() {
+    let rule = with(Mistake::KeepsRejections);
+    let faults = Faults { next_runs: 1, lost_disks: 1, ..NONE };
+    counterexample(Setup { publishes: [2, 1], ..ring(rule, faults) }, SETTLED);
 }
 
 #[test]
