@@ -1,4 +1,4 @@
-"""Found by Spark when the format `quire` is first asked for: no call and no jar is needed.
+"""Spark finds it at the first use of the format `quire`. No call and no jar is needed.
 
 Spark imports every module `pyspark_*` on its path, and one that raises hides all of them: this one
 imports next to nothing, and never raises.

@@ -59,7 +59,7 @@ def suggests(method: Callable[_P, _R]) -> Callable[_P, _R]:
         close = nearest(unknown, names) if unknown else None
         return TypeError(f'{error}; did you mean "{close}"?') if close else error
 
-    # Programs and frameworks tell by this whether a function is to be awaited.
+    # By this, programs and frameworks recognize whether a function is to be awaited.
     if inspect.iscoroutinefunction(method):
 
         @functools.wraps(method)
@@ -85,10 +85,11 @@ def takes(
     arguments: Callable[_P, _A],
     check_others: Callable[[dict[str, Any]], None] | None = None,
 ) -> Callable[[Callable[[_S, _A], _R]], Callable[Concatenate[_S, _P], _R]]:
-    """Gives a method the arguments of a dataclass, so that calls with many arguments have one list of them.
+    """Adds the arguments of a dataclass to a method, so that calls with many arguments have one
+    list of them.
 
     The method itself takes the dataclass. `check_others` examines the arguments by name before: it
-    removes those that say nothing, and raises an error that explains others.
+    removes those without an effect, and raises an error that explains others.
     """
 
     def decorate(method: Callable[[_S, _A], _R]) -> Callable[Concatenate[_S, _P], _R]:
@@ -99,7 +100,7 @@ def takes(
             try:
                 taken = arguments(*args, **kwargs)
             except TypeError as error:
-                # The caller knows the method, and not the dataclass.
+                # The caller uses the method, and not the dataclass.
                 text = str(error).replace(f"{arguments.__qualname__}.__init__()", f"{method.__qualname__}()")
                 if text == str(error):
                     raise
@@ -239,7 +240,7 @@ def delay_to_core(
 
 
 def delta_to_core(value: Duration | None, key: str) -> timedelta | None:
-    """`None` stays what it is: not said."""
+    """`None` is not converted: it means "not set"."""
     return None if value is None else delta_of(value, key)
 
 

@@ -12,8 +12,8 @@ import re
 def _refuse_foreign_distribution() -> None:
     """Raises `ImportError` when the distribution `quire` is installed in the directory that has this package.
 
-    In any other directory its files are not mixed with those of this package. It looks at names
-    only: `importlib.metadata` would add half of the time that `import quire` takes.
+    In any other directory its files are not mixed with those of this package. It checks only names:
+    `importlib.metadata` would add half of the time of `import quire`.
     """
     directory = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     try:

@@ -34,9 +34,9 @@ def copy_of(body: bytes, command: str, sub_id: str) -> Message:
 def to_bytes(data: Any, encoder: Encoder | None = None, topic: str | None = None) -> bytes:
     """Bytes as they are, text as UTF-8, anything else as JSON. `topic` is named in the error.
 
-    `encoder` is asked for everything that JSON does not have; without it, dataclasses, pydantic
-    models, times, `Decimal`, `UUID`, `Enum`, sets and paths are written as pydantic writes them.
-    Raises `TypeError` or `ValueError`.
+    `encoder` converts everything that JSON does not have. Without it, dataclasses, pydantic models,
+    times, `Decimal`, `UUID`, `Enum`, sets and paths are written as pydantic writes them. Raises
+    `TypeError` or `ValueError`.
     """
     where = "" if topic is None else f" on the topic {topic!r}"
     match data:
@@ -118,14 +118,14 @@ def plain(value: Any) -> Any:
         # pydantic leaves out the seconds of an offset, which is another instant.
         case datetime() if (offset := value.utcoffset()) and offset % timedelta(minutes=1):
             value = value.astimezone(UTC)
-        # pydantic counts years of 365 days. ISO 8601 does not say how long a year is.
+        # pydantic counts years of 365 days. ISO 8601 does not define the length of a year.
         case timedelta() if abs(value) >= timedelta(days=365):
             days, rest = divmod(abs(value), timedelta(days=1))
             sign = "-" if value < timedelta(0) else ""
             return f"{sign}P{days}D{to_jsonable_python(rest).removeprefix('P') if rest else ''}"
         case Decimal() if not value.is_finite():
             raise ValueError(f"{value} is no number in JSON")
-        # What is in them comes here, too.
+        # Their members are converted here, too.
         case set() | frozenset() | deque() | Generator():
             return list(value)
         case _ if is_dataclass(kind) and not hasattr(kind, "__pydantic_serializer__"):

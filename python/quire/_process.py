@@ -1,5 +1,5 @@
-"""Threads, open files and signals of this process. When the system gives no more threads or files,
-the error says which limit to raise."""
+"""Threads, open files and signals of this process. When the system has no more threads or files,
+the error names the limit to raise."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _eventlet_has_threads() -> bool:
 def start_thread(thread: threading.Thread) -> None:
     """Starts the thread.
 
-    Raises `LimitExceededError` when the system gives no thread, and `RuntimeError` where
+    Raises `LimitExceededError` when the system has no thread left, and `RuntimeError` where
     `threading` does not use threads of the system.
     """
     check_threads(f"the thread {thread.name!r}")
@@ -92,7 +92,8 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 def with_threads(what: str, start: Callable[[], _T]) -> _T:
-    """Calls what starts a thread for `what`. Raises `LimitExceededError` when the system gives no thread."""
+    """Calls a function that starts a thread for `what`. Raises `LimitExceededError` when the system
+    has no thread left."""
     try:
         return start()
     except RuntimeError as error:
@@ -103,8 +104,8 @@ def with_threads(what: str, start: Callable[[], _T]) -> _T:
 
 
 def connections_max(wanted: int, links: int = 0) -> int:
-    """The number of connections, at most `wanted`, that the limit of open files leaves room for,
-    besides `links` connections to other instances.
+    """The number of connections, at most `wanted`, that the limit of open files allows in addition
+    to `links` connections to other instances.
 
     Raises `LimitExceededError` when there is no room for one.
     """

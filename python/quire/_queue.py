@@ -15,7 +15,7 @@ from quire._units import Duration, seconds
 from quire.config import Queue as QueueConfig
 from quire.config._models import queue_of
 
-#: Deliveries of one `dispatch` when nothing else is asked for.
+#: Deliveries of one `dispatch` by default.
 DEFAULT_DISPATCH_COUNT = 1024
 
 
@@ -150,7 +150,8 @@ class Queue:
         expire: bool = False,
         connection: int = 0,
     ) -> int:
-        """Acknowledges messages, or all active messages that match a filter. Returns how many changed.
+        """Acknowledges messages, or all active messages that match a filter. Returns the number of
+        changed messages.
 
         Positions that are not in the queue are ignored.
         """

@@ -16,7 +16,7 @@ _PASSWORD: Final = re.compile(
 
 
 def without_password(text: str) -> str:
-    """Returns a URL, or text that was given for one, with `***` in the place of its password."""
+    """Returns a URL, or text that should be one, with `***` instead of its password."""
     return _PASSWORD.sub(r"\1***@", text)
 
 

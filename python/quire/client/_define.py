@@ -97,8 +97,8 @@ def changes_to_core(name: str, changes: QueueChanges) -> str:
     names = {key: key if key in core else f"{key}_ns" for key in given}
     if "max_queue_depth" in names:
         names["max_queue_depth"] = "target_queue_depth"
-    # `core` has the default of a key whose value is `None`. The server knows the defaults that
-    # depend on the semantics.
+    # `core` has the default of a key whose value is `None`. The server has the defaults that depend
+    # on the semantics.
     of_the_server = {
         key: None for key in ("lease_period", "retry_delay") if key in given and given[key] is None
     }

@@ -45,14 +45,14 @@ class Running(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Gives up the coroutine: cancels a task. A thread ends with its client."""
+        """Ends the coroutine: cancels a task. A thread ends with its client."""
 
 
 class Driver(ABC):
     """The way in which a client waits and runs background work: with threads, or on an event loop."""
 
-    #: How long a worker waits for a message before it looks whether it is to stop, in seconds.
-    #: `None`: `wake` tells it.
+    #: How long a worker waits for a message before it checks whether to stop, in seconds. `None`:
+    #: `wake` notifies it.
     stop_latency: float | None
 
     @abstractmethod

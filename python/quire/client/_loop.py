@@ -155,7 +155,8 @@ class Loop(Driver):
         if isinstance(error, asyncio.CancelledError):
             task = asyncio.current_task()
             return task is not None and task.cancelling() > 0
-        # Ctrl-C may come to any task of the loop; `GeneratorExit` to one that the loop has dropped.
+        # Any task of the loop may get Ctrl-C. A task that the loop has dropped gets
+        # `GeneratorExit`.
         return isinstance(error, (KeyboardInterrupt, GeneratorExit))
 
     def run(self, name: str, work: Coroutine[Any, Any, None]) -> Running:

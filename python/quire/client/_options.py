@@ -180,13 +180,13 @@ class ClientOptions:
 
     @property
     def command_seconds(self) -> float | None:
-        """How long a command waits for the server when the call does not say; `None`: without a limit."""
+        """How long a command waits for the server by default; `None`: without a limit."""
         return timeout_to_core(self.command_timeout)
 
     @property
     def unpersisted_reason(self) -> str:
         """The reason why publishes wait while the client is connected, as the end of a sentence. A
-        client cannot tell the two apart."""
+        client cannot distinguish the two."""
         if any(isinstance(place, Place) for place in self.places):
             return ""
         return ": the server waits for its disk or for a sync destination (see `quire replication ls`)"
@@ -211,7 +211,8 @@ class ClientOptions:
             raise error if self.config is None else self.config.placed(error) from None
 
     def not_connected(self, last_error: str | None, code: str | None) -> Exception:
-        """What to raise when no server let the client in within `connect_timeout`. `code` says why not."""
+        """The error when no server accepted the client within `connect_timeout`. `code` is the
+        reason."""
         if last_error is None:
             return TimeoutError(f"{', '.join(self.urls)} did not answer within {self.connect_seconds:g} s")
         reason = f"no connection within {self.connect_seconds:g} s: {last_error}; {_remedy(code)}"
@@ -219,7 +220,8 @@ class ClientOptions:
 
     @staticmethod
     def refused(last_error: str | None, code: str | None) -> DisconnectedError:
-        """What to raise when every server was tried once, and none let the client in. `code` says why not."""
+        """The error when every server was tried once, and none accepted the client. `code` is the
+        reason."""
         return DisconnectedError(f"no connection: {last_error}; {_remedy(code)}", code=code)
 
 

@@ -60,8 +60,8 @@ class Query:
         has arrived."""
         return self._core.total
 
-    # The core keeps the records that it takes at once. A list of them would be lost with the
-    # exception of a signal handler, which comes when the call that returns it has ended.
+    # The core keeps the records that it takes at once. A list of them would be lost when a signal
+    # handler raises, which happens after the call that returns it.
     def __iter__(self) -> Iterator[Message]:
         return self._core.iterate(self, self._ahead)
 
@@ -136,8 +136,8 @@ class AsyncQuery:
         async for record in client.sow("orders", filter="/qty > 50"):
             print(record.sow_key, record.json())
 
-    The query starts with the first record that is asked for. `await client.sow(...)` starts it at
-    once, and returns the query when the server has accepted it.
+    The query starts when the program asks for the first record. `await client.sow(...)` starts it
+    at once, and returns the query when the server has accepted it.
     """
 
     def __init__(self, client: AsyncClient, spec: QuerySpec) -> None:
@@ -248,6 +248,6 @@ async def arrow_of_query(
 
 
 async def arrow_of_rows(client: ClientBase[Any], rows: _quire.Rows, topic: str, fields: Fields) -> pa.Table:
-    """The rows as a table. The server knows the message type of their topic."""
+    """The rows as a table. The server has the message type of their topic."""
     message_type = await client._message_type(rows.topic or topic)
     return await client._driver.call(partial(arrow_table, rows, fields, message_type))

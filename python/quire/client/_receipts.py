@@ -50,7 +50,7 @@ class ReceiptBase(ABC, Generic[R]):
             raise TimeoutError(f"{self}: it is not known yet whether that is persisted")
         return self._value()
 
-    # The name that the program knows, for the error about an argument: `wait` takes a timeout, and
+    # The name that the program uses, for the error about an argument: `wait` takes a timeout, and
     # this does not.
     result.__qualname__ = "Receipt.result"
 
@@ -213,7 +213,7 @@ class Following:
     """The receipts of one client that are announced: those that are awaited, and those for which a
     function is called.
 
-    It does not know the client, so that a client that the program drops ends.
+    It has no reference to the client, so that a client ends when the program drops it.
     """
 
     def __init__(self, driver: Driver, core: _quire.Client, options: ClientOptions, name: str) -> None:

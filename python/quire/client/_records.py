@@ -365,7 +365,7 @@ def _batch_size(count: int | None) -> int | None:
 
 
 def _set(spec: object, **members: object) -> None:
-    """Gives the members of a frozen object the form of the core."""
+    """Converts the members of a frozen object to the form of the core."""
     for name, value in members.items():
         object.__setattr__(spec, name, value)
 
@@ -387,7 +387,8 @@ async def delete(
     bookmarks: str | Message | Iterable[str | Message] | None,
     timeout: Duration | None,
 ) -> int:
-    """Deletes records, and returns how many. By bookmark, it acknowledges messages of a queue."""
+    """Deletes records, and returns their number. By bookmark, it acknowledges messages of a
+    queue."""
     check_type(topic, str, "topic")
     check_timeout(timeout)
     listed, condition = keys_to_core(keys), optional_filter_to_core(filter)

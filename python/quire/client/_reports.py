@@ -172,7 +172,7 @@ def failure_of_publishes(failed: list[tuple[int, BaseException]]) -> BaseExcepti
 
 def text_of_failure(sequence: int, error: BaseException) -> str:
     """The failure of a publish for the log."""
-    # The text of this error says how many publishes it is about.
+    # The text of this error contains the number of publishes.
     return str(error) if isinstance(error, NameInUseError) else f"publish {sequence} was refused: {error}"
 
 

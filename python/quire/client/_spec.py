@@ -136,7 +136,7 @@ class Spec:
 
     @property
     def wants_completed(self) -> bool:
-        """A replay is always asked to say when it has caught up, so that `completed` is true to its name."""
+        """Every replay reports when it has caught up, so that `completed` is right."""
         return self.completed or self.bookmark is not None
 
 

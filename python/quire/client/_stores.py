@@ -78,6 +78,6 @@ class BookmarkStore:
 
 
 def absolute(path: str | os.PathLike[str], key: str) -> Path:
-    """The file, wherever the program goes later."""
+    """The absolute path of the file: the program may change its directory later."""
     check_path(path, key)
     return Path(path).expanduser().absolute()

@@ -17,7 +17,7 @@ from quire.client._spec import Change, Spec
 if TYPE_CHECKING:
     from quire.client._base import ClientBase
 
-#: Messages of a list of `batches()` when nothing else is asked for.
+#: Messages of a list of `batches()` by default.
 DEFAULT_BATCH_COUNT = 1024
 
 
@@ -103,7 +103,7 @@ class SubscriptionBase:
         return replace(self._spec, max_backlog=0)
 
     def _paused(self, paused: bool) -> None:
-        """Remembered, because a replacement says it again."""
+        """Kept, because a replacement contains it again."""
         self._spec = replace(self._spec, paused=paused)
 
     def _health(self, last_heard: datetime | None, missed: int) -> SubscriptionHealth:

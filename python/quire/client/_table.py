@@ -66,7 +66,7 @@ class Change:
     kind: Literal["added", "changed", "removed"]
     #: The key in the table.
     key: TableKey
-    #: The new record. For a removed record: the `oof` message, whose `reason` says why.
+    #: The new record. For a removed record: the `oof` message with its `reason`.
     message: Message
     #: The record that the table had before; `None` for `"added"`.
     before: Message | None
@@ -110,10 +110,10 @@ class BlockingTableSpec(TableSpec):
 class Records:
     """The records of a table by their keys in the table.
 
-    With `key_of`, several records of the topic can have one key. The one that came last is shown,
-    and another one when that is removed. `take` raises `ConfigError` for the second record of a key
-    in which a field has no text, and without `key_of` for the second one of a `sow_key`: such
-    records need not have anything in common.
+    With `key_of`, several records of the topic can have one key. The latest one is shown, and
+    another one when that is removed. `take` raises `ConfigError` for the second record of a key in
+    which a field has no text, and without `key_of` for the second one of a `sow_key`: such records
+    need not have anything in common.
     """
 
     def __init__(self, key_of: Callable[[Message], TableKey] | None = None) -> None:
@@ -121,7 +121,7 @@ class Records:
         #: The records by their keys in the table.
         self.shown: dict[TableKey, Message] = {}
         self._keys: dict[_Name, TableKey] = {}
-        #: The records of each key that has more than one, the one that came last at the end.
+        #: The records of each key that has more than one, the latest one at the end.
         self._rivals: dict[TableKey, dict[_Name, Message]] = {}
 
     def take(self, message: Message) -> list[Change]:
@@ -227,7 +227,7 @@ class ChangesBase:
                     raise self._failure
                 return None
             self._changed.clear()
-            # A change may have come before the flag was cleared.
+            # A change may have arrived before the flag was cleared.
             if self._waiting or self._is_ended:
                 continue
             if not await self._changed.wait(timeout):
@@ -301,7 +301,7 @@ class TableBase(Mapping[TableKey, Message], Generic[S]):
         try:
             answers = await query(client, QuerySpec(spec.topic, keys=[], timeout=spec.timeout))
         except ConfigError as error:
-            # The messages of a queue have no keys, and the program gave none.
+            # The messages of a queue have no keys, and the program has not set any.
             raise NotLastValueError(f"{spec.topic!r} is a queue, and keeps no last values") from error
         answers.close()
         # Known from now on, also when the client is closed.
@@ -341,8 +341,8 @@ class TableBase(Mapping[TableKey, Message], Generic[S]):
             if self._is_ended:
                 return
             try:
-                # Of a message, the receive buffer stays in memory. A table keeps its records for a
-                # long time.
+                # A message keeps its receive buffer in memory. A table keeps its records for a long
+                # time.
                 changes, failure = self._records.take(message._detached()), None
             except ConfigError as error:
                 changes, failure = [], error
@@ -363,7 +363,7 @@ class TableBase(Mapping[TableKey, Message], Generic[S]):
                 await self._client._driver.handle(self._spec.on_change, change)
 
     def _end(self, failure: QuireError | None = None) -> None:
-        """Nothing more will come."""
+        """There will be no more."""
         with self._lock:
             if self._is_ended:
                 return

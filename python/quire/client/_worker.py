@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("quire.client")
 
-#: How long a worker that stops waits until what it said is durable, in seconds.
+#: How long a worker that stops waits until its verdicts are durable, in seconds.
 FLUSH_TIMEOUT = 10.0
 
 #: The field of the report for each verdict. A message that cannot be settled any more went back to
@@ -42,7 +42,8 @@ def backlog_of(concurrency: int, max_backlog: int | None) -> int:
 
 
 def delays_of(retry_delay: Duration | Sequence[Duration] | None) -> list[float]:
-    """The pauses before a message comes again, in seconds; empty: as the queue is configured."""
+    """The pauses before a message is delivered again, in seconds; empty: the configuration of the
+    queue."""
     if retry_delay is None:
         return []
     each = [retry_delay] if isinstance(retry_delay, (timedelta, float, int, str)) else list(retry_delay)
@@ -86,7 +87,7 @@ class Worker:
         #: Held while the counts change, never during a wait.
         self._lock = threading.Lock()
         self._counts = {"acknowledged": 0, "cancelled": 0, "lost": 0, "expired": 0}
-        #: Everything is said and done.
+        #: All verdicts are durable.
         self.done = self._driver.event()
 
     def stop(self) -> None:

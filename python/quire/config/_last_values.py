@@ -32,7 +32,7 @@ Assignments = Texts
 class History(Model):
     """How much of its history a last-value topic keeps (docs/last-values.md, section 3)."""
 
-    #: How far back states are kept.
+    #: The time for which states are kept.
     window: Period
     #: The distance of the instants whose states are kept; 0: every instant.
     granularity: Duration = 0

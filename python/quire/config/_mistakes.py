@@ -118,8 +118,8 @@ class Mistakes:
         return True
 
     def add_of_core(self, mistakes: Iterable[tuple[str, str]]) -> None:
-        """Notes the mistakes that the core found in what is left, apart from those that may follow
-        from the others.
+        """Notes the mistakes that the core found in the rest, except those that may follow from
+        other mistakes.
 
         The core compares queues and last-value topics with the recorded topics.
         """
@@ -252,7 +252,7 @@ def _reason(mistake: ErrorDetails, model: type[BaseModel]) -> str:
         count, least_or_most = context["actual_length"], _ENTRIES[kind].format(**context)
         return f"expected a list of {least_or_most}, got {count}"
     if kind in _EXPECTED:
-        # Literals come as 'fsync' or 'os'.
+        # Literals have the form 'fsync' or 'os'.
         what = _EXPECTED[kind].format(**context).replace("'", '"')
         return f"expected {what}, got {got(mistake['input'])}"
     return f"this value is not allowed: {got(mistake['input'])}"

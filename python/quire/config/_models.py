@@ -53,9 +53,9 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 #: The words for the ends of the log.
 _POINTS = ("epoch", "now")
 
-#: The lease period of an at-least-once queue that sets none, in seconds. A consumer that hangs
-#: gives its messages back after it. It is longer than most handlers take, because a message whose
-#: lease is over is delivered again.
+#: The lease period of an at-least-once queue that sets none, in seconds. After it, the messages of
+#: a consumer that hangs return to the queue. It is longer than most handlers take, because a
+#: message whose lease is over is delivered again.
 LEASE_PERIOD = 300.0
 
 #: The retry delays of an at-least-once queue that sets none, in seconds. Without them, a message
@@ -88,7 +88,7 @@ class Transport(Model):
     name: str = "clients"
     address: str = DEFAULT_ADDRESS
     max_message_size: Annotated[int, size_between("1KB", "1GB")] = 16 << 20
-    #: Of clients. Administrators who connect to `local:DIRECTORY` do not count.
+    #: Connections of clients. Administrators who connect to `local:DIRECTORY` do not count.
     max_connections: Annotated[int, Field(ge=1, le=1 << 20)] = 10_000
     max_subscriptions_per_connection: Annotated[int, Field(ge=1, le=1 << 20)] = 1024
     #: Patterns in the filters of the subscriptions of one connection.
@@ -252,7 +252,7 @@ class TransactionLog(Model):
     #: Topics that the log may have; a publish to another one is refused. A topic counts until the
     #: last journal file that holds it is removed.
     max_topics: Annotated[int, Field(ge=1, le=1 << 26)] = 100_000
-    #: A client whose sequence goes up by more than this at once is logged, once per connection.
+    #: A client whose sequence increases by more than this at once is logged, once per connection.
     sequence_jump_logged: Annotated[int, Field(ge=1, le=(1 << 63) - 1)] = 1_000_000
     maintenance: Maintenance = Maintenance()
     #: Without an entry every topic is recorded as JSON.
@@ -606,8 +606,8 @@ class Config(Model):
         return self._placed(error.key, error._reason)
 
     def _placed(self, key: str, reason: str) -> ConfigError:
-        """A mistake that only the core knows of, with the key as it is written here, and with its
-        file and line."""
+        """A mistake that only the core finds, with the key in the spelling of the file, and with
+        its file and line."""
         place = place_of(key)
         if len(place) > 1 and place[0] == "queue" and isinstance(place[1], int):
             local = place[1] - len(self.queue)

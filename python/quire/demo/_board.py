@@ -1,4 +1,5 @@
-"""The act of `quire demo` on a last-value topic: the newest flight of each aircraft, and a live table of them."""
+"""The act of `quire demo` on a last-value topic: the newest flight of each aircraft, and a live
+table of them."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class BoardResults:
     outage_seconds: float
     #: How long a query of all records took.
     query_seconds: float
-    #: How many records of the table, of the query and of the filtered table differ from the source.
+    #: The number of records of the table, of the query and of the filtered table that differ from
+    #: the source.
     wrong: int
 
     @property
@@ -62,7 +64,8 @@ class BoardResults:
 
 
 def run_board(console: Console, server: ServerProcess, flights: list[bytes]) -> BoardResults:
-    """Publishes the flights to a last-value topic while a table follows it, and compares all copies at the end."""
+    """Publishes the flights to a last-value topic while a table follows it, and compares all copies
+    at the end."""
     flights = [data for data in flights if b'"tailnum": null' not in data]
     newest = {json.loads(data)["tailnum"]: data for data in flights}
     late = {tail: data for tail, data in newest.items() if (json.loads(data)["dep_delay"] or 0) > 60}
@@ -102,7 +105,7 @@ def run_board(console: Console, server: ServerProcess, flights: list[bytes]) -> 
 
 
 def wrong_of(copy: quire.Table | dict[str, quire.Message], expected: dict[str, bytes]) -> int:
-    """How many records are missing, too many, or other ones."""
+    """The number of records that are missing, too many, or different."""
     found = {key: message.data for key, message in copy.items()}
     return len(set(found.items()) ^ set(expected.items()))
 

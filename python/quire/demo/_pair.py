@@ -1,4 +1,5 @@
-"""The act of `quire demo` on two instances: one is killed and loses its disk, and is filled again by the other."""
+"""The act of `quire demo` on two instances: one is killed and loses its disk, and is filled again
+by the other."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class PairResults:
     fill_seconds: float
     #: Messages of both instances that were read back.
     read: int
-    #: Those that differ from their source, or have another bookmark on the other instance.
+    #: The messages that differ from their source, or have another bookmark on the other instance.
     wrong: int
 
     @property
@@ -76,8 +77,7 @@ def run_pair(console: Console, flights: list[bytes]) -> PairResults:
         killed, persisted_at_kill = time.perf_counter(), client.persisted
         console.print(f"[bold]kill -9[/] of {first.name}, process {first.pid}; its directory is deleted")
         cluster.lose_disk(first)
-        # As `quire replication downgrade` does: publishers do not wait for an instance that is
-        # gone.
+        # As `quire replication downgrade` does: publishers do not wait for a lost instance.
         with quire.Client(second.url) as operator:
             operator._replicate(first.name, "downgrade")
         _wait_until_persisted(client, min(persisted_at_kill + 1, half))
@@ -110,7 +110,8 @@ def run_pair(console: Console, flights: list[bytes]) -> PairResults:
 
 
 def _compare(url: str, flights: list[bytes]) -> tuple[list[str], int]:
-    """Reads the messages of an instance. Gives their bookmarks, and how many are not the next of the flights."""
+    """Reads the messages of an instance. Returns their bookmarks, and the number of those that are
+    not the next flight."""
     bookmarks: list[str] = []
     wrong = 0
     with quire.Client(url, name="demo-pair-reader") as client:

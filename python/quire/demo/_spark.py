@@ -1,4 +1,5 @@
-"""The third act of `quire demo`: the journal of the acts before it through Spark, its numbers checked against the data set."""
+"""The third act of `quire demo`: the journal of the acts before it through Spark, its numbers
+checked against the data set."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ ROWS = 5
 
 
 def act(console: Console, journal: Path, topic: str, flights: list[bytes], queue: str | None) -> bool:
-    """Runs it; false when a number is wrong. `queue` has had every flight as a job. Without Spark it says how to get it."""
+    """Runs it; false when a number is wrong. `queue` has had every flight as a job. Without Spark
+    it prints how to install it."""
     if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
         console.print(
             "[yellow]Spark would read the journal now[/]: pip install 'quire-mq\\[spark]', and Java 17 or newer"
@@ -99,7 +101,7 @@ def _expected(flights: Iterable[bytes]) -> dict[str, dict[str, tuple[int, float]
 
 
 def _audit_table(workers: Iterable[Row]) -> Table:
-    """Returns the table of the workers: how many jobs each one had, and for how long."""
+    """Returns the table of the workers: the number and the time of the jobs of each."""
     table = Table(title="the jobs by worker, from the journal")
     table.add_column("worker")
     for column in ("given", "acknowledged", "not settled", "median time", "longest time"):

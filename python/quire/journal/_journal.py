@@ -462,7 +462,7 @@ def maintain(
     size_max: Size | None,
     dry_run: bool,
 ) -> Iterator[_quire.SegmentFields]:
-    """Archives, compresses or removes one file after the other, and gives each when it is done."""
+    """Archives, compresses or removes one file after the other, and yields each when it is done."""
     older, beyond = which_to_core(age, size_max)
     while files := maintenance.maintain(action, older, beyond, dry_run):
         yield from files
@@ -484,8 +484,8 @@ def _range_to_core(bookmark: Bookmark, until: Bookmark | None) -> tuple[str, str
 
 
 def check_is_journal(directory: Path) -> None:
-    """Raises `FileNotFoundError` or `NotADirectoryError` for a place without a journal, and says
-    where one is."""
+    """Raises `FileNotFoundError` or `NotADirectoryError` for a directory without a journal, and
+    names one that has it."""
     if not directory.exists():
         raise FileNotFoundError(errno.ENOENT, "there is no such directory", os.fspath(directory))
     if not directory.is_dir():

@@ -32,7 +32,7 @@ def maintain_directory(
     size_max: str | None,
     dry_run: bool,
 ) -> Iterator[Segment]:
-    """Archives, compresses or removes files in a directory, and gives each when it is done: by the
+    """Archives, compresses or removes files in a directory, and yields each when it is done: by the
     server that runs on it, else here.
 
     - `archive_directory`: `None` = the one that files of the journal were archived to last
@@ -57,7 +57,8 @@ def maintain_directory(
 
 
 def give_up_missing(directory: Path, archive_directory: Path | None) -> tuple[int | None, int] | None:
-    """Gives up the oldest files of a stopped journal that are missing: the log begins after them from now on.
+    """Accepts that the oldest files of a stopped journal are missing: the log begins after them
+    from now on.
 
     Returns the numbers of the first file, `None` when it is not known, and of the last file; `None`
     when no file is missing. Raises `JournalLockedError` when a process has the journal open, and
@@ -110,7 +111,7 @@ def _files_of(core: _quire.Client, command: int) -> list[Segment]:
 
 def listen_locally(directory: Path) -> socket.socket | None:
     """The socket of the administrator, bound; `None` where the system has no sockets without a
-    file, or another program took the name: a server goes without."""
+    file, or another program has the name. A server works without it."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(b"\0" + _quire.local_socket_name(directory).encode())

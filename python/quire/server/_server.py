@@ -363,7 +363,7 @@ class Server:
 
     def _run(self) -> None:
         try:
-            # Before the loop opens files, so that the error says what to raise.
+            # Before the loop opens files, so that the error names the limit to raise.
             connections_max(1)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(self.serve(started=self._started.set))
@@ -474,7 +474,7 @@ class Server:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: hands its bytes on, and says when its transport is full."""
+    """One connection: passes its bytes on, and reports when its transport is full."""
 
     transport: asyncio.Transport
 
@@ -484,9 +484,9 @@ class _Connection(asyncio.Protocol):
         self._transport_number = transport
         self._is_local = is_local
         self._number = 0
-        #: The core does not want to hear the peer.
+        #: The core does not read from the peer.
         self._is_paused = False
-        #: The last turn that got bytes from the peer, and how many.
+        #: The last turn that got bytes from the peer, and their number.
         self._turn = 0
         self._turn_size = 0
 
@@ -542,7 +542,7 @@ class _Connection(asyncio.Protocol):
             self.read_on()
 
     def read_on(self) -> None:
-        """Resumes reading, unless the core does not want to hear the peer."""
+        """Resumes reading, unless the core does not read from the peer."""
         if not self._is_paused and not self.transport.is_closing():
             self.transport.resume_reading()
 

@@ -107,8 +107,8 @@ def _names_in_utf8() -> Iterator[None]:
     """Java writes the names of files as the locale says that it is started in, and in that of C
     only those in ASCII.
 
-    Python helps itself there, by a setting that Java does not look at when another is against
-    it."""
+    Python uses another encoding there, by a setting that Java ignores when another setting
+    contradicts it."""
     before = os.environ.get("LC_ALL")
     is_helped = not before and os.environ.get("LC_CTYPE") in _FALLBACKS
     if locale.getencoding().lower() in ("utf-8", "utf8") and not is_helped:

@@ -132,8 +132,8 @@ def archive(
 
 
 class _Names:
-    """The directories that a run is about to make, looked at before it makes them: Spark would fail
-    in the middle of a batch."""
+    """Checks the directories that a run will make, before it makes them: Spark would fail in the
+    middle of a batch."""
 
     def __init__(
         self, spark: SparkSession, journal: str, target: str, topics: str | None, options: dict[str, str]
@@ -167,7 +167,7 @@ class _Names:
                 raise self._not_written(topic)
 
     def _unusual(self) -> Iterator[str]:
-        """The topics of new messages of which the name has to be looked at: the scan skips all others."""
+        """The topics of new messages whose names have to be checked: the scan skips all others."""
         _, last = self._journal.bounds()
         self._after = self._retained(min(self._after, last), last)
         schema = t.StructType([t.StructField("topic", t.StringType())]).json()
@@ -248,8 +248,8 @@ def _as_written(spark: SparkSession, files: Files, batches: list[str]) -> DataFr
 
 
 def _change_places(files: Files) -> None:
-    """Puts the joined directory in the place of those that it was made of, from wherever an earlier
-    run was stopped."""
+    """Replaces the directories by the joined one. Continues from the step at which an earlier run
+    was stopped."""
     plan = files.read(_PLAN)
     if plan is None:
         return

@@ -76,7 +76,8 @@ def bars(
 
 
 def _window(spark: SparkSession, every: Duration) -> str:
-    """As Spark has it, which alone knows what it takes: asked before anything is read."""
+    """Returns the window in the form of Spark. Only Spark can check it, so Spark checks it before
+    anything is read."""
     try:
         window = f"{round(seconds(every, 'every') * 1e6)} microseconds"
     except ConfigError:

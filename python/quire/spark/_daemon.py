@@ -3,8 +3,8 @@
 A dismissed worker ends without output. Spark dismisses a worker by closing its socket: after a
 minute without work, at the end of the session, and when a task is stopped or needs no more rows
 (`limit`). PySpark (up to at least 4.3) handles this as a failure, cannot report it, and prints a
-traceback with `BrokenPipeError` for each worker. A failure in a task still goes to Spark through
-the socket. Only output to a closed socket is dropped.
+traceback with `BrokenPipeError` for each worker. Spark still gets a failure in a task through the
+socket. Only output to a closed socket is dropped.
 
 Spark always forks its planning workers from its own process. Those that have imported quire end in
 the same way (`adopt`).
@@ -30,7 +30,7 @@ _work = daemon.worker
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
     """Waits for one piece of work, and does it. Runs in a forked process."""
-    # PySpark does the same when the work is there; the wait for it shall end with the session, too.
+    # PySpark does the same when there is work. The wait for work must end with the session, too.
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -46,8 +46,8 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
 
 
 def adopt(forked: ModuleType) -> None:
-    """Has a worker that PySpark's own daemon has forked end like those of this one: the loop in
-    which it waits for work looks there, each time, for what does it."""
+    """Makes a worker that the daemon of PySpark has forked end like the workers of this one: its
+    loop reads this attribute of the module each time it waits for work."""
     forked.worker = worker  # type: ignore[attr-defined]
 
 

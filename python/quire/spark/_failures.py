@@ -1,5 +1,4 @@
-"""Errors of quire as a user of Spark meets them: the message first, without the Python frames that
-led to it."""
+"""Errors of quire for a user of Spark: the message first, without the Python frames before it."""
 
 from __future__ import annotations
 

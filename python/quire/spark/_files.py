@@ -8,7 +8,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-#: The property of Java that says how it encodes the names of files.
+#: The property of Java with the encoding of the names of files.
 _ENCODING = "sun.jnu.encoding"
 
 
@@ -16,7 +16,7 @@ class Files:
     """The file system below one path."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        # Spark's own classes have no Python face for this.
+        # The classes of Spark have no Python interface for this.
         session: Any = spark
         self._spark = spark
         self._jvm, self._gateway = session._jvm, session.sparkContext._gateway

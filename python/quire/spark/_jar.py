@@ -1,8 +1,8 @@
 """The jar with the source on the JVM, and the choice between it and the source in Python.
 
 In a session that has the jar, Spark finds the class `quire.DefaultSource` in it before it looks for
-a source in Python. So a read that reaches the Python source is either meant for it, or the session
-has no jar.
+a source in Python. So when a read reaches the Python source, it was requested, or the session has
+no jar.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _STATE = "_state.json"
 class LastValues:
     """The result of `last_value`."""
 
-    #: Messages that were looked at.
+    #: Messages that were read.
     messages: int
     #: Keys in the table.
     keys: int
@@ -46,15 +46,15 @@ def last_value(
     """Brings the table below `target` up to date: for each topic and key the newest message.
 
     `keys` are columns from the data, `"id string"` or `"account string, symbol string"`. The first
-    run reads the journal from its beginning, later ones what came since; the table before stays
-    until the new one is whole.
+    run reads the journal from its beginning, and later runs read the new messages. The previous
+    table is kept until the new one is complete.
 
     - `archive_directory`: where older files of the journal were moved to; needed only where the
       journal does not say it
     - `skip_lost`: continue without messages that were removed from the journal or cannot be read
 
-    Raises `BadBookmarkError` when the journal is another than that of the run before, and when
-    messages were removed from it that no run has looked at.
+    Raises `BadBookmarkError` when the journal is not the one of the previous run, and when messages
+    were removed from it that no run has read.
     """
     files = Files(spark, target)
     state = json.loads(files.read(_STATE) or '{"position": 0, "version": 0}')
@@ -69,7 +69,8 @@ def last_value(
     job = job_options(archive_directory, skip_lost)
     options = read_options({"path": journal, **job})
     opened, at = SparkJournal(options.directories[0], options.archive), state.get("at")
-    # Raises when the record that the table ends with is another now: what is new could not be told.
+    # Raises when the last record of the table has changed in the journal: the new messages could
+    # not be determined.
     opened.check(state["position"], None if at is None else (str(at[0]), int(at[1])))
     position = max(state["position"], opened.bounds()[1])
     lost = 0

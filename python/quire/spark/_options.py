@@ -1,5 +1,5 @@
 """The options of the data source: the core reads them, each with the unit and meaning that
-`docs/spark.md` gives it."""
+`docs/spark.md` describes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ReadOptions:
     min_messages: int | None
     max_trigger_delay: timedelta
     min_partitions: int | None
-    #: Conditions of Spark are taken, for all uses of the frame that come after.
+    #: Conditions of Spark are applied, for all later uses of the frame.
     takes_conditions: bool
     last_values: str | None
 
@@ -63,7 +63,7 @@ class WriteOptions:
     url: str
     user: str | None = None
     password_file: str | None = None
-    #: Where all rows go; else the column `topic` says.
+    #: The topic of all rows; otherwise the column `topic` has it.
     topic: str | None = None
     #: The identity of the sink among those that write into this log.
     publisher: str = "spark"
@@ -106,7 +106,7 @@ def options_of(read: Mapping[str, Any]) -> ReadOptions:
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Reads the options of a sink. `ConfigError` names what is wrong."""
     # The setting of a session that chooses the reader is an option of its writes, too: Spark cannot
-    # tell them apart.
+    # distinguish them.
     own = {key: value for key, value in options.items() if key.lower() != "reader"}
     read = json.loads(spark_write_options(own))
     return WriteOptions(flush_timeout=_duration(read.pop("flush_timeout_ns")), **read)

@@ -1,4 +1,4 @@
-"""Tables as pages with a picture: HTML and SVG in one file, which needs nothing else to be looked at."""
+"""Tables as pages with a picture: HTML and SVG in one file, which needs no other file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CANDLE_WIDTH_MAX = 16.0
 _WINDOWS_MAX, _KEYS_MAX, _QUEUES_MAX = 400, 6, 40
 #: Letters of the name of a queue; the rest is shown when it is pointed at.
 _NAME_MAX = 30
-#: Of a candle or a volume.
+#: The largest value of a candle or a volume.
 _VALUE_MAX = 1e300
 #: Seconds: nothing is shown as shorter.
 _SHORTEST = 1e-6
@@ -178,7 +178,7 @@ def _whose(row: Row) -> str:
 
 
 def _seconds(value: float) -> str:
-    """A power of ten as people say it."""
+    """A power of ten as text for people."""
     scale, unit = (1.0, "s") if value >= 1 else (1e3, "ms") if value >= 1e-3 else (1e6, "µs")
     return f"{value * scale:,.0f} {unit}"
 

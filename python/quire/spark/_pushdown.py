@@ -1,6 +1,6 @@
 """Filters of Spark in the form of the core (`docs/internals/spark-reader.md`, "Conditions").
 
-Every filter goes back to Spark, which applies it once more.
+Every filter is returned to Spark, which applies it once more.
 """
 
 from __future__ import annotations

@@ -193,14 +193,14 @@ def _dead_letters(read: Callable[..., DataFrame], queues: str | None, topics: st
 
 
 def _with_leases(events: DataFrame) -> DataFrame:
-    """Adds to a delivery its `number` for the message, how its lease came to its `end`, and for how
-    long the message was `leased`.
+    """Adds to a delivery its `number` for the message, the `end` of its lease, and the time for
+    which the message was `leased`.
 
     A message has one holder at a time. So the next lease event after a delivery in the log is the
     end of its lease.
     """
     is_lease = f.col("kind").isin("delivered", "lease_ended")
-    # What is said of leases comes last, so that only that follows a delivery. One order for both:
+    # The events of leases are last, so that only they follow a delivery. Both have one order, so
     # events are sorted once.
     in_order = Window.partitionBy("queue", "message").orderBy("is_lease", "order")
     of_message = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)

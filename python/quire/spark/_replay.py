@@ -108,7 +108,8 @@ def replay(
 
 
 def _headers(column: Mapping[str, bytearray] | None) -> dict[str, str | bytes] | None:
-    """The headers of a row. Spark does not tell text from bytes: a value that is UTF-8 becomes text."""
+    """The headers of a row. Spark does not distinguish text from bytes: a value that is UTF-8
+    becomes text."""
     if column is None:
         return None
     headers: dict[str, str | bytes] = {}
@@ -121,8 +122,8 @@ def _headers(column: Mapping[str, bytearray] | None) -> dict[str, str | bytes] |
 
 
 def _lost(options: Mapping[str, str], done: int) -> int:
-    """How many positions of the range were removed from the journal since the replay was stopped,
-    after the last message that it had published."""
+    """The number of positions of the range that were removed from the journal since the replay was
+    stopped, after the last message that it had published."""
     frame = json.loads(spark_frame(dict(options)))
     range_, archive = frame["ranges"][0], frame["options"]["archive"]
     opened = SparkJournal(range_["directory"], archive)
@@ -149,7 +150,7 @@ def _in_order(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def _pace(text: str) -> Any:
-    """Gives what waits until a message may go."""
+    """Returns a function that waits until a message may be published."""
     if text == "max":
         return lambda _count, _timestamp_ns: None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(X?)", text, re.IGNORECASE)

@@ -1,7 +1,7 @@
 """The log of a running server as ranges of bookmarks: for machines that see no files of the journal.
 
-A server says neither how many messages a range has nor at which position they are. So a range is
-cut by time, at messages that the server names, and what counts messages receives them.
+A server reports neither the number of messages of a range nor their positions. So a range is
+divided by time, at messages that the server names, and a count of messages has to receive them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _AWAY_MAX = timedelta(seconds=60)
 class Place:
     """A place before or after a message, or before or after a time."""
 
-    #: Of the message, `0`, or a time as bookmarks have it.
+    #: The bookmark of the message, `0`, or a time in the form of bookmarks.
     bookmark: str
     #: The place is before the message or the time, not after it.
     is_before: bool = False
@@ -88,7 +88,7 @@ class ServerRange:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of the server: a topic or pattern, and a content filter."""
+    """The request to the server: a topic or pattern, and a content filter."""
 
     topic: str = ALL
     filter: str | None = None
@@ -207,8 +207,8 @@ class Connection:
             yield from RecordBatches(scan, lambda _first, _last, _reason: None)
 
     def retained(self, range_: ServerRange) -> ServerRange:
-        """What is left of the range if messages of it were removed: an error, unless that is said
-        to be no harm."""
+        """Returns the rest of the range if messages of it were removed. Raises, unless the options
+        allow that."""
         if range_.is_empty or (self.has(range_.start.bookmark) and self.has(range_.end.bookmark)):
             return range_
         reason = f"{self._url}: the log does not have all of {range_} any more: messages were removed, or it is another log"

@@ -42,7 +42,7 @@ class ServerStreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvaila
 
     def __init__(self, frame: str, schema: t.StructType) -> None:
         options = options_of(json.loads(frame)["options"])
-        # A query that was not told where to begin begins with what comes.
+        # A query without a start begins with the next messages.
         self._options = replace(options, starting=options.starting or "latest")
         self._scan = ScanBuilder(frame, schema)
         self._wanted = Wanted.of(options)
@@ -123,7 +123,7 @@ class ServerStreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvaila
         return self._head
 
     def _waits(self, available: int) -> bool:
-        """Whether a batch is put off until there is more for it."""
+        """Whether a batch is delayed until there are more messages for it."""
         wanted = self._options.min_messages
         if wanted is None or available >= wanted or self._last is not None:
             return False

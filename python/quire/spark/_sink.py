@@ -1,4 +1,4 @@
-"""`df.write` and `df.writeStream`: rows become messages, each exactly once (`_staging` says how)."""
+"""`df.write` and `df.writeStream`: rows become messages, each exactly once (see `_staging`)."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType, options: WriteOp
 
 
 def _publish(options: WriteOptions, sink: str, batch: StagedBatch, parts: Sequence[Part], first: int) -> None:
-    """Brings a batch into the log; harmless when all or a part of it is there."""
+    """Publishes a batch. Skips the messages that the log has already."""
     if batch.is_done:
         batch.discard_parts()
         return

@@ -1,4 +1,4 @@
-"""The format `quire`: where Spark comes in."""
+"""The format `quire`: the classes that Spark calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if _main.__spec__ is not None and _main.__spec__.name == "pyspark.daemon":
 
     _daemon.adopt(_main)
 
-#: Options that only a sink has: nothing is looked up for it.
+#: Options that only a sink has: no journal is searched for it.
 _OF_A_SINK = frozenset(
     {"topic", "txnid", "sinkepoch", "stagingdirectory", "flushtimeout", "checkpointlocation"}
 )

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Files that are looked at or removed at a time: no more than this gains where a disk is near, and
-#: a megabyte of memory is used for each.
+#: The number of files that are checked or removed at a time. More are not faster on a local disk,
+#: and each needs a megabyte of memory.
 FILES_AT_ONCE = 4
 
 _MANIFEST = "manifest.json"
@@ -104,8 +104,8 @@ class StagedBatch:
         return (self._directory / _MANIFEST).exists()
 
     def settle(self, parts: Sequence[Part]) -> list[Part]:
-        """Decides that these are the parts of the batch, unless that was decided before; gives
-        those that are."""
+        """Decides that these are the parts of the batch, unless that was decided before. Returns
+        the parts of the batch."""
         if not self.is_settled:
             self._directory.mkdir(parents=True, exist_ok=True)
             ordered = sorted(parts, key=lambda part: part.partition)
@@ -163,7 +163,8 @@ class StagedBatch:
 
 
 class _CountedFile(io.RawIOBase):
-    """A file that knows what was written into it: reading it back would take as long as writing it."""
+    """A file with a checksum of the written bytes: reading it back would take as long as writing
+    it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

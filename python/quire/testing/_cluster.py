@@ -3,8 +3,8 @@ and partitioned.
 
 Each instance sends to every other one. Its destinations have the addresses of forwarders
 (`_forward.py`), one for each direction of each pair. A partition holds the forwarders of a pair.
-For measurements there is a cluster without them: a forwarder is one more thread that every byte
-goes through.
+For measurements there is a cluster without them: a forwarder is an additional thread for every
+byte.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from quire.testing._server import START_TIMEOUT, ServerProcess, reserve_port
 
 #: As many destinations as an instance can have, and the instance.
 _INSTANCES_MAX: Final = 65
-#: Seconds between two looks at the links.
+#: Seconds between two checks of the links.
 _POLL: Final = 0.02
 
 

@@ -1,4 +1,4 @@
-"""The connections between the instances of a cluster: each goes through a forwarder, which can hold it."""
+"""The connections between the instances of a cluster: each uses a forwarder, which can hold it."""
 
 from __future__ import annotations
 

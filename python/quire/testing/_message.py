@@ -14,7 +14,7 @@ from quire._errors import ConfigError
 from quire._message import Message, to_bytes
 from quire._units import Duration, seconds
 
-#: When the messages of `message` were taken, unless a test says otherwise.
+#: The default time at which the messages of `message` were received.
 TIMESTAMP: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 #: The lease period of a lease without end.

@@ -189,7 +189,7 @@ def _settings(directory: str | os.PathLike[str], port: int, settings: Mapping[st
 
 def serve(settings: str) -> None:
     """The program of a `ServerProcess`: serves until SIGTERM, or the end of its standard input,
-    which comes with the end of its parent."""
+    which is closed at the end of its parent."""
     stop = StopSignals(signal.SIGTERM)
 
     def stop_with_the_parent() -> None:
