@@ -1,4 +1,5 @@
-//! The broker under the asyncio server: one call per turn of the event loop, with everything that arrived in and everything to send out.
+//! The broker under the asyncio server: one call per turn of the event loop, with everything that
+//! arrived in and everything to send out.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -48,14 +49,15 @@ struct State {
 
 struct Running {
     host: Host,
-    /// From turns that were taken for administrative commands: the event loop carries them out with its next turn.
+    /// From turns that were taken for administrative commands: the event loop carries them out with
+    /// its next turn.
     effects: Vec<Effect>,
 }
 
 /// The actions of the event loop after a turn.
 #[pyclass(frozen, get_all, module = "quire._quire")]
 pub struct Turn {
-    /// Connection and bytes to write in their order. A connection may come more than once.
+    /// Connection and bytes to write in their order. A connection may occur more than once.
     sends: Vec<(u64, Vec<Py<PyBytes>>)>,
     /// Connections to close once everything is written.
     closes: Vec<u64>,
@@ -99,7 +101,8 @@ impl Engine {
     #[classattr]
     const LINK_ACCEPTED: u8 = 10;
 
-    /// Opens, and recovers, the journal that the configuration names. `on_progress(done_bytes, total_bytes)` is called meanwhile.
+    /// Opens, and recovers, the journal that the configuration names.
+    /// `on_progress(done_bytes, total_bytes)` is called meanwhile.
     #[new]
     #[pyo3(signature = (config, on_progress=None))]
     fn new(py: Python<'_>, config: &str, on_progress: Option<Py<PyAny>>) -> PyResult<Self> {
@@ -129,7 +132,8 @@ impl Engine {
         self.handle.value().wake_rx.as_raw_fd()
     }
 
-    /// Reads what makes the descriptor readable. Call it when it is, and then take a turn.
+    /// Reads the bytes that make the descriptor readable. Call it when the descriptor is readable,
+    /// and then take a turn.
     fn drain_wake(&self, py: Python<'_>) -> PyResult<()> {
         let state = self.state(py)?;
         while matches!((&*state.wake_rx).read(&mut [0; 64]), Ok(64)) {}
@@ -143,7 +147,8 @@ impl Engine {
 
     /// A turn: hands in `(event, connection, bytes)` in the order in which they happened.
     ///
-    /// Raises `InternalError` when the broker has a bug that ends the turn early. The engine is then closed for good.
+    /// Raises `InternalError` when the broker has a bug that ends the turn early. The engine is
+    /// then closed for good.
     fn turn(&self, py: Python<'_>, events: Vec<(u8, u64, PyBackedBytes)>) -> PyResult<Turn> {
         let state = self.state(py)?;
         let turned = interpreter::outside(py, || {
@@ -234,7 +239,8 @@ impl Engine {
         }
     }
 
-    /// Drops a queue that was created at run time. Gives how many messages it had, and warnings.
+    /// Drops a queue that was created at run time. Returns the number of its messages, and
+    /// warnings.
     fn drop_queue(&self, py: Python<'_>, queue: String) -> PyResult<(u64, Vec<String>)> {
         match self.admin(py, AdminCommand::DropQueue(queue))? {
             AdminReply::QueueDropped { message_count, warnings, .. } => Ok((message_count, warnings)),
@@ -242,8 +248,9 @@ impl Engine {
         }
     }
 
-    /// Archives, compresses or removes one full journal file: the oldest selected one. With `dry_run` it changes nothing and returns every
-    /// selected file. Waits for the disk. Returns no file when none is selected, or when it must stay.
+    /// Archives, compresses or removes one full journal file: the oldest selected one. With
+    /// `dry_run` it changes nothing and returns every selected file. Waits for the disk. Returns no
+    /// file when none is selected, or when it must stay.
     fn maintain(
         &self,
         py: Python<'_>,
@@ -298,7 +305,8 @@ impl Engine {
 }
 
 impl State {
-    /// Takes a turn with the input of `hand_in`, on any thread. Gives how long the next turn may wait.
+    /// Takes a turn with the input of `hand_in`, on any thread. Returns how long the next turn may
+    /// wait.
     fn take_turn(&self, hand_in: impl FnOnce(&mut Running)) -> Result<Option<Duration>, EngineError> {
         let mut slot = self.running.lock();
         let running = slot.as_mut().ok_or(EngineError::Stopped)?;
@@ -318,7 +326,8 @@ impl State {
 
     /// Carries out an administrative command and waits for the reply.
     ///
-    /// The calling thread takes turns itself until the reply is there. It may be the thread of the event loop, which then takes none.
+    /// The calling thread takes turns itself until the reply is there. It may be the thread of the
+    /// event loop, which then takes none.
     fn admin(&self, command: AdminCommand) -> Result<AdminReply, EngineError> {
         let (answer, reply) = bounded(1);
         let mut sleep = self.take_turn(|running| running.host.admin(command, answer))?;
@@ -339,7 +348,8 @@ impl State {
     }
 }
 
-/// Wakes the event loop. Fails only when the bytes of hundreds of wake-ups are unread, and then the loop wakes up anyway.
+/// Wakes the event loop. Fails only when the bytes of hundreds of wake-ups are unread, and then the
+/// loop wakes up anyway.
 fn send_wake(mut wake_tx: &UnixStream) {
     let _ = wake_tx.write(&[1]);
 }
@@ -405,7 +415,8 @@ impl Shared {
     }
 }
 
-/// Checks a configuration as an engine would, without starting one: key and reason of every mistake, and warnings when there is none.
+/// Checks a configuration as an engine would, without starting one: key and reason of every
+/// mistake, and warnings when there is none.
 #[pyfunction]
 pub fn check_config(config: &str) -> (Vec<(String, String)>, Vec<String>) {
     let (errors, warnings) = BrokerConfig::diagnose(config);
@@ -429,7 +440,8 @@ pub fn to_python(py: Python<'_>, error: EngineError) -> PyErr {
     errors::new_error(py, code, &error.to_string(), 0)
 }
 
-/// The stable code of an error of the journal. A lock of another process does not concern connections, so it has no code there.
+/// The stable code of an error of the journal. A lock of another process does not concern
+/// connections, so it has no code there.
 pub fn journal_code(error: &JournalError) -> &'static str {
     match error {
         JournalError::Locked { .. } => "journal_locked",
