@@ -1,22 +1,22 @@
 """Connections come and go at random moments while honest clients work; compare what was
 acknowledged with the log.
 
-`tests/test_churn.py` runs a few hundred connections; as a program it runs for as many minutes as it
-is told:
+`tests/test_churn.py` runs a few hundred connections. As a program it runs for the given number of
+minutes:
 
     python tests/churn.py MINUTES [--seed SEED] [--late-max SECONDS]
 
 Strangers log on, publish, subscribe and leave without waiting for an answer: with a goodbye, with a
-close, with a reset, or in the middle of a frame. Some publish more that the server refuses than it
-keeps for one connection. Meanwhile four honest publishers publish and flush, and two honest workers
-empty a queue. What must hold:
+close, with a reset, or in the middle of a frame. Some publish more refused messages than the server
+keeps for one connection. At the same time four honest publishers publish and flush, and two honest
+workers empty a queue. These conditions must hold:
 
 - every message that was acknowledged is in the log once, in the order of its publisher, without a
   gap, with its data;
 - every job that an honest publisher put into the queue reaches an honest worker, and the queue is
   empty at the end;
 - no logon and no acknowledgement takes longer than a minute, and no honest client is disconnected;
-- the server writes nothing about a panic or an exception, and stops cleanly when it is told to;
+- the server logs no panic or exception, and stops cleanly on request;
 - its memory, threads and file descriptors do not grow.
 
 Half of the time the server has the default limits, the other half the smallest
@@ -74,7 +74,7 @@ REFUSED: Final = 5_998
 REFUSED_OF_DEFAULT: Final = 2_400_000
 #: Connections a second of all strangers together, when the run is measured in minutes.
 PACE: Final = 100.0
-#: What the server's memory may grow by from the second fifth of a run to its end.
+#: The allowed growth of the server's memory from the second fifth of a run to its end.
 GROWTH_MAX: Final = 24 << 20
 
 _SETTINGS: Final[dict[str, Any]] = {
@@ -88,7 +88,7 @@ _SETTINGS: Final[dict[str, Any]] = {
 
 @dataclass
 class Report:
-    """What a run did and found."""
+    """The actions and results of a run."""
 
     connections: Counter[str] = field(default_factory=Counter)
     #: Seconds from the first publish of a group to the acknowledgement of its last.
@@ -101,7 +101,7 @@ class Report:
     #: Before the strangers come, and when they have gone.
     threads: tuple[int, int] = (0, 0)
     descriptors: tuple[int, int] = (0, 0)
-    #: What does not hold.
+    #: The violated conditions.
     findings: list[str] = field(default_factory=list)
 
     @property
@@ -330,7 +330,7 @@ class Churn:
             is_enough = index >= self._connections if self._connections else time.monotonic() > end
             if is_enough or self._is_broken.is_set():
                 return
-            # Each way comes once, whatever the dice say.
+            # Each way occurs at least once, independent of the random numbers.
             way = ways[index] if index < len(ways) else dice.choices(ways, [WAYS[way][0] for way in ways])[0]
             name = self._names.get()
             try:
@@ -369,8 +369,8 @@ class Churn:
         dice.choice((Stranger.close, Stranger.reset))(stranger)
 
     def _publish_what_is_refused(self, stranger: Stranger, name: Name, dice: random.Random) -> None:
-        """The publishes wait for the disk, and so do the refusals that follow them. The next
-        connection is told of them."""
+        """The publishes wait for the disk, and so do the refusals after them. The next connection
+        gets the refusals."""
         stranger.send(name.publishes(1) + name.refused(REFUSED))
         dice.choice(LEAVES)(stranger)
         with Stranger(self._server.address, timeout=PATIENCE) as again:
@@ -424,7 +424,7 @@ class Churn:
         limits = {
             "bytes of memory": (self.report.memory[1], GROWTH_MAX),
             "threads": (before[1], 0),
-            # The honest clients go on, and with them the background work of the server.
+            # The honest clients continue, and so does the background work of the server.
             "descriptors": (before[2], 8),
         }
 
@@ -502,7 +502,7 @@ class Churn:
 
 _FAILURE: Final = re.compile(r"panicked at|PanicException|Traceback|Exception in")
 
-#: What a stranger does after its logon, and how often.
+#: The actions of a stranger after its logon, and their weights.
 WAYS: Final[dict[str, tuple[float, Callable[[Churn, Stranger, Name, random.Random], None]]]] = {
     "published": (30, Churn._publish),
     "waited": (20, Churn._publish_and_wait),

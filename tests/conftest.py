@@ -1,4 +1,4 @@
-"""What every test may ask for, and the check that the tests leave nothing behind."""
+"""The fixtures of all tests, and the check that the tests leave no files and processes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from support.ways_in import url, way_in
 
 __all__ = ["url", "way_in"]
 
-#: Where all temporary files of a run are, those of processes that are killed included. pytest's own
-#: directories are beside it.
+#: The directory of all temporary files of a run, including those of killed processes. The
+#: directories of pytest are next to it.
 _SCRATCH: Final = pytest.StashKey[Path]()
 _LEFT: Final = pytest.StashKey[list[str]]()
 

@@ -27,8 +27,8 @@ from support.waiting import PATIENCE, Deadline
 
 #: Messages acknowledged in one round before the kill, at most: a few journal files.
 _MESSAGES_MAX = 3000
-#: What a publisher keeps unacknowledged: more than the largest message, so little that publishing
-#: waits for the server.
+#: The limit of unacknowledged bytes of a publisher: more than the largest message, and so few that
+#: publishing waits for the server.
 _STORE_SIZE_MAX = "512KB"
 #: Rounds on one directory: after them the replay of everything would be most of the work.
 _ROUNDS_PER_DIRECTORY = 25
@@ -39,7 +39,7 @@ _RECONNECT = quire.Reconnect(initial="5ms", maximum="50ms")
 
 
 class Log:
-    """What was read from a server, checked message by message."""
+    """The messages that were read from a server, checked one by one."""
 
     def __init__(self) -> None:
         self.last = dict.fromkeys(_PUBLISHERS, 0)

@@ -1,4 +1,4 @@
-"""The asyncio client: the same behaviour, with `await`, and on the same ways in."""
+"""The asyncio client: the same behavior, with `await`, and on the same kinds of server."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_any_text_is_a_place_in_the_log_or_a_mistake_that_names_its_argument(tex
         except quire.BadBookmarkError as error:
             mistake = error
         else:
-            # What the core reads stays as it is.
+            # Input of the core is not changed.
             assert read(core, "bookmark") == core
             continue
         assert mistake.key == "bookmark"

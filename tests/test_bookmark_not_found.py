@@ -1,4 +1,5 @@
-"""What a client says and does when the bookmark of a replay is not in the log, on every way in."""
+"""The behavior of a client when the bookmark of a replay is not in the log, on every kind of
+server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few hundred connections that come and go beside honest clients (`churn.py` says what is compared).
+"""A few hundred short connections together with honest clients (see `churn.py`).
 
 `make churn MINUTES=20` runs the same for longer.
 """

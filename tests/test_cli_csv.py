@@ -1,4 +1,5 @@
-"""`quire publish --csv`: what becomes of cells and rows, and of files that are none."""
+"""`quire publish --csv`: the conversion of cells and rows, and the errors for files that are not
+CSV."""
 
 from __future__ import annotations
 
@@ -213,7 +214,8 @@ def test_a_file_that_changes_after_its_columns_were_decided_is_a_mistake() -> No
         list(json_rows([*lines, b"x\n"], file="f", numbers=numbers))
 
 
-#: Text of cells: what CSV quotes, what looks like a number, and what has an effect elsewhere.
+#: Text of cells: text that CSV quotes, text that looks like a number, and text with an effect in
+#: other programs.
 CELLS = st.one_of(
     st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8),
     st.sampled_from(

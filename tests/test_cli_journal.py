@@ -1,5 +1,5 @@
-"""`quire journal`: what people and pipes see of a journal's files, beside the server that writes
-them, and its exit codes."""
+"""`quire journal`: its output for people and pipes, while a server writes the files, and its exit
+codes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_dump_shows_what_queues_write_by_its_kind_and_size(command: Command, tmp
         client.subscribe("work").get(timeout=PATIENCE).ack()
         client.flush(timeout=PATIENCE)
     rows = [row.split() for row in command("dump", tmp_path).out.splitlines()[1:]]
-    # Who held it goes with what became of it; the name of the consumer is not made to look like a
+    # The holder is shown together with the result. The name of the consumer does not look like a
     # message.
     assert [(row[3], row[4]) for row in rows] == [
         ("publish", "work"),
@@ -244,7 +244,8 @@ def test_the_command_line_takes_care_of_a_stopped_journal(
     planned = command(action, *arguments, "--dry-run")
     assert len(planned.out.splitlines()) == count - 1
     by_size = (directory, "--archive-directory", archive, "--json", "--dry-run", "--size-max")
-    # What cannot be taken, the active file, counts: of about 68 KB each, two others stay.
+    # The active file, which cannot be processed, counts: of files of about 68 KB each, two others
+    # stay.
     assert len(command(action, *by_size, "220KB").out.splitlines()) == count - 3
     assert command(action, *by_size, "1GB").out == ""
     assert command(action, directory, "--archive-directory", archive).code == 2

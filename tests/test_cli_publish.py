@@ -1,4 +1,5 @@
-"""What `quire publish` reads of files, pipes and its command line, and what it says when it stops."""
+"""The input of `quire publish` from files, pipes and its command line, and its output when it
+stops."""
 
 from __future__ import annotations
 

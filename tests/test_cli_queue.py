@@ -163,7 +163,7 @@ def test_redrive_puts_dead_letters_back_once(url: str) -> None:
         for _ in range(4):
             jobs.get(PATIENCE).cancel()
         client.flush(PATIENCE)
-    # A dead letter is a publish of the server's own: nobody waits for its sync.
+    # The server publishes a dead letter without waiting for its sync.
     wait_until(lambda: (depth(url, "JOBS"), depth(url, "DEAD")) == (1, 4))
     some = run("queue", "redrive", "DEAD", "--filter", "/message/n >= 2", "--json", url=url)
     assert lines(some.stdout) == [{"queue": "DEAD", "redriven": 2, "left": 0}], some.stderr
@@ -253,7 +253,7 @@ def test_redrive_leaves_the_letter_of_an_unreadable_message_and_continues(url: s
 
 
 def test_redrive_puts_back_the_text_of_every_message(url: str) -> None:
-    # What a reader in Python would change, or would not read at all.
+    # Data that a reader in Python would change, or would not read.
     odd = [
         b'{"n":9,"price":1.10,"zero":-0,"n":10,"big":1e400}',
         b'{"n":%s}' % (b"9" * 5000),
@@ -304,8 +304,8 @@ def test_the_exit_code_is_1_for_a_name_that_the_server_does_not_have(
 
 
 class Silence:
-    """A subscription and its client as `redrive` sees them: what comes, `None` for nothing in time,
-    and whether the filter has yet to look at some messages then."""
+    """A subscription and its client as `redrive` sees them: the messages, `None` when none arrives
+    in time, and whether the filter has not checked some messages by then."""
 
     def __init__(self, comes: list[str | None], catching_up: list[int]) -> None:
         self.comes, self.catching_up = comes, catching_up

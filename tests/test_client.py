@@ -1,5 +1,6 @@
-"""The blocking client: what users see, not how frames look. On all three ways in, or over a real
-socket against a scripted server where the server must be looked into or behave badly."""
+"""The blocking client: the behavior for users, not the form of frames. The tests run on all three
+kinds of server, or over a real socket against a scripted server that shows its state or behaves
+badly."""
 
 from __future__ import annotations
 
@@ -289,7 +290,7 @@ def test_handlers_run_in_the_order_of_arrival_on_one_thread_and_outlive_their_er
     assert report == quire.DrainReport(unpersisted=0, unprocessed=1)
     assert [data for data, _ in seen] == [b"%d" % n for n in range(10)]
     assert len({thread for _, thread in seen}) == 1
-    # The one that failed is not processed, and nothing behind it counts.
+    # The failed message is not processed, and no later one counts.
     assert odd.most_recent is not None
     assert odd.most_recent.endswith("|2|")
     assert even.most_recent is not None

@@ -1,4 +1,4 @@
-"""What a client logs about its connection, and the fields of the records, which handlers that write
+"""The log records of a client about its connection, and their fields, which handlers that write
 JSON use."""
 
 from __future__ import annotations

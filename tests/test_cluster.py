@@ -64,7 +64,7 @@ def test_nothing_passes_between_two_instances_until_the_partition_is_healed() ->
         for client in (a, b):
             with pytest.raises(TimeoutError):
                 client.flush(0.1)
-        # What was published is in the logs, and not at the other side.
+        # The published messages are in the logs, and not at the other side.
         assert all(link["seconds_behind"] > 0 for i in cluster for link in i.links()["destinations"])
         with quire.Client(cluster[0].url, name="sub") as reader:
             assert reader.subscribe("orders", bookmark=quire.EPOCH).get(PATIENCE).json() == {"n": 1}

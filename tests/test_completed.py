@@ -1,5 +1,5 @@
-"""`completed` of a replay is set when the program was handed the last replayed message, in all
-three ways in."""
+"""`completed` of a replay is set when the program has the last replayed message, on all three kinds
+of server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The models of the configuration as type checkers see them: what a key accepts, and that a wrong
-key is refused.
+"""The models of the configuration as type checkers see them: the values that a key accepts, and
+that a wrong key is refused.
 
 mypy and pyright check this file. An error that one of them does not report any more is an unused
 `type: ignore`.
@@ -49,7 +49,7 @@ def test_wrong_keys_and_values_are_refused_by_type_checkers_too() -> None:
 
 
 def _constructor(model: type[object]) -> ast.FunctionDef | None:
-    """What a class declares for type checkers; `None`: it is that of a base class."""
+    """The declaration of a class for type checkers. `None`: the declaration of a base class."""
     module = ast.parse(Path(inspect.getfile(model)).read_text())
     [body] = [
         node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == model.__name__

@@ -1,5 +1,5 @@
-"""How a client stands to its server, and what its user sees of it: states, health, what was left at
-the end."""
+"""The connection of a client to its server, and the view of its user: states, health, and the rest
+at the end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Messages that are published with a delay: in all ways in, over kills of the server, from a
-publish store, and on the command line."""
+"""Messages that are published with a delay: on all kinds of server, over kills of the server, from
+a publish store, and on the command line."""
 
 from __future__ import annotations
 
@@ -152,7 +152,8 @@ def test_wrong_arguments_are_refused_by_every_call(arguments: dict[str, Any], ke
 def test_a_topic_without_a_queue_takes_no_delay(url: str) -> None:
     with quire.Client(url) as client:
         expected = 'the message has a delay, and no queue takes messages from the topic "orders"'
-        # A delay that is over when the message arrives is none, so these end long after the test.
+        # A delay that is over when the message arrives has no effect, so these end long after the
+        # test.
         client.publish("orders", 1, delay="1h")
         with pytest.raises(quire.UnknownQueueError, match=expected) as caught:
             client.flush(timeout=PATIENCE)

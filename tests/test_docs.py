@@ -53,7 +53,7 @@ def run(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
         (directory / "test_example.py").write_text(program)
         command = [sys.executable, "-m", "pytest", "-q", "--basetemp=kept", "test_example.py"]
     else:
-        # An example that talks to a server gets one of its own.
+        # An example that uses a server gets a separate one.
         setting = (
             "import quire.testing\n"
             "with quire.testing.server() as server:\n"

@@ -1,5 +1,5 @@
-"""A subscription that the program does not hold any more ends, and its messages go to others: in
-all ways in."""
+"""A subscription that the program does not hold any more ends, and other consumers get its
+messages: on all kinds of server."""
 
 from __future__ import annotations
 

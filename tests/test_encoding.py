@@ -1,4 +1,4 @@
-"""What `publish` makes of data that is neither bytes nor text."""
+"""The encoding of data that is neither bytes nor text by `publish`."""
 
 from __future__ import annotations
 

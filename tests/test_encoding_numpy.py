@@ -1,4 +1,4 @@
-"""What `publish` makes of values of NumPy, pandas and polars."""
+"""The encoding of values of NumPy, pandas and polars by `publish`."""
 
 from __future__ import annotations
 

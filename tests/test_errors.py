@@ -53,8 +53,8 @@ ADVICE = {
 
 
 def names() -> set[str]:
-    """What a word in backticks may name: arguments and methods of calls, keys of the configuration,
-    attributes of errors."""
+    """The names that may be in backticks: arguments and methods of calls, keys of the
+    configuration, attributes of errors."""
     calls = (quire.Client, quire.Client.subscribe, quire.Client.publish, quire.Journal)
     arguments = {name for call in calls for name in inspect.signature(call).parameters}
     fields = {"key", "file", "line", "mistakes", "column"}

@@ -1,8 +1,8 @@
-"""What a server does when the disk fails, fills up or hangs, when the clock steps, and when files
-were changed.
+"""The behavior of a server when the disk fails, fills up or hangs, when the clock steps, and when
+files were changed.
 
-The rule behind every test: what was acknowledged is there afterwards, what was not is never
-acknowledged later, reading goes on, and the error says what happened.
+The rule of every test: acknowledged messages are there afterwards, other messages are never
+acknowledged later, reading continues, and the error describes the cause.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _QUICK = quire.Reconnect(initial="5ms", maximum="50ms")
 
 
 def replayed(client: quire.Client, count: int) -> list[int]:
-    """What the server replays from the beginning: `count` messages, and nothing that follows them at once."""
+    """The messages that the server replays from the beginning: `count` messages, and none that
+    follows them at once."""
     with client.subscribe("t", bookmark=quire.EPOCH) as subscription:
         deadline = Deadline()
         got: list[int] = []
@@ -71,7 +72,7 @@ def test_a_journal_whose_sync_failed_acknowledges_nothing_more_until_a_restart(t
         with pytest.raises(quire.StorageFailedError):
             publish(client, 101, 102)
         assert client.persisted == 100
-        # The disk works again, the journal does not: what a failed sync left behind is not known.
+        # The disk works again, but the journal does not: the result of a failed sync is unknown.
         server.heal()
         with pytest.raises(quire.StorageFailedError):
             client.flush(timeout=PATIENCE)
@@ -90,8 +91,8 @@ def test_a_journal_whose_sync_failed_acknowledges_nothing_more_until_a_restart(t
 def fill(
     client: quire.Client, start: int = 0, before: Callable[[], object] = lambda: None
 ) -> tuple[int, quire.QuireError]:
-    """Publishes numbers until the server takes no more: what comes after the last that the client
-    took, and the error.
+    """Publishes numbers until the server takes no more. Returns the number after the last one that
+    the client took, and the error.
 
     Calls `before` before every 20 of them.
     """
@@ -116,8 +117,8 @@ def is_taken(client: quire.Client, number: int) -> bool:
 
 
 def goes_on(client: quire.Client, count: int) -> None:
-    """What the client took is persisted without a restart, and so is what it takes now: all of it,
-    once, in order."""
+    """All messages that the client took are persisted without a restart, and so are later ones:
+    each once, in order."""
     was_persisted = client.persisted == count
     wait_until(lambda: client.persisted == count)
     if was_persisted:
@@ -344,7 +345,7 @@ class TestChangedFiles:
                 read_until_it_ends(subscription, got)
             values = [int(bytes(message.data)) for message in got]
             assert values == list(range(len(got))), "what came before the damage is right"
-            # Behind the damage, and at the live tail, all is well.
+            # After the damage, and at the live tail, reading works.
             behind = client.subscribe("t", bookmark=f"{got[0].publisher}|3000|")
             first_behind = behind.get(timeout=PATIENCE)
             assert int(bytes(first_behind.data)) == 3000

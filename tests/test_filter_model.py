@@ -311,7 +311,8 @@ def test_a_text_that_is_longer_than_a_filter_can_be_checked() -> None:
 
 def check(expression: Expression, documents: list[dict[str, Any]]) -> None:
     wanted = quire.Filter(expression.text)
-    # Values are told apart too, not only what is TRUE: as text, and whether they are NULL or NaN.
+    # Values are compared, too, and not only whether they are TRUE: as text, and whether they are
+    # NULL or NaN.
     states = quire.Filter(f"({expression.text}) IS NULL"), quire.Filter(f"({expression.text}) IS NAN")
     for document in documents:
         text = json.dumps(document)

@@ -19,8 +19,8 @@ from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
-#: What the programs have in common. `ask` runs a function in a child, and returns what it wrote.
-#: The child lives until the parent ends it.
+#: The common part of the programs. `ask` runs a function in a child, and returns its output. The
+#: child lives until the parent ends it.
 _COMMON = """
 import asyncio, contextlib, os, signal, sys
 import quire
@@ -65,7 +65,7 @@ def end():
 
 
 def run(program: str, *arguments: object, timeout: float = PATIENCE) -> str:
-    """What the program prints."""
+    """The output of the program."""
     command = [sys.executable, "-W", "ignore", "-c", _COMMON + program, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, timeout=timeout, check=False, text=True)
     assert done.returncode == 0, done.stderr
@@ -341,7 +341,7 @@ with quire.Client(place, name="c") as client:
 
 
 def test_descriptors_that_are_opened_while_a_program_forks_do_not_reach_the_children(tmp_path: Path) -> None:
-    """Clients that connect and journals that open and close files, on threads of their own, beside
+    """Clients that connect and journals that open and close files, on separate threads, during
     hundreds of forks."""
     program = """
 import threading

@@ -1,5 +1,4 @@
-"""Files for running a server elsewhere: what `quire generate` prints is accepted by the programs
-that it is for."""
+"""Files for running a server elsewhere: the programs accept the output of `quire generate`."""
 
 from __future__ import annotations
 

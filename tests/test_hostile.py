@@ -1,8 +1,8 @@
-"""Strangers do their worst on the socket while an honest publisher and an honest consumer work beside them.
+"""Strangers attack over the socket while an honest publisher and an honest consumer work.
 
-What must hold every time: the honest consumer gets every message once and in order, the stranger is
-told what was wrong and loses its connection, and the server neither dies nor grows. Each attack
-prints its seed when it fails.
+These conditions must hold: the honest consumer gets every message once and in order, the stranger
+gets an error and loses its connection, and the server neither ends nor grows. Each attack prints
+its seed when it fails.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from support.waiting import PATIENCE, Deadline
 
 MESSAGE_TOO_LARGE, SLOW_CONSUMER = 16, 21
 MESSAGE_SIZE_MAX = 64 << 10
-#: What a frame may hold beside the data (docs/protocol.md section 1).
+#: The most bytes of a frame in addition to the data (docs/protocol.md section 1).
 FRAME_OVERHEAD_MAX = 128 << 10
-#: What an attack may add to the server's memory: several times its limits below, far less than what
-#: is thrown at it.
+#: The memory that an attack may add to the server: several times its limits below, and far less
+#: than the bytes of the attack.
 GROWTH_MAX = 40 << 20
 
 
@@ -86,7 +86,7 @@ class Honest:
         assert grown < GROWTH_MAX, f"the server grew by {grown >> 20} MiB"
 
     def publish_bytes(self, count: int) -> None:
-        """Publishes `count` bytes to `flood`, beside what the thread publishes."""
+        """Publishes `count` bytes to `flood`, in addition to the publishes of the thread."""
         with quire.Client(self._server.url, publish_store=quire.PublishStore(size_max="1MB")) as flood:
             for _ in range(count // 4096):
                 flood.publish("flood", bytes(4096))

@@ -1,4 +1,4 @@
-"""What a server tells about itself: `client.server_info()`, `quire info`, `quire topic ls`,
+"""The information of a server about itself: `client.server_info()`, `quire info`, `quire topic ls`,
 `quire client ls`."""
 
 from __future__ import annotations

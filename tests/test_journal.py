@@ -1,5 +1,5 @@
-"""`quire.Journal`: the log without a broker, written, read back, looked at, and read beside the
-process that writes it."""
+"""`quire.Journal`: the log without a broker: writing, reading, and reading while another process
+writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deltas of last-value topics for programs: what they publish, and what they receive. Constructed fields.
+"""Deltas of last-value topics for programs: publishing and receiving them. Constructed fields.
 
 docs/last-values.md has the rules, in its sections 10 and 11.
 """

@@ -1,4 +1,5 @@
-"""Last-value topics for programs: queries, subscriptions, deletes and keys, on all three ways in.
+"""Last-value topics for programs: queries, subscriptions, deletes and keys, on all three kinds of
+server.
 
 docs/last-values.md has the rules. `test_tables.py` has the tests of `Table`.
 """

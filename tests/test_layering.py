@@ -213,7 +213,7 @@ def test_the_architecture_page_lists_every_module(crate: str, folder: Path) -> N
 
 
 def test_the_broker_has_the_services_and_the_run_loop_only() -> None:
-    """What services share is in the kernel: it cannot know them."""
+    """Code that services share is in the kernel, which does not import them."""
     modules = listed_modules("broker")
     services = [name.strip("/").removesuffix(".rs") for name, purpose in modules if "service:" in purpose]
     assert sorted(services) == sorted(SERVICES)

@@ -1,5 +1,5 @@
-"""Who owns the lease of a message: the handler that runs, the client that fetched the message, or
-none of them.
+"""The owner of the lease of a message: the handler that runs, the client that fetched the message,
+or none of them.
 
 The client renews what it fetched and what a handler works on. It drops what it lost, and gives back
 what cannot begin in time (docs/queues.md, "Ownership of a lease").

@@ -1,4 +1,4 @@
-"""What runs out is an error that says so: topics, sequences, open files, threads."""
+"""Reaching a limit is an error that names it: topics, sequences, open files, threads."""
 
 from __future__ import annotations
 

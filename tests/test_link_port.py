@@ -1,5 +1,4 @@
-"""The port for links of a real server: what another program sends there ends its connection and
-nothing else."""
+"""The port for links of a real server: bytes of another program only end its connection."""
 
 from __future__ import annotations
 

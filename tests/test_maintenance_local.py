@@ -65,7 +65,7 @@ def test_the_server_that_runs_does_the_work(tmp_path: Path, capfd: pytest.Captur
         while not take("remove", "--age", "0s"):
             assert deadline.left > 0
         assert not archived[0].exists()
-        # Nothing is left behind by a kill, and the next server is found again.
+        # A kill leaves no file, and the next server is found again.
         process.kill()
         process.start()
         assert take("compress", "--age", "0s", "--dry-run") == []
@@ -185,7 +185,7 @@ def test_the_event_loop_of_a_server_may_maintain_its_own_journal(tmp_path: Path)
         assert sealed > 1
         assert len(server.journal.compress(age=0)) == sealed
         assert server.stats()["published"] == 500
-        # Connections go on.
+        # Connections continue.
         await asyncio.to_thread(publish, server.url, "orders", 1)
         server.close()
         await serving

@@ -49,7 +49,7 @@ def config(directory: Path, **log: Any) -> quire.Config:
 
 @pytest.fixture
 def take(capfd: pytest.CaptureFixture[str]) -> Take:
-    """What `quire journal ACTION --json` says, a file each."""
+    """The output of `quire journal ACTION --json`, one file each."""
 
     def take(action: str, url: str, *arguments: str) -> list[dict[str, Any]]:
         code = run(["journal", action, "--url", url, "--json", *arguments])
@@ -91,7 +91,7 @@ def test_the_server_archives_compresses_and_removes_one_file_after_the_other(
         compressed = take("compress", process.url, "--size-max", "0")
         assert [file["state"] for file in compressed] == ["compressed"] * len(sealed)
         assert sum(file["size"] for file in compressed) < sum(s.size for s in sealed) / 4
-        # What is told of a file is what the journal itself says of it.
+        # The reported properties of a file are equal to those of the journal.
         with quire.Journal(journal, archive_directory=archive, read_only=True) as now:
             for file, segment in zip(compressed, now.segments(), strict=False):
                 assert (file["path"], file["size"]) == (str(segment.path), segment.path.stat().st_size)
@@ -175,7 +175,7 @@ def test_two_who_ask_at_once_take_turns(tmp_path: Path) -> None:
                 for core, command in [(core, core.maintain("compress", None, 0, False)) for core in cores]:
                     assert core.wait(command, PATIENCE)
                     done += core.take_json_replies(command)
-        # Each was taken once, whoever came first.
+        # Each was processed once, by one of the two.
         assert sorted(json.loads(text)["number"] for text in done) == list(range(count))
 
 

@@ -1,4 +1,5 @@
-"""A server whose archive is not there does not start: what its queues still have to deliver is in it."""
+"""A server without its archive does not start, because the archive has messages that its queues
+have to deliver."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The comparison with other engines: what it stores, how it starts servers, and the table that it
-prints. No peer is needed."""
+"""The comparison with other engines: the stored files, the start of servers, and the printed table.
+No peer is needed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Bookmark stores: a subscription goes on behind what was processed, in this client, the next one,
-or after a kill."""
+"""Bookmark stores: a subscription resumes after the processed messages, in this client, the next
+one, or after a kill."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def test_no_processed_message_comes_again_and_none_is_left_out_over_kills_at_any
             client.ask("subscribe", "orders", quire.MOST_RECENT, "mine")
             client.tell("take_without_end")
             first = client.answer()
-            # What was said last may have been processed or not; what was said before it was.
+            # The last reported message may have been processed or not. The earlier ones were
+            # processed.
             assert first in (seen, seen + 1) or seen == 0
             seen = first
             for _ in range(dice.randrange(400)):
@@ -89,7 +90,7 @@ def test_no_processed_message_comes_again_and_none_is_left_out_over_kills_at_any
                 assert number == seen + 1
                 seen = number
             client.kill()
-            # It went on until it was killed: what it said and nobody read was processed, too.
+            # It continued until it was killed: messages of unread reports were processed, too.
             for number in client.rest():
                 assert number == seen + 1
                 seen = number

@@ -1,5 +1,5 @@
-"""The client is imported where the system is not Linux: what only Linux or Unix has is not there in
-these processes.
+"""The client is imported on systems other than Linux: these processes do not have the modules of
+Linux or Unix.
 
 The extension is that of this machine. These tests show that the Python code asks for nothing at its
 import that macOS or Windows lack.

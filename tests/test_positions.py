@@ -26,7 +26,7 @@ WORDS = '\'yesterday\' is not a bookmark or a time: expected "epoch", "now", a b
 #: Where a message is named, and not a position.
 ONE_MESSAGE = "'yesterday' is not the bookmark of a message, such as \"4711|17|\""
 
-#: What a person may write, and what the core reads.
+#: The input of a person, and the input of the core.
 FORMS: list[tuple[Any, str]] = [
     ("epoch", "0"),
     ("EPOCH", "0"),

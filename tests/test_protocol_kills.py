@@ -1,4 +1,4 @@
-"""Each step of the protocol with a kill beside it (`protocol_kills.py` says what is compared).
+"""Each step of the protocol with a kill at it (see `protocol_kills.py`).
 
 `make protocol-kills ROUNDS=2000` runs any combinations for longer.
 """
@@ -71,7 +71,8 @@ def test_what_was_published_while_there_was_no_server_outlives_the_client(tmp_pa
 def test_a_kill_at_any_step_of_a_reconnect_loses_nothing_and_repeats_nothing(
     tmp_path: Path, victim: Victim
 ) -> None:
-    """What was published is in the log, and the client does not know it yet, as its connection is cut."""
+    """The published message is in the log, and the client has no acknowledgement when its
+    connection is cut."""
     cut: tuple[Step, Moment, Victim] = Step("persisted", 1), "before", "connection"
     with world(tmp_path) as it:
         for name in (CONNECT, "logon", "logged_on", "publish", "subscribe", "ack_processed", "message"):

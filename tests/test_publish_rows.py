@@ -1,5 +1,5 @@
-"""Rows of Arrow on their way into the log, as the sink of Spark publishes them: each once, in
-order, and nothing that is no message."""
+"""Rows of Arrow, as the sink of Spark publishes them: each once, in order, and only valid
+messages."""
 
 from __future__ import annotations
 

@@ -382,7 +382,7 @@ def test_the_report_of_a_worker_counts_the_verdicts_of_its_handler(connect: Conn
     def handle(message: quire.Message) -> None:
         verdict = message.json()["verdict"] if message.cancel_count == 0 else "return"
         handled.append(verdict)
-        # The two messages that go back come again.
+        # The two returned messages are delivered again.
         if len(handled) == len(verdicts) + 2:
             [worker] = client._workers
             worker.stop()
@@ -776,7 +776,7 @@ def test_a_worker_on_what_is_no_queue_says_so(
     client = connect()
     with pytest.raises(quire.UnknownQueueError, match='"JOBZ"'):
         client.process("JOBZ", lambda message: client.close())
-    # The topic below a queue is none, either.
+    # The topic below a queue is not a queue, either.
     client.publish("tasks", {"n": 1})
     client.flush(PATIENCE)
     with pytest.raises(quire.UnknownQueueError, match='"tasks"'):

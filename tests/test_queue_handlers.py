@@ -1,4 +1,4 @@
-"""Handlers of queue messages: what becomes of a message when its handler returns, raises, or ends
+"""Handlers of queue messages: the result for a message when its handler returns, raises, or ends
 its client."""
 
 from __future__ import annotations

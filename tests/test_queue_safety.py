@@ -1,5 +1,5 @@
-"""Queues that set nothing are safe, what leaves a queue is said and kept, and commands that can do
-nothing fail."""
+"""Queues with default settings are safe, messages that leave a queue are reported and kept, and
+commands without an effect fail."""
 
 from __future__ import annotations
 

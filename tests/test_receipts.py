@@ -1,5 +1,5 @@
-"""Receipts and batches: each message that is followed learns its own outcome, in all three ways in
-and with both clients."""
+"""Receipts and batches: each followed message gets its outcome, on all three kinds of server and
+with both clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REFUSED = "keyed"
 
 @pytest.fixture
 def url(way_in: str, tmp_path: Path) -> Iterator[str]:
-    """All ways in, with the topic `REFUSED`."""
+    """All kinds of server, with the topic `REFUSED`."""
     topic = {"name": REFUSED, "message_type": "json"}
     with configured(way_in, tmp_path, sow_topic=topic) as place, quire.Client(**place, name="first"):
         # The other clients join the engine of this one.
@@ -158,7 +158,7 @@ def test_the_end_of_the_client_settles_its_receipts(server: ScriptedServer) -> N
             ask()
         assert caught.value.code == "closed"
     assert called == [receipt]
-    # What the server says too late changes nothing.
+    # Late answers of the server have no effect.
     server.persist()
     assert len(receipt.failures) == 1
 
@@ -389,7 +389,7 @@ def test_a_full_store_is_waited_for_a_bounded_time(server: ScriptedServer, optio
         waiting = threading.Thread(target=client.publish, args=("orders", b"2"), kwargs={"timeout": PATIENCE})
         waiting.start()
         server.persist()
-        server.cut()  # What it did not log is sent again.
+        server.cut()  # Messages that it did not log are sent again.
         waiting.join()
         client.flush(PATIENCE)
     assert [record.data for record in server.log] == [bytes(100), b"2"]
@@ -409,7 +409,7 @@ async def test_an_asyncio_client_waits_for_a_full_store_for_a_bounded_time(serve
         waiting = asyncio.create_task(client.publish("orders", b"2", timeout=PATIENCE))
         await asyncio.sleep(0)  # It waits.
         server.persist()
-        server.cut()  # What it did not log is sent again.
+        server.cut()  # Messages that it did not log are sent again.
         assert await waiting == 2
         await client.flush(PATIENCE)
 

@@ -1,4 +1,5 @@
-"""Ranges and rates of replays, the same in all three ways in and in both clients (docs/replay.md)."""
+"""Ranges and rates of replays, the same on all three kinds of server and in both clients
+(docs/replay.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A client has bounded room for messages that nobody takes. What it publishes meanwhile is
-persisted and acknowledged all the same, on all three ways in."""
+"""A client has a limit for messages that the program does not take. Its publishes are still
+persisted and acknowledged, on all three kinds of server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _DATA = b"\x00" * 8192
 
 
 def fill(client: quire.Client, topic: str, size: int = _SIZE) -> int:
-    """Publishes so many bytes, and waits until they are persisted; gives the number of messages."""
+    """Publishes this number of bytes, and waits until they are persisted. Returns the number of
+    messages."""
     count = size // len(_DATA)
     for _ in range(count):
         client.publish(topic, _DATA)
@@ -102,7 +103,7 @@ def test_an_ordinary_subscription_misses_what_there_is_no_room_for_and_says_so(
         kept = take(subscription, count - missed)
         assert 0 < len(kept) < count
         assert [m.data for m in kept] == [_DATA] * len(kept)
-        # It goes on with what is published from now on.
+        # It continues with later publishes.
         deadline = Deadline()
         while not any(record.name == "quire.client" for record in caplog.records):
             assert deadline.left

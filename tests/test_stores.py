@@ -1,4 +1,4 @@
-"""Stores in files: what a client that is killed leaves behind, and what the next one makes of it.
+"""Stores in files: the files of a killed client, and their use by the next one.
 
 Server and clients are processes of their own, and the kills are real.
 """
@@ -67,8 +67,8 @@ def test_a_publish_that_returned_survives_a_kill_at_any_moment(tmp_path: Path) -
                     server.kill()
                     server.start()
                 client.kill()
-            # What was published but not said before the kill counts, too: the next client goes on
-            # behind it.
+            # A message that was published but not reported before the kill counts, too: the next
+            # client continues after it.
             with quire.Client(server.url, name="loader", publish_store=store) as next_client:
                 next_client.flush(PATIENCE)
                 assert next_client.persisted >= published

@@ -57,7 +57,7 @@ def call_of(client: Any, names: list[str]) -> Callable[..., Any]:
     return call
 
 
-#: What the calls have no argument for, though the options go together: a subscription to records
+#: Options that go together, but for which the calls have no argument: a subscription to records
 #: continues with a bookmark and keys after its records, and the records of an earlier state have
 #: other options in other versions.
 WITHOUT_ARGUMENT = {"keys", "fully_durable", "until"}

@@ -1,4 +1,4 @@
-"""What `quire.testing` offers to tests: servers and fixtures, used as a stranger's tests would."""
+"""`quire.testing` for tests of other projects: servers and fixtures."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_standard_error_of_a_process_goes_to_the_file_that_it_is_given(tmp_p
     assert "name" in (tmp_path / "said").read_text()
 
 
-#: Run by a pytest of its own: one test passes, the other fails.
+#: Run by a separate pytest: one test passes, the other fails.
 TESTS = """
 import pathlib
 import pytest

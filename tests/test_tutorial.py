@@ -3,7 +3,7 @@ the one on the page.
 
 A block with a title that is a file name is that file. A `console` block runs in the terminal of its
 title: `$` begins a command, `^C` interrupts the command that runs there, other lines are its
-output. `...` stands for any text, as in doctest.
+output. `...` matches any text, as in doctest.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A program that does not close its client loses nothing that can be saved in a bounded time, and
-is told what was lost."""
+"""A program that does not close its client loses no message that can be saved in a bounded time,
+and gets a report of lost messages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(params=["server", "file"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Ways in that outlive a program."""
+    """Kinds of server that outlive a program."""
     if request.param == "server":
         with server(tmp_path) as running:
             yield running.url

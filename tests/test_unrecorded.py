@@ -1,4 +1,5 @@
-"""Persisted is said only of messages that the transaction log records, in all ways in."""
+"""Only messages that the transaction log records are reported as persisted, on all kinds of
+server."""
 
 from __future__ import annotations
 

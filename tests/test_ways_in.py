@@ -76,7 +76,7 @@ def test_an_embedded_journal_outlives_its_engine_and_is_held_by_one_process(tmp_
             [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE
         )
         assert f"{tmp_path}/journal: another process has this journal open" in other.stdout, other.stderr
-        # What the error advises works meanwhile.
+        # The advice of the error works in the meantime.
         assert "`quire.Journal(directory, read_only=True)`" in other.stdout
         with quire.Journal(tmp_path / "journal", read_only=True) as journal:
             assert [record.data for record in journal.records()] == [b"1"]

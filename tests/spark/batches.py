@@ -1,4 +1,4 @@
-"""A streaming query whose batches are kept, for tests that ask what came in which, and how often."""
+"""A streaming query whose batches are kept, for tests that check the messages of each batch."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
         "spark.log.level": "ERROR",
-        # A Python worker that a busy machine starts late is no failure.
+        # A Python worker that starts late on a busy machine is not a failure.
         "spark.python.authenticate.socketTimeout": f"{PATIENCE}s",
         # Short jobs: compiling them well costs more than it saves.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

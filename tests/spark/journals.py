@@ -41,7 +41,7 @@ def write(directory: Path, messages: Iterable[tuple[str, Any]], *, name: str = N
     with quire.Client(f"file:{directory}", name=name, config=SMALL) as client:
         for number, (topic, data) in enumerate(messages, start=1):
             client.publish(topic, data)
-            # One large flush would leave the first segment empty and be a segment of its own.
+            # One large flush would leave the first segment empty, and would be a separate segment.
             if number % 200 == 0:
                 client.flush(timeout=PATIENCE)
         client.flush(timeout=PATIENCE)
@@ -52,7 +52,7 @@ def segments(directory: Path) -> list[Path]:
 
 
 def remove_oldest(directory: Path, count: int) -> None:
-    """Removes so many of the oldest files, as maintenance does."""
+    """Removes this number of the oldest files, as maintenance does."""
     with quire.Journal(directory, journal_size="64KB") as journal:
         rest = sum(segment.size for segment in journal.segments()[count:])
         assert len(journal.remove(size_max=rest)) == count

@@ -2,7 +2,7 @@
 and executors under it.
 
 Run as a program: `python tests/spark/kills.py ROUNDS [SEED]`. Every round adds messages to the
-source, starts a driver in a session of its own, waits until the target has grown, and kills: the
+source, starts a driver in a separate session, waits until the target has grown, and kills: the
 whole session, or only a process below the driver, which Spark has to survive. At the end the query
 runs to its end, and the target must hold every message of the source exactly once.
 """
@@ -99,7 +99,7 @@ def _remove(directory: Path) -> None:
 
 
 def start(directory: Path, chance: random.Random) -> subprocess.Popen[bytes]:
-    # What a Java machine leaves behind when it is killed goes with the directory.
+    # The files of a killed Java machine are removed with the directory.
     left = directory / "left"
     left.mkdir(exist_ok=True)
     paths = [str(directory / name) for name in ("source", "target", "checkpoint", "left")]

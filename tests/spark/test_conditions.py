@@ -87,7 +87,7 @@ def single(value: float) -> float:
 FLOATS = (NAN, INF, -INF, 0.0, -0.0, 1.5, -1.5, 5.0, 1e300, 0.1, 16777217.0, 2.0**63)
 WORDS = ("a", "ab", "b", "IBM", "ibm", "ä", "日本", "x y", " x", "%", "_", "'", "\\", "a\0b", "😀", "\ufffd")
 
-#: By type: what a message can have, and the value of the column.
+#: By type: a value in a message, and the value of the column.
 VALUES: Mapping[str, list[tuple[Any, Any]]] = {
     "double": [(value, value) for value in FLOATS] + [(5, 5.0), (2**64 - 1, 2.0**64), ("5", None), (True, None)],
     "float": [(value, single(value)) for value in FLOATS] + [(5, 5.0), ("5", None)],

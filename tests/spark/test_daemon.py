@@ -1,4 +1,4 @@
-"""A worker that Spark dismisses ends without a word; what fails in its work is told as ever."""
+"""A worker that Spark dismisses ends without output. A failure in its work is still reported."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_what_the_first_task_loaded_is_no_garbage_to_look_for(
     for piece in (b"one", b"two"):
         spark.sendall(piece)
         _daemon.worker(mine, True)
-    # The count says nothing about the second task: objects that were set aside end, too, when
-    # nobody refers to them any longer.
+    # The count is independent of the second task: objects that were set aside end, too, when nobody
+    # refers to them any longer.
     assert not any(found is kept[0] for found in gc.get_objects())
     assert any(found is kept[1] for found in gc.get_objects()), (
         "once, so that garbage of later tasks is found"

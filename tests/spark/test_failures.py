@@ -1,4 +1,4 @@
-"""What a user of Spark reads when something is wrong: the cause, and no Python frames before it."""
+"""The error that a user of Spark reads: the cause, and no Python frames before it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The jobs, as functions and as commands: what they make of a journal, and that running them again
-changes nothing."""
+"""The jobs, as functions and as commands: their results for a journal. A second run has no
+effect."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_topic_whose_directory_would_have_too_long_a_name_is_refused_before_an
             quire.spark.archive(spark, str(journal), str(new))
         assert sorted(new.rglob("*")) == before
     assert quire.spark.archive(spark, str(journal), str(target), topics="t").messages == 1
-    # What a run has passed over is no concern of later ones.
+    # Later runs ignore what a run has skipped.
     assert quire.spark.archive(spark, str(journal), str(target)).messages == 0
 
 
@@ -145,7 +145,7 @@ def test_a_command_that_is_interrupted_ends_and_is_completed_by_the_next(
     journals.write(tmp_path / "j", [("t", {"n": n}) for n in range(2000)])
     target = tmp_path / "archive"
     arguments = ["archive", str(tmp_path / "j"), str(target), "--master", "local[1]"]
-    # What Java leaves behind when it is killed goes with the test. The names of sockets must be
+    # The files of a killed Java machine are removed with the test. The names of sockets must be
     # short.
     left = tmp_path_factory.mktemp("java")
     environment = {"JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={left}", "SPARK_LOCAL_DIRS": str(left)}
@@ -513,7 +513,7 @@ def test_commands_print_what_they_did(
     text = page.read_text()
     assert text.count("<svg") == 4
     assert "IBM" in text
-    # Spark cannot write there: what Java says is told in a line.
+    # Spark cannot write there. The error of Java is reported in one line.
     assert command(["pipeline", "archive", str(trades), "nowhere://x/y"]) == 1
     assert 'No FileSystem for scheme "nowhere"' in capsys.readouterr().err
     assert command(["pipeline", "compact", "nowhere://x/y"]) == 1
@@ -568,7 +568,7 @@ def test_a_small_file_is_replaced_at_once(spark: SparkSession, tmp_path: Path) -
     system = files._system
 
     class Watched:
-        """Whoever is killed behind any of these calls leaves a state."""
+        """A kill after any of these calls leaves a state."""
 
         def __getattr__(self, name: str) -> Any:
             def call(*arguments: Any) -> Any:

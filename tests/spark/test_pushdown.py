@@ -1,5 +1,5 @@
-"""Conditions that Spark hands over, and filters: what they may be used for, and that filters choose
-what Spark would.
+"""Conditions that Spark passes to the source, and filters: their uses, and that filters select the
+same rows as Spark.
 
 `test_conditions.py` compares the result of conditions with that of Spark.
 """
@@ -45,7 +45,8 @@ def _found(frames: list[DataFrame]) -> list[set[int]]:
 
 
 def _expected(everything: DataFrame, count: int, conditions: list[str]) -> list[set[int]]:
-    """What Spark says of all rows: values are not handed over, only conditions are."""
+    """Aggregates that Spark passes to the source: only conditions are passed, and values are
+    not."""
     truths = everything.select(
         "position", *[f.expr(text).alias(f"c{number}") for number, text in enumerate(conditions)]
     ).collect()

@@ -1,5 +1,5 @@
-"""The audit of queues whose leases are recorded: who held what, how it ended, and for how long,
-against what the consumers did."""
+"""The audit of queues whose leases are recorded: the holder of each message, the end and the
+duration of its lease, compared with the actions of the consumers."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ def test_files_that_are_removed_under_a_frame_are_an_error_or_left_out(
         )
         assert frame.count() == journals.COUNT
         moved = tmp_path / f"moved-{fails}"
-        # Another inode: the workers open the directory anew, as on another machine.
+        # Another inode: the workers open the directory again, as on another machine.
         shutil.copytree(directory, moved)
         journals.remove_oldest(moved, 1)
         shutil.rmtree(directory)

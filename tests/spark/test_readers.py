@@ -1,4 +1,5 @@
-"""The reader on the JVM: when it is chosen, what it leaves unread, and that it ends with its task.
+"""The reader on the JVM: when it is chosen, which parts it does not read, and that it ends with its
+task.
 
 Its rows and errors are those of the Python reader: the tests that use the fixture `reader` run with
 both.
@@ -399,7 +400,7 @@ spark.stop()
 
 
 def run(script: str, *arguments: str) -> tuple[list[Any], str]:
-    """What the script has found, and what it logged."""
+    """The results of the script, and its log."""
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     environment.pop("PYSPARK_GATEWAY_PORT", None)
     done = subprocess.run(

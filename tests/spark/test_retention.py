@@ -1,4 +1,4 @@
-"""Spark beside maintenance: older files are archived or removed while sessions read the journal and
+"""Spark during maintenance: older files are archived or removed while sessions read the journal and
 jobs run again and again."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Kept:
                 self.count += 1
                 data = {"n": self.count, "id": self.count % 7, "price": self.count / 4, "text": FILLER}
                 journal.append("t", data, publisher="p")
-                # One large flush would leave the first file empty and be a file of its own.
+                # One large flush would leave the first file empty, and would be a separate file.
                 if self.count % 20 == 0:
                     journal.flush(timeout=PATIENCE)
             journal.flush(timeout=PATIENCE)

@@ -146,7 +146,7 @@ def shown(frame: DataFrame, data: str, expressions: tuple[str, ...]) -> list[Any
     ]
 
 
-#: What a user sees of a variant.
+#: The form of a variant for a user.
 SEEN = ("to_json(data)", "schema_of_variant(data)")
 
 

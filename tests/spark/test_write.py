@@ -1,4 +1,5 @@
-"""`df.write` and `df.writeStream`: every row is in the log once, whatever fails and runs again."""
+"""`df.write` and `df.writeStream`: every row is in the log once, after any failure and
+repetition."""
 
 from __future__ import annotations
 

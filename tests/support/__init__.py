@@ -1,2 +1,2 @@
-"""What several test modules share: servers and clients in processes, fakes of either side, and how
-long to wait."""
+"""Helpers of several test modules: servers and clients in processes, fakes of either side, and
+timeouts."""

@@ -1,6 +1,6 @@
-"""A client in a process of its own, so that a test can kill it as nothing else can.
+"""A client in a separate process, so that a test can kill it.
 
-It does what it is told, one line at a time, and answers each with one line of JSON.
+It reads one command per line, and answers each with one line of JSON.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ClientProcess:
         self._end()
 
     def rest(self) -> list[Any]:
-        """The answers that it had given whole when it was killed, and nobody has read."""
+        """The complete answers that were not read before it was killed."""
         return [json.loads(line) for line in self._unread.split(b"\n")[:-1]]
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class ClientProcess:
 
 
 class _Served:
-    """What the process does with its client."""
+    """The commands that the process carries out with its client."""
 
     def __init__(self, url: str, **options: Any) -> None:
         reconnect = quire.Reconnect(initial="5ms", maximum="50ms")

@@ -1,4 +1,4 @@
-"""The command `quire` as a person runs it: in processes of its own."""
+"""The command `quire` as a person runs it: in separate processes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A server process whose disk and clock misbehave on demand.
 
-`tests/support/faults/preload.c` stands between the server and the C library; it reads what to do
-from a mapped file, so a fault begins and ends at a moment that the test chooses.
+`tests/support/faults/preload.c` intercepts the calls of the server to the C library. It reads its
+orders from a mapped file, so a fault begins and ends at a moment that the test chooses.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FaultyServer(ServerProcess):
         self._set(16, "q", int(seconds * 1e9))
 
     def heal(self) -> None:
-        """Nothing fails any more; what hung goes on. The clock keeps its shift."""
+        """No call fails any more, and blocked calls continue. The clock keeps its shift."""
         for offset in (0, 4, 8, 24):
             self._set(offset, "i", 0)
 

@@ -185,7 +185,7 @@ COMPARISONS: dict[str, Callable[[int], bool]] = {
 
 
 def elements(value: Value) -> list[Any]:
-    """What "any element" means: of what is no array, itself."""
+    """The meaning of "any element": for a value that is not an array, the value itself."""
     return value if isinstance(value, list) else [value]
 
 

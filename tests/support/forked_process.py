@@ -16,7 +16,7 @@ import quire
 
 from support.waiting import PATIENCE
 
-#: What it forks from has no threads, as a process that is forked must not.
+#: It forks from a process without threads, because a process that is forked must not have any.
 _FORKS = multiprocessing.get_context("forkserver")
 # Modules of the tests would not be found there; `pytest` is read again by each process when it is
 # the main program.
@@ -24,7 +24,8 @@ _FORKS.set_forkserver_preload(["quire.testing", "pytest"])
 
 
 class ForkedProcess:
-    """`target(connection, *arguments)` in a process of its own, which ends with this one at the latest."""
+    """`target(connection, *arguments)` in a separate process, which ends with this one at the
+    latest."""
 
     def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
         #: Our end of what the target got; it ends with the process.

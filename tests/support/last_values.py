@@ -32,7 +32,7 @@ def order(id: int, qty: float = 1, **more: Any) -> dict[str, Any]:
     return {"id": id, "qty": qty, **more}
 
 
-#: What the log holds now.
+#: The current records of the log.
 LOG = "[epoch:now]"
 
 

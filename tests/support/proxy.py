@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-#: Before anything of the frame is handed on; in its middle; behind it.
+#: Before any byte of the frame is passed on; in its middle; after it.
 Moment = Literal["before", "within", "after"]
 
 #: Where a connection begins: the frame before the first.
@@ -59,7 +59,7 @@ class Step(NamedTuple):
 
 @dataclass
 class Strike:
-    """What happens at a step, once."""
+    """The event at a step, once."""
 
     step: Step
     moment: Moment
@@ -81,11 +81,11 @@ class Proxy:
         self._strikes: list[Strike] = []
         self._counts: Counter[str] = Counter()
         self._threads: list[threading.Thread] = []
-        #: Who connects is turned away, until `arm`.
+        #: New connections are refused until `arm`.
         self.is_closed = False
         #: Frames handed on since `arm`.
         self.seen: list[Step] = []
-        #: What went wrong in its threads.
+        #: The errors in its threads.
         self.errors: list[BaseException] = []
         self._thread = threading.Thread(target=self._accept)
         self._thread.start()
@@ -104,7 +104,8 @@ class Proxy:
             self.seen = []
 
     def reached(self, name: str) -> bool:
-        """A step that is no frame, said by the client itself; whether a strike was due there."""
+        """A step that is not a frame, reported by the client. Returns whether a strike was due
+        there."""
         with self._lock:
             strike = self._due(name)
             if strike is not None:
@@ -180,7 +181,7 @@ class Proxy:
                 with self._lock:
                     if not pair.is_over:
                         self._pass(pair, frame, target)
-            # Whoever is still there reads all that was handed on, and then the end.
+            # The remaining side reads all bytes that were passed on, and then the end.
             _end(target)
         except BaseException as error:
             self.errors.append(error)
@@ -209,14 +210,14 @@ class _Pair:
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client, self.server = client, server
-        #: Struck: what still comes is read, and nobody gets it.
+        #: Struck: later bytes are read and dropped.
         self.is_over = False
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def name_of(frame: bytes) -> str:
-    """What the frame is called in a `Step`."""
+    """The name of the frame in a `Step`."""
     kind = frame[4]
     if kind == _ACK:
         return f"ack_{_ACKS[frame[5]]}"

@@ -1,7 +1,7 @@
 """A small server that speaks the protocol, for tests of the clients: its log in memory, a thread for each.
 
 It keeps its log over `stop` and `start`, so that a client sees it killed and started again. It
-checks what it is told: a frame that it does not understand fails the test that sent it.
+checks its input: a frame that it does not understand fails the test that sent it.
 """
 
 from __future__ import annotations

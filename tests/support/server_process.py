@@ -10,7 +10,7 @@ import quire.testing
 
 
 class ServerProcess(quire.testing.ServerProcess):
-    """A server in a process of its own, so that a test can kill it as nothing else can."""
+    """A server in a separate process, so that a test can kill it."""
 
     def end_after(self, seconds: float) -> int | None:
         """The exit status of a process that ends within `seconds`, or `None`."""

@@ -1,4 +1,5 @@
-"""A bare socket that speaks the wire protocol (docs/protocol.md), for what `quire.Client` would not do."""
+"""A bare socket that uses the wire protocol (docs/protocol.md), for actions that `quire.Client`
+does not allow."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def stop(pid: int) -> None:
     they run on for a while."""
     os.kill(pid, signal.SIGSTOP)
     tasks = Path(f"/proc/{pid}/task")
-    # The state is the field behind the name, which ends with the last parenthesis.
+    # The state is the field after the name, which ends with the last parenthesis.
     wait_until(
         lambda: all((t / "stat").read_text().rpartition(")")[2].split()[0] == "T" for t in tasks.iterdir())
     )

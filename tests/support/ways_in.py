@@ -1,4 +1,4 @@
-"""For tests that must hold in all three ways in.
+"""For tests that must hold for all three kinds of server.
 
 They ask for the fixture `url`, or have the fixture `client` parametrized by `everywhere`.
 """
@@ -18,21 +18,21 @@ WAYS_IN = ("server", "file", "memory")
 
 @pytest.fixture(params=WAYS_IN)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """All three ways in, one after the other."""
+    """All three kinds of server, one after the other."""
     with _place(request.param, tmp_path) as url:
         yield url
 
 
 @pytest.fixture(params=WAYS_IN)
 def way_in(request: pytest.FixtureRequest) -> str:
-    """All three ways in, one after the other, for `configured`."""
+    """All three kinds of server, one after the other, for `configured`."""
     way: str = request.param
     return way
 
 
 @contextmanager
 def configured(way_in: str, directory: Path, **settings: Any) -> Iterator[dict[str, Any]]:
-    """What a client is made with to reach an engine that has these settings."""
+    """The arguments of a client for an engine with these settings."""
     if way_in == "server":
         with quire.testing.server(directory, **settings) as server:
             yield {"url": server.url}
@@ -42,8 +42,8 @@ def configured(way_in: str, directory: Path, **settings: Any) -> Iterator[dict[s
 
 
 def everywhere(metafunc: pytest.Metafunc) -> None:
-    """For `pytest_generate_tests`: what uses `client` runs on all three ways in, unless it looks
-    into a `server` of its own."""
+    """For `pytest_generate_tests`: tests with `client` run on all three kinds of server, unless
+    they use a separate `server`."""
     if "client" in metafunc.fixturenames and "server" not in metafunc.fixturenames:
         metafunc.parametrize("client", WAYS_IN, indirect=True)
 
