@@ -1,4 +1,4 @@
-//! The append-only log on disk. Only this crate accesses files.
+//! The append-only log on disk. Below the driver, only this crate accesses files.
 //!
 //! # What it promises
 //! A record that [`Journal::persisted`] covers is on stable storage, in append order, and is found

@@ -21,7 +21,7 @@ pub struct Embedded {
 
 #[pymethods]
 impl Embedded {
-    /// The running engine on `directory` (an absolute path), or the one in memory with this name;
+    /// The running engine on `directory` (an absolute path), or the one in memory with this name.
     /// It is started when it does not run. With `joins_any`, a running engine may have another
     /// configuration.
     #[new]

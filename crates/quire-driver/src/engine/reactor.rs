@@ -261,8 +261,8 @@ impl Reactor {
         }
     }
 
-    /// The peer has closed the connection. The broker is notified, unless it has closed the
-    /// connection.
+    /// The peer has closed the connection. The broker is notified, unless the broker has closed it
+    /// first.
     fn lose(&mut self, connection: ConnectionId) {
         let closing = self.transports.get(&connection).is_some_and(|transport| transport.closing);
         self.forget(connection);
