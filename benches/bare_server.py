@@ -1,10 +1,12 @@
-"""The least that a server with a synced queue does: it reads, writes, syncs, hands on and answers. It checks and keeps nothing else.
+"""The least that a server with a synced queue does: it reads, writes, syncs, hands on and answers.
+It checks and keeps nothing else.
 
     python benches/bare_server.py PORT FILE
 
-`latency.py --engine bare` measures it. No engine on the same machine can be much faster, because the rest is the disk, the system and the
-program that publishes. A connection says `p` or `c` first. A publisher sends messages of `SIZE` bytes, and gets one byte for each when the
-disk has it. Consumers get the messages in turn.
+`latency.py --engine bare` measures it. No engine on the same machine can be much faster, because
+the rest is the disk, the system and the program that publishes. A connection says `p` or `c` first.
+A publisher sends messages of `SIZE` bytes, and gets one byte for each when the disk has it.
+Consumers get the messages in turn.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@
     python benches/end_to_end.py queue [--publishers 1] [--consumers 1] [--messages 2000000] [--size 512] [--record-leases]
     python benches/end_to_end.py queue-latency [--rate 2000] [--seconds 10] [--record-leases]
 
-Each prints one JSON object. `--save NAME`, before the name of the bench, also writes it to a result file. Where hardware sets a bound,
-it is measured in the same run and the figure is given as a ratio to it too: rates on a shared machine mean little on their own. The
-journal is below `--directory` (a temporary directory otherwise), synced.
+Each prints one JSON object. `--save NAME`, before the name of the bench, also writes it to a result
+file. Where hardware sets a bound, it is measured in the same run and the figure is given as a ratio
+to it too: rates on a shared machine mean little on their own. The journal is below `--directory` (a
+temporary directory otherwise), synced.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def bench_publish(directory: Path, options: argparse.Namespace) -> dict[str, Any
 
 
 def bench_replay(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """To one client, by turns with the same bytes from a sender that has them ready, and beside a socket that is only read."""
+    """To one client, alternating with the same bytes from a sender that has them ready, and with a
+    socket that is only read."""
     recorded = Recorded(directory / "recorded")
     seconds, prepared = [], []
     with Served(directory) as server:
@@ -192,7 +194,8 @@ def bench_slow_reader(directory: Path, options: argparse.Namespace) -> dict[str,
 
 
 def bench_queue(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Publishers and consumers at the same time; acknowledgements in batches of 80, a backlog of 100, proportional."""
+    """Publishers and consumers at the same time; acknowledgements in batches of 80, a backlog of
+    100, proportional."""
     each = options.messages // options.publishers
     count = each * options.publishers
     with Served(directory, _queue_config(directory, options)) as server:
@@ -256,7 +259,8 @@ def _queue_config(directory: Path, options: argparse.Namespace) -> Path:
 
 
 class Served:
-    """A `quire serve` process on a journal below `directory`, with a configuration file or without. Its log is beside it."""
+    """A `quire serve` process on a journal below `directory`, with a configuration file or without.
+    Its log is next to it."""
 
     def __init__(self, directory: Path, config: Path | None = None) -> None:
         self._directory = directory
@@ -293,7 +297,8 @@ class Served:
         raise RuntimeError("the kernel does not say RssAnon")
 
     def processor_wait_seconds(self) -> float:
-        """How long its threads could have run and had to wait for a processor, all together and since they began."""
+        """How long its threads could have run and had to wait for a processor, all together and
+        since they began."""
         tasks = Path(f"/proc/{self._process.pid}/task").glob("*/schedstat")
         return sum(int(task.read_text().split()[1]) for task in tasks) / 1e9
 
@@ -306,8 +311,8 @@ def run_role(role: Callable[..., None], processes: int, *arguments: Any) -> list
 def run_roles(
     roles: list[tuple[Callable[..., None], tuple[Any, ...]]], *, started: Callable[[], None] = lambda: None
 ) -> list[tuple[float, float]]:
-    """Runs each role in a process of its own; they start together, and `started` is called when they do. Gives when each
-    began and ended."""
+    """Runs each role in a separate process. They start together, and `started` is called then.
+    Returns when each began and ended."""
     results: Any = _SPAWN.SimpleQueue()
     barrier = _SPAWN.Barrier(len(roles) + 1)
     running = [_SPAWN.Process(target=role, args=(results, barrier, *arguments)) for role, arguments in roles]
@@ -360,7 +365,8 @@ def _receive(results: Any, barrier: Barrier, url: str, topic: str, bookmark: str
 
 
 def consume_all(results: Any, barrier: Barrier, url: str, left: Any, flushes: bool = False) -> None:
-    """Acknowledges until all consumers together have come to the end. `flushes`: waits for each batch to be durable."""
+    """Acknowledges until all consumers together have come to the end. `flushes`: waits for each
+    batch to be durable."""
     with quire.Client(url, ack_batch_size=80, ack_timeout="100ms") as client:
         jobs = client.subscribe("QUEUE", max_backlog=100)
         barrier.wait(TIMEOUT)

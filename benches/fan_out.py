@@ -1,11 +1,13 @@
-"""What filtered subscriptions cost a publisher: one publisher, one consumer with 1, 100 and 10,000 of them on a topic.
+"""The cost of filtered subscriptions for a publisher: one publisher, one consumer with 1, 100 and
+10,000 of them on a topic.
 
     python benches/fan_out.py [--messages 100000] [--rounds 5]
 
-Each message of 300 B is JSON and matches one subscription: by equality, by range, or by a pattern of topics. Server, publisher
-and consumer are processes of their own, every message is synced. The counts take turns, so that what else the machine does falls
-on all; the medians of the rates are printed, and each as a ratio to that with one subscription: `published` until persisted,
-`delivered` until the consumer has all of them.
+Each message of 300 B is JSON and matches one subscription: by equality, by range, or by a pattern
+of topics. Server, publisher and consumer are processes of their own, every message is synced. The
+counts take turns, so that what else the machine does falls on all; the medians of the rates are
+printed, and each as a ratio to that with one subscription: `published` until persisted, `delivered`
+until the consumer has all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import saved
 from end_to_end import Served
 
 COUNTS = (1, 100, 10_000)
-#: What a subscription asks for: a filter, or where there is none, a pattern that one topic matches.
+#: The selection of a subscription: a filter, or else a pattern that one topic matches.
 KINDS = {"equality": "/symbol = 'S{0}'", "range": "/id >= {0} AND /id < {0}.5", "pattern": None}
 _SIZE = 300
 _TIMEOUT = 600.0
@@ -129,7 +131,7 @@ def _consume(publisher: Connection, url: str) -> None:
         expected = 0
         while (announced := publisher.recv()) is not None:
             expected += announced
-            # Polled a few hundred times for each figure, which it is no part of.
+            # Polled a few hundred times for each figure. The figure does not contain its time.
             while sum(taken) < expected:
                 time.sleep(0.0005)
             publisher.send(time.monotonic())

@@ -1,4 +1,5 @@
-"""Figures of last-value topics through the whole stack: server and clients in processes of their own, over loopback.
+"""Figures of last-value topics through the whole stack: server and clients in processes of their
+own, over loopback.
 
     python benches/last_values.py upsert [--messages 500000] [--keys 100000] [--rounds 5]
     python benches/last_values.py query [--records 1000,100000,10000000] [--size 256] [--seconds 3]
@@ -14,7 +15,8 @@ Each prints one JSON object. Compare its ratios: the two sides of each alternate
                The overhead is the memory after the start, less that of the server before the first record, the keys and the messages
     beside     publishes and waits, while another client queries without an index again and again, and alone
 
-`query` and `ping` use a plain socket, so that the client has no part in them. `query in Python` is `client.sow`.
+`query` and `ping` use a plain socket, so that the client has no part in them. `query in Python` is
+`client.sow`.
 """
 
 from __future__ import annotations
@@ -258,7 +260,8 @@ def bench_beside(directory: Path, options: argparse.Namespace) -> dict[str, Any]
 
 @contextlib.contextmanager
 def scanning(url: str, stop: threading.Event, done: list[int]) -> Iterator[None]:
-    """Asks again and again for records of which there are none, and looks at all for them. The thread only waits for the answers."""
+    """Asks again and again for records of which there are none, and looks at all for them. The
+    thread only waits for the answers."""
 
     def scan() -> None:
         with connected(url) as asked:

@@ -1,12 +1,15 @@
-"""Latency and cost of single messages: server, publishers and consumers in processes of their own, on few processors.
+"""Latency and cost of single messages: server, publishers and consumers in processes of their own,
+on few processors.
 
     python benches/latency.py [--cpus 0,1] [--busy 1] [--seconds 5] [--only wait,confirm,queue,flow,settle] [--json]
     python benches/latency.py --engine quire --engine redis --engine postgresql [--rounds 3]
 
-A message's clock starts when it was due, so that a publisher which falls behind does not hide a wait. For each row the program prints
-p50, p99 and p99.9 in microseconds, and for each message: the context switches, the processor time in microseconds, and the context
-switches of each thread. `switches` counts the times that a thread slept and was woken; `preempted` counts the times that another thread
-took its processor. `stolen_ms` is how long the host of a virtual machine kept processors that had work, over the whole row.
+A message's clock starts when it was due, so that a publisher which falls behind does not hide a
+wait. For each row the program prints p50, p99 and p99.9 in microseconds, and for each message: the
+context switches, the processor time in microseconds, and the context switches of each thread.
+`switches` counts the times that a thread slept and was woken; `preempted` counts the times that
+another thread took its processor. `stolen_ms` is how long the host of a virtual machine kept
+processors that had work, over the whole row.
 
     wait       a client publishes, and waits until the message is persisted, before it publishes the next one
     confirm    a client publishes at a rate, and waits between the publishes until its messages are persisted
@@ -15,12 +18,14 @@ took its processor. `stolen_ms` is how long the host of a virtual machine kept p
     settle     1 and 4 consumers of a filled queue, which wait until the acknowledgements of 100 messages are durable,
                before they take the next messages (messages/s)
 
-With `--engine` the engines do each row in turn, so that other work on the machine affects all of them. `--rounds` repeats a row, and the
-program prints the median of each figure. `bytes` is what the disk wrote for each byte of the messages.
+With `--engine` the engines do each row in turn, so that other work on the machine affects all of
+them. `--rounds` repeats a row, and the program prints the median of each figure. `bytes` is what
+the disk wrote for each byte of the messages.
 
-`--cpus` names the processors that everything runs on. `--busy` starts processes beside it that only compute. `disk` is what the disk
-alone takes: a synced write of the same size, one at a time, to space that was written before. `--engine bare` is a server
-that does nothing but these steps (`bare_server.py`): what the machine takes for a row without any engine.
+`--cpus` names the processors that everything runs on. `--busy` starts processes beside it that only
+compute. `disk` is what the disk alone takes: a synced write of the same size, one at a time, to
+space that was written before. `--engine bare` is a server that does nothing but these steps
+(`bare_server.py`): what the machine takes for a row without any engine.
 """
 
 from __future__ import annotations
@@ -105,7 +110,8 @@ def main() -> None:
 def measure_row(
     directory: Path, engine: str, kind: str, rate: int, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """One row of one engine, with a server that is started for it. `rate`: messages a second, or processes."""
+    """One row of one engine, with a server that is started for it. `rate`: messages a second, or
+    processes."""
     place = Path(tempfile.mkdtemp(prefix=f"{engine}-{kind}-", dir=directory))
     with contextlib.ExitStack() as stack:
         target: Target
@@ -140,7 +146,8 @@ def roles_of(kind: str, target: Target, rate: int, seconds: float) -> list[Role]
 
 
 def throughput(target: Target, kind: str, processes: int, messages: int) -> dict[str, Any]:
-    """Messages a second of `flow` and `settle`, and the bytes that the disk wrote for each byte of the messages."""
+    """Messages a second of `flow` and `settle`, and the bytes that the disk wrote for each byte of
+    the messages."""
     is_quire = isinstance(target, str)
     publishing, consuming = (publish_all, consume_all) if is_quire else (send_all, take_all)
     count = messages // processes * processes
@@ -162,7 +169,7 @@ def throughput(target: Target, kind: str, processes: int, messages: int) -> dict
 
 
 def written_bytes() -> int:
-    """What all disks of the machine have written."""
+    """The bytes that all disks of the machine have written."""
     disks = (line.split() for line in Path("/proc/diskstats").read_text().splitlines())
     return sum(int(fields[9]) * 512 for fields in disks if Path("/sys/block", fields[2]).exists())
 
@@ -201,7 +208,7 @@ max_per_subscription_backlog = 100
 
 
 class Bench:
-    """What a role says to the process that counts."""
+    """The reports of a role to the process that counts."""
 
     def __init__(self, results: Any, barrier: Barrier) -> None:
         self._results = results
@@ -385,7 +392,8 @@ def sleep_until(due_ns: int) -> None:
 
 
 def measure(server: Callable[[], list[int]], roles: list[Role]) -> dict[str, Any]:
-    """Runs each role in a process, and counts what the threads of all of them and of the server did meanwhile."""
+    """Runs each role in a process, and counts what the threads of all of them and of the server did
+    meanwhile."""
     results: Any = _SPAWN.SimpleQueue()
     barrier = _SPAWN.Barrier(len(roles) + 1)
     running = [

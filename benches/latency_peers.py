@@ -1,7 +1,8 @@
 """The work of `latency.py` through Redis and PostgreSQL, as a program with their Python clients does it.
 
-A call of either client waits for the answer, which comes after the sync. So a publisher sends all messages that became due during one call
-together with the next one: Redis gets them in one pipeline, PostgreSQL in one statement.
+A call of either client waits for the answer, which comes after the sync. So a publisher sends all
+messages that became due during one call together with the next one: Redis gets them in one
+pipeline, PostgreSQL in one statement.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from peers.engines.redis import Redis
 
 
 class Session(ABC):
-    """A connection. `send` and `settle` return when the disk has what they sent, unless the engine runs without syncs."""
+    """A connection. `send` and `settle` return when the disk has what they sent, unless the engine
+    runs without syncs."""
 
     @abstractmethod
     def send(self, messages: Sequence[bytes]) -> None:
@@ -146,7 +148,7 @@ class _PostgreSQLSession(Session):
 
 @dataclass
 class BarePeer(Single, Peer):
-    """No engine: what the machine takes for the same steps."""
+    """No engine: the time of the machine for the same steps."""
 
     name = "bare"
 

@@ -1,4 +1,5 @@
-"""What a crowd, or one peer, costs: the server's memory, and the latency of honest clients beside it.
+"""The cost of a crowd, or of one peer: the server's memory, and the latency of honest clients at
+the same time.
 
     python benches/limits.py [--short] [connections] [subscriptions] [slow] [churn] [oversized]
     python benches/limits.py [--short] [stats-5000] [stats-220000] [patterns-1] [patterns-10] [patterns-4-long] [replace]
@@ -6,9 +7,10 @@
 
 Without a name all of them. `--short` does a part of each, in a few minutes altogether.
 
-An honest publisher sends at a steady rate to an honest subscriber, all the time. First nobody else is there; then the crowd comes, from
-processes of its own that speak the protocol over bare sockets (docs/protocol.md), and the same is measured again. Each crowd
-gives the server's memory, per head where that means something, and the honest pair's latency before and during.
+An honest publisher sends at a steady rate to an honest subscriber, all the time. First there is no
+other client. Then the crowd connects, from separate processes that use the protocol over bare
+sockets (docs/protocol.md), and the same is measured again. The results of each crowd are the
+server's memory, per client where that is useful, and the honest pair's latency before and during.
 
     connections    10,000 connections, logged on, idle
     subscriptions  100,000 subscriptions with a filter each, over 100 connections, on the honest topic; none matches
@@ -16,8 +18,9 @@ gives the server's memory, per head where that means something, and the honest p
     churn          subscriptions that come and go as fast as they are answered, over 20 connections
     oversized      connections that announce frames above every limit, one after the other
 
-The other names are rows of `stalls.py`, what one peer does once. Those are printed as a table: an honest client that publishes and
-flushes 200 times a second, alone and beside the peer; whether heartbeats were served meanwhile; and whether the server cut the peer off.
+The other names are rows of `stalls.py`, one action of one peer each. They are printed as a table:
+an honest client that publishes and flushes 200 times a second, alone and together with the peer;
+whether heartbeats were served meanwhile; and whether the server cut the peer off.
 """
 
 from __future__ import annotations
@@ -128,7 +131,7 @@ CROWDS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
 
 
 class Measured:
-    """A server, what it weighs and how fast it is while nobody but the honest pair is there."""
+    """A server, its memory, and its latency with only the honest pair."""
 
     def __init__(self, directory: Path) -> None:
         config = directory / "quire.toml"
@@ -186,7 +189,7 @@ class Measured:
 
 @dataclass
 class Crowd:
-    """What the processes of a crowd share."""
+    """The common code of the processes of a crowd."""
 
     count: Any
     ready: Any

@@ -1,7 +1,7 @@
 """Writes the tables of docs/internals/benchmarks.md from the result files: `python benches/page.py`.
 
-A table stands between `<!-- figures: NAME -->` and `<!-- end -->`, and shows `benches/results/NAME.json`.
-`tests/test_benches.py` checks that the page is up to date.
+A table is between `<!-- figures: NAME -->` and `<!-- end -->`, and shows
+`benches/results/NAME.json`. `tests/test_benches.py` checks that the page is up to date.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
     python benches/parts.py broker|filter|frame|journal|merge|queue|queue_broker|table [--save NAME]
     python benches/parts.py python [--save NAME]
 
-`instructions` is `make instructions`, `python` is `make bench`, and the others are `cargo bench -p quire-benches --bench NAME`. The time of
-a bench is Criterion's median, and the rate is the messages of a call divided by it. Ratios and shares are those that the bench prints.
+`instructions` is `make instructions`, `python` is `make bench`, and the others are
+`cargo bench -p quire-benches --bench NAME`. The time of a bench is Criterion's median, and the rate
+is the messages of a call divided by it. Ratios and shares are those that the bench prints.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def instructions() -> Rows:
 
 
 def criterion(bench: str) -> Rows:
-    """What the bench prints, and what Criterion has written since it began."""
+    """The output of the bench, and the files that Criterion has written since it began."""
     begun = time.time()
     output = _run("cargo", "bench", "--package", "quire-benches", "--bench", bench)
     rows: Rows = {

@@ -1,6 +1,7 @@
-"""What a server sent to a client, recorded on the way, and sent again by a program that does nothing else.
+"""The bytes that a server sent to a client, recorded, and sent again by a program that only sends.
 
-A client that gets the same bytes from such a sender shows what it takes by itself, and so what the server adds.
+A client that gets the same bytes from such a sender shows what it takes by itself, and so what the
+server adds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 _CHUNK_SIZE = 256 * 1024
-#: What a client says before the bulk comes: who it is, and what it wants.
+#: The frames of a client before the bulk: its logon and its subscription.
 _QUESTIONS = 2
 
 

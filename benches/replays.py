@@ -7,9 +7,9 @@
     python benches/replays.py paced [--seconds 10]
     python benches/replays.py large [--gigabytes 20] [--journal-size 64MB]
 
-Each prints one JSON object; what counts are the ratios within it. The journal is below `--directory` (a temporary directory
-otherwise) and is
-removed at the end. The replay to one client beside a raw sender is in `end_to_end.py`.
+Each prints one JSON object. The ratios in it are the result. The journal is below `--directory` (a
+temporary directory otherwise) and is removed at the end. The replay to one client, compared with a
+raw sender, is in `end_to_end.py`.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def bench_many(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def bench_beside(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """By turns, because the machine's other work changes both figures more than the replay does. What the server's threads
-    waited for a processor tells how much of it that was."""
+    """Alternating, because the machine's other work changes both figures more than the replay does.
+    The time that the server's threads waited for a processor shows the effect of that work."""
     size = 1024
     count = int(options.gigabytes * 1e9) // size
     _fill(directory, [("bench", count)], size)
@@ -284,7 +284,7 @@ def _fill(directory: Path, topics: list[tuple[str, int]], size: int) -> None:
 
 
 def _forget_pages(directory: Path) -> None:
-    """Takes the journal out of the page cache, as far as nobody has it mapped."""
+    """Removes the journal from the page cache, except for mapped pages."""
     for path in (directory / "data" / "journal").glob("*.journal"):
         with _opened(path) as descriptor:
             os.fdatasync(descriptor)
@@ -301,7 +301,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _replay(results: Any, barrier: Barrier, url: str, clients: int, count: int) -> None:
-    """So many clients, each with a thread of its own, replay everything."""
+    """This number of clients, each with a separate thread, replay everything."""
 
     def replay() -> None:
         with quire.Client(url) as client:

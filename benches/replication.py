@@ -2,10 +2,11 @@
 
     python benches/replication.py [--messages 100000] [--size 512] [--rounds 5] [--lone 500] [--backlog 400000]
 
-Prints one JSON object with ratios to one instance without replication. The rounds of the kinds alternate, and each figure is the
-median of its rounds. `pair_sync` and `pair_async`: two instances. `down`: the destination does not run, and is not waited
-for. `behind`: it has just returned, lacks `--backlog` messages, and gets them meanwhile. `catching_up`: the rate at which it gets
-them without other work, compared with a replay of the same messages to one client.
+Prints one JSON object with ratios to one instance without replication. The rounds of the kinds
+alternate, and each figure is the median of its rounds. `pair_sync` and `pair_async`: two instances.
+`down`: the destination does not run, and is not waited for. `behind`: it has just returned, lacks
+`--backlog` messages, and gets them meanwhile. `catching_up`: the rate at which it gets them without
+other work, compared with a replay of the same messages to one client.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Result files of benches: `benches/results/NAME.json`, which `page.py` shows on the page of benchmarks.
 
-A file has a list of runs. A run is one command, and replaces the earlier run of the same command. It has
+A file has a list of runs. A run is one command, and replaces the earlier run of the same command.
+It has
 
     command    the command, to be called in the project's root
     machine    the processors and the system
@@ -50,7 +51,8 @@ def save(name: str | None, rows: Rows) -> None:
 
 
 def rows_of(row: str, figures: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Makes rows from the object that a bench prints: one, or one for each object in it. Lists are single rounds."""
+    """Makes rows from the object that a bench prints: one, or one for each object in it. Lists are
+    single rounds."""
     inner = {f"{row}, {name}": value for name, value in figures.items() if isinstance(value, dict)}
     return inner or {row: {name: value for name, value in figures.items() if not isinstance(value, list)}}
 

@@ -1,9 +1,12 @@
-"""Measures how long a client waits while another client (the peer) does something costly. `limits.py` runs these rows.
+"""Measures how long a client waits while another client (the peer) does something costly.
+`limits.py` runs these rows.
 
-The honest client publishes a message and flushes 200 times a second. Another connection asks for heartbeats. Then the peer does what
-its row says, over bare sockets. Between the two, the honest client is measured beside a process that only computes and has no
-connection: on a machine with few processors, this alone raises the latency. The ratio of a row is against that. Each latency is
-measured from the time at which the publish was due. A publish that waits for an earlier one counts with its whole wait.
+The honest client publishes a message and flushes 200 times a second. Another connection asks for
+heartbeats. Then the peer does what its row says, over bare sockets. Between the two, the honest
+client is measured together with a process that only computes and has no connection: on a machine
+with few processors, this alone raises the latency. The ratio of a row compares with that. Each
+latency is measured from the time at which the publish was due. A publish that waits for an earlier
+one counts with its whole wait.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ from strangers import (
 _SPAWN = multiprocessing.get_context("spawn")
 #: Publishes a second of the honest client.
 _RATE = 200
-#: Seconds for which the honest client is measured alone, and at least beside the peer.
+#: Seconds for which the honest client is measured alone, and at least as long together with the
+#: peer.
 _SECONDS = 3.0
 #: Seconds after which a peer that is not answered is given up.
 _TIMEOUT = 300.0
@@ -52,14 +56,14 @@ _HEARTBEAT = 0.5
 #: Queues of the server.
 _QUEUES = 30
 
-#: A row in three steps: what is prepared, what the others wait for, and at last what became of the
-#: peer.
+#: A row in three steps: the preparation, the action for which the others wait, and at last the
+#: state of the peer.
 Steps = AsyncIterator[str | None]
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a peer does. With `is_short` it does less of it, so that all rows take a few minutes."""
+    """The action of a peer. With `is_short` it is shorter, so that all rows take a few minutes."""
 
     what: str
     steps: Callable[[Strangers, bool], Steps]
@@ -332,7 +336,7 @@ async def _go_through(connection: Any, strangers: Strangers, row: Row, is_short:
             connection.recv()
         connection.send(await anext(steps))
     except CutOffError as error:
-        # Whatever it was about to do, it is over.
+        # Its action is over.
         for _ in range(steps_left):
             connection.send(time.monotonic())
             connection.recv()
@@ -361,7 +365,8 @@ async def _match_patterns(strangers: Strangers, count: int, size: int) -> Steps:
 
 
 async def _evaluate(strangers: Strangers, filters: list[list[bytes]], message: bytes) -> Steps:
-    """For each list of filters a connection with those subscriptions; then one message, which none of them matches."""
+    """For each list of filters a connection with those subscriptions; then one message, which none
+    of them matches."""
     peers = []
     for texts in filters:
         peers.append(stranger := await strangers.logged_on())

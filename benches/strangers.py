@@ -1,4 +1,5 @@
-"""Connections that speak the wire protocol over bare sockets (docs/protocol.md), as the Python client would not do it."""
+"""Connections that speak the wire protocol over bare sockets (docs/protocol.md), as the Python
+client would not do it."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Stranger:
         return kind, body[1:]
 
     async def expect(self, kind: int) -> bytes:
-        """Reads on to a frame of this kind; returns its body. Raises `CutOffError`, also for a command that is refused."""
+        """Reads on to a frame of this kind; returns its body. Raises `CutOffError`, also for a
+        command that is refused."""
         while True:
             found, body = await self.frame()
             if found == ACK and (code := int.from_bytes(body[2:4], "little")) != 0:

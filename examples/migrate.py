@@ -2,8 +2,9 @@
 
     python examples/migrate.py
 
-`source` represents the consumer of the other broker: any iterator over numbered messages, such as the offsets of a
-partition or the ids of a stream. The offset is the sequence, so a second run adds only what is missing.
+`source` represents the consumer of the other broker: any iterator over numbered messages, such as
+the offsets of a partition or the ids of a stream. The offset is the sequence, so a second run adds
+only what is missing.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python examples/order_intake.py orders.csv [URL]
 
-The file is CSV with the header line `id,symbol,quantity`. The number of the line is the sequence of its order, and the
-name of the file is the name of the publisher. A run that crashed is started again: the log drops the orders that it
-already has.
+The file is CSV with the header line `id,symbol,quantity`. The number of the line is the sequence of
+its order, and the name of the file is the name of the publisher. A run that crashed is started
+again: the log drops the orders that it already has.
 """
 
 from __future__ import annotations

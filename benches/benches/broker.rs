@@ -14,7 +14,7 @@ fn publish(criterion: &mut Criterion) {
         bench.connect(1, "publisher");
         let count = bench.publishes(READ_SIZE, data_size, "orders").1;
         group.throughput(Throughput::Elements(count));
-        // Written between the measurements, and begun anew before the memory is full.
+        // Written between the measurements, and begun again before the memory is full.
         group.bench_function(format!("take publishes of {data_size} B"), |bencher| {
             let mut bench = Bench::new();
             bench.connect(1, "publisher");

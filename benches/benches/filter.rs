@@ -1,5 +1,5 @@
-//! Filters: one filter over one message, by message type and by what it asks; the index of the
-//! subscriptions of a topic, beside evaluating each filter in turn; and a publisher in front of
+//! Filters: one filter over one message, by message type and by condition; the index of the
+//! subscriptions of a topic, compared with evaluating each filter in turn; and a publisher with
 //! that index in a whole broker.
 
 use std::hint::black_box;
@@ -85,7 +85,7 @@ fn evaluate(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Filters of which a message matches one, whatever their number.
+/// Filters of which a message matches one, for any number of them.
 fn filter_text(kind: &str, number: usize) -> String {
     match kind {
         "equality" => format!("/symbol = 'S{number:05}'"),
@@ -167,7 +167,7 @@ impl Subscribed {
     }
 }
 
-/// The index alone: beside itself with one subscription, and beside evaluating each filter in turn.
+/// The index alone: compared with one subscription in it, and with evaluating each filter in turn.
 fn index(criterion: &mut Criterion) {
     const ROUND: usize = 500;
     let mut group = criterion.benchmark_group("index");
@@ -185,7 +185,7 @@ fn index(criterion: &mut Criterion) {
             ratio(&mut group, &name, &mut || in_turn.evaluate_each(5), &mut || many.find(5));
         }
     }
-    // What one subscription coming and going costs beside ten thousand.
+    // The cost of adding and removing one subscription with ten thousand others.
     let mut subscribed = Subscribed::new("range", 10_000);
     let filters: Vec<Filter> = (0..20_000).map(|number| parsed(&filter_text("range", number))).collect();
     let mut number = 10_000;
@@ -200,7 +200,8 @@ fn index(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A broker with so many subscriptions on one hundred connections, of which a message goes to one.
+/// A broker with this number of subscriptions on one hundred connections. One of them gets each
+/// message.
 fn broker_with(kind: &str, count: usize) -> Bench {
     let mut bench = Bench::new();
     bench.connect(1, "publisher");
@@ -225,7 +226,7 @@ fn broker_with(kind: &str, count: usize) -> Bench {
     bench
 }
 
-/// A publisher in front of so many subscriptions.
+/// A publisher with this number of subscriptions.
 struct Published {
     kind: &'static str,
     count: usize,
@@ -237,7 +238,7 @@ struct Published {
 impl Published {
     /// Messages of one round.
     const ROUND: usize = 500;
-    /// The journal is in memory; then the broker is made anew.
+    /// The journal is in memory. When it is full, the broker is made again.
     const ROUND_COUNT_MAX: usize = 2_000;
 
     fn new(kind: &'static str, count: usize) -> Self {
@@ -280,7 +281,7 @@ impl Published {
     }
 }
 
-/// One publisher in front of more and more subscriptions, beside itself with one.
+/// One publisher with more and more subscriptions, compared with one subscription.
 fn publish(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("publish");
     group.throughput(Throughput::Elements(Published::ROUND as u64));

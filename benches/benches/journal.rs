@@ -1,5 +1,5 @@
-//! The journal against what the disk gives: appends with group commit beside raw writes of the same
-//! bytes, finding a bookmark, and reading the log plain and compressed.
+//! The journal compared with the disk: appends with group commit and raw writes of the same bytes,
+//! finding a bookmark, and reading the log plain and compressed.
 //!
 //! What is compared is measured in the same run, in turns, and the ratio is printed: the machine
 //! and its load drop out of it. `QUIRE_BENCH_RECORDS=10000000` finds in that many records instead
@@ -19,7 +19,7 @@ use quire_journal::*;
 /// Bytes of records in one measurement of appending.
 const APPENDED_SIZE: u64 = 64 << 20;
 
-/// What a broker's turn hands to the journal at once.
+/// The records that a turn of a broker passes to the journal at once.
 const TURN_SIZE: u64 = 64 << 10;
 
 const TIMEOUT: Duration = Duration::from_secs(100);

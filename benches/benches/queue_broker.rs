@@ -21,7 +21,7 @@ const WORKER: u64 = 2;
 /// Acknowledgements in one command, as clients send them.
 const ACK_BATCH_SIZE: u64 = 80;
 
-/// Messages between two writes of the journal: what arrives within a flush at some 200,000 a
+/// Messages between two writes of the journal: as many as arrive during a flush at some 200,000 a
 /// second.
 const ROUND_COUNT: u64 = 400;
 
@@ -158,7 +158,7 @@ fn work_off(criterion: &mut Criterion) {
         bencher.iter_custom(|iterations| {
             let mut elapsed = Duration::ZERO;
             for _ in 0..iterations {
-                // Begun anew before the memory is full.
+                // Begun again before the memory is full.
                 if left == 0 {
                     bench = Bench::new();
                     bench.connect(PUBLISHER, "publisher");

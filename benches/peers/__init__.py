@@ -1,1 +1,2 @@
-"""Compares quire with NATS JetStream, Redis, RabbitMQ, Kafka and PostgreSQL on one machine in one run: see `__main__`."""
+"""Compares quire with NATS JetStream, Redis, RabbitMQ, Kafka and PostgreSQL on one machine in one
+run: see `__main__`."""

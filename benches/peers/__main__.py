@@ -2,10 +2,11 @@
 
     python -m benches.peers [--durability synced|os] [--rounds 3] [--engine NAME]... [--line NAME]... [--json]
 
-From the project's root, after `make setup` and `pip install '.[peers]'`. Servers that are not installed are left out
-and named: `nats-server` and `redis-server` on the path, RabbitMQ and PostgreSQL as Debian packages them, Kafka's jar files in
-the directory that `KAFKA_LIBS` names. `REDIS_SERVER` names another program than `redis-server`. All of them listen
-on 127.0.0.1 alone and keep their files in a temporary directory on one disk.
+From the project's root, after `make setup` and `pip install '.[peers]'`. Servers that are not
+installed are left out and named: `nats-server` and `redis-server` on the path, RabbitMQ and
+PostgreSQL as Debian packages them, Kafka's jar files in the directory that `KAFKA_LIBS` names.
+`REDIS_SERVER` names another program than `redis-server`. All of them listen on 127.0.0.1 alone and
+keep their files in a temporary directory on one disk.
 """
 
 from __future__ import annotations

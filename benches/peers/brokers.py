@@ -98,8 +98,8 @@ def _consume(ready: Callable[[], object], engine: Broker) -> Result:
     result = Result(0.0, 0.0)
 
     def acknowledged(count: int) -> None:
-        # From the first time that something came, joining a group may take seconds, to the last:
-        # what follows is waiting.
+        # From the first message, because joining a group may take seconds, to the last one: the
+        # rest is waiting.
         result.end = time.monotonic()
         result.start = result.start or result.end
         result.count = count

@@ -1,4 +1,4 @@
-"""What every engine is asked to do, in the words that it is asked in."""
+"""The tasks of every engine, and their interface."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class NotOffered(Exception):
 class Engine(ABC):
     """One engine at one durability: how its servers are started, and what one client process does.
 
-    What a `Broker`, a `LastValues` and a `Replicated` do runs in processes of their own, so that no client's interpreter slows
-    another's. All of it does what the engine's own documentation recommends for throughput: pipelining, batches,
-    prefetching.
+    The tasks of a `Broker`, a `LastValues` and a `Replicated` run in separate processes, so that no
+    client's interpreter slows another one down. All of it does what the engine's own documentation
+    recommends for throughput: pipelining, batches, prefetching.
     """
 
     name: ClassVar[str]
@@ -46,11 +46,12 @@ class Engine(ABC):
 
     @abstractmethod
     def settings(self) -> str:
-        """What was set for this durability, in one line of the report."""
+        """The settings for this durability, in one line of the report."""
 
     @abstractmethod
     def serving(self, directory: Path) -> AbstractContextManager[Server | None]:
-        """Starts what serves, with its files in `directory`, and ends it. The lines that need the one server get it."""
+        """Starts what serves, with its files in `directory`, and ends it. The lines that need the
+        one server get it."""
 
     def prepare(self) -> None:  # noqa: B027 (most need no more than their configuration)
         """Creates the streams, queues and tables that the engine wants to be created."""
@@ -90,7 +91,8 @@ class Broker(Single):
 
     @abstractmethod
     def consume(self, idle_s: float, acknowledged: Callable[[int], None]) -> None:
-        """Takes and acknowledges messages of the queue until none came for `idle_s`; says how many it has, now and then."""
+        """Takes and acknowledges messages of the queue until none came for `idle_s`; says how many
+        it has, now and then."""
 
     @abstractmethod
     def publish_stamped(self, rate: int, count: int) -> None:
@@ -98,7 +100,8 @@ class Broker(Single):
 
     @abstractmethod
     def receive_stamped(self, ready: Callable[[], None], came: Callable[[bytes], bool]) -> None:
-        """Data of what is stored in the log from now on, until `came` says that it was the last. `ready` when subscribed."""
+        """Data of what is stored in the log from now on, until `came` says that it was the last.
+        `ready` when subscribed."""
 
     @abstractmethod
     def publish_keyed(self, keys: int, count: int, size: int) -> None:
@@ -108,7 +111,8 @@ class Broker(Single):
     def receive_keyed(
         self, keys: Sequence[int], ready: Callable[[], None], came: Callable[[int], bool]
     ) -> None:
-        """One subscription per key, until `came`, which is told how many more have come, says that these were the last."""
+        """One subscription per key, until `came`, which gets the number of new messages, returns
+        that these were the last."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,8 @@ class Table(enum.Enum):
 
 
 WINDOW = 10_000
-"""Records that are sent before an acknowledgement, where the program decides it. A sync can cover all of them."""
+"""Records that are sent before an acknowledgement, where the program decides it. A sync can cover
+all of them."""
 
 
 class LastValues(Single):
@@ -138,7 +143,8 @@ class LastValues(Single):
 
     @abstractmethod
     def upsert(self, table: Table, records: Sequence[Record], *, watched: bool = False) -> None:
-        """Stores the records; returns when all are acknowledged at this durability. A key is not twice in any `WINDOW` of them.
+        """Stores the records; returns when all are acknowledged at this durability. A key is not
+        twice in any `WINDOW` of them.
 
         `watched`: also sends the notifications that `watch` needs.
         """
@@ -153,14 +159,15 @@ class LastValues(Single):
 
     @abstractmethod
     def watch(self, ready: Callable[[int], None], came: Callable[[int], bool]) -> None:
-        """Reads all records of the plain table, and tells `ready` how many. Then each change, until `came` returns true."""
+        """Reads all records of the plain table, and tells `ready` how many. Then each change, until
+        `came` returns true."""
 
 
 class Replicated(Engine):
     """An engine with several servers that keep copies of one log.
 
-    A message is confirmed when at least two servers have synced it to their disks. The servers share the disk of this
-    machine.
+    A message is confirmed when at least two servers have synced it to their disks. The servers
+    share the disk of this machine.
     """
 
     @abstractmethod
@@ -175,7 +182,8 @@ class Replicated(Engine):
 
     @abstractmethod
     def publish(self, more: Callable[[], bool], size: int, window: int) -> int:
-        """Publishes while `more()`, with at most `window` messages unconfirmed. Returns how many, when all are confirmed."""
+        """Publishes while `more()`, with at most `window` messages unconfirmed. Returns how many,
+        when all are confirmed."""
 
     @abstractmethod
     def publish_alone(self, messages: Iterator[bytes]) -> None:

@@ -121,7 +121,8 @@ def _query(ready: Callable[[], object], engine: LastValues, table: Table, known:
 
 
 def _timing(items: Iterator[str], seconds: int, result: Result) -> Iterator[str]:
-    """Yields items for this long, and records how long the engine took for each. The first one warms up and is dropped."""
+    """Yields items for this long, and records how long the engine took for each. The first one
+    warms up and is dropped."""
     latencies_ns: list[int] = []
     end = time.monotonic() + seconds
     for item in items:

@@ -1,4 +1,5 @@
-"""The lines about replication: a message is confirmed when at least two servers have synced it to their disks."""
+"""The lines about replication: a message is confirmed when at least two servers have synced it to
+their disks."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def _until(seconds: float) -> Callable[[], bool]:
 
 
 def messages_alone(size: int, seconds: float, latencies_ns: list[int]) -> Iterator[bytes]:
-    """Yields messages for this long, and records how long the engine took for each. The first one has the connect and is dropped."""
+    """Yields messages for this long, and records how long the engine took for each. The first one
+    has the connect and is dropped."""
     data = b"x" * size
     more = _until(seconds)
     for number in itertools.count():

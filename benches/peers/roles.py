@@ -39,7 +39,7 @@ Figures = dict[str, Figure]
 
 @dataclass
 class Result:
-    """What one client process did."""
+    """The results of one client process."""
 
     start: float
     end: float

@@ -22,7 +22,8 @@ def free_port() -> int:
 
 
 class Server:
-    """Runs `command` in a process group of its own until the block ends; what it says goes to a file."""
+    """Runs `command` in a separate process group until the block ends. Its output is written to a
+    file."""
 
     def __init__(
         self,
@@ -105,7 +106,8 @@ class Server:
 
 @contextmanager
 def started(servers: Sequence[Server]) -> Iterator[None]:
-    """Starts all of them before it waits for the first: a server may accept connections only when it has found the others."""
+    """Starts all of them before it waits for the first: a server may accept connections only when
+    it has found the others."""
     with ExitStack() as stack:
         for server in servers:
             server.start()

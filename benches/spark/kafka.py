@@ -1,12 +1,15 @@
-"""The same messages read by Spark from a journal and from Kafka, by Spark's own source for it, in one session.
+"""The same messages read by Spark from a journal and from Kafka, by Spark's own source for it, in
+one session.
 
     KAFKA_LIBS=DIR SPARK_KAFKA_LIBS=DIR python benches/spark/kafka.py [--messages 10000000] [--cores 4] [--rounds 3] [--directory DIR]
 
-From the project's root, after `make setup` and `pip install '.[peers]'`. `KAFKA_LIBS` is a directory with the jar files of a broker,
-`SPARK_KAFKA_LIBS` one with those of the connector (`spark-sql-kafka-0-10` of the version of PySpark, and what it needs). The messages are
-those of `scan.py`. They are in one topic with a partition for each core, where Spark writes them from the journal, with what they were
-published to as the key; the broker runs on this machine, on 127.0.0.1. Both are read to the `noop` sink: all columns as they come, the data
-as text, and three fields of it. The first round warms up and does not count.
+From the project's root, after `make setup` and `pip install '.[peers]'`. `KAFKA_LIBS` is a
+directory with the jar files of a broker, `SPARK_KAFKA_LIBS` one with those of the connector
+(`spark-sql-kafka-0-10` of the version of PySpark, and what it needs). The messages are those of
+`scan.py`. They are in one topic with a partition for each core, where Spark writes them from the
+journal, with what they were published to as the key; the broker runs on this machine, on 127.0.0.1.
+Both are read to the `noop` sink: all columns as they come, the data as text, and three fields of
+it. The first round warms up and does not count.
 """
 
 from __future__ import annotations

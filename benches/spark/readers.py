@@ -1,16 +1,20 @@
-"""What the two readers of `quire` and Spark's Parquet take for the same rows: ratios of cases that take turns in one session.
+"""The time of the two readers of `quire` and of Spark's Parquet for the same rows: ratios of cases
+that alternate in one session.
 
     python benches/spark/readers.py [--messages 10000000] [--cores 2] [--rounds 7] [--directory DIR] [--only CASE,...]
     python benches/spark/readers.py [--readers jvm] [--against delta --jars JAR,... --conf KEY=VALUE ...]
 
-The messages are those of `scan.py`; Parquet is uncompressed and was written by Spark. Each query runs with the JVM reader, with the
-Python reader, and over Parquet, one after the other, in every round. The first round warms up and does not count. Shown are the medians
-of the ratios of the rounds to Parquet, by processor time (this process, Java and all workers) and by wall time. `--against` takes another
-format that Spark can write and read instead of Parquet, with the jars and the settings that it needs. `micro-batches` is the time of
-`addBatch` of 1,000 messages, and of as many rows of a source that Spark has built in, to the `noop` sink. `memory` reads
-everything 100 times with the JVM reader and shows the resident memory of Java before and after. `cancel` cancels a job with the JVM reader
-in the middle of a scan and shows how long its last task then stays in the core. `data as variant` is compared with `parse_json` over
-Parquet, and the text of a reader with `parse_json` is shown, too.
+The messages are those of `scan.py`; Parquet is uncompressed and was written by Spark. Each query
+runs with the JVM reader, with the Python reader, and over Parquet, one after the other, in every
+round. The first round warms up and does not count. Shown are the medians of the ratios of the
+rounds to Parquet, by processor time (this process, Java and all workers) and by wall time.
+`--against` takes another format that Spark can write and read instead of Parquet, with the jars and
+the settings that it needs. `micro-batches` is the time of `addBatch` of 1,000 messages, and of as
+many rows of a source that Spark has built in, to the `noop` sink. `memory` reads everything 100
+times with the JVM reader and shows the resident memory of Java before and after. `cancel` cancels a
+job with the JVM reader in the middle of a scan and shows how long its last task then stays in the
+core. `data as variant` is compared with `parse_json` over Parquet, and the text of a reader with
+`parse_json` is shown, too.
 """
 
 from __future__ import annotations
@@ -183,7 +187,8 @@ def _spread(found: list[float], unit: str = "") -> str:
 
 
 def micro_batches(spark: SparkSession, journal: Path, readers: list[str], rounds: int) -> None:
-    """Prints how long micro-batches of 1,000 rows take in Spark, from planning to writing: medians of the rounds."""
+    """Prints how long micro-batches of 1,000 rows take in Spark, from planning to writing: medians
+    of the rounds."""
     built_in = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1000)
     frames = {"built in": built_in.option("numPartitions", 1).load()}
     for reader in readers:
@@ -208,7 +213,8 @@ def drain(frame: DataFrame) -> None:
 
 
 def memory(spark: SparkSession, frame: Callable[[], DataFrame]) -> None:
-    """Shows the resident memory of Java over many scans. It grows to what the heap may take, and then no further."""
+    """Shows the resident memory of Java over many scans. It grows to what the heap may take, and
+    then no further."""
     java = [pid for pid in _tree() if (Path("/proc") / str(pid) / "comm").read_text().strip() == "java"]
 
     def resident() -> float:

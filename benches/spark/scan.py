@@ -1,11 +1,13 @@
-"""What Spark costs on the journal, as ratios of cases that take turns in one run.
+"""The cost of Spark on the journal, as ratios of cases that alternate in one run.
 
     python benches/spark/scan.py [--messages 10000000] [--cores 4] [--rounds 3] [--directory DIR]
 
-Messages are about 290 bytes: JSON of 256 bytes on one of 21 topics. The case beside it reads the same rows from uncompressed Parquet
-that Spark wrote. Every case runs to Spark's `noop` sink, so that all of its columns are made; the figure is the median of the rounds.
-The first round warms up and does not count. `addBatch` is what Spark reports of micro-batches of a thousand messages, the median of
-a query. `--only` and `--directory` make it cheap to look at a few cases again: what is in the directory is used.
+Messages are about 290 bytes: JSON of 256 bytes on one of 21 topics. The case to compare with reads
+the same rows from uncompressed Parquet that Spark wrote. Every case runs to Spark's `noop` sink, so
+that all of its columns are made; the figure is the median of the rounds. The first round warms up
+and does not count. `addBatch` is what Spark reports of micro-batches of a thousand messages, the
+median of a query. `--only` and `--directory` make it cheap to run a few cases again: existing files
+in the directory are used.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ import saved
 
 #: Messages of the rare topic, in a thousand.
 RARE = 1
-#: Messages that are published, if there are so many.
+#: Messages that are published, if there are this many.
 PUBLISHED_MAX = 1_000_000
 #: Micro-batches of a thousand messages.
 ADD_BATCHES = 30
@@ -107,7 +109,7 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
     saved.save(arguments.save, rows)
 
 
-#: What is shown, the case above and the case below the line, what it should be.
+#: The label, the cases of the numerator and of the denominator, the expected value.
 RATIOS = [
     ("all columns : Parquet", "all", "parquet", "<= 1.2"),
     ("all columns, a batch that is ready again and again : Parquet", "ready", "parquet", ""),
@@ -137,7 +139,7 @@ RATIOS = [
     ("the same in micro-batches of 100,000 : published at once", "publish_stream", "publish_parquet", ""),
 ]
 
-#: What is shown, the case with the larger figure, the one that is taken from it, what it should be.
+#: The label, the case with the larger figure, the case that is subtracted, the expected value.
 DIFFERENCES = [
     ("addBatch of the journal, above that of a source in the JVM", "add_batch", "add_batch_jvm", "<= 30 ms"),
     ("addBatch of the journal into a journal, above to nowhere", "add_batch_publish", "add_batch", ""),
@@ -293,8 +295,9 @@ def write(directory: Path, count: int) -> None:
 
 
 def _worker_peaks(spark: SparkSession, journal: Path) -> tuple[float, float]:
-    """The most that one worker has while the whole journal is read, in MiB: memory of its own, and pages of files, which the system may
-    take back at any time. Looked at from outside, every 50 ms."""
+    """The most that one worker has while the whole journal is read, in MiB: private memory, and
+    pages of files, which the system may free at any time. It is sampled from outside, every 50
+    ms."""
     is_done = threading.Event()
     peaks = {"RssAnon": 0.0, "RssFile": 0.0}
 

@@ -1,8 +1,9 @@
-"""What the pipeline could have been instead: the cases of `scan.py` that it is compared with.
+"""Alternatives to the pipeline: the cases of `scan.py` with which it is compared.
 
-They are as little as they can be: `quire-tuples` hands Spark the same columns as `quire` does, made by the same scan, but a tuple for
-each row; `quire-ready` hands over the first batch of a task again and again, as many rows as the task has, and so shows what any source
-in Python costs at least; `counting` takes rows and counts them, as Arrow batches or, with the option `rows`, one by one.
+They are as little as they can be: `quire-tuples` hands Spark the same columns as `quire` does, made
+by the same scan, but a tuple for each row; `quire-ready` hands over the first batch of a task again
+and again, as many rows as the task has, and so shows what any source in Python costs at least;
+`counting` takes rows and counts them, as Arrow batches or, with the option `rows`, one by one.
 """
 
 from __future__ import annotations

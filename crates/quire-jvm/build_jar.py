@@ -2,9 +2,9 @@
 
     python crates/quire-jvm/build_jar.py DIRECTORY JAR
 
-DIRECTORY is where cargo has put the library of the package `quire-jvm`. The classes are compiled against the jars of
-the installed PySpark. Where the compiler of Java or PySpark is missing, no jar is built and an old one is removed:
-Spark then reads with the Python source.
+DIRECTORY is where cargo has put the library of the package `quire-jvm`. The classes are compiled
+against the jars of the installed PySpark. Where the compiler of Java or PySpark is missing, no jar
+is built and an old one is removed: Spark then reads with the Python source.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""NATS JetStream: one stream on files; a durable pull consumer of a work-queue stream as the queue; a KV bucket."""
+"""NATS JetStream: one stream on files; a durable pull consumer of a work-queue stream as the queue;
+a KV bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""PostgreSQL: `INSERT … ON CONFLICT` into one table with an index and one without, `NOTIFY` for subscribers."""
+"""PostgreSQL: `INSERT … ON CONFLICT` into one table with an index and one without, `NOTIFY` for
+subscribers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """RabbitMQ: a queue per line, publisher confirms, a topic exchange for the keys.
 
-Its synced queue is the quorum queue; the classic one does not sync before it confirms. Replays need its streams and
-their own client; a queue is consumed, not replayed.
+Its synced queue is the quorum queue; the classic one does not sync before it confirms. Replays need
+its streams and their own client; a queue is consumed, not replayed.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Redis(Broker, LastValues):
             pipeline = client.pipeline(transaction=False)
             for pause in pauses(rate, count):
                 if pause:
-                    # What was due while the server answered goes out together.
+                    # Messages that became due while the server answered are sent together.
                     pipeline.execute()
                     time.sleep(pause)
                 pipeline.xadd("live", {b"d": b"%d" % time.monotonic_ns()})

@@ -1,4 +1,5 @@
-"""Apache Kafka: three brokers (KRaft), and a topic with three replicas. Those that are in sync must have a message, two at least."""
+"""Apache Kafka: three brokers (KRaft), and a topic with three replicas. Those that are in sync must
+have a message, two at least."""
 
 from __future__ import annotations
 

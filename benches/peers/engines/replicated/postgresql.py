@@ -73,7 +73,8 @@ class Standby(Replicated):
 
 
 def _copy(port: int, directory: Path) -> None:
-    """Copies the files of the primary, and makes them those of a standby with the name that the primary waits for."""
+    """Copies the files of the primary, and makes them those of a standby with the name that the
+    primary waits for."""
     own(directory)
     target = directory / "cluster"
     words = [

@@ -1,7 +1,7 @@
 """Redis: a primary and a replica with append-only files, `XADD` in pipelines that end with `WAITAOF`.
 
-The server is the program that `REDIS_SERVER` names, or else `redis-server` on the path. One without `WAITAOF` (before 7.2)
-gets `WAIT`, which does not say that the replica has synced a message.
+The server is the program that `REDIS_SERVER` names, or else `redis-server` on the path. One without
+`WAITAOF` (before 7.2) gets `WAIT`, which does not say that the replica has synced a message.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def _waits(timeout_ms: int) -> list[tuple[object, ...]]:
 
 
 def _confirm(pipeline: Any, timeout_ms: int = 0) -> None:
-    """Executes the pipeline, and waits until this server and one replica have synced what the connection has written."""
+    """Executes the pipeline, and waits until this server and one replica have synced what the
+    connection has written."""
     for wait in _waits(timeout_ms):
         pipeline.execute_command(*wait)
     # How many replicas have it. `WAITAOF`: whether this server has synced it, and how many replicas
