@@ -22,8 +22,10 @@ mod step;
 
 pub use log::{Instances, Log, Message, Messages, Record};
 pub use properties::{
-    confirmed_messages_are_in_the_counted_logs, conflicts_are_real, fresh_numbers_make_no_conflict,
-    instances_let_clients_in, logons_wait_for_older_messages, logs_agree, publishes_are_settled,
+    a_client_is_refused, a_filled_instance_has_a_client, a_hole_is_filled,
+    confirmed_messages_are_in_the_counted_logs, confirmed_messages_survive, conflicts_are_real,
+    fresh_numbers_make_no_conflict, instances_let_clients_in, logons_wait_for_older_messages, logs_agree,
+    publishes_are_settled, the_second_run_is_confirmed,
 };
 pub use rule::{Mistake, Numbers, Rule};
 pub use setup::{Faults, Links, Setup};

@@ -44,6 +44,8 @@ pub struct Setup {
     pub links: Links,
     /// Publishers wait for these destinations.
     pub sync: Instances,
+    /// This many of them must have a message; `None`: all.
+    pub required: Option<usize>,
     /// Faults.
     pub faults: Faults,
     /// Messages that each run publishes, at most.
@@ -67,6 +69,7 @@ impl Setup {
             instance_count: 2,
             links: Links::Mesh,
             sync: Instances(0b11),
+            required: None,
             faults: Faults::default(),
             publishes: [2, 2],
             in_flight: 1,
@@ -107,5 +110,17 @@ impl Setup {
     /// The copies that must have a message which a client publishes to the instance, besides this.
     pub fn counted(&self, instance: usize) -> Instances {
         self.sync.without(instance)
+    }
+
+    /// The number of these copies that must have a message.
+    pub fn required_of(&self, instance: usize) -> usize {
+        let count = self.counted(instance).each().count();
+        self.required.map_or(count, |required| required.min(count))
+    }
+
+    /// The number of disks that may be lost without the loss of a confirmed message.
+    pub fn disks_to_spare(&self) -> usize {
+        let members = 0..self.instance_count;
+        members.map(|instance| self.required_of(instance)).min().unwrap_or(0)
     }
 }

@@ -18,6 +18,11 @@ pub struct State {
     pub runs: [Run; 2],
     /// The faults that may still happen.
     pub left: Faults,
+    /// For the checks: messages that were confirmed, without those that were lost with more disks
+    /// than there were copies to spare.
+    pub confirmed: Messages,
+    /// For the checks: logs that were lost since all instances were last complete and connected.
+    pub lost: u8,
     /// A message was confirmed that a counted copy does not have.
     pub has_false_confirmation: bool,
     /// A client was let in to an instance that lacked messages which others had.
@@ -155,6 +160,8 @@ impl State {
             client: Client::default(),
             runs: [Run::default(); 2],
             left: setup.faults,
+            confirmed: Messages::default(),
+            lost: 0,
             has_false_confirmation: false,
             has_early_logon: false,
         };

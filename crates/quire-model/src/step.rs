@@ -281,6 +281,7 @@ impl State {
             _ => self.left.backups -= 1,
         }
         self.kill(setup, number);
+        self.lost += 1;
         let instance = &mut self.instances[number];
         instance.due = instance.due.or(instance.log.messages());
         instance.log = instance.log.prefix(size);
@@ -433,15 +434,20 @@ impl State {
 
     fn is_safe(&self, setup: &Setup, at: usize, message: Message) -> bool {
         let log = &self.instances[at].log;
-        let mut counted = setup.counted(at).each();
+        let counted = setup.counted(at).each();
         if setup.rule == Rule::HighestSequence {
-            let is_acknowledged = |other: usize| {
-                let link = &self.links[at][other];
-                let is_up = self.connection(at, other) == Connection::Up;
-                is_up && link.scanned == log.size() && link.in_flight[0].is_none()
+            // A destination acknowledges everything that came to it, when its own destinations have
+            // acknowledged it.
+            let is_acknowledged = |from: usize, to: usize| {
+                let link = &self.links[from][to];
+                let is_up = self.connection(from, to) == Connection::Up;
+                is_up && link.scanned == self.instances[from].log.size() && link.in_flight[0].is_none()
             };
-            let mut counted = counted.filter(|other| setup.has_link(at, *other));
-            return message.sequence <= log.highest() && counted.all(is_acknowledged);
+            let mut links = setup.each_link().filter(|(from, to)| match setup.passes_through() {
+                true => *to != at,
+                false => *from == at && setup.counted(at).has(*to),
+            });
+            return message.sequence <= log.highest() && links.all(|(from, to)| is_acknowledged(from, to));
         }
         let has = |number: usize| {
             let instance = &self.instances[number];
@@ -452,7 +458,8 @@ impl State {
             };
             is_there || instance.acknowledged.has(message)
         };
-        has(at) && counted.all(|other| has(other) && self.hears_of(setup, at, other, has))
+        let having = counted.filter(|other| has(*other) && self.hears_of(setup, at, *other, has));
+        has(at) && having.count() >= setup.required_of(at)
     }
 
     /// Whether the acknowledgements of another instance arrive here, over instances that have the
@@ -475,8 +482,10 @@ impl State {
         for sequence in self.client.persisted + 1..=reached {
             let message = self.client.message(sequence);
             let is_here = self.instances[at].log.has(message);
-            let mut counted = setup.counted(at).each();
-            let is_there = counted.all(|other| self.instances[other].log.has(message));
+            let having = setup.counted(at).each();
+            let having = having.filter(|other| self.instances[*other].log.has(message));
+            let is_there = having.count() >= setup.required_of(at);
+            self.confirmed.insert(message);
             self.has_false_confirmation |= !(is_here && is_there);
         }
         self.client.persisted = reached;
@@ -532,6 +541,25 @@ impl State {
                 self.forget_marks(number);
             }
         }
+        if usize::from(self.lost) > setup.disks_to_spare() {
+            self.confirmed = self.confirmed.and(self.kept());
+        }
+        if self.lost > 0 && self.is_quiet(setup) && !self.instances.iter().any(|one| one.is_filling) {
+            self.lost = 0;
+        }
+    }
+
+    /// The messages that a log has.
+    pub fn kept(&self) -> Messages {
+        let logs = self.instances.iter().map(|instance| instance.log.messages());
+        logs.fold(Messages::default(), Messages::or)
+    }
+
+    /// All instances are connected, and nothing is left to send.
+    pub fn is_quiet(&self, setup: &Setup) -> bool {
+        let mut actions = Vec::new();
+        self.protocol_actions(setup, &mut actions);
+        actions.is_empty()
     }
 
     fn pass_over(&mut self, setup: &Setup, from: usize, to: usize) {

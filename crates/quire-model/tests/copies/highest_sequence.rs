@@ -3,7 +3,7 @@
 
 use quire_model::{Action, Faults, Instances, Links, Rule, Setup};
 
-use crate::check::{AGREE, CONFIRMED, LOGONS, counterexample};
+use crate::check::{AGREE, CONFIRMED, LOGONS, SURVIVE, counterexample};
 
 const RULE: Rule = Rule::HighestSequence;
 
@@ -36,6 +36,12 @@ fn an_async_pair_lets_clients_in_to_a_lost_disk_before_the_other_one_was_heard()
     let pair = Setup { faults, sync: Instances::default(), ..Setup::pair(RULE) };
     counterexample(pair.clone(), LOGONS);
     counterexample(pair, AGREE);
+}
+
+#[test]
+fn the_disk_that_is_lost_after_another_one_was_filled_takes_confirmed_messages() {
+    let faults = Faults { lost_disks: 2, ..Faults::default() };
+    counterexample(Setup { faults, ..Setup::pair(RULE) }, SURVIVE);
 }
 
 #[test]

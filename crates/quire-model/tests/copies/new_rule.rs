@@ -4,7 +4,10 @@
 
 use quire_model::{Action, Faults, Instances, Links, Mistake, Numbers, Rule, Setup};
 
-use crate::check::{AGREE, CONFIRMED, LOGONS, SETTLED, check_all, counterexample};
+use crate::check::{
+    AGREE, CONFIRMED, CONFIRMED_AGAIN, FILLED, HOLE_FILLED, LOGONS, REFUSED, SETTLED, check_all,
+    counterexample,
+};
 
 const RULE: Rule = Rule::Copies(None);
 
@@ -14,64 +17,88 @@ const NONE: Faults =
 #[test]
 fn a_pair_with_two_runs_and_a_partition() {
     let faults = Faults { next_runs: 1, cuts: 1, moves: 1, ..NONE };
-    check_all("pair, two runs, a partition", Setup { faults, ..Setup::pair(RULE) });
+    check_all(
+        "pair, two runs, a partition",
+        Setup { faults, ..Setup::pair(RULE) },
+        &[CONFIRMED_AGAIN, REFUSED],
+    );
 }
 
 #[test]
 fn a_pair_with_two_runs_and_a_crash() {
     let faults = Faults { next_runs: 1, crashes: 1, moves: 1, ..NONE };
-    check_all("pair, two runs, a crash", Setup { faults, in_flight: 2, ..Setup::pair(RULE) });
+    check_all(
+        "pair, two runs, a crash",
+        Setup { faults, in_flight: 2, ..Setup::pair(RULE) },
+        &[CONFIRMED_AGAIN, REFUSED],
+    );
 }
 
 #[test]
 fn a_pair_with_two_runs_and_a_lost_disk() {
     let faults = Faults { next_runs: 1, lost_disks: 1, ..NONE };
-    check_all("pair, two runs, a lost disk", Setup { faults, ..Setup::pair(RULE) });
+    check_all(
+        "pair, two runs, a lost disk",
+        Setup { faults, ..Setup::pair(RULE) },
+        &[CONFIRMED_AGAIN, REFUSED, FILLED],
+    );
 }
 
 #[test]
 fn an_async_pair_with_two_runs_and_a_lost_disk() {
     let faults = Faults { next_runs: 1, lost_disks: 1, ..NONE };
     let pair = Setup { faults, sync: Instances::default(), ..Setup::pair(RULE) };
-    check_all("async pair, two runs, a lost disk", pair);
+    check_all("async pair, two runs, a lost disk", pair, &[CONFIRMED_AGAIN, REFUSED, FILLED]);
 }
 
 #[test]
 fn a_pair_with_two_runs_and_an_old_backup() {
     let faults = Faults { next_runs: 1, backups: 1, moves: 1, ..NONE };
-    check_all("pair, two runs, an old backup", Setup { faults, ..Setup::pair(RULE) });
+    check_all(
+        "pair, two runs, an old backup",
+        Setup { faults, ..Setup::pair(RULE) },
+        &[CONFIRMED_AGAIN, REFUSED, FILLED],
+    );
 }
 
 #[test]
 fn a_pair_with_an_old_backup_that_it_does_not_notice() {
     let faults = Faults { next_runs: 1, backups: 1, moves: 1, ..NONE };
     let pair = Setup { faults, notices_backups: false, ..Setup::pair(RULE) };
-    check_all("pair, two runs, a backup that is not noticed", pair);
+    check_all("pair, two runs, a backup that is not noticed", pair, &[CONFIRMED_AGAIN, REFUSED, FILLED]);
 }
 
 #[test]
 fn a_pair_with_a_lost_disk_and_an_operator() {
     let faults = Faults { lost_disks: 1, admits: 1, moves: 1, ..NONE };
-    check_all("pair, a lost disk, let in", Setup { faults, publishes: [3, 0], ..Setup::pair(RULE) });
+    check_all(
+        "pair, a lost disk, let in",
+        Setup { faults, publishes: [3, 0], ..Setup::pair(RULE) },
+        &[FILLED],
+    );
 }
 
 #[test]
 fn a_pair_that_crashes_while_it_is_filled() {
     let faults = Faults { lost_disks: 1, crashes: 1, moves: 1, ..NONE };
-    check_all("pair, a lost disk, a crash", Setup { faults, publishes: [2, 0], ..Setup::pair(RULE) });
+    check_all(
+        "pair, a lost disk, a crash",
+        Setup { faults, publishes: [2, 0], ..Setup::pair(RULE) },
+        &[FILLED],
+    );
 }
 
 #[test]
 fn both_disks_of_a_pair_are_lost() {
     let faults = Faults { lost_disks: 2, moves: 1, ..NONE };
-    check_all("pair, two lost disks", Setup { faults, publishes: [2, 0], ..Setup::pair(RULE) });
+    check_all("pair, two lost disks", Setup { faults, publishes: [2, 0], ..Setup::pair(RULE) }, &[FILLED]);
 }
 
 #[test]
 fn fresh_numbers_make_no_conflict() {
     let faults = Faults { next_runs: 1, cuts: 1, moves: 1, ..NONE };
     let pair = Setup { faults, numbers: Numbers::Fresh, ..Setup::pair(RULE) };
-    check_all("pair, two runs, fresh numbers", pair);
+    check_all("pair, two runs, fresh numbers", pair, &[CONFIRMED_AGAIN]);
 }
 
 fn ring(rule: Rule, faults: Faults) -> Setup {
@@ -80,14 +107,30 @@ fn ring(rule: Rule, faults: Faults) -> Setup {
 
 #[test]
 fn a_ring_with_a_lost_disk() {
-    check_all("ring, a lost disk", ring(RULE, Faults { lost_disks: 1, ..NONE }));
+    check_all("ring, a lost disk", ring(RULE, Faults { lost_disks: 1, ..NONE }), &[FILLED]);
+}
+
+#[test]
+fn a_ring_with_one_required_copy_two_runs_and_a_lost_disk() {
+    let faults = Faults { next_runs: 1, lost_disks: 1, ..NONE };
+    let setup = Setup { required: Some(1), publishes: [2, 1], ..ring(RULE, faults) };
+    check_all("ring, one required copy, two runs, a lost disk", setup, &[CONFIRMED_AGAIN, REFUSED, FILLED]);
+}
+
+#[test]
+#[ignore = "larger: make model"]
+fn a_mesh_with_one_required_copy_and_a_lost_disk() {
+    let faults = Faults { next_runs: 1, lost_disks: 1, ..NONE };
+    let mesh = Setup { faults, publishes: [1, 1], ..Setup::three(RULE, Links::Mesh) };
+    let setup = Setup { required: Some(1), ..mesh };
+    check_all("mesh, one required copy, two runs, a lost disk", setup, &[CONFIRMED_AGAIN, REFUSED, FILLED]);
 }
 
 #[test]
 fn a_ring_that_begins_with_empty_logs() {
     let setup =
         Setup { begins_unheard: true, publishes: [1, 0], ..ring(RULE, Faults { crashes: 1, ..NONE }) };
-    check_all("ring, empty logs", setup);
+    check_all("ring, empty logs", setup, &[]);
 }
 
 fn joined(rule: Rule, faults: Faults) -> Setup {
@@ -98,40 +141,52 @@ fn joined(rule: Rule, faults: Faults) -> Setup {
 #[test]
 fn an_added_instance_after_the_publisher_moved() {
     let setup = joined(RULE, Faults { moves: 1, ..NONE });
-    check_all("added, the publisher moved", Setup { publishes: [2, 0], in_flight: 0, ..setup });
+    check_all(
+        "added, the publisher moved",
+        Setup { publishes: [2, 0], in_flight: 0, ..setup },
+        &[HOLE_FILLED],
+    );
 }
 
 #[test]
 fn an_added_instance_after_a_lost_disk() {
     let faults = Faults { lost_disks: 1, ..NONE };
     let setup = Setup { publishes: [2, 0], ..joined(RULE, faults) };
-    check_all("added, a lost disk", setup);
+    check_all("added, a lost disk", setup, &[]);
 }
 
 #[test]
 #[ignore = "larger: make model"]
 fn an_added_instance_after_the_publisher_moved_and_returned() {
     let setup = joined(RULE, Faults { moves: 2, ..NONE });
-    check_all("added, the publisher moved twice", Setup { in_flight: 0, ..setup });
+    check_all("added, the publisher moved twice", Setup { in_flight: 0, ..setup }, &[HOLE_FILLED]);
 }
 
 #[test]
 fn a_pair_with_all_faults() {
     let faults = Faults { next_runs: 1, crashes: 1, cuts: 1, lost_disks: 1, backups: 1, moves: 1, ..NONE };
-    check_all("pair, all faults", Setup { faults, publishes: [2, 1], ..Setup::pair(RULE) });
+    check_all(
+        "pair, all faults",
+        Setup { faults, publishes: [2, 1], ..Setup::pair(RULE) },
+        &[CONFIRMED_AGAIN, REFUSED, FILLED],
+    );
 }
 
 #[test]
 fn a_ring_with_two_runs_and_a_lost_disk() {
     let faults = Faults { next_runs: 1, lost_disks: 1, ..NONE };
-    check_all("ring, two runs, a lost disk", Setup { publishes: [2, 1], ..ring(RULE, faults) });
+    check_all(
+        "ring, two runs, a lost disk",
+        Setup { publishes: [2, 1], ..ring(RULE, faults) },
+        &[CONFIRMED_AGAIN, REFUSED, FILLED],
+    );
 }
 
 #[test]
 #[ignore = "larger: make model"]
 fn a_ring_with_two_lost_disks_and_an_operator() {
     let faults = Faults { lost_disks: 2, admits: 1, ..NONE };
-    check_all("ring, two lost disks, let in", ring(RULE, faults));
+    check_all("ring, two lost disks, let in", ring(RULE, faults), &[FILLED]);
 }
 
 #[test]
@@ -139,7 +194,7 @@ fn a_ring_with_two_lost_disks_and_an_operator() {
 fn a_mesh_with_two_runs_and_a_lost_disk() {
     let faults = Faults { next_runs: 1, lost_disks: 1, ..NONE };
     let mesh = Setup { faults, publishes: [1, 1], ..Setup::three(RULE, Links::Mesh) };
-    check_all("mesh, two runs, a lost disk", mesh);
+    check_all("mesh, two runs, a lost disk", mesh, &[CONFIRMED_AGAIN, REFUSED, FILLED]);
 }
 
 #[test]
@@ -147,14 +202,18 @@ fn a_mesh_with_two_runs_and_a_lost_disk() {
 fn a_mesh_with_an_old_backup_and_a_crash() {
     let faults = Faults { backups: 1, crashes: 1, ..NONE };
     let mesh = Setup { faults, publishes: [2, 0], ..Setup::three(RULE, Links::Mesh) };
-    check_all("mesh, an old backup, a crash", mesh);
+    check_all("mesh, an old backup, a crash", mesh, &[FILLED]);
 }
 
 #[test]
 #[ignore = "larger: make model"]
 fn a_pair_with_all_faults_and_more_messages() {
     let faults = Faults { next_runs: 1, crashes: 1, cuts: 1, lost_disks: 1, backups: 1, moves: 1, ..NONE };
-    check_all("pair, all faults, more messages", Setup { faults, ..Setup::pair(RULE) });
+    check_all(
+        "pair, all faults, more messages",
+        Setup { faults, ..Setup::pair(RULE) },
+        &[CONFIRMED_AGAIN, REFUSED, FILLED],
+    );
 }
 
 #[test]
@@ -162,7 +221,7 @@ fn a_pair_with_all_faults_and_more_messages() {
 fn an_async_pair_with_all_faults() {
     let faults = Faults { next_runs: 1, crashes: 1, cuts: 1, lost_disks: 1, backups: 1, moves: 1, ..NONE };
     let pair = Setup { faults, sync: Instances::default(), publishes: [2, 1], ..Setup::pair(RULE) };
-    check_all("async pair, all faults", pair);
+    check_all("async pair, all faults", pair, &[CONFIRMED_AGAIN, REFUSED, FILLED]);
 }
 
 #[test]
@@ -170,28 +229,36 @@ fn an_async_pair_with_all_faults() {
 fn a_pair_with_fresh_numbers_and_a_lost_disk() {
     let faults = Faults { next_runs: 1, crashes: 1, cuts: 1, lost_disks: 1, moves: 1, ..NONE };
     let pair = Setup { faults, numbers: Numbers::Fresh, publishes: [2, 1], ..Setup::pair(RULE) };
-    check_all("pair, a lost disk, fresh numbers", pair);
+    check_all("pair, a lost disk, fresh numbers", pair, &[CONFIRMED_AGAIN, FILLED]);
 }
 
 #[test]
 #[ignore = "larger: make model"]
 fn a_ring_with_two_runs_a_lost_disk_and_a_crash() {
     let faults = Faults { next_runs: 1, lost_disks: 1, crashes: 1, ..NONE };
-    check_all("ring, two runs, a lost disk, a crash", Setup { publishes: [1, 1], ..ring(RULE, faults) });
+    check_all(
+        "ring, two runs, a lost disk, a crash",
+        Setup { publishes: [1, 1], ..ring(RULE, faults) },
+        &[CONFIRMED_AGAIN, REFUSED, FILLED],
+    );
 }
 
 #[test]
 #[ignore = "larger: make model"]
 fn a_ring_with_an_old_backup_and_a_partition() {
     let faults = Faults { backups: 1, cuts: 1, moves: 1, ..NONE };
-    check_all("ring, an old backup, a partition", ring(RULE, faults));
+    check_all("ring, an old backup, a partition", ring(RULE, faults), &[FILLED]);
 }
 
 #[test]
 #[ignore = "larger: make model"]
 fn an_added_instance_with_two_runs() {
     let setup = joined(RULE, Faults { next_runs: 1, moves: 1, ..NONE });
-    check_all("added, two runs", Setup { publishes: [2, 1], in_flight: 0, ..setup });
+    check_all(
+        "added, two runs",
+        Setup { publishes: [2, 1], in_flight: 0, ..setup },
+        &[CONFIRMED_AGAIN, REFUSED, HOLE_FILLED],
+    );
 }
 
 fn with(mistake: Mistake) -> Rule {
