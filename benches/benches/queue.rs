@@ -42,7 +42,8 @@ impl Bench {
     fn enqueue(&mut self, count: u64) {
         for _ in 0..count {
             self.entered += 1;
-            let entry = Entry { received: NOW, ..Entry::default() };
+            let bookmark = Some(Bookmark::new(PublisherId::new(7), self.entered));
+            let entry = Entry { bookmark, received: NOW, ..Entry::default() };
             self.queues.enqueue(self.queue, Position::new(self.entered), entry);
         }
     }
@@ -204,7 +205,12 @@ fn restart(criterion: &mut Criterion) {
                 bench.enqueue(DEPTH);
                 for position in (1..=DEPTH).step_by(2).filter(|_| acknowledged) {
                     let (queue, position) = (bench.queue, Position::new(position));
-                    bench.queues.restore(Change { queue, position, kind: ChangeKind::Acknowledged });
+                    bench.queues.restore(Change {
+                        queue,
+                        position,
+                        bookmark: None,
+                        kind: ChangeKind::Acknowledged,
+                    });
                 }
                 bench.queues
             });

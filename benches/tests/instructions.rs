@@ -331,7 +331,9 @@ fn work_off(model: FairnessModel) {
         queues.subscribe(&spec).unwrap();
     }
     for position in 1..=20_000 {
-        queues.enqueue(queue, Position::new(position), Entry { received: NOW, ..Entry::default() });
+        let bookmark = Some(Bookmark::new(PublisherId::new(7), position));
+        let entry = Entry { bookmark, received: NOW, ..Entry::default() };
+        queues.enqueue(queue, Position::new(position), entry);
     }
     let mut nobody_asks = |_: Position, _: FilterId| false;
     for _ in 0..10_000 {

@@ -30,7 +30,7 @@ impl Event {
         let changes = Logged::read(is_of(RecordKind::Acknowledge), record.position).map_while(Result::ok);
         let leases = LeaseRun::read(is_of(RecordKind::Lease), record.position).map_while(Result::ok);
         let changes = changes.filter_map(|logged| match logged {
-            Logged::Changed { first, last, kind } => Some(Event::changed(first, last, kind)),
+            Logged::Changed { first, last, kind, .. } => Some(Event::changed(first, last, kind)),
             Logged::Begins { .. } => None,
         });
         let deleted = record.deleted_keys().map_while(Result::ok).map(Event::deleted);

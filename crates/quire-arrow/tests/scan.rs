@@ -14,7 +14,8 @@ use quire_journal::{
     Attributes, Journal, NewRecord, Options, Position, PublisherId, Reader, RecordKind, Timestamp, Which,
 };
 use quire_queue::{
-    ChangeKind, ChangesWriter, ConnectionId, LeaseEvent, LeaseEventKind, LeasesWriter, QueueId, Reasons, Time,
+    Bookmark, ChangeKind, ChangesWriter, ConnectionId, LeaseEvent, LeaseEventKind, LeasesWriter, QueueId,
+    Reasons, Time,
 };
 
 /// Only a hang takes longer, on the slowest machine.
@@ -422,18 +423,20 @@ fn append_of_queue(directory: &Path, kind: RecordKind, data: [&[u8]; 2]) {
 fn what_became_of_queue_messages_comes_when_it_is_asked_for() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path());
+    let name = |position| Some(Bookmark::new(PublisherId::new(position % 2), position));
     let mut changes = ChangesWriter::default();
     for position in 5..=9 {
-        changes.push(Position::new(position), ChangeKind::Acknowledged);
+        // A run of positions is one row. Its messages have two publishers.
+        changes.push(Position::new(position), name(position), ChangeKind::Acknowledged);
     }
     let expired = ChangeKind::Expired {
         reasons: Reasons::TIME_LIMIT | Reasons::MAX_CANCELS,
         deliveries: 3,
         cancels: 2,
     };
-    changes.push(Position::new(11), expired);
-    changes.push(Position::new(12), ChangeKind::Returned { deliveries: 4 });
-    changes.push(Position::new(13), ChangeKind::Delayed { until: Time::new(9) });
+    changes.push(Position::new(11), name(11), expired);
+    changes.push(Position::new(12), name(12), ChangeKind::Returned { deliveries: 4 });
+    changes.push(Position::new(13), name(13), ChangeKind::Delayed { until: Time::new(9) });
     append_of_queue(
         directory.path(),
         RecordKind::Acknowledge,
@@ -467,7 +470,8 @@ fn who_held_queue_messages_comes_with_its_own_times() {
     let mut leases = LeasesWriter::default();
     let mut push = |position, kind, connection, time| {
         let (queue, position) = (QueueId::new(0), Position::new(position));
-        let event = LeaseEvent { queue, position, connection: ConnectionId::new(connection), kind };
+        let (bookmark, connection_id) = (None, ConnectionId::new(connection));
+        let event = LeaseEvent { queue, position, bookmark, connection: connection_id, kind };
         leases.push(event, Timestamp(time), || ["ann", "bob"][connection as usize]);
     };
     (5..=7).for_each(|position| push(position, LeaseEventKind::Delivered, 0, 7_000_000));

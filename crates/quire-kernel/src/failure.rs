@@ -25,7 +25,8 @@ pub fn code_of(error: &JournalError) -> Code {
         | JournalError::Gap { .. }
         | JournalError::Missing { .. }
         | JournalError::Truncated { .. }
-        | JournalError::Version { .. } => Code::JournalCorrupt,
+        | JournalError::Version { .. }
+        | JournalError::LaterRecord { .. } => Code::JournalCorrupt,
         JournalError::BadOption { .. } => Code::BadOption,
         JournalError::Topic(_) => Code::BadTopic,
         JournalError::SequencesEnd { .. } => Code::LimitExceeded,

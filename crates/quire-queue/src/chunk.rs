@@ -1,7 +1,12 @@
-//! The state of 256 messages: two bits for each (in the queue; not leased), and columns that take no memory where neighbors are equal. The
-//! state of a queue in a file also consists of chunks.
+//! The state of 256 messages: two bits for each (in the queue; not leased), and columns that take no
+//! memory where neighbors are equal. The state of a queue in a file also consists of chunks.
+//!
+//! The bookmark of a message takes no memory where neighbors are consecutive messages of one
+//! publisher. Where a chunk has messages of several publishers, it takes two bytes: the number of the
+//! publisher in the chunk, and the distance from the first message of this publisher. Each publisher
+//! of a chunk takes 16 bytes.
 
-use quire_journal::Memory;
+use quire_journal::{Array, Bookmark, Memory, PublisherId};
 
 use super::column::Column;
 use super::messages::{Key, NEVER, NOT_A_NUMBER, NewMessage};
@@ -12,12 +17,26 @@ pub(super) const CHUNK: usize = 256;
 pub(super) const WORDS: usize = CHUNK / 64;
 /// Receive times only serve a statistic, so milliseconds do; the time of expiry is exact.
 pub(super) const COARSE_NS: u64 = 1_000_000;
+/// Added to the steps of sequences, so that no step is negative and consecutive messages of one
+/// publisher have equal ones.
+const STEP_BASE: u64 = CHUNK as u64 - 1;
+/// Bytes of a publisher in a packed chunk.
+const PUBLISHER_SIZE: usize = 16;
 /// Flags of a packed chunk: it has priorities; some of its messages are barriers; some are delayed.
 const RANKED: u8 = 1;
 const BARRIERS: u8 = 2;
 const DELAYS: u8 = 4;
 
-/// The state of some neighbours.
+/// A publisher of messages of a chunk.
+#[derive(Clone, Copy, Debug)]
+struct ChunkPublisher {
+    /// 0: its messages have no bookmarks.
+    id: u64,
+    /// The sequence of its first message in the chunk.
+    first: u64,
+}
+
+/// The state of some neighbors.
 #[derive(Clone, Debug)]
 pub(super) struct Chunk {
     /// In the queue.
@@ -32,6 +51,11 @@ pub(super) struct Chunk {
     pub timer: u64,
     /// The position less the place in the chunk: equal for neighbours in the log.
     pub positions: Column,
+    publishers: Array<ChunkPublisher>,
+    /// The number of the publisher of each message in this list.
+    publisher_numbers: Column,
+    /// The sequence less that of the first message of the publisher, less the place in the chunk.
+    sequence_steps: Column,
     pub received_ms: Column,
     pub expires: Column,
     pub ranks: Column,
@@ -68,6 +92,9 @@ impl Chunk {
             entered: 0,
             timer: NEVER,
             positions: column(),
+            publishers: Array::new(memory),
+            publisher_numbers: column(),
+            sequence_steps: column(),
             received_ms: column(),
             expires: column(),
             ranks: column(),
@@ -81,6 +108,7 @@ impl Chunk {
         set(&mut self.present, index);
         set(&mut self.waiting, index);
         self.positions.push(index, message.position - index as u64);
+        self.push_bookmark(index, message.bookmark);
         self.received_ms.push(index, message.received / COARSE_NS);
         self.expires.push(index, message.expires);
         self.deliveries.push(index, 0);
@@ -96,7 +124,37 @@ impl Chunk {
             for column in [&mut self.positions, &mut self.received_ms, &mut self.expires, &mut self.ranks] {
                 column.shrink();
             }
+            self.publishers.shrink_to_fit();
+            self.publisher_numbers.shrink();
+            self.sequence_steps.shrink();
         }
+    }
+
+    fn push_bookmark(&mut self, index: usize, bookmark: Option<Bookmark>) {
+        let (id, sequence) = bookmark.map_or((0, 0), |name| (name.publisher.get(), name.sequence));
+        let before = index.checked_sub(1).map(|before| self.publisher_numbers.get(before) as usize);
+        let number = before.filter(|before| self.publishers[*before].id == id);
+        let number = number.or_else(|| self.publishers.iter().position(|publisher| publisher.id == id));
+        let number = number.unwrap_or_else(|| {
+            self.publishers.extend_from_slice(&[ChunkPublisher { id, first: sequence }]);
+            self.publishers.len() - 1
+        });
+        let step = match bookmark {
+            Some(_) => {
+                let distance = sequence.wrapping_sub(self.publishers[number].first);
+                distance.wrapping_add(STEP_BASE - index as u64)
+            }
+            None => STEP_BASE,
+        };
+        self.publisher_numbers.push(index, number as u64);
+        self.sequence_steps.push(index, step);
+    }
+
+    /// The bookmark of the message at `index`, if it has one.
+    pub fn bookmark(&self, index: usize) -> Option<Bookmark> {
+        let ChunkPublisher { id, first } = self.publishers[self.publisher_numbers.get(index) as usize];
+        let distance = self.sequence_steps.get(index).wrapping_sub(STEP_BASE - index as u64);
+        (id != 0).then(|| Bookmark::new(PublisherId::new(id), first.wrapping_add(distance)))
     }
 
     /// The position of the message at `index`.
@@ -140,6 +198,13 @@ impl Chunk {
         for column in [&self.positions, &self.received_ms, &self.expires, deliveries, &self.cancels] {
             column.pack(out);
         }
+        out.extend_from_slice(&(self.publishers.len() as u16).to_le_bytes());
+        for ChunkPublisher { id, first } in self.publishers.iter() {
+            out.extend_from_slice(&id.to_le_bytes());
+            out.extend_from_slice(&first.to_le_bytes());
+        }
+        self.publisher_numbers.pack(out);
+        self.sequence_steps.pack(out);
     }
 
     /// The next chunk of `rest`, and its marks; `None` when [`pack`](Self::pack) could not have written it.
@@ -165,6 +230,7 @@ impl Chunk {
         for column in [positions, received_ms, expires, deliveries, cancels] {
             *column = Column::unpack(rest, entered, memory)?;
         }
+        chunk.unpack_bookmarks(rest, memory)?;
         let mut before = 0;
         for index in 0..entered {
             let position = chunk.positions.get(index).checked_add(index as u64)?;
@@ -175,6 +241,21 @@ impl Chunk {
             before = position;
         }
         Some((chunk, Marks { barriers, delays }))
+    }
+
+    fn unpack_bookmarks(&mut self, rest: &mut &[u8], memory: &Memory) -> Option<()> {
+        let (count, after) = rest.split_first_chunk::<2>()?;
+        let count = usize::from(u16::from_le_bytes(*count));
+        let (publishers, after) = after.split_at_checked(count * PUBLISHER_SIZE)?;
+        *rest = after;
+        for [id, first] in publishers.as_chunks::<8>().0.as_chunks::<2>().0 {
+            let publisher = ChunkPublisher { id: u64::from_le_bytes(*id), first: u64::from_le_bytes(*first) };
+            self.publishers.extend_from_slice(&[publisher]);
+        }
+        self.publisher_numbers = Column::unpack(rest, self.entered, memory)?;
+        self.sequence_steps = Column::unpack(rest, self.entered, memory)?;
+        let is_known = |index| self.publisher_numbers.get(index) < count as u64;
+        (count <= CHUNK && (0..self.entered).all(is_known)).then_some(())
     }
 }
 

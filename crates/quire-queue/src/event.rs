@@ -6,12 +6,16 @@ use std::ops::BitOr;
 use serde::{Serialize, Serializer};
 
 use super::id::{ConnectionId, FilterId, QueueId, SubscriptionId, Time};
-use quire_journal::Position;
+use quire_journal::{Bookmark, Position};
 
 /// The properties of a message that the engine keeps, other than its position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// When this instance received it; never earlier than that of the message before (it is taken as equal then).
+    /// Its name on every instance. `None`: it has none, so that records about it mean nothing to other
+    /// instances.
+    pub bookmark: Option<Bookmark>,
+    /// When this instance received it; never earlier than that of the message before (it is taken as
+    /// equal then).
     pub received: Time,
     /// Its priority; `None` ranks below every number.
     pub priority: Option<u64>,
@@ -73,6 +77,9 @@ pub struct Change {
     pub queue: QueueId,
     /// The message.
     pub position: Position,
+    /// Its name on every instance. `None`: it is not known, because the message is not active, or the
+    /// change comes from a record of version 1.
+    pub bookmark: Option<Bookmark>,
     /// The kind of the change.
     pub kind: ChangeKind,
 }
@@ -223,6 +230,8 @@ pub struct LeaseEvent {
     pub queue: QueueId,
     /// The message.
     pub position: Position,
+    /// Its name on every instance. `None`: it is not known, because the message is not active.
+    pub bookmark: Option<Bookmark>,
     /// The consumer's connection.
     pub connection: ConnectionId,
     /// The kind of the event.

@@ -1,4 +1,5 @@
-//! Leases as the journal holds them (docs/journal-format.md): the consumer of each message, the end of each lease, and the times.
+//! Leases as the journal holds them (docs/journal-format.md): the consumer of each message, the end
+//! of each lease, and the times.
 
 use std::collections::HashMap;
 
@@ -7,10 +8,15 @@ use rustc_hash::FxBuildHasher;
 
 use super::event::{LeaseEvent, LeaseEventKind};
 use super::id::ConnectionId;
-use super::record::{BadChanges, put_distance, put_number, take_distance, take_number};
+use super::names::{
+    BadChanges, NamedRun, Names, NamesReader, NamesWriter, PARTS_MAX, push_name, put_header, take_header,
+};
+use super::record::{put_distance, put_number, take_distance, take_number};
 
 const TIME: u64 = 0;
 const CONSUMER: u64 = 1;
+/// The first number of a record: its version. Records of version 1 begin with another entry.
+const HEADER: u64 = 15;
 
 /// Bits of a head that hold the kind.
 const KIND_BITS: u32 = 4;
@@ -21,10 +27,14 @@ pub struct LeasesWriter {
     bytes: Vec<u8>,
     /// Not written yet: it may grow.
     run: Option<Run>,
+    /// The bookmarks of its messages.
+    run_names: Vec<NamedRun>,
     /// The position after the last run that was written.
     behind: u64,
+    names: NamesWriter,
     time_ns: u64,
-    /// The consumers that the record has named, by their numbers in it, and the consumer of the last run.
+    /// The consumers that the record has named, by their numbers in it, and the consumer of the last
+    /// run.
     consumers: HashMap<ConnectionId, u64, FxBuildHasher>,
     last_consumer: Option<ConnectionId>,
 }
@@ -37,7 +47,7 @@ struct Run {
 }
 
 /// The same that happened to every message from `first` to `last`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRun<'a> {
     /// The first message.
     pub first: Position,
@@ -49,11 +59,13 @@ pub struct LeaseRun<'a> {
     pub consumer: &'a str,
     /// When, by the clock of the log.
     pub time: Timestamp,
+    /// The bookmarks of the messages. A record of version 1 has none.
+    pub names: Names,
 }
 
 impl LeasesWriter {
-    /// Adds an event at `time`, or at the time of the last event if that is later. The queue of the event is ignored. `name` returns the
-    /// client name of a connection that is new here.
+    /// Adds an event at `time`, or at the time of the last event if that is later. The queue of the
+    /// event is ignored. `name` returns the client name of a connection that is new here.
     pub fn push<'a>(&mut self, event: LeaseEvent, time: Timestamp, name: impl FnOnce() -> &'a str) {
         let (position, kind) = (event.position.get(), event.kind);
         let elapsed_ns = time.as_ns().saturating_sub(self.time_ns);
@@ -62,9 +74,13 @@ impl LeasesWriter {
             && let Some(run) = &mut self.run
             && run.kind == kind
             && run.first + run.count == position
+            && self.run_names.len() < PARTS_MAX
         {
             run.count += 1;
-            return;
+            return push_name(&mut self.run_names, event.bookmark);
+        }
+        if self.bytes.is_empty() {
+            put_header(&mut self.bytes, HEADER, KIND_BITS);
         }
         self.end_run();
         if elapsed_ns > 0 {
@@ -76,6 +92,7 @@ impl LeasesWriter {
             self.put_consumer(event.connection, name);
         }
         self.run = Some(Run { first: position, count: 1, kind });
+        push_name(&mut self.run_names, event.bookmark);
     }
 
     /// Bytes so far, the last run apart.
@@ -98,6 +115,8 @@ impl LeasesWriter {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.run = None;
+        self.run_names.clear();
+        self.names.clear();
         (self.behind, self.time_ns) = (0, 0);
         self.consumers.clear();
         self.last_consumer = None;
@@ -120,17 +139,27 @@ impl LeasesWriter {
         put_number(&mut self.bytes, (count - 1) << KIND_BITS | u64::from(kind.number()));
         put_distance(&mut self.bytes, self.behind, first);
         self.behind = first + count;
+        self.names.put(&self.run_names, &mut self.bytes);
+        self.run_names.clear();
     }
 }
 
 impl<'a> LeaseRun<'a> {
-    /// The runs in the data of a record, in order. All their positions are below `limit`, the position of the record.
+    /// The runs in the data of a record, in order. All their positions are below `limit`, the position
+    /// of the record. An error is the last item.
     pub fn read(
         data: &'a [u8],
         limit: Position,
     ) -> impl Iterator<Item = Result<LeaseRun<'a>, BadChanges>> + use<'a> {
-        let mut list = List { rest: data, behind: 0, time_ns: 0, consumers: Vec::new(), consumer: None };
+        let mut list = LeaseList { rest: data, ..LeaseList::default() };
+        let mut is_begun = false;
         std::iter::from_fn(move || {
+            if !std::mem::replace(&mut is_begun, true)
+                && let Err(error) = list.take_header()
+            {
+                list.rest = &[];
+                return Some(Err(error));
+            }
             if list.rest.is_empty() {
                 return None;
             }
@@ -138,21 +167,34 @@ impl<'a> LeaseRun<'a> {
             if next.is_none() {
                 list.rest = &[];
             }
-            next.map_or(Some(Err(BadChanges)), |run| run.map(Ok))
+            next.map_or(Some(Err(BadChanges::NotAList)), |run| run.map(Ok))
         })
     }
 }
 
 /// A list that is being read.
-struct List<'a> {
+#[derive(Default)]
+struct LeaseList<'a> {
     rest: &'a [u8],
     behind: u64,
+    /// `None` in a record of version 1, which has no bookmarks.
+    names: Option<NamesReader>,
     time_ns: u64,
     consumers: Vec<&'a str>,
     consumer: Option<&'a str>,
 }
 
-impl<'a> List<'a> {
+impl<'a> LeaseList<'a> {
+    fn take_header(&mut self) -> Result<(), BadChanges> {
+        let mut rest = self.rest;
+        let first = take_number(&mut rest).unwrap_or(TIME);
+        if first & ((1 << KIND_BITS) - 1) == HEADER {
+            take_header(first >> KIND_BITS, &mut rest)?;
+            (self.rest, self.names) = (rest, Some(NamesReader::default()));
+        }
+        Ok(())
+    }
+
     /// The next run; `Some(None)`: only times and consumers are left, and no run follows them.
     fn next_run(&mut self, limit: u64) -> Option<Option<LeaseRun<'a>>> {
         while !self.rest.is_empty() {
@@ -169,9 +211,13 @@ impl<'a> List<'a> {
                     let first = take_distance(&mut self.rest, self.behind)?;
                     let last = first.checked_add(number).filter(|last| *last < limit)?;
                     self.behind = last + 1;
+                    let names = match &mut self.names {
+                        Some(names) => names.take(last - first + 1, &mut self.rest)?,
+                        None => Names::new(),
+                    };
                     let (first, last) = (Position::new(first), Position::new(last));
                     let (consumer, time) = (self.consumer?, Timestamp::from_ns(self.time_ns));
-                    return Some(Some(LeaseRun { first, last, kind, consumer, time }));
+                    return Some(Some(LeaseRun { first, last, kind, consumer, time, names }));
                 }
             }
         }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use quire_journal::Memory;
+use quire_journal::{Bookmark, Memory};
 
 use super::chunk::{CHUNK, Chunk, WORDS, clear, has, is_empty, next, set};
 use super::chunks::Chunks;
@@ -27,6 +27,7 @@ pub(super) fn ordinal_of(key: Key) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewMessage {
     pub position: u64,
+    pub bookmark: Option<Bookmark>,
     pub received: u64,
     pub priority: Option<u64>,
     /// When it expires; [`NEVER`] if it does not.
@@ -186,6 +187,12 @@ impl Messages {
         self.chunks.get(number).map_or(0, |chunk| chunk.position(index))
     }
 
+    /// The bookmark of a message that is in the queue, if it has one.
+    pub fn bookmark(&self, ordinal: u64) -> Option<Bookmark> {
+        let (number, index) = place(ordinal);
+        self.chunks.get(number).and_then(|chunk| chunk.bookmark(index))
+    }
+
     /// When a message of the queue was received, to the millisecond.
     pub fn received(&self, ordinal: u64) -> u64 {
         let (number, index) = place(ordinal);
@@ -253,14 +260,15 @@ impl Messages {
         }
     }
 
-    /// Takes a message out of the queue, waiting or leased.
+    /// Takes a message out of the queue, waiting or leased. Gives its bookmark, if it has one.
     #[inline]
-    pub fn remove(&mut self, ordinal: u64) {
+    pub fn remove(&mut self, ordinal: u64) -> Option<Bookmark> {
         let (number, index) = place(ordinal);
-        let Some(chunk) = self.chunks.get_mut(number) else { return };
+        let chunk = self.chunks.get_mut(number)?;
+        let bookmark = chunk.bookmark(index);
         self.waiting.leave(chunk, number, index);
         if !has(&chunk.present, index) {
-            return;
+            return bookmark;
         }
         clear(&mut chunk.present, index);
         self.present -= 1;
@@ -268,6 +276,7 @@ impl Messages {
             set_timer(&mut self.timers, number, chunk, NEVER);
             self.chunks.remove(number);
         }
+        bookmark
     }
 
     /// The first waiting message at or after `from`.

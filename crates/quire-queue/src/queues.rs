@@ -110,7 +110,8 @@ impl Queues {
         let lifetime = state.config.lifetime_ns(position, entry.expiration_s);
         let expires = lifetime.map_or(NEVER, |lifetime| entry.received.get().saturating_add(lifetime));
         let priority = entry.priority.filter(|_| state.config.priority);
-        let message = NewMessage { position, received: entry.received.get(), priority, expires };
+        let (bookmark, received) = (entry.bookmark, entry.received.get());
+        let message = NewMessage { position, bookmark, received, priority, expires };
         let ordinal = state.messages.push(message);
         let mut due = expires;
         if let Some(until) = entry.delayed_until.filter(|until| until.get() > now) {
@@ -333,12 +334,14 @@ impl Queues {
         lease.taken = state.config.semantics == Semantics::AtMostOnce;
         lease.classes = pick.classes;
         state.totals.delivered += 1;
+        let mut taken_bookmark = None;
         if lease.taken {
-            state.messages.remove(pick.ordinal);
+            taken_bookmark = state.messages.remove(pick.ordinal);
             state.totals.taken += 1;
             self.changes.push_back(Change {
                 queue: QueueId::new(queue),
                 position: Position::new(position),
+                bookmark: taken_bookmark,
                 kind: ChangeKind::Taken,
             });
         } else {
@@ -353,8 +356,16 @@ impl Queues {
         self.reload(pick.subscription);
         self.wake_by(deadline);
         if is_recorded {
-            let connection = self.subscriptions[pick.subscription as usize].connection;
-            self.note_if(true, queue, position, connection, LeaseEventKind::Delivered);
+            // An at-most-once message is no longer in the queue.
+            let messages = &self.queues[queue as usize].messages;
+            let bookmark = taken_bookmark.or_else(|| messages.bookmark(pick.ordinal));
+            self.lease_events.push_back(LeaseEvent {
+                queue: QueueId::new(queue),
+                position: Position::new(position),
+                bookmark,
+                connection: self.subscriptions[pick.subscription as usize].connection,
+                kind: LeaseEventKind::Delivered,
+            });
         }
         self.audit(queue);
         Some(Delivery {
@@ -381,7 +392,7 @@ impl Queues {
         let cancel_count = state.messages.counts(barrier).1;
         let Some(mut subscriptions) = state.barrier_subscriptions(barrier, matcher) else { return false };
         subscriptions.sort_unstable_by_key(|slot| self.subscriptions[*slot as usize].order);
-        state.messages.remove(barrier);
+        let bookmark = state.messages.remove(barrier);
         state.barriers.pop_front();
         state.totals.released += 1;
         let queue_id = QueueId::new(queue);
@@ -396,7 +407,7 @@ impl Queues {
                 barrier: true,
             });
         }
-        self.changes.push_back(Change { queue: queue_id, position, kind: ChangeKind::Released });
+        self.changes.push_back(Change { queue: queue_id, position, bookmark, kind: ChangeKind::Released });
         self.line_up(queue);
         self.audit(queue);
         true
@@ -430,11 +441,18 @@ impl Queues {
         }
     }
 
-    /// Notes an event between a message and a consumer, where events are recorded.
+    /// Notes an event between a message and a consumer, where events are recorded. The message has
+    /// an ordinal when it is active, and a position.
     #[inline]
-    pub(super) fn note(&mut self, queue: u32, position: u64, connection: ConnectionId, kind: LeaseEventKind) {
+    pub(super) fn note(
+        &mut self,
+        queue: u32,
+        message: (Option<u64>, u64),
+        connection: ConnectionId,
+        kind: LeaseEventKind,
+    ) {
         let is_recorded = self.queues[queue as usize].config.record_leases;
-        self.note_if(is_recorded, queue, position, connection, kind);
+        self.note_if(is_recorded, queue, message, connection, kind);
     }
 
     /// Notes an event of a lease. The end of a lease is recorded if its delivery was.
@@ -443,13 +461,15 @@ impl Queues {
         &mut self,
         is_recorded: bool,
         queue: u32,
-        position: u64,
+        (ordinal, position): (Option<u64>, u64),
         connection: ConnectionId,
         kind: LeaseEventKind,
     ) {
         if is_recorded {
+            let messages = &self.queues[queue as usize].messages;
+            let bookmark = ordinal.and_then(|ordinal| messages.bookmark(ordinal));
             let (queue, position) = (QueueId::new(queue), Position::new(position));
-            self.lease_events.push_back(LeaseEvent { queue, position, connection, kind });
+            self.lease_events.push_back(LeaseEvent { queue, position, bookmark, connection, kind });
         }
     }
 

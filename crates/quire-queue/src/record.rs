@@ -1,10 +1,16 @@
-//! Changes as the journal holds them (docs/journal-format.md): runs of neighbouring messages to which the same happened.
+//! Changes as the journal holds them (docs/journal-format.md): runs of neighboring messages to which
+//! the same happened.
 
-use quire_journal::Position;
+use quire_journal::{Bookmark, Position};
 
 use super::event::{Change, ChangeKind, Reasons};
 use super::id::{QueueId, Time};
+use super::names::{
+    BadChanges, NamedRun, Names, NamesReader, NamesWriter, PARTS_MAX, push_name, put_header, take_header,
+};
 
+/// The first number of a record: its version. Records of version 1 begin with a change.
+const HEADER: u64 = 0;
 const ACKNOWLEDGED: u64 = 1;
 const CANCELLED: u64 = 2;
 const EXPIRED: u64 = 3;
@@ -26,8 +32,11 @@ pub struct ChangesWriter {
     bytes: Vec<u8>,
     /// Not written yet: it may grow.
     run: Option<Run>,
+    /// The bookmarks of its messages.
+    run_names: Vec<NamedRun>,
     /// The position after the last run that was written.
     behind: u64,
+    names: NamesWriter,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +57,8 @@ pub enum Logged<'a> {
         last: Position,
         /// The kind of the change.
         kind: ChangeKind,
+        /// The bookmarks of the messages. A record of version 1 has none.
+        names: Names,
     },
     /// The queue begins after a position.
     Begins {
@@ -58,24 +69,22 @@ pub enum Logged<'a> {
     },
 }
 
-/// A [`ChangesWriter`] or a [`LeasesWriter`](super::LeasesWriter) could not have written the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a list of changes or leases of a queue")]
-pub struct BadChanges;
-
 impl ChangesWriter {
-    /// Adds a change. The queue of the change is ignored.
-    pub fn push(&mut self, position: Position, kind: ChangeKind) {
+    /// Adds a change. The position is a shortcut for a reader of this log. `None` as the bookmark: it
+    /// is not known, so that the change means nothing to other instances.
+    pub fn push(&mut self, position: Position, bookmark: Option<Bookmark>, kind: ChangeKind) {
         let position = position.get();
         if let Some(run) = &mut self.run
             && run.kind == kind
             && run.first + run.count == position
+            && self.run_names.len() < PARTS_MAX
         {
             run.count += 1;
-            return;
+            return push_name(&mut self.run_names, bookmark);
         }
         self.end_run();
         self.run = Some(Run { first: position, count: 1, kind });
+        push_name(&mut self.run_names, bookmark);
     }
 
     /// Adds where the queue begins.
@@ -106,7 +115,9 @@ impl ChangesWriter {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.run = None;
+        self.run_names.clear();
         self.behind = 0;
+        self.names.clear();
     }
 
     fn end_run(&mut self) {
@@ -136,9 +147,14 @@ impl ChangesWriter {
                 put_number(&mut self.bytes, until.get());
             }
         }
+        self.names.put(&self.run_names, &mut self.bytes);
+        self.run_names.clear();
     }
 
     fn put_head(&mut self, kind: u64, first: u64, count: u64) {
+        if self.bytes.is_empty() {
+            put_header(&mut self.bytes, HEADER, KIND_BITS);
+        }
         put_number(&mut self.bytes, (count - 1) << KIND_BITS | kind);
         put_distance(&mut self.bytes, self.behind, first);
         self.behind = first + count;
@@ -146,64 +162,112 @@ impl ChangesWriter {
 }
 
 impl<'a> Logged<'a> {
-    /// The changes in the data of a record, in order. All their positions are below `limit`, the position of the record.
-    pub fn read(data: &'a [u8], limit: Position) -> impl Iterator<Item = Result<Logged<'a>, BadChanges>> {
-        let (mut rest, mut behind) = (data, 0);
+    /// The changes in the data of a record, in order. All their positions are below `limit`, the
+    /// position of the record. An error is the last item.
+    pub fn read(
+        data: &'a [u8],
+        limit: Position,
+    ) -> impl Iterator<Item = Result<Logged<'a>, BadChanges>> + use<'a> {
+        let (mut list, mut is_begun) = (ChangeList { rest: data, behind: 0, names: None }, false);
         std::iter::from_fn(move || {
-            if rest.is_empty() {
+            if !std::mem::replace(&mut is_begun, true)
+                && let Err(error) = list.take_header()
+            {
+                list.rest = &[];
+                return Some(Err(error));
+            }
+            if list.rest.is_empty() {
                 return None;
             }
-            let next = read_one(&mut rest, &mut behind, limit.get()).ok_or(BadChanges);
+            let next = list.read_one(limit.get()).ok_or(BadChanges::NotAList);
             if next.is_err() {
-                rest = &[];
+                list.rest = &[];
             }
             Some(next)
         })
     }
 
+    /// Whether [`read`](Logged::read) knows the version of a record.
+    ///
+    /// # Errors
+    /// It does not, or the record is one of a group.
+    pub fn check_header(data: &'a [u8]) -> Result<(), BadChanges> {
+        ChangeList { rest: data, behind: 0, names: None }.take_header()
+    }
+
     /// The changes of a run, one by one.
     pub fn changes(self, queue: QueueId) -> impl Iterator<Item = Change> {
         let run = match self {
-            Logged::Changed { first, last, kind } => Some((first.get()..=last.get(), kind)),
+            Logged::Changed { first, last, kind, names } => Some((first.get()..=last.get(), kind, names)),
             Logged::Begins { .. } => None,
         };
-        run.into_iter().flat_map(move |(positions, kind)| {
-            positions.map(move |position| Change { queue, position: Position::new(position), kind })
+        run.into_iter().flat_map(move |(positions, kind, names)| {
+            let mut bookmarks = names.into_iter().flat_map(NamedRun::bookmarks);
+            positions.map(move |position| {
+                let bookmark = bookmarks.next().flatten();
+                Change { queue, position: Position::new(position), bookmark, kind }
+            })
         })
     }
 }
 
-fn read_one<'a>(rest: &mut &'a [u8], behind: &mut u64, limit: u64) -> Option<Logged<'a>> {
-    let head = take_number(rest)?;
-    let first = take_distance(rest, *behind)?;
-    let last = first.checked_add(head >> KIND_BITS).filter(|last| *last < limit)?;
-    *behind = last + 1;
-    let kind = match head & ((1 << KIND_BITS) - 1) {
-        ACKNOWLEDGED => ChangeKind::Acknowledged,
-        TAKEN => ChangeKind::Taken,
-        RELEASED => ChangeKind::Released,
-        CANCELLED => ChangeKind::Cancelled { cancels: take_small(rest)? },
-        EXPIRED => {
-            let (bits, after) = rest.split_first()?;
-            *rest = after;
-            let reasons = Reasons::from_bits(*bits)?;
-            ChangeKind::Expired { reasons, deliveries: take_small(rest)?, cancels: take_small(rest)? }
+/// A list that is being read.
+struct ChangeList<'a> {
+    rest: &'a [u8],
+    /// The position after the last run.
+    behind: u64,
+    /// `None` in a record of version 1, which has no bookmarks.
+    names: Option<NamesReader>,
+}
+
+impl<'a> ChangeList<'a> {
+    fn take_header(&mut self) -> Result<(), BadChanges> {
+        let mut rest = self.rest;
+        let first = take_number(&mut rest).unwrap_or(ACKNOWLEDGED);
+        if first & ((1 << KIND_BITS) - 1) == HEADER {
+            take_header(first >> KIND_BITS, &mut rest)?;
+            (self.rest, self.names) = (rest, Some(NamesReader::default()));
         }
-        MORE => match take_number(rest)? {
-            RETURNED => ChangeKind::Returned { deliveries: take_small(rest)? },
-            DELAYED => ChangeKind::Delayed { until: Time::new(take_number(rest)?) },
+        Ok(())
+    }
+
+    fn read_one(&mut self, limit: u64) -> Option<Logged<'a>> {
+        let ChangeList { rest, behind, names } = self;
+        let head = take_number(rest)?;
+        let first = take_distance(rest, *behind)?;
+        let last = first.checked_add(head >> KIND_BITS).filter(|last| *last < limit)?;
+        *behind = last + 1;
+        let kind = match head & ((1 << KIND_BITS) - 1) {
+            ACKNOWLEDGED => ChangeKind::Acknowledged,
+            TAKEN => ChangeKind::Taken,
+            RELEASED => ChangeKind::Released,
+            CANCELLED => ChangeKind::Cancelled { cancels: take_small(rest)? },
+            EXPIRED => {
+                let (bits, after) = rest.split_first()?;
+                *rest = after;
+                let reasons = Reasons::from_bits(*bits)?;
+                ChangeKind::Expired { reasons, deliveries: take_small(rest)?, cancels: take_small(rest)? }
+            }
+            MORE => match take_number(rest)? {
+                RETURNED => ChangeKind::Returned { deliveries: take_small(rest)? },
+                DELAYED => ChangeKind::Delayed { until: Time::new(take_number(rest)?) },
+                _ => return None,
+            },
+            BEGINS if first == last => {
+                let size = usize::try_from(take_number(rest)?).ok()?;
+                let (text, after) = rest.split_at_checked(size)?;
+                *rest = after;
+                let recovery_point = std::str::from_utf8(text).ok()?;
+                return Some(Logged::Begins { after: Position::new(first), recovery_point });
+            }
             _ => return None,
-        },
-        BEGINS if first == last => {
-            let size = usize::try_from(take_number(rest)?).ok()?;
-            let (text, after) = rest.split_at_checked(size)?;
-            *rest = after;
-            let recovery_point = std::str::from_utf8(text).ok()?;
-            return Some(Logged::Begins { after: Position::new(first), recovery_point });
-        }
-        _ => return None,
-    };
-    Some(Logged::Changed { first: Position::new(first), last: Position::new(last), kind })
+        };
+        let names = match names {
+            Some(names) => names.take(last - first + 1, rest)?,
+            None => Names::new(),
+        };
+        Some(Logged::Changed { first: Position::new(first), last: Position::new(last), kind, names })
+    }
 }
 
 pub(super) fn put_distance(bytes: &mut Vec<u8>, from: u64, to: u64) {

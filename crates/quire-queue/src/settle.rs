@@ -111,25 +111,27 @@ impl Queues {
                 Verdict::Release => self.fail(slot, LeaseEventKind::Released),
                 Verdict::Acknowledge => {
                     let lease = self.take_lease(slot);
+                    let message = (Some(lease.ordinal), position);
                     match is_own {
                         true => self.note_if(
                             is_recorded,
                             queue,
-                            position,
+                            message,
                             connection,
                             LeaseEventKind::Acknowledged,
                         ),
-                        false => self.note(queue, position, connection, LeaseEventKind::AcknowledgedUnheld),
+                        false => self.note(queue, message, connection, LeaseEventKind::AcknowledgedUnheld),
                     }
                     self.remove(queue, lease.ordinal, position, ChangeKind::Acknowledged);
                 }
                 Verdict::Expire => {
                     let lease = self.take_lease(slot);
+                    let message = (Some(lease.ordinal), position);
                     match is_own {
                         true => {
-                            self.note_if(is_recorded, queue, position, connection, LeaseEventKind::Expired);
+                            self.note_if(is_recorded, queue, message, connection, LeaseEventKind::Expired);
                         }
-                        false => self.note(queue, position, connection, LeaseEventKind::ExpiredUnheld),
+                        false => self.note(queue, message, connection, LeaseEventKind::ExpiredUnheld),
                     }
                     self.expire(
                         queue,
@@ -148,21 +150,24 @@ impl Queues {
         let Some(ordinal) = state.messages.find(position) else {
             let deferred = verdict == Verdict::Acknowledge && defer(state, position);
             if deferred {
-                self.note(queue, position, connection, LeaseEventKind::AcknowledgedUnheld);
+                self.note(queue, (None, position), connection, LeaseEventKind::AcknowledgedUnheld);
                 let (queue, position) = (QueueId::new(queue), Position::new(position));
-                self.changes.push_back(Change { queue, position, kind: ChangeKind::Acknowledged });
+                let kind = ChangeKind::Acknowledged;
+                self.changes.push_back(Change { queue, position, bookmark: None, kind });
             }
             return deferred;
         };
         if verdict == Verdict::Expire {
             let (deliveries, cancels) = state.messages.counts(ordinal);
-            self.note(queue, position, connection, LeaseEventKind::ExpiredUnheld);
+            let message = (Some(ordinal), position);
+            self.note(queue, message, connection, LeaseEventKind::ExpiredUnheld);
             self.expire(queue, ordinal, Reasons::FORCED_EXPIRE, deliveries, cancels);
             return true;
         }
         let is_barrier = state.barriers.binary_search(&ordinal).is_ok();
         if !is_barrier {
-            self.note(queue, position, connection, LeaseEventKind::AcknowledgedUnheld);
+            let message = (Some(ordinal), position);
+            self.note(queue, message, connection, LeaseEventKind::AcknowledgedUnheld);
             self.remove(queue, ordinal, position, ChangeKind::Acknowledged);
         }
         !is_barrier
@@ -220,6 +225,7 @@ impl Queues {
             }
             state.give_back(ordinal, &classes, self.now)
         };
+        let bookmark = state.messages.bookmark(ordinal);
         let kind = match end {
             LeaseEventKind::Cancelled => Some(ChangeKind::Cancelled { cancels }),
             _ if released => Some(ChangeKind::Returned { deliveries }),
@@ -227,7 +233,7 @@ impl Queues {
         };
         let delayed = (delay_ns > 0).then_some(ChangeKind::Delayed { until: Time::new(until) });
         let (id, position) = (QueueId::new(queue), Position::new(position));
-        let change = |kind| Change { queue: id, position, kind };
+        let change = |kind| Change { queue: id, position, bookmark, kind };
         self.changes.extend(kind.into_iter().chain(delayed).map(change));
         self.wake_by(due);
         self.line_up(queue);
@@ -242,7 +248,7 @@ impl Queues {
     #[inline]
     fn remove(&mut self, queue: u32, ordinal: u64, position: u64, kind: ChangeKind) {
         let state = &mut self.queues[queue as usize];
-        state.remove(ordinal);
+        let bookmark = state.remove(ordinal);
         match kind {
             ChangeKind::Expired { .. } => state.totals.expired += 1,
             _ => state.totals.acknowledged += 1,
@@ -250,6 +256,7 @@ impl Queues {
         self.changes.push_back(Change {
             queue: QueueId::new(queue),
             position: Position::new(position),
+            bookmark,
             kind,
         });
         self.line_up(queue);
@@ -338,9 +345,9 @@ impl Queues {
     /// Notes how a lease ends for its holder, if its delivery was noted.
     #[inline]
     fn note_end(&mut self, slot: u32, kind: LeaseEventKind) {
-        let Lease { queue, subscription, position, is_recorded, .. } = *self.leases.get(slot);
+        let Lease { queue, subscription, ordinal, position, is_recorded, .. } = *self.leases.get(slot);
         let connection = self.subscriptions[subscription as usize].connection;
-        self.note_if(is_recorded, queue, position, connection, kind);
+        self.note_if(is_recorded, queue, (Some(ordinal), position), connection, kind);
     }
 
     /// Expires the waiting messages of a queue whose time has come, about as many as are `left` of this portion.

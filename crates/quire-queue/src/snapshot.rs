@@ -22,8 +22,9 @@ const HEAD_SIZE: usize = 16;
 /// Bytes of a snapshot that are contiguous.
 const PART_SIZE: usize = 4096;
 
-/// More bytes than any chunk has: six columns and the times of delays, 256 numbers of 8 bytes each, and the bits before them.
-const CHUNK_SIZE_MAX: usize = 16 * 1024;
+/// More bytes than any chunk has: eight columns and the times of delays, 256 numbers of 8 bytes each,
+/// 256 publishers of 16 bytes, and the bits before them.
+const CHUNK_SIZE_MAX: usize = 32 * 1024;
 
 /// Bytes of a snapshot that are read at a time.
 const READ_SIZE: usize = 256 * 1024;
@@ -211,10 +212,12 @@ impl Queues {
     }
 
     fn pack(&self, state: &QueueState, number: u64, chunk: &Chunk, ahead_ns: i64, out: &mut Vec<u8>) {
-        let shifted = (ahead_ns != 0).then(|| Chunk {
-            received_ms: chunk.received_ms.shifted(chunk.entered, ahead_ns / COARSE_NS.cast_signed()),
-            expires: chunk.expires.shifted(chunk.entered, ahead_ns),
-            ..chunk.clone()
+        let shifted = (ahead_ns != 0).then(|| {
+            let mut shifted = chunk.clone();
+            shifted.received_ms =
+                chunk.received_ms.shifted(chunk.entered, ahead_ns / COARSE_NS.cast_signed());
+            shifted.expires = chunk.expires.shifted(chunk.entered, ahead_ns);
+            shifted
         });
         let chunk = shifted.as_ref().unwrap_or(chunk);
         let begin = number * CHUNK as u64;

@@ -21,7 +21,7 @@ use super::members::{Candidate, Members};
 use super::messages::{Key, Messages, State, ordinal_of};
 use super::ordinal_set::OrdinalSet;
 use super::ranked_set::RankedSet;
-use quire_journal::{Memory, Position};
+use quire_journal::{Bookmark, Memory, Position};
 
 #[derive(Debug)]
 pub(super) struct QueueState {
@@ -240,16 +240,17 @@ impl QueueState {
         until.min(expires)
     }
 
-    /// Takes a message out of the queue.
+    /// Takes a message out of the queue. Gives its bookmark, if it has one.
     #[inline]
-    pub fn remove(&mut self, ordinal: u64) {
-        self.messages.remove(ordinal);
+    pub fn remove(&mut self, ordinal: u64) -> Option<Bookmark> {
+        let bookmark = self.messages.remove(ordinal);
         if !self.delays.is_empty() {
             self.delays.remove(ordinal);
         }
         if !self.lapses.is_empty() {
             self.lapses.remove(ordinal);
         }
+        bookmark
     }
 
     /// The first unreleased barrier that has not expired.

@@ -46,10 +46,16 @@ fn scattered(number: u64) -> u64 {
 #[test]
 fn a_queued_message_costs_a_few_bytes_when_ten_million_wait() {
     let count = 10_000_000;
-    let plain = |number| Entry { received: received(number), ..Entry::default() };
+    let named = |publisher, sequence| Some(Bookmark::new(PublisherId::new(publisher), sequence));
+    let plain = |number| Entry { bookmark: named(7, number), received: received(number), ..Entry::default() };
     let one_topic = cost(count, QueueConfig::default(), |number| number, plain);
     println!("one topic in log order: {one_topic:.2} bytes");
     assert!((0.1..4.0).contains(&one_topic));
+
+    let in_turn = |number| Entry { bookmark: named(1 + number % 100, number / 100), ..plain(number) };
+    let in_turn = cost(count, QueueConfig::default(), |number| number, in_turn);
+    println!("one topic, a hundred publishers in turn: {in_turn:.2} bytes");
+    assert!((one_topic..one_topic + 10.0).contains(&in_turn));
 
     // Every message has an expiration of its own, and other topics' messages lie between.
     let between = |number| number * 50 + scattered(number) % 50;

@@ -54,7 +54,8 @@ fn ten_million_messages_lie_in_the_file_and_are_served_from_it() {
     for position in 1..=COUNT {
         let expiration_s = Some(3600 + scattered(position) as u32 % 86_400);
         let priority = Some(scattered(position));
-        let entry = Entry { received: NOW, priority, expiration_s, ..Entry::default() };
+        let bookmark = Some(Bookmark::new(PublisherId::new(7), position));
+        let entry = Entry { bookmark, received: NOW, priority, expiration_s, ..Entry::default() };
         queues.enqueue(queue, Position::new(position), entry);
     }
     while queues.poll_timeout().is_some_and(|due| due <= NOW) {

@@ -213,7 +213,8 @@ impl From<JournalError> for Failure {
             | JournalError::Gap { .. }
             | JournalError::Missing { .. }
             | JournalError::Truncated { .. }
-            | JournalError::Version { .. } => "journal_corrupt",
+            | JournalError::Version { .. }
+            | JournalError::LaterRecord { .. } => "journal_corrupt",
             JournalError::BadOption { .. } => "bad_option",
             JournalError::Topic(_) => "bad_topic",
             JournalError::SequencesEnd { .. } => "limit_exceeded",

@@ -20,8 +20,13 @@ impl QueueService {
         while let Some(change) = self.engine.poll_change() {
             is_any = true;
             let index = change.queue.get() as usize;
+            let mut bookmark = change.bookmark;
             match change.kind {
-                ChangeKind::Acknowledged => self.outstanding[index].remove(change.position),
+                ChangeKind::Acknowledged => {
+                    let known = self.outstanding[index].remove(change.position);
+                    // The engine does not have a message that is not active yet.
+                    bookmark = bookmark.or(known);
+                }
                 ChangeKind::Expired { reasons, deliveries, cancels } => {
                     self.outstanding[index].remove(change.position);
                     if self.all[index].dead_letter_topic.is_none() {
@@ -50,7 +55,7 @@ impl QueueService {
             if writer.is_empty() {
                 self.to_log.push(change.queue);
             }
-            writer.push(change.position, at_time_of_day(change.kind, ahead_ns));
+            writer.push(change.position, bookmark, at_time_of_day(change.kind, ahead_ns));
             if writer.size() >= RECORD_SIZE_MAX {
                 self.log_record(cx, change.queue);
             }
@@ -58,6 +63,7 @@ impl QueueService {
         if is_any {
             for queue in std::mem::take(&mut self.to_log) {
                 self.log_record(cx, queue);
+                self.sweep_outstanding(cx, queue);
             }
             self.dead_letters.forget_reasons();
             self.note_logged(cx);

@@ -97,7 +97,8 @@ impl DeadLetters {
 
     /// A message has expired whose dead letter goes to the topic. Gives the change back when it is not an expiry.
     pub fn push(&mut self, log: &mut Log, change: Change, topic: &Arc<str>) -> Option<Change> {
-        let Change { queue, position, kind: ChangeKind::Expired { reasons, deliveries, cancels } } = change
+        let Change { queue, position, kind: ChangeKind::Expired { reasons, deliveries, cancels }, .. } =
+            change
         else {
             return Some(change);
         };
@@ -317,7 +318,7 @@ mod tests {
         let (mut log, mut letters) = (Log::new(journal), DeadLetters::new("one", 1));
         let (queue, kind) =
             (QueueId::new(0), ChangeKind::Expired { reasons: Reasons::default(), deliveries: 1, cancels: 0 });
-        let change = Change { queue, position: Position::new(1), kind };
+        let change = Change { queue, position: Position::new(1), bookmark: None, kind };
         assert_eq!(letters.push(&mut log, change, &"dead".into()), None);
         log.failure = Some(Failure { code: Code::StorageFailed, reason: String::new(), passes: false });
         // As `next_dead_letter` does, and then the drop of a queue.

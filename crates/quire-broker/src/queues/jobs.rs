@@ -73,9 +73,15 @@ pub(super) fn fetch(
     fetched
 }
 
-/// The positions of those of the messages that can be in the queue. A message that cannot be read is not found.
-pub(super) fn find_all(reader: &Reader, bookmarks: Vec<Bookmark>, definition: &Definition) -> Vec<Position> {
-    bookmarks.into_iter().filter_map(|bookmark| find(reader, bookmark, definition)).collect()
+/// The positions of those of the messages that can be in the queue. A message that cannot be read is
+/// not found.
+pub(super) fn find_all(
+    reader: &Reader,
+    bookmarks: Vec<Bookmark>,
+    definition: &Definition,
+) -> Vec<(Bookmark, Position)> {
+    let found = |bookmark| Some((bookmark, find(reader, bookmark, definition)?));
+    bookmarks.into_iter().filter_map(found).collect()
 }
 
 fn find(reader: &Reader, bookmark: Bookmark, definition: &Definition) -> Option<Position> {

@@ -51,7 +51,10 @@ impl QueueService {
     /// Notes the events between messages and consumers since the last call. Called before the name of a consumer is forgotten, and at the
     /// end of a turn.
     pub(crate) fn note_leases(&mut self, cx: &mut Context) {
-        while let Some(event) = self.engine.poll_lease_event() {
+        while let Some(mut event) = self.engine.poll_lease_event() {
+            // The engine does not have a message that is not active yet.
+            let outstanding = &self.outstanding[event.queue.get() as usize];
+            event.bookmark = event.bookmark.or_else(|| outstanding.bookmark(event.position));
             // The record is a trace, so it may be missing.
             if cx.has_failed() {
                 continue;

@@ -285,7 +285,7 @@ impl Counting {
                 let Some((name, position)) = service.dead_letters.origin(record) else { return };
                 for (queue, _) in all().filter(|(_, counted)| counted.point.queue == name) {
                     let kind = ChangeKind::Expired { reasons: Reasons::default(), deliveries: 0, cancels: 0 };
-                    left_out.restore(Change { queue, position, kind });
+                    left_out.restore(Change { queue, position, bookmark: None, kind });
                 }
             }
             RecordKind::Acknowledge => {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quire_journal::{AllTopics, Batch, JournalError, Position, Record, RecordKind, RecoveryProgress};
+use quire_journal::{AllTopics, JournalError, Position, Record, RecordKind, RecoveryProgress};
 
 use super::changes::append;
 use super::names::NamesFile;
@@ -52,11 +52,9 @@ impl QueueService {
         let oldest =
             beginnings.iter().map(|beginning| beginning.read_after).chain(counting.reads_after()).min();
         if let Some(oldest) = oldest {
-            self.read_log(cx, oldest, on_progress, |service, cx, batch| {
-                for record in batch.records() {
-                    counting.take(service, &record);
-                    service.restore(cx, &record, &beginnings);
-                }
+            self.read_log(cx, oldest, on_progress, |service, cx, record| {
+                counting.take(service, record);
+                service.restore(cx, record, &beginnings);
             })?;
         }
         self.engine.begin_figures();
@@ -107,10 +105,8 @@ impl QueueService {
             search_after = points.covers.filter(|_| !self.live().all(is_in_file));
         }
         if let Some(after) = search_after {
-            self.read_log(cx, after, on_progress, |service, _, batch| {
-                for record in batch.records() {
-                    service.find_beginning(&record, &mut known);
-                }
+            self.read_log(cx, after, on_progress, |service, _, record| {
+                service.find_beginning(record, &mut known);
             })?;
         }
         let now = cx.log.journal.persisted();
@@ -146,7 +142,7 @@ impl QueueService {
         cx: &mut Context,
         after: Position,
         on_progress: &mut dyn FnMut(RecoveryProgress),
-        mut each: impl FnMut(&mut Self, &mut Context, &Batch),
+        mut each: impl FnMut(&mut Self, &mut Context, &Record<'_>),
     ) -> Result<(), JournalError> {
         let limit = cx.log.journal.persisted();
         let segments = cx.log.reader.segments().into_iter();
@@ -155,7 +151,10 @@ impl QueueService {
         let mut done_bytes = 0;
         let mut cursor = cx.log.reader.cursor(after);
         while let Some(batch) = cursor.next(limit, &AllTopics)? {
-            each(self, cx, &batch);
+            for record in batch.records() {
+                check_version(&record)?;
+                each(self, cx, &record);
+            }
             done_bytes = total_bytes.min(done_bytes + batch.size() as u64);
             on_progress(RecoveryProgress { done_bytes, total_bytes });
         }
@@ -255,7 +254,7 @@ impl QueueService {
             return;
         }
         let kind = ChangeKind::Expired { reasons: Reasons::default(), deliveries: 0, cancels: 0 };
-        self.engine.restore(Change { queue, position, kind });
+        self.engine.restore(Change { queue, position, bookmark: None, kind });
     }
 
     fn find_beginning(&self, record: &Record<'_>, known: &mut [Option<(Position, String)>]) {
@@ -268,12 +267,24 @@ impl QueueService {
     }
 }
 
-/// The changes in a record of changes. Without a source it is a record of this log's own server, under any name that the server had: no
-/// client can append a record of this kind.
+/// The changes in a record of changes of this log. The positions in it are those of this log.
 pub(super) fn changes_in<'a>(record: &Record<'a>) -> Option<impl Iterator<Item = Logged<'a>> + use<'a>> {
-    if record.kind != RecordKind::Acknowledge || record.source().is_some() {
-        return None;
+    let logged = Logged::read(record.data, record.position).map_while(Result::ok);
+    is_of_this_log(record).then_some(logged)
+}
+
+/// Whether it is a record of changes that was written here. Without a source it is a record of this
+/// log's own server, under any name that the server had: no client can append a record of this kind.
+fn is_of_this_log(record: &Record<'_>) -> bool {
+    record.kind == RecordKind::Acknowledge && record.source().is_none()
+}
+
+/// Refuses a record of changes whose meaning is not known here. Without it, the queues would have
+/// messages that were acknowledged.
+fn check_version(record: &Record<'_>) -> Result<(), JournalError> {
+    if !is_of_this_log(record) {
+        return Ok(());
     }
-    // The checksums held: what is not a list of changes here was written by another version.
-    Some(Logged::read(record.data, record.position).map_while(Result::ok))
+    Logged::check_header(record.data)
+        .map_err(|error| JournalError::LaterRecord { position: record.position, reason: error.to_string() })
 }

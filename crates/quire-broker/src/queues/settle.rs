@@ -88,7 +88,7 @@ impl QueueService {
         let reader = cx.log.reader.clone();
         let number = Some(cx.begin_job(
             move |_| find_all(&reader, unknown, &definition),
-            move |queues: &mut QueueService, cx, number, found| queues.settle_found(cx, id, number, found),
+            move |queues: &mut QueueService, cx, number, found| queues.settle_searched(cx, id, number, found),
         ));
         let job = SettleJob { queue, verdict, reason, command, acks, count, number, sweep: None };
         self.settling.insert(id, job);
@@ -197,18 +197,22 @@ impl QueueService {
     ) -> u64 {
         let now = self.time(cx.clock.now);
         let connection = ConnectionId::new(cx.session(id).connection.0);
-        let count = match reason {
+        match reason {
             None => self.engine.settle(queue, connection, verdict, positions, now),
             Some(reason) => positions
                 .iter()
                 .map(|position| self.settle_because(queue, connection, verdict, reason, *position, now))
                 .sum(),
-        };
+        }
+    }
+
+    /// Forgets bookmarks of a queue whose changes are logged.
+    pub(super) fn sweep_outstanding(&mut self, cx: &Context, queue: QueueId) {
+        let now = self.time(cx.clock.now);
         let engine = &self.engine;
         let outstanding = &mut self.outstanding[queue.get() as usize];
         let held = engine.stats(queue, now).map_or(0, |stats| stats.backlog as usize);
         outstanding.sweep(held, |position| engine.holder(queue, position).is_some());
-        count
     }
 
     /// Settles one message, and keeps the reason if the message expires by this verdict. One whose
@@ -224,13 +228,31 @@ impl QueueService {
     ) -> u64 {
         let count = self.engine.settle(queue, connection, verdict, &[position], now);
         if count > 0
-            && let Some(Change { queue: of, position: at, kind: ChangeKind::Expired { .. } }) =
+            && let Some(Change { queue: of, position: at, kind: ChangeKind::Expired { .. }, .. }) =
                 self.engine.last_change()
             && (of, at) == (queue, position)
         {
             self.dead_letters.explain(queue, position, reason.clone());
         }
         count
+    }
+
+    /// The bookmarks of a settle were searched in the log; `None`: in vain, by a bug of ours.
+    fn settle_searched(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        number: u64,
+        found: Option<Vec<(Bookmark, Position)>>,
+    ) {
+        let Some(job) = self.settling.get(&id).filter(|job| job.number == Some(number)) else { return };
+        // The record of the change names the messages by their bookmarks.
+        let outstanding = &mut self.outstanding[job.queue.get() as usize];
+        for (bookmark, position) in found.iter().flatten() {
+            outstanding.insert(*bookmark, *position);
+        }
+        let positions = found.map(|found| found.into_iter().map(|(_, position)| position).collect());
+        self.settle_found(cx, id, number, positions);
     }
 
     /// The messages of a settle that waited have been looked for; `None`: in vain, by a bug of ours.
@@ -343,11 +365,11 @@ impl Outstanding {
         self.bookmarks.get(&position).copied()
     }
 
-    /// A message was settled.
-    pub fn remove(&mut self, position: Position) {
-        if let Some(bookmark) = self.bookmarks.remove(&position) {
-            self.positions.remove(&bookmark);
-        }
+    /// A message was settled. Gives its name.
+    pub fn remove(&mut self, position: Position) -> Option<Bookmark> {
+        let bookmark = self.bookmarks.remove(&position)?;
+        self.positions.remove(&bookmark);
+        Some(bookmark)
     }
 
     /// Forgets the bookmarks of messages that are no longer delivered, when there are many of them.

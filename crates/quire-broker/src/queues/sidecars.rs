@@ -23,7 +23,7 @@ const OLDER_ENTRY_HEAD_SIZE: usize = 12;
 
 const STATE_PREFIX: &str = "queue-";
 const STATE_SUFFIX: &str = ".state";
-const STATE_VERSION: u32 = 2;
+const STATE_VERSION: u32 = 3;
 
 /// How far one queue is done.
 #[derive(Clone, Debug, PartialEq, Eq)]

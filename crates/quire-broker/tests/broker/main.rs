@@ -53,6 +53,7 @@ mod queue_notices;
 mod queue_pair;
 mod queue_query;
 mod queue_reasons;
+mod queue_records;
 mod queue_recovery;
 mod queue_settings;
 mod queue_settling;

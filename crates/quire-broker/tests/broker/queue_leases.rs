@@ -46,7 +46,7 @@ fn leases(pair: &Pair) -> Vec<(String, LeaseEventKind, u64, u64)> {
         RecordKind::Lease => {
             assert_eq!(record.topic, "jobs");
             for run in LeaseRun::read(record.data, record.position) {
-                let LeaseRun { first, last, kind, consumer, time } = run.unwrap();
+                let LeaseRun { first, last, kind, consumer, time, .. } = run.unwrap();
                 assert!(time <= record.timestamp);
                 let after_ms = (time.as_ns() - WALL_START_NS) / 1_000_000;
                 for position in first.get()..=last.get() {

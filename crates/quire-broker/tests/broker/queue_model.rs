@@ -391,6 +391,7 @@ impl Outside {
         let figures = ["depth", "backlog"].map(|name| self.pair.figure("jobs", name));
         assert_eq!(figures, [left.len() as u64; 2]);
         assert_eq!(self.pair.figure("once", "depth"), 0);
+        crate::queue_records::check_names(&self.pair);
     }
 }
 

@@ -205,8 +205,8 @@ impl Definition {
             let now = received.get() + wall.as_ns().saturating_sub(record.received().as_ns());
             Time::new(now.saturating_add(end.as_ns()).saturating_sub(wall.as_ns()))
         });
-        let mut entry =
-            Entry { received, expiration_s: record.expiration_s, delayed_until, ..Entry::default() };
+        let (bookmark, expiration_s) = (Some(record.bookmark()), record.expiration_s);
+        let mut entry = Entry { bookmark, received, expiration_s, delayed_until, ..Entry::default() };
         if self.filter.is_none() && self.priority.is_none() && self.barrier.is_none() {
             return Some(entry);
         }

@@ -424,8 +424,15 @@ impl Model {
         self.changes.push(Change {
             queue: QueueId::new(queue as u32),
             position: Position::new(position),
+            bookmark: Some(bookmark_of(position)),
             kind,
         });
+    }
+
+    /// A message that is not active is acknowledged. The engine does not know its bookmark.
+    fn change_inactive(&mut self, queue: usize, position: u64) {
+        self.change(queue, position, ChangeKind::Acknowledged);
+        self.changes.last_mut().unwrap().bookmark = None;
     }
 
     pub fn settle(&mut self, queue: usize, connection: u64, verdict: Verdict, position: u64) -> bool {
@@ -447,7 +454,7 @@ impl Model {
                 known && !strict && verdict == Verdict::Acknowledge && !state.deferred.contains(&position);
             if deferred {
                 self.queues[queue].deferred.insert(position);
-                self.change(queue, position, ChangeKind::Acknowledged);
+                self.change_inactive(queue, position);
             }
             return deferred;
         };
@@ -493,4 +500,13 @@ impl Model {
         }
         self.subscriptions[at].live = false;
     }
+}
+
+/// The bookmark of the message at a position: runs of one publisher, then several publishers in turn,
+/// with gaps and jumps of the sequences.
+pub fn bookmark_of(position: u64) -> Bookmark {
+    let publisher = if (position / 40).is_multiple_of(2) { 0 } else { position % 5 };
+    let publisher = PublisherId::new(9 + publisher.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let sequence = if position.is_multiple_of(29) { position << 40 } else { position };
+    Bookmark::new(publisher, sequence)
 }

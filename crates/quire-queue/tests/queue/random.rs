@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use quire_journal::{Memory, PageFile};
 use quire_queue::*;
 
-use crate::model::{Model, matches};
+use crate::model::{Model, bookmark_of, matches};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -221,7 +221,8 @@ impl Pair {
             Step::Enqueue { queue, priority, barrier, expiration_s, delay_ms } => {
                 self.position += 1 + self.position % 3;
                 let delayed_until = delay_ms.map(|ms| Time::new(self.model.now + ms * 1_000_000));
-                let entry = Entry { received: self.now(), priority, barrier, expiration_s, delayed_until };
+                let (bookmark, received) = (Some(bookmark_of(self.position)), self.now());
+                let entry = Entry { bookmark, received, priority, barrier, expiration_s, delayed_until };
                 self.log.push(Logged::Enqueue(queue, self.position, entry));
                 self.enqueue(queue, self.position, entry);
             }
@@ -503,7 +504,12 @@ impl Pair {
 
     /// A message is delivered to whom it is not with yet, and only its holder can cease to be that.
     fn follow_leases(&mut self) {
-        while let Some(LeaseEvent { queue, position, connection, kind }) = self.engine.poll_lease_event() {
+        while let Some(event) = self.engine.poll_lease_event() {
+            let LeaseEvent { queue, position, bookmark, connection, kind } = event;
+            // The engine does not know the bookmark of a message that is not active.
+            if bookmark.is_some() || kind != LeaseEventKind::AcknowledgedUnheld {
+                assert_eq!(bookmark, Some(bookmark_of(position.get())));
+            }
             let key = (queue.get(), position.get());
             let holder = self.holders.get(&key).copied();
             match kind {

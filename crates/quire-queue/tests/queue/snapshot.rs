@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use quire_journal::Memory;
 use quire_queue::*;
 
+use crate::model::bookmark_of;
+
 const CONNECTION: ConnectionId = ConnectionId::new(1);
 const NOW: Time = Time::new(0);
 /// All delays are over.
@@ -87,7 +89,9 @@ impl Work {
                     let is_delayed = self.position.is_multiple_of(13);
                     let delayed_until =
                         is_delayed.then(|| Time::new(NOW.get() + 1 + self.position % 700 * 1_000_000));
-                    let entry = Entry { received: NOW, expiration_s, priority, barrier, delayed_until };
+                    let bookmark = Some(bookmark_of(self.position));
+                    let entry =
+                        Entry { bookmark, received: NOW, expiration_s, priority, barrier, delayed_until };
                     self.queues.enqueue(self.queue, position, entry);
                     self.log.push(Record::Message(position, entry));
                 }
@@ -140,22 +144,32 @@ fn replay(queues: &mut Queues, queue: QueueId, log: &[Record]) {
     }
 }
 
-/// Everything that the queue hands out when all delays are over, with its cancels; how many messages are delayed before that, and when the
-/// next one is over or expires.
-fn all_of(queues: &mut Queues, queue: QueueId) -> (Vec<(Position, u32, bool)>, u64, Option<Time>) {
+/// Everything that the queue hands out when all delays are over, with its cancels; how many messages
+/// are delayed before that, when the next one is over or expires, and the messages of all changes.
+#[derive(Debug, PartialEq)]
+struct All {
+    deliveries: Vec<(Position, u32, bool)>,
+    delayed: u64,
+    due: Option<Time>,
+    changed: Vec<(Position, Option<Bookmark>)>,
+}
+
+fn all_of(queues: &mut Queues, queue: QueueId) -> All {
     let due = queues.poll_timeout().filter(|due| *due > NOW);
     let delayed = queues.stats(queue, NOW).unwrap().delayed;
     let spec =
         SubscriptionSpec { connection: CONNECTION, backlog: Some(u32::MAX), queues: vec![(queue, None)] };
     queues.subscribe(&spec).unwrap();
-    let mut all = Vec::new();
+    let mut deliveries = Vec::new();
     while let Some(delivery) = queues.poll_delivery(LATER, &mut Nobody) {
-        all.push((delivery.position, delivery.cancel_count, delivery.barrier));
+        deliveries.push((delivery.position, delivery.cancel_count, delivery.barrier));
         if !delivery.barrier {
             queues.settle(queue, CONNECTION, Verdict::Acknowledge, &[delivery.position], LATER);
         }
     }
-    (all, delayed, due)
+    let changed = std::iter::from_fn(|| queues.poll_change());
+    let changed = changed.map(|change| (change.position, change.bookmark)).collect();
+    All { deliveries, delayed, due, changed }
 }
 
 fn any_config() -> impl Strategy<Value = QueueConfig> {
@@ -195,7 +209,11 @@ proptest! {
         replay(&mut restored, queue, &work.log[begun..]);
         let depth = |queues: &Queues| queues.stats(queue, NOW).unwrap().queue_depth;
         prop_assert_eq!(depth(&rebuilt), depth(&restored));
-        prop_assert_eq!(all_of(&mut rebuilt, queue), all_of(&mut restored, queue));
+        let restored = all_of(&mut restored, queue);
+        prop_assert!(
+            restored.changed.iter().all(|(at, bookmark)| *bookmark == Some(bookmark_of(at.get())))
+        );
+        prop_assert_eq!(all_of(&mut rebuilt, queue), restored);
     }
 
 }
