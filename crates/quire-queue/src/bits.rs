@@ -1,12 +1,15 @@
-//! A set of small numbers as a tree of bits, with 64 children to a word. So ten thousand members are three words deep. Insertion, removal
-//! and "the next member from here" cost the same for ten members as for ten thousand.
+//! A set of small numbers as a tree of bits, with 64 children to a word. So ten thousand members
+//! are three words deep. Insertion, removal and "the next member from here" cost the same for ten
+//! members as for ten thousand.
 
-/// Numbers from 0 upwards. Memory is one to two bits, and a little, for each number up to the largest ever inserted.
+/// Numbers from 0 upwards. Memory is one to two bits, and a little, for each number up to the
+/// largest ever inserted.
 #[derive(Debug, Default)]
 pub(super) struct Bits {
     /// The members.
     words: Vec<u64>,
-    /// Bit `n` of the first summary is set when word `n` of the members is not empty, and so on upwards.
+    /// Bit `n` of the first summary is set when word `n` of the members is not empty, and so on
+    /// upwards.
     summaries: Vec<Vec<u64>>,
     len: usize,
 }

@@ -7,8 +7,9 @@ use super::queues::Queues;
 use quire_journal::Position;
 
 impl Queues {
-    /// Shows the waiting messages that are not delayed, in delivery order, until `visit` returns false. Barriers and the messages after
-    /// them are included. Nothing changes. With priorities, the waiting messages up to the next barrier are sorted for it.
+    /// Shows the waiting messages that are not delayed, in delivery order, until `visit` returns
+    /// false. Barriers and the messages after them are included. Nothing changes. With priorities,
+    /// the waiting messages up to the next barrier are sorted for it.
     pub fn browse(&self, queue: QueueId, now: Time, mut visit: impl FnMut(WaitingMessage) -> bool) {
         let Some(state) = self.queues.get(queue.get() as usize) else { return };
         let messages = &state.messages;
@@ -33,7 +34,8 @@ impl Queues {
             if messages.expires(ordinal) <= now.get() {
                 continue;
             }
-            // A delayed barrier before it is not shown, but it separates the messages before it from those after it.
+            // A delayed barrier before it is not shown, but it separates the messages before it
+            // from those after it.
             while barriers.next_if(|barrier| *barrier < ordinal).is_some() {
                 if !flush(&mut segment, &mut visit) {
                     return;

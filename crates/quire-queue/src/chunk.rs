@@ -1,10 +1,10 @@
-//! The state of 256 messages: two bits for each (in the queue; not leased), and columns that take no
-//! memory where neighbors are equal. The state of a queue in a file also consists of chunks.
+//! The state of 256 messages: two bits for each (in the queue; not leased), and columns that take
+//! no memory where neighbors are equal. The state of a queue in a file also consists of chunks.
 //!
 //! The bookmark of a message takes no memory where neighbors are consecutive messages of one
-//! publisher. Where a chunk has messages of several publishers, it takes two bytes: the number of the
-//! publisher in the chunk, and the distance from the first message of this publisher. Each publisher
-//! of a chunk takes 16 bytes.
+//! publisher. Where a chunk has messages of several publishers, it takes two bytes: the number of
+//! the publisher in the chunk, and the distance from the first message of this publisher. Each
+//! publisher of a chunk takes 16 bytes.
 
 use quire_journal::{Array, Bookmark, Memory, PublisherId};
 
@@ -45,7 +45,8 @@ pub(super) struct Chunk {
     pub waiting: [u64; WORDS],
     /// The priority is not a number.
     pub unranked: [u64; WORDS],
-    /// Number of messages that have ever entered. The chunk is removed when all have entered and none is present.
+    /// Number of messages that have ever entered. The chunk is removed when all have entered and
+    /// none is present.
     pub entered: usize,
     /// The time under which the chunk is in `timers`; `NEVER`: it is not.
     pub timer: u64,
@@ -175,7 +176,8 @@ impl Chunk {
 }
 
 impl Chunk {
-    /// Appends the chunk to `out` (docs/journal-format.md). `deliveries` is written in place of the column of that name.
+    /// Appends the chunk to `out` (docs/journal-format.md). `deliveries` is written in place of the
+    /// column of that name.
     pub fn pack(&self, ranked: bool, deliveries: &Column, marks: &Marks, out: &mut Vec<u8>) {
         let Marks { barriers, delays } = marks;
         let ranked_flag = if ranked { RANKED } else { 0 };
@@ -207,7 +209,8 @@ impl Chunk {
         self.sequence_steps.pack(out);
     }
 
-    /// The next chunk of `rest`, and its marks; `None` when [`pack`](Self::pack) could not have written it.
+    /// The next chunk of `rest`, and its marks; `None` when [`pack`](Self::pack) could not have
+    /// written it.
     pub fn unpack(rest: &mut &[u8], ranked: bool, memory: &Memory) -> Option<(Chunk, Marks)> {
         let (head, after) = rest.split_first_chunk::<3>()?;
         *rest = after;

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use quire_journal::{Block, Memory};
 
-/// Chunks in a ring that begins with the first one that is left. A chunk that is gone between others costs 24 bytes until everything
-/// before it is gone too, a tenth of a byte for each of its messages.
+/// Chunks in a ring that begins with the first one that is left. A chunk that is gone between
+/// others costs 24 bytes until everything before it is gone too, a tenth of a byte for each of its
+/// messages.
 #[derive(Debug)]
 pub(super) struct Chunks<T> {
     /// The number of the first chunk of the ring.

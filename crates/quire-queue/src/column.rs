@@ -2,8 +2,8 @@
 
 use quire_journal::{Array, Memory};
 
-/// Numbers kept as distances from the smallest of them, all in the same width of 0, 1, 2, 4 or 8 bytes. A column of equal numbers
-/// holds no bytes at all.
+/// Numbers kept as distances from the smallest of them, all in the same width of 0, 1, 2, 4 or 8
+/// bytes. A column of equal numbers holds no bytes at all.
 #[derive(Clone, Debug)]
 pub(super) struct Column {
     base: u64,
@@ -44,7 +44,8 @@ impl Column {
         out.extend_from_slice(&self.bytes);
     }
 
-    /// The next column of `rest`, of `len` numbers; `None` when [`pack`](Self::pack) could not have written it.
+    /// The next column of `rest`, of `len` numbers; `None` when [`pack`](Self::pack) could not have
+    /// written it.
     pub fn unpack(rest: &mut &[u8], len: usize, memory: &Memory) -> Option<Column> {
         let (width, after) = rest.split_first().filter(|(width, _)| [0, 1, 2, 4, 8].contains(*width))?;
         let (base, after) = after.split_first_chunk::<8>()?;
@@ -78,7 +79,8 @@ impl Column {
         self.bytes[index * width..(index + 1) * width].copy_from_slice(&distance[..width]);
     }
 
-    /// The first `len` numbers plus `difference`, apart from those that are `u64::MAX`. A sum below 0 becomes 0.
+    /// The first `len` numbers plus `difference`, apart from those that are `u64::MAX`. A sum below
+    /// 0 becomes 0.
     pub fn shifted(&self, len: usize, difference: i64) -> Column {
         let mut shifted = Column::new(self.bytes.memory());
         for index in 0..len {

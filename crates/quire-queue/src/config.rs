@@ -64,7 +64,8 @@ pub struct EarlierExpiration {
     pub model: ExpirationModel,
 }
 
-/// The settings of one queue. `QueueConfig::default()` is an at-least-once, proportional queue without limits.
+/// The settings of one queue. `QueueConfig::default()` is an at-least-once, proportional queue
+/// without limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueConfig {
     /// Delivery semantics.
@@ -83,13 +84,15 @@ pub struct QueueConfig {
     pub max_deliveries: Option<u32>,
     /// A message cancelled more often than this is expired.
     pub max_cancels: Option<u32>,
-    /// How long a message waits after its first cancel, its second, and so on; the last one repeats. Empty: it does not wait.
+    /// How long a message waits after its first cancel, its second, and so on; the last one
+    /// repeats. Empty: it does not wait.
     pub retry_delay: Vec<Duration>,
     /// The most time in the queue, from the time the message was received.
     pub expiration: Option<Duration>,
     /// How `expiration` and the message's own expiration combine.
     pub expiration_model: ExpirationModel,
-    /// The expirations before these, in ascending order of their positions. A message keeps the expiration that it entered with.
+    /// The expirations before these, in ascending order of their positions. A message keeps the
+    /// expiration that it entered with.
     pub earlier_expirations: Vec<EarlierExpiration>,
     /// Whether messages are ordered by the priority given with them.
     pub priority: bool,
@@ -97,7 +100,8 @@ pub struct QueueConfig {
     pub barrier: bool,
     /// The most messages that are active at a time.
     pub target_queue_depth: Option<u64>,
-    /// Whether [`Queues::poll_lease_event`](super::Queues::poll_lease_event) returns the events of leases.
+    /// Whether [`Queues::poll_lease_event`](super::Queues::poll_lease_event) returns the events of
+    /// leases.
     pub record_leases: bool,
 }
 
@@ -203,7 +207,8 @@ impl QueueConfig {
         self.retry_delay.get(index).or(self.retry_delay.last()).map_or(0, |delay| nanoseconds(*delay))
     }
 
-    /// How long the message at this position, with this expiration, may stay, in nanoseconds; `None`: forever.
+    /// How long the message at this position, with this expiration, may stay, in nanoseconds;
+    /// `None`: forever.
     pub(super) fn lifetime_ns(&self, position: u64, own_s: Option<u32>) -> Option<u64> {
         let earlier = self.earlier_expirations.iter().find(|earlier| position <= earlier.until.get());
         let (expiration, model) = earlier

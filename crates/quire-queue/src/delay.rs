@@ -1,6 +1,7 @@
 //! Messages of one queue that were published, or cancelled, with a delay and wait for their time.
 //!
-//! A delayed message is in the queue and neither waits nor is leased. It keeps its ordinal, so that it comes again at its old place.
+//! A delayed message is in the queue and neither waits nor is leased. It keeps its ordinal, so that
+//! it comes again at its old place.
 
 use std::collections::{BTreeSet, HashMap};
 

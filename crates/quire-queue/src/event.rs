@@ -11,11 +11,11 @@ use quire_journal::{Bookmark, Position};
 /// The properties of a message that the engine keeps, other than its position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name on every instance. `None`: it has none, so that records about it mean nothing to other
-    /// instances.
+    /// Its name on every instance. `None`: it has none, so that records about it mean nothing to
+    /// other instances.
     pub bookmark: Option<Bookmark>,
-    /// When this instance received it; never earlier than that of the message before (it is taken as
-    /// equal then).
+    /// When this instance received it; never earlier than that of the message before (it is taken
+    /// as equal then).
     pub received: Time,
     /// Its priority; `None` ranks below every number.
     pub priority: Option<u64>,
@@ -32,7 +32,8 @@ pub struct Entry {
 pub enum Enqueued {
     /// It is in the queue and active.
     Active,
-    /// It is beyond the target depth: no state is kept. Offer it again when [`Queues::wanted`](super::Queues::wanted) asks for it.
+    /// It is beyond the target depth: no state is kept. Offer it again when
+    /// [`Queues::wanted`](super::Queues::wanted) asks for it.
     Inactive,
     /// It had been acknowledged before it became active.
     Acknowledged,
@@ -77,8 +78,8 @@ pub struct Change {
     pub queue: QueueId,
     /// The message.
     pub position: Position,
-    /// Its name on every instance. `None`: it is not known, because the message is not active, or the
-    /// change comes from a record of version 1.
+    /// Its name on every instance. `None`: it is not known, because the message is not active, or
+    /// the change comes from a record of version 1.
     pub bookmark: Option<Bookmark>,
     /// The kind of the change.
     pub kind: ChangeKind,
@@ -103,7 +104,8 @@ pub enum ChangeKind {
         /// How often it was cancelled.
         cancels: u32,
     },
-    /// Delivered from an at-most-once queue. The record must be durable before the first byte of the message is sent.
+    /// Delivered from an at-most-once queue. The record must be durable before the first byte of
+    /// the message is sent.
     Taken,
     /// A barrier, sent to every subscription that matches.
     Released,
@@ -112,7 +114,8 @@ pub enum ChangeKind {
         /// All deliveries of the message that count.
         deliveries: u32,
     },
-    /// Cancelled with a delay: it is not delivered before this time. Follows [`Cancelled`](Self::Cancelled).
+    /// Cancelled with a delay: it is not delivered before this time. Follows
+    /// [`Cancelled`](Self::Cancelled).
     Delayed {
         /// On the clock of [`Time`], which continues over a restart.
         until: Time,
@@ -223,7 +226,8 @@ pub enum LostCause {
     Settled,
 }
 
-/// An event between a message and a consumer, of a queue that records its leases (docs/queues.md section 13).
+/// An event between a message and a consumer, of a queue that records its leases (docs/queues.md
+/// section 13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseEvent {
     /// The queue.
@@ -303,16 +307,18 @@ pub struct SubscriptionSpec {
 
 /// Answers questions about the content of messages, which the engine never holds.
 pub trait Matcher {
-    /// Whether the message at `position` matches `filter`. Asked once for each message and filter that has subscriptions.
+    /// Whether the message at `position` matches `filter`. Asked once for each message and filter
+    /// that has subscriptions.
     fn matches(&mut self, position: Position, filter: FilterId) -> bool;
 
-    /// Appends those of `filters` that match. Override it when an index over the filters is available.
+    /// Appends those of `filters` that match. Override it when an index over the filters is
+    /// available.
     fn matching(&mut self, position: Position, filters: &[FilterId], matched: &mut Vec<FilterId>) {
         matched.extend(filters.iter().copied().filter(|filter| self.matches(position, *filter)));
     }
 
-    /// Whether the message can be looked at now. Of one that cannot nothing is asked: its queue waits until [`Queues::retry`](super::Queues::retry),
-    /// the others are served meanwhile.
+    /// Whether the message can be looked at now. Of one that cannot nothing is asked: its queue
+    /// waits until [`Queues::retry`](super::Queues::retry), the others are served meanwhile.
     fn is_at_hand(&mut self, _position: Position) -> bool {
         true
     }
@@ -358,7 +364,8 @@ pub struct QueueStats {
     /// Acknowledgements kept for messages that are not active yet.
     #[serde(rename = "deferred_acks")]
     pub deferred_ack_count: u64,
-    /// Filters of subscriptions that were not evaluated for everything up to the first barrier. Their messages may be delivered later.
+    /// Filters of subscriptions that were not evaluated for everything up to the first barrier.
+    /// Their messages may be delivered later.
     pub catching_up: u64,
     /// Messages that ever entered.
     pub entered: u64,

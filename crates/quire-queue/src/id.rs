@@ -1,4 +1,5 @@
-//! The names that the engine and its caller use for queues, subscriptions, connections, filters and time.
+//! The names that the engine and its caller use for queues, subscriptions, connections, filters and
+//! time.
 
 use std::fmt;
 
@@ -23,8 +24,8 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// The caller's clock in nanoseconds. It never decreases, and steps of the wall clock have no effect on it. The caller chooses its
-    /// zero; receive times and `now` must share it.
+    /// The caller's clock in nanoseconds. It never decreases, and steps of the wall clock have no
+    /// effect on it. The caller chooses its zero; receive times and `now` must share it.
     Time(u64);
     /// A queue of one [`Queues`](super::Queues), given by `add_queue`.
     QueueId(u32);
@@ -32,6 +33,7 @@ numbered! {
     SubscriptionId(u64);
     /// A connection, chosen by the caller: it owns leases and loses them all when it ends.
     ConnectionId(u64);
-    /// A content filter, chosen by the caller. Equal filters should get equal ids: each is evaluated once per message.
+    /// A content filter, chosen by the caller. Equal filters should get equal ids: each is
+    /// evaluated once per message.
     FilterId(u32);
 }

@@ -1,7 +1,8 @@
 //! Messages whose leases ran out, and the subscriptions that let them run out.
 //!
-//! Such a message waits for another subscription, at most for one lease period after each return. The entry stays until the message leaves
-//! the queue, so that a message meets each of several silent consumers only once.
+//! Such a message waits for another subscription, at most for one lease period after each return.
+//! The entry stays until the message leaves the queue, so that a message meets each of several
+//! silent consumers only once.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -26,7 +27,8 @@ struct Lapse {
     until: u64,
 }
 
-/// A subscription that let a lease run out: its class in the queue, and its order, which no other subscription ever has.
+/// A subscription that let a lease run out: its class in the queue, and its order, which no other
+/// subscription ever has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Holder {
     pub class: u32,
@@ -42,15 +44,16 @@ impl Lapses {
         self.by_ordinal.is_empty()
     }
 
-    /// A subscription let the lease on a message run out. Earlier holders that `is_member` does not know are forgotten.
+    /// A subscription let the lease on a message run out. Earlier holders that `is_member` does not
+    /// know are forgotten.
     pub fn note(&mut self, ordinal: u64, holder: Holder, is_member: impl Fn(&Holder) -> bool) {
         let holders = &mut self.by_ordinal.entry(ordinal).or_default().holders;
         holders.retain(|other| other != &holder && is_member(other));
         holders.push(holder);
     }
 
-    /// A message returned. If leases on it ran out, it waits for another subscription until then. Gives the end of the wait, if there is
-    /// one, or else `NEVER`.
+    /// A message returned. If leases on it ran out, it waits for another subscription until then.
+    /// Gives the end of the wait, if there is one, or else `NEVER`.
     pub fn wait(&mut self, ordinal: u64, until: u64) -> u64 {
         self.end_wait(ordinal);
         let Some(lapse) = self.by_ordinal.get_mut(&ordinal) else { return NEVER };

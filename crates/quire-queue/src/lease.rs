@@ -1,7 +1,9 @@
-//! Messages in the hands of subscriptions: leases, and for at-most-once the places in the backlog that wait for an acknowledgement.
+//! Messages in the hands of subscriptions: leases, and for at-most-once the places in the backlog
+//! that wait for an acknowledgement.
 //!
-//! One slab holds the leases of all queues. Each lease is in two lists: those of its subscription, and those of its queue in the order in
-//! which they began. Leases of the same period also end in this order, except for extended leases, whose ends are in a sorted set.
+//! One slab holds the leases of all queues. Each lease is in two lists: those of its subscription,
+//! and those of its queue in the order in which they began. Leases of the same period also end in
+//! this order, except for extended leases, whose ends are in a sorted set.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -29,7 +31,8 @@ pub(super) struct Lease {
     pub taken: bool,
     /// The delivery was reported as an event, so the end is, too.
     pub is_recorded: bool,
-    /// The classes (and their generations) that know that they match the message but had to let it go.
+    /// The classes (and their generations) that know that they match the message but had to let it
+    /// go.
     pub classes: Vec<(u32, u32)>,
     extended: bool,
     /// The number of the lease period.
@@ -76,7 +79,8 @@ pub(super) struct QueueLeases {
     list: List,
     /// The number of the lease period of the next lease. The period of a queue can change.
     period: u32,
-    /// The first lease of each period that was not extended, with the number of the period, in ascending order.
+    /// The first lease of each period that was not extended, with the number of the period, in
+    /// ascending order.
     next_due: VecDeque<(u32, u32)>,
     extended: BTreeSet<(u64, u32)>,
 }

@@ -33,8 +33,8 @@ pub struct LeasesWriter {
     behind: u64,
     names: NamesWriter,
     time_ns: u64,
-    /// The consumers that the record has named, by their numbers in it, and the consumer of the last
-    /// run.
+    /// The consumers that the record has named, by their numbers in it, and the consumer of the
+    /// last run.
     consumers: HashMap<ConnectionId, u64, FxBuildHasher>,
     last_consumer: Option<ConnectionId>,
 }
@@ -145,8 +145,8 @@ impl LeasesWriter {
 }
 
 impl<'a> LeaseRun<'a> {
-    /// The runs in the data of a record, in order. All their positions are below `limit`, the position
-    /// of the record. An error is the last item.
+    /// The runs in the data of a record, in order. All their positions are below `limit`, the
+    /// position of the record. An error is the last item.
     pub fn read(
         data: &'a [u8],
         limit: Position,

@@ -1,8 +1,9 @@
 //! The subscriptions of one filter of a queue that have room, and which of them is next.
 //!
-//! Members are in the order of their creation. Members with room are bits: "first", "next after" and "fewest outstanding" are found in a
-//! few words for any number of members. For the proportional model there is one set of bits for every pair of backlog and outstanding
-//! count. So a delivery or an acknowledgement moves one bit.
+//! Members are in the order of their creation. Members with room are bits: "first", "next after"
+//! and "fewest outstanding" are found in a few words for any number of members. For the
+//! proportional model there is one set of bits for every pair of backlog and outstanding count. So
+//! a delivery or an acknowledgement moves one bit.
 
 use std::cmp::Ordering;
 
@@ -57,7 +58,8 @@ struct Member {
     subscription: u32,
     order: u64,
     load: Load,
-    /// Its group, by the backlog, which stays as long as it is a member; 0 where the model needs no groups.
+    /// Its group, by the backlog, which stays as long as it is a member; 0 where the model needs no
+    /// groups.
     group: usize,
 }
 
@@ -142,7 +144,8 @@ impl Members {
         }
     }
 
-    /// Records how many messages a member has outstanding now. Returns whether that gave it room or took the last of it.
+    /// Records how many messages a member has outstanding now. Returns whether that gave it room or
+    /// took the last of it.
     #[inline]
     pub fn set_outstanding(&mut self, index: u32, outstanding: u32) -> bool {
         let index = index as usize;
@@ -166,7 +169,8 @@ impl Members {
         had != has
     }
 
-    /// The member that gets the next message, if any has room. `cursor` is the order of the subscription that got the last one.
+    /// The member that gets the next message, if any has room. `cursor` is the order of the
+    /// subscription that got the last one.
     pub fn best(&mut self, cursor: u64) -> Option<Candidate> {
         let index = match self.model {
             FairnessModel::Fast => self.free.next(0),
@@ -180,7 +184,8 @@ impl Members {
         Some(Candidate { subscription, order, load })
     }
 
-    /// Whether `left` gets the message rather than `right`, which matches it through another filter.
+    /// Whether `left` gets the message rather than `right`, which matches it through another
+    /// filter.
     pub fn prefers(model: FairnessModel, cursor: u64, left: &Candidate, right: &Candidate) -> bool {
         match model {
             FairnessModel::Fast => left.order < right.order,
@@ -199,12 +204,14 @@ impl Members {
         self.members[index].map(|_| index as u32)
     }
 
-    /// Whether any member that `is_meant` says, by its order, can hold messages, now or when it has settled others.
+    /// Whether any member that `is_meant` says, by its order, can hold messages, now or when it has
+    /// settled others.
     pub fn any_that_takes(&self, is_meant: impl Fn(u64) -> bool) -> bool {
         self.members.iter().flatten().any(|member| member.load.backlog > 0 && is_meant(member.order))
     }
 
-    /// Takes the room of a member, if it has any. Gives how many messages it has outstanding, for `set_outstanding`.
+    /// Takes the room of a member, if it has any. Gives how many messages it has outstanding, for
+    /// `set_outstanding`.
     pub fn fill(&mut self, index: u32) -> Option<u32> {
         let Load { outstanding, backlog } = self.members[index as usize]?.load;
         (outstanding < backlog).then(|| {
@@ -218,7 +225,8 @@ impl Members {
         self.members.iter().flatten().map(|member| member.subscription)
     }
 
-    /// The index of the first member created after `cursor`: usually where it was before, or one further.
+    /// The index of the first member created after `cursor`: usually where it was before, or one
+    /// further.
     fn after(&self, cursor: u64) -> usize {
         let is_it = |index: usize| {
             self.orders.get(index).is_none_or(|order| *order > cursor)

@@ -1,7 +1,8 @@
 //! The messages of one queue: the active ones, the waiting ones, and their times of expiry.
 //!
-//! Every message that enters gets an *ordinal*, counted from 0 without gaps. So sets of messages are dense, even when other records are
-//! between them in the log. State is kept for chunks of 256 ordinals (`chunk.rs`). A chunk is removed with its last message.
+//! Every message that enters gets an *ordinal*, counted from 0 without gaps. So sets of messages
+//! are dense, even when other records are between them in the log. State is kept for chunks of 256
+//! ordinals (`chunk.rs`). A chunk is removed with its last message.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +14,8 @@ use super::chunks::Chunks;
 /// The time of expiry of a message that never expires.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// Delivery order: the rank (0 without priorities, else the smaller the higher the priority), then the ordinal, which carries the top
-/// bit when the priority is not a number.
+/// Delivery order: the rank (0 without priorities, else the smaller the higher the priority), then
+/// the ordinal, which carries the top bit when the priority is not a number.
 pub(super) type Key = (u64, u64);
 pub(super) const NOT_A_NUMBER: u64 = 1 << 63;
 
@@ -48,7 +49,8 @@ pub(super) enum State {
 pub(super) struct Messages {
     chunks: Chunks<Chunk>,
     waiting: Waiting,
-    /// For each chunk in which something can expire, a time no later than the first of these expiries.
+    /// For each chunk in which something can expire, a time no later than the first of these
+    /// expiries.
     timers: BTreeSet<(u64, u64)>,
     ranked: bool,
     next: u64,
@@ -114,8 +116,8 @@ impl Messages {
         ordinal
     }
 
-    /// Adds a chunk of a snapshot after all others. The chunks before it must be full. A leased message waits again. Messages at the places
-    /// `delayed` are delayed.
+    /// Adds a chunk of a snapshot after all others. The chunks before it must be full. A leased
+    /// message waits again. Messages at the places `delayed` are delayed.
     pub fn take_in(&mut self, mut chunk: Chunk, delayed: &[u64; WORDS]) {
         let count: u32 = chunk.present.iter().map(|word| word.count_ones()).sum();
         if count == 0 {
@@ -229,7 +231,8 @@ impl Messages {
         chunk.cancels.set(chunk.entered, index, u64::from(cancels));
     }
 
-    /// Marks a waiting message as leased. Gives its position, and how often it was delivered and cancelled before.
+    /// Marks a waiting message as leased. Gives its position, and how often it was delivered and
+    /// cancelled before.
     pub fn lease(&mut self, ordinal: u64) -> (u64, u32, u32) {
         let (number, index) = place(ordinal);
         let Some(chunk) = self.chunks.get_mut(number) else { return (0, 0, 0) };
@@ -312,7 +315,8 @@ impl Messages {
         self.timers.first().map(|(time, _)| *time)
     }
 
-    /// The waiting messages of one chunk whose time has come; empty when there are none in any chunk. The caller removes them.
+    /// The waiting messages of one chunk whose time has come; empty when there are none in any
+    /// chunk. The caller removes them.
     pub fn due(&mut self, now: u64) -> Vec<u64> {
         let mut due = Vec::new();
         while let Some((time, number)) = self.timers.first().copied() {

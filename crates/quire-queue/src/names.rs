@@ -1,8 +1,8 @@
 //! The bookmarks of messages in the records of queues (docs/journal-format.md).
 //!
 //! A position names a message in one log only, and a bookmark names it on every instance. A record
-//! has both. Neighbors in the log are often consecutive messages of one publisher, so that a list of
-//! bookmarks consists of *parts*: consecutive messages of one publisher.
+//! has both. Neighbors in the log are often consecutive messages of one publisher, so that a list
+//! of bookmarks consists of *parts*: consecutive messages of one publisher.
 
 use std::collections::HashMap;
 
@@ -95,8 +95,8 @@ pub(super) fn take_header(version: u64, rest: &mut &[u8]) -> Result<(), BadChang
 /// Data of a record that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadChanges {
-    /// A [`ChangesWriter`](super::ChangesWriter) or a [`LeasesWriter`](super::LeasesWriter) could not
-    /// have written the bytes.
+    /// A [`ChangesWriter`](super::ChangesWriter) or a [`LeasesWriter`](super::LeasesWriter) could
+    /// not have written the bytes.
     #[error("not a list of changes or leases of a queue")]
     NotAList,
     /// Another version of quire has written it.

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 const LIST_SIZE_MAX: usize = 4096;
 const WORDS: usize = 1024;
 
-/// A set of ordinals in blocks of 65,536: about two bytes for a member where few match, one bit where many do.
+/// A set of ordinals in blocks of 65,536: about two bytes for a member where few match, one bit
+/// where many do.
 #[derive(Debug, Default)]
 pub(super) struct OrdinalSet {
     blocks: BTreeMap<u64, Block>,
@@ -15,7 +16,8 @@ pub(super) struct OrdinalSet {
 
 #[derive(Debug)]
 enum Block {
-    /// Ascending; the members before `start` are removed ones, so that taking the first costs nothing.
+    /// Ascending; the members before `start` are removed ones, so that taking the first costs
+    /// nothing.
     List { values: Vec<u16>, start: usize },
     /// `first` is a word below which all words are empty.
     Map { words: Box<[u64; WORDS]>, first: usize, len: usize },

@@ -19,10 +19,12 @@ use quire_journal::Position;
 /// Leases and messages whose time has come that end in one portion: a few milliseconds of work.
 pub const ENDS_PER_PORTION_MAX: u32 = 4096;
 
-/// The shortest time between two portions of ends, so that a million messages that expire at once do not hold up the caller's loop.
+/// The shortest time between two portions of ends, so that a million messages that expire at once
+/// do not hold up the caller's loop.
 const PORTION_INTERVAL_NS: u64 = 1_000_000;
 
-/// The most questions to the [`Matcher`] for one delivery, so that a new filter over a deep queue does not hold up the caller's loop.
+/// The most questions to the [`Matcher`] for one delivery, so that a new filter over a deep queue
+/// does not hold up the caller's loop.
 pub const QUESTIONS_PER_POLL_MAX: u32 = 4096;
 
 /// All queues of one instance. See the [module](super) for the order of calls.
@@ -33,7 +35,8 @@ pub struct Queues {
     pub(super) unused: Vec<u32>,
     pub(super) by_connection: HashMap<ConnectionId, Vec<u32>, FxBuildHasher>,
     pub(super) leases: Leases,
-    /// Queues that may have something to deliver, each once; they are served in turn, one message each.
+    /// Queues that may have something to deliver, each once; they are served in turn, one message
+    /// each.
     pub(super) line: VecDeque<u32>,
     /// Queues that wait for [`Queues::retry`].
     pub(super) starved: Vec<u32>,
@@ -60,12 +63,14 @@ impl Queues {
         Queues::default()
     }
 
-    /// Changes how many questions one call may ask the matcher ([`QUESTIONS_PER_POLL_MAX`] if never called).
+    /// Changes how many questions one call may ask the matcher ([`QUESTIONS_PER_POLL_MAX`] if never
+    /// called).
     pub fn set_questions_per_poll(&mut self, limit: u32) {
         self.questions_per_poll = Some(limit.max(1));
     }
 
-    /// Changes how many leases and messages end in one portion ([`ENDS_PER_PORTION_MAX`] if never called).
+    /// Changes how many leases and messages end in one portion ([`ENDS_PER_PORTION_MAX`] if never
+    /// called).
     pub fn set_ends_per_portion(&mut self, limit: u32) {
         self.ends_per_portion = Some(limit.max(1));
     }
@@ -79,7 +84,8 @@ impl Queues {
 
 /// Messages in.
 impl Queues {
-    /// Offers a message to a queue, in log order. Messages come from the log, after they are persisted.
+    /// Offers a message to a queue, in log order. Messages come from the log, after they are
+    /// persisted.
     pub fn enqueue(&mut self, queue: QueueId, position: Position, entry: Entry) -> Enqueued {
         let now = self.now;
         let Some(state) = self.live_mut(queue) else { return Enqueued::Known };
@@ -131,7 +137,8 @@ impl Queues {
         Enqueued::Active
     }
 
-    /// Where a queue with a target depth wants to be fed from: the messages after this position, and how many of them.
+    /// Where a queue with a target depth wants to be fed from: the messages after this position,
+    /// and how many of them.
     pub fn wanted(&self, queue: QueueId) -> Option<(Position, u64)> {
         let state = self.live(queue)?;
         let room = state.config.target_queue_depth?.saturating_sub(state.messages.present());
@@ -139,8 +146,8 @@ impl Queues {
         (count > 0).then_some((Position::new(state.last_position), count))
     }
 
-    /// Applies a change that was logged before a restart. No output comes of it. Feed messages and changes in log order, and neither
-    /// subscribe nor advance before the end.
+    /// Applies a change that was logged before a restart. No output comes of it. Feed messages and
+    /// changes in log order, and neither subscribe nor advance before the end.
     pub fn restore(&mut self, change: Change) {
         let Some(state) = self.live_mut(change.queue) else { return };
         let position = change.position.get();
@@ -187,16 +194,18 @@ impl Queues {
         self.audit(change.queue.get());
     }
 
-    /// Begins the figures that count: the messages that the queues have now are those that entered. Called after the last
-    /// [`restore`](Self::restore), so that earlier events of the log are not counted.
+    /// Begins the figures that count: the messages that the queues have now are those that entered.
+    /// Called after the last [`restore`](Self::restore), so that earlier events of the log are not
+    /// counted.
     pub fn begin_figures(&mut self) {
         for state in &mut self.queues {
             state.totals = Totals { entered: state.messages.present(), ..Totals::default() };
         }
     }
 
-    /// The position up to which everything of the queue is settled: recovery can start after it, and the log before it is not needed.
-    /// `offered`: all messages of the queue up to there have been offered to it.
+    /// The position up to which everything of the queue is settled: recovery can start after it,
+    /// and the log before it is not needed. `offered`: all messages of the queue up to there have
+    /// been offered to it.
     pub fn settled(&self, queue: QueueId, offered: Position) -> Option<Position> {
         let state = self.live(queue)?;
         let first = state.messages.next_present(0).map(|ordinal| state.messages.position(ordinal) - 1);
@@ -207,8 +216,9 @@ impl Queues {
 
 /// Outputs and time.
 impl Queues {
-    /// The next delivery at `now`; `None` when there is nothing more to deliver, or when as many questions were asked as one call may:
-    /// [`poll_timeout`](Self::poll_timeout) is not in the future then. Call it until `None`, after every input.
+    /// The next delivery at `now`; `None` when there is nothing more to deliver, or when as many
+    /// questions were asked as one call may: [`poll_timeout`](Self::poll_timeout) is not in the
+    /// future then. Call it until `None`, after every input.
     pub fn poll_delivery(&mut self, now: Time, matcher: &mut dyn Matcher) -> Option<Delivery> {
         self.advance(now);
         let mut questions = self.questions_per_poll.unwrap_or(QUESTIONS_PER_POLL_MAX);
@@ -218,7 +228,8 @@ impl Queues {
             }
             let queue = *self.line.front()?;
             let state = &mut self.queues[queue as usize];
-            // Its next deliveries may include messages whose time has come. It lines up again when those are gone.
+            // Its next deliveries may include messages whose time has come. It lines up again when
+            // those are gone.
             if state.is_behind {
                 self.line.pop_front();
                 state.in_line = false;
@@ -226,7 +237,8 @@ impl Queues {
             }
             state.is_starved = false;
             let admitted = state.admit(matcher, &mut questions);
-            // The message with the highest priority is known only when everything has been admitted.
+            // The message with the highest priority is known only when everything has been
+            // admitted.
             let may_deliver = admitted || !state.config.priority;
             if state.config.barrier && self.release_barrier(queue, matcher) {
                 self.next_in_line();
@@ -268,13 +280,15 @@ impl Queues {
         self.lost.pop_front()
     }
 
-    /// The events between messages and consumers, in order, of queues with [`record_leases`](super::QueueConfig::record_leases).
+    /// The events between messages and consumers, in order, of queues with
+    /// [`record_leases`](super::QueueConfig::record_leases).
     pub fn poll_lease_event(&mut self) -> Option<LeaseEvent> {
         self.lease_events.pop_front()
     }
 
-    /// The time at which the engine wants to be called (by [`advance`](Self::advance) or any input) even without an event. It is no later
-    /// than the next end of a lease, of a delay or of a message's time. A time in the past means that there is work to continue.
+    /// The time at which the engine wants to be called (by [`advance`](Self::advance) or any input)
+    /// even without an event. It is no later than the next end of a lease, of a delay or of a
+    /// message's time. A time in the past means that there is work to continue.
     pub fn poll_timeout(&self) -> Option<Time> {
         if !self.line.is_empty() || !self.barriers.is_empty() {
             return Some(Time::new(self.now));
@@ -282,9 +296,9 @@ impl Queues {
         self.due.map(Time::new)
     }
 
-    /// Ends leases, delays and messages whose time has come. Every call with a `now` does this first. When there are very many, they end in
-    /// portions. Until all have ended, their queue delivers nothing. A command that settles such a message finds its lease over in any
-    /// case.
+    /// Ends leases, delays and messages whose time has come. Every call with a `now` does this
+    /// first. When there are very many, they end in portions. Until all have ended, their queue
+    /// delivers nothing. A command that settles such a message finds its lease over in any case.
     #[inline]
     pub fn advance(&mut self, now: Time) {
         self.now = self.now.max(now.get());
@@ -379,7 +393,8 @@ impl Queues {
         })
     }
 
-    /// Releases the barrier at the head of a queue if everything before it is settled. Returns whether it did.
+    /// Releases the barrier at the head of a queue if everything before it is settled. Returns
+    /// whether it did.
     fn release_barrier(&mut self, queue: u32, matcher: &mut dyn Matcher) -> bool {
         let state = &mut self.queues[queue as usize];
         let Some(barrier) = state.barrier() else { return false };
@@ -483,7 +498,8 @@ impl Queues {
     }
 }
 
-/// Whether a message that becomes active now has been acknowledged already. Deferred acknowledgements before it are for nothing.
+/// Whether a message that becomes active now has been acknowledged already. Deferred
+/// acknowledgements before it are for nothing.
 fn take_deferred(state: &mut QueueState, position: u64) -> Option<Enqueued> {
     let mut found = None;
     while let Some(first) = state.inactive.deferred.first().filter(|first| *first <= position) {

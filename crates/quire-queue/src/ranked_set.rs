@@ -1,4 +1,5 @@
-//! The keys of messages in the order of priority, in leaves of a page each, so that they can be in a file like the rest of the state.
+//! The keys of messages in the order of priority, in leaves of a page each, so that they can be in
+//! a file like the rest of the state.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +14,12 @@ const STEP: usize = 32;
 /// Not above any key.
 const LOWEST: Key = (0, 0);
 
-/// A sorted set. A new key mostly comes after the keys of the same kind (one priority, in log order), and mostly the first key is removed.
+/// A sorted set. A new key mostly comes after the keys of the same kind (one priority, in log
+/// order), and mostly the first key is removed.
 #[derive(Debug)]
 pub(super) struct RankedSet {
-    /// By a key that is not above theirs and above those of all leaves before; the first leaf by the lowest there is. None is empty.
+    /// By a key that is not above theirs and above those of all leaves before; the first leaf by
+    /// the lowest there is. None is empty.
     leaves: BTreeMap<Key, Array<Key>>,
     len: u64,
     memory: Memory,
@@ -54,8 +57,8 @@ impl RankedSet {
             // Keys that arrive in order fill their leaves.
             self.begin(key, key);
         } else {
-            // Cuts the leaf where the key belongs. Keys that follow it in order, while keys of another priority also arrive, fill the part
-            // before the cut.
+            // Cuts the leaf where the key belongs. Keys that follow it in order, while keys of
+            // another priority also arrive, fill the part before the cut.
             let mut upper = Array::with_capacity(LEAF - at, &self.memory);
             upper.extend_from_slice(&leaf[at..]);
             leaf.truncate(at);

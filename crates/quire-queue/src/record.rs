@@ -1,5 +1,5 @@
-//! Changes as the journal holds them (docs/journal-format.md): runs of neighboring messages to which
-//! the same happened.
+//! Changes as the journal holds them (docs/journal-format.md): runs of neighboring messages to
+//! which the same happened.
 
 use quire_journal::{Bookmark, Position};
 
@@ -70,8 +70,8 @@ pub enum Logged<'a> {
 }
 
 impl ChangesWriter {
-    /// Adds a change. The position is a shortcut for a reader of this log. `None` as the bookmark: it
-    /// is not known, so that the change means nothing to other instances.
+    /// Adds a change. The position is a shortcut for a reader of this log. `None` as the bookmark:
+    /// it is not known, so that the change means nothing to other instances.
     pub fn push(&mut self, position: Position, bookmark: Option<Bookmark>, kind: ChangeKind) {
         let position = position.get();
         if let Some(run) = &mut self.run

@@ -1,7 +1,7 @@
 //! Queues that are added and removed.
 //!
-//! A queue is known by its number. The number of a removed queue goes to a queue that is added later, so that adding and removing queues
-//! does not need more and more memory.
+//! A queue is known by its number. The number of a removed queue goes to a queue that is added
+//! later, so that adding and removing queues does not need more and more memory.
 
 use super::config::{ConfigError, QueueConfig, nanoseconds};
 use super::id::{QueueId, SubscriptionId};
@@ -9,7 +9,8 @@ use super::queues::Queues;
 use super::state::QueueState;
 use quire_journal::{Memory, Position};
 
-/// The most queues of one instance: each costs a kilobyte when empty, and timers are found by looking at each.
+/// The most queues of one instance: each costs a kilobyte when empty, and timers are found by
+/// looking at each.
 pub const QUEUES_MAX: usize = 10_000;
 
 impl Queues {
@@ -38,11 +39,12 @@ impl Queues {
         Ok(QueueId::new(self.queues.len() as u32 - 1))
     }
 
-    /// Gives a queue other settings. Messages, leases, delays and the backlogs of subscriptions stay as they are: each setting applies when
-    /// it is used for the next time.
+    /// Gives a queue other settings. Messages, leases, delays and the backlogs of subscriptions
+    /// stay as they are: each setting applies when it is used for the next time.
     ///
     /// # Errors
-    /// [`ConfigError`]: the settings are not allowed, or differ in one that the state of the queue depends on. Nothing is changed then.
+    /// [`ConfigError`]: the settings are not allowed, or differ in one that the state of the queue
+    /// depends on. Nothing is changed then.
     pub fn alter_queue(&mut self, queue: QueueId, config: QueueConfig) -> Result<(), ConfigError> {
         let Some(state) = self.live_mut(queue) else { return Ok(()) };
         state.config.check_change(&config)?;
@@ -63,9 +65,10 @@ impl Queues {
         }
     }
 
-    /// Removes a queue that has no subscriptions, with all its messages, and gives how many messages it had. No output concerns the
-    /// queue afterwards, and calls treat its number as unknown. A queue that is added later gets the number: before this call, the
-    /// caller forgets everything that it keeps under the number.
+    /// Removes a queue that has no subscriptions, with all its messages, and gives how many
+    /// messages it had. No output concerns the queue afterwards, and calls treat its number as
+    /// unknown. A queue that is added later gets the number: before this call, the caller forgets
+    /// everything that it keeps under the number.
     ///
     /// `None`: the number is unknown, or the queue has subscriptions.
     pub fn remove_queue(&mut self, queue: QueueId) -> Option<u64> {

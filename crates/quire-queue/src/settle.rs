@@ -11,8 +11,9 @@ use quire_types::Verdict;
 
 /// Settling messages.
 impl Queues {
-    /// Acknowledges, cancels or expires the messages at `positions`, as far as `connection` may. Positions that are not in the queue
-    /// are passed over. Returns how many messages it had an effect on.
+    /// Acknowledges, cancels or expires the messages at `positions`, as far as `connection` may.
+    /// Positions that are not in the queue are passed over. Returns how many messages it had an
+    /// effect on.
     pub fn settle(
         &mut self,
         queue: QueueId,
@@ -31,7 +32,8 @@ impl Queues {
             .sum()
     }
 
-    /// As [`settle`](Self::settle), for every active message that matches `filter`; `None`: for every one.
+    /// As [`settle`](Self::settle), for every active message that matches `filter`; `None`: for
+    /// every one.
     pub fn settle_matching(
         &mut self,
         queue: QueueId,
@@ -62,7 +64,8 @@ impl Queues {
             .sum()
     }
 
-    /// Lets a connection keep a message until `deadline`. False when it does not hold a lease on it.
+    /// Lets a connection keep a message until `deadline`. False when it does not hold a lease on
+    /// it.
     pub fn extend(
         &mut self,
         queue: QueueId,
@@ -93,7 +96,8 @@ impl Queues {
         if let Some(slot) = slot {
             let Lease { subscription, taken, is_recorded, .. } = *self.leases.get(slot);
             let is_own = self.subscriptions[subscription as usize].connection == connection;
-            // Only the holder gives a message back: a late cancel must not take it from the next holder, which is at work.
+            // Only the holder gives a message back: a late cancel must not take it from the next
+            // holder, which is at work.
             if !is_own && (strict || verdict.gives_back()) {
                 return false;
             }
@@ -173,13 +177,14 @@ impl Queues {
         !is_barrier
     }
 
-    /// Ends a lease without success: the message waits again, or is expired when a limit is reached. When it
-    /// was released, or the server stops, the delivery does not count.
+    /// Ends a lease without success: the message waits again, or is expired when a limit is
+    /// reached. When it was released, or the server stops, the delivery does not count.
     pub(super) fn fail(&mut self, slot: u32, end: LeaseEventKind) {
         self.give_back(slot, end, None);
     }
 
-    /// As [`fail`](Self::fail). A cancelled message is delayed for `delay_ns`; `None`: for as long as the queue is configured to.
+    /// As [`fail`](Self::fail). A cancelled message is delayed for `delay_ns`; `None`: for as long
+    /// as the queue is configured to.
     fn give_back(&mut self, slot: u32, end: LeaseEventKind, delay_ns: Option<u64>) {
         let Lease { queue, position, taken, subscription, .. } = *self.leases.get(slot);
         if !taken {
@@ -286,7 +291,8 @@ impl Queues {
         }
     }
 
-    /// Ends the delays of a queue that are over, about as many as are `left` of this portion. A message whose time is over expires.
+    /// Ends the delays of a queue that are over, about as many as are `left` of this portion. A
+    /// message whose time is over expires.
     pub(super) fn end_delays(&mut self, queue: u32, left: &mut u32) {
         while *left > 0 {
             let state = &mut self.queues[queue as usize];
@@ -302,7 +308,8 @@ impl Queues {
         }
     }
 
-    /// Ends the waits of messages for another subscription that are over, about as many as are `left` of this portion.
+    /// Ends the waits of messages for another subscription that are over, about as many as are
+    /// `left` of this portion.
     pub(super) fn end_waits(&mut self, queue: u32, left: &mut u32) {
         while *left > 0 && self.queues[queue as usize].lapses.end_due(self.now) {
             *left -= 1;
@@ -350,7 +357,8 @@ impl Queues {
         self.note_if(is_recorded, queue, (Some(ordinal), position), connection, kind);
     }
 
-    /// Expires the waiting messages of a queue whose time has come, about as many as are `left` of this portion.
+    /// Expires the waiting messages of a queue whose time has come, about as many as are `left` of
+    /// this portion.
     pub(super) fn expire_due(&mut self, queue: u32, left: &mut u32) {
         while *left > 0 {
             let due = self.queues[queue as usize].messages.due(self.now);
@@ -366,8 +374,9 @@ impl Queues {
     }
 }
 
-/// Keeps an acknowledgement for a message that is not active yet. Only the log knows whether the position is one of this queue. So every
-/// position between the first and the last inactive message is kept, until that place is reached.
+/// Keeps an acknowledgement for a message that is not active yet. Only the log knows whether the
+/// position is one of this queue. So every position between the first and the last inactive message
+/// is kept, until that place is reached.
 pub(super) fn defer(state: &mut QueueState, position: u64) -> bool {
     let is_inactive = state.inactive.count > 0
         && position > state.last_position

@@ -1,9 +1,12 @@
-//! The state of a queue as bytes, so that a restart need not read the log for it (docs/journal-format.md).
+//! The state of a queue as bytes, so that a restart need not read the log for it
+//! (docs/journal-format.md).
 //!
-//! A snapshot is written in portions, and the queue may change between them. This is safe. The reader of a snapshot feeds the queue the log
-//! after the place where the first portion was written. To apply a change of the log twice has the effect of applying it once: a message is
-//! identified by its position, a removed message stays removed, and a count of cancels is logged as a total. So a snapshot is good for a
-//! restart when every change that it may contain is in the log.
+//! A snapshot is written in portions, and the queue may change between them. This is safe. The
+//! reader of a snapshot feeds the queue the log after the place where the first portion was
+//! written. To apply a change of the log twice has the effect of applying it once: a message is
+//! identified by its position, a removed message stays removed, and a count of cancels is logged as
+//! a total. So a snapshot is good for a restart when every change that it may contain is in the
+//! log.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -22,8 +25,8 @@ const HEAD_SIZE: usize = 16;
 /// Bytes of a snapshot that are contiguous.
 const PART_SIZE: usize = 4096;
 
-/// More bytes than any chunk has: eight columns and the times of delays, 256 numbers of 8 bytes each,
-/// 256 publishers of 16 bytes, and the bits before them.
+/// More bytes than any chunk has: eight columns and the times of delays, 256 numbers of 8 bytes
+/// each, 256 publishers of 16 bytes, and the bits before them.
 const CHUNK_SIZE_MAX: usize = 32 * 1024;
 
 /// Bytes of a snapshot that are read at a time.
@@ -112,12 +115,13 @@ impl<R: Read> Ahead<R> {
 }
 
 impl Queues {
-    /// Adds the next messages of a queue to a snapshot, about `count_max` of them. Returns true when the snapshot is whole. Leases are not
-    /// a part of it, but their deliveries count. A queue with a target depth has no snapshot: it keeps little state, and its place in the
-    /// log is not idempotent.
+    /// Adds the next messages of a queue to a snapshot, about `count_max` of them. Returns true
+    /// when the snapshot is whole. Leases are not a part of it, but their deliveries count. A queue
+    /// with a target depth has no snapshot: it keeps little state, and its place in the log is not
+    /// idempotent.
     ///
-    /// `ahead_ns`: how far the clock of the next start is ahead of the clock of this engine, as far as it is known. The times in the
-    /// snapshot are those of the next start.
+    /// `ahead_ns`: how far the clock of the next start is ahead of the clock of this engine, as far
+    /// as it is known. The times in the snapshot are those of the next start.
     pub fn write_snapshot(
         &self,
         queue: QueueId,
@@ -140,8 +144,8 @@ impl Queues {
         is_whole
     }
 
-    /// Gives an empty queue, which no message has entered yet, the state of a snapshot. Messages before `first` are left out, because the
-    /// log no longer has them.
+    /// Gives an empty queue, which no message has entered yet, the state of a snapshot. Messages
+    /// before `first` are left out, because the log no longer has them.
     ///
     /// # Errors
     /// [`BadSnapshot`], also when the source cannot be read to its end; the queue is as it was.

@@ -1,9 +1,12 @@
-//! One queue: its messages, its classes of subscriptions, and the choice of the next message and its subscription.
+//! One queue: its messages, its classes of subscriptions, and the choice of the next message and
+//! its subscription.
 //!
-//! Each filter is evaluated once for a message. Messages are *admitted* in log order up to the *frontier*, which stops before the first
-//! unreleased barrier. Every filter that is up to date is asked in one question, and the answer is kept in the class of the filter. A new
-//! filter first catches up with the messages that were admitted before. The next delivery is the first message, in delivery order, of any
-//! class that has a member with room. All such classes that hold this message offer their best member.
+//! Each filter is evaluated once for a message. Messages are *admitted* in log order up to the
+//! *frontier*, which stops before the first unreleased barrier. Every filter that is up to date is
+//! asked in one question, and the answer is kept in the class of the filter. A new filter first
+//! catches up with the messages that were admitted before. The next delivery is the first message,
+//! in delivery order, of any class that has a member with room. All such classes that hold this
+//! message offer their best member.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -55,9 +58,11 @@ pub(super) struct QueueState {
     pub in_line: bool,
     /// A message that a filter had to be evaluated for was not available.
     pub is_starved: bool,
-    /// Leases or messages whose time has come have not ended yet, because they are too many for one call.
+    /// Leases or messages whose time has come have not ended yet, because they are too many for one
+    /// call.
     pub is_behind: bool,
-    /// The queue was removed. What is left is empty, and keeps the number for a queue that is added later.
+    /// The queue was removed. What is left is empty, and keeps the number for a queue that is added
+    /// later.
     pub is_removed: bool,
     matched: Vec<FilterId>,
 }
@@ -205,7 +210,8 @@ impl QueueState {
         }
     }
 
-    /// A returned message: the classes that knew of it know of it again. Gives when something happens to it.
+    /// A returned message: the classes that knew of it know of it again. Gives when something
+    /// happens to it.
     pub fn give_back(&mut self, ordinal: u64, classes: &[(u32, u32)], now: u64) -> u64 {
         self.messages.give_back(ordinal);
         let key = self.messages.key(ordinal);
@@ -232,7 +238,8 @@ impl QueueState {
         self.lapses.note(ordinal, holder, is_member);
     }
 
-    /// A message waits no longer, or is not leased any more, and is delayed; `classes` know of it. Gives when something happens to it.
+    /// A message waits no longer, or is not leased any more, and is delayed; `classes` know of it.
+    /// Gives when something happens to it.
     pub fn delay(&mut self, ordinal: u64, until: u64, classes: Vec<(u32, u32)>) -> u64 {
         self.messages.set_aside(ordinal);
         let expires = self.messages.expires(ordinal);
@@ -264,7 +271,8 @@ impl QueueState {
         None
     }
 
-    /// Admits messages and lets new filters catch up, asking about at most `budget` messages. Returns whether all is done.
+    /// Admits messages and lets new filters catch up, asking about at most `budget` messages.
+    /// Returns whether all is done.
     pub fn admit(&mut self, matcher: &mut dyn Matcher, budget: &mut u32) -> bool {
         self.catch_up(matcher, budget) && self.advance_frontier(matcher, budget)
     }
@@ -281,8 +289,9 @@ impl QueueState {
         self.choose(key)
     }
 
-    /// As [`pick`](Self::pick), while leases have run out. A message that waits for another subscription takes the room of those that let
-    /// its lease run out, for the time of this choice. They get no later message before it either.
+    /// As [`pick`](Self::pick), while leases have run out. A message that waits for another
+    /// subscription takes the room of those that let its lease run out, for the time of this
+    /// choice. They get no later message before it either.
     #[cold]
     fn pick_for_another(&mut self, leases: &mut Leases) -> Option<Pick> {
         let mut filled = Vec::new();
@@ -305,8 +314,9 @@ impl QueueState {
         pick
     }
 
-    /// Takes the room of the subscriptions that let leases on this message run out, if it waits for another subscription and there is one
-    /// that takes messages: without a filter, or with the filter of one of them. Returns whether any had room.
+    /// Takes the room of the subscriptions that let leases on this message run out, if it waits for
+    /// another subscription and there is one that takes messages: without a filter, or with the
+    /// filter of one of them. Returns whether any had room.
     fn fill_holders(&mut self, ordinal: u64, filled: &mut Vec<(u32, u32, u32)>) -> bool {
         let Some(holders) = self.lapses.waiting(ordinal) else { return false };
         let members: Vec<(u32, u32)> = holders
@@ -347,7 +357,8 @@ impl QueueState {
         Some(Pick { ordinal: ordinal_of(key), subscription: best.subscription, classes })
     }
 
-    /// The classes of filters whose first match this is, which have it no longer; a member of theirs may be `best`.
+    /// The classes of filters whose first match this is, which have it no longer; a member of
+    /// theirs may be `best`.
     fn ask_ready(&mut self, key: Key, best: &mut Option<Candidate>) -> Vec<(u32, u32)> {
         let (model, cursor) = (self.model, self.cursor);
         let candidates: SmallVec<[u32; 8]> =
@@ -371,7 +382,8 @@ impl QueueState {
         known
     }
 
-    /// The subscriptions that get a barrier; `None` when filters must be evaluated and the message is not available.
+    /// The subscriptions that get a barrier; `None` when filters must be evaluated and the message
+    /// is not available.
     pub fn barrier_subscriptions(&mut self, ordinal: u64, matcher: &mut dyn Matcher) -> Option<Vec<u32>> {
         let position = Position::new(self.messages.position(ordinal));
         let filters: Vec<FilterId> = self.classes().filter_map(|class| class.filter).collect();
@@ -501,7 +513,8 @@ impl QueueState {
         }
     }
 
-    /// The first message in delivery order that a class with room holds. Matches that are gone or leased are dropped on the way.
+    /// The first message in delivery order that a class with room holds. Matches that are gone or
+    /// leased are dropped on the way.
     fn first_deliverable(&mut self, leases: &mut Leases) -> Option<Key> {
         let everything =
             !self.config.priority && self.classes[0].as_ref().is_some_and(|class| class.members.any_free());

@@ -11,7 +11,8 @@ use super::members::Load;
 use super::queues::Queues;
 use quire_journal::Position;
 
-/// The most subscriptions to queues of one instance: 100 times the connections that one event loop serves well.
+/// The most subscriptions to queues of one instance: 100 times the connections that one event loop
+/// serves well.
 pub const SUBSCRIPTIONS_MAX: usize = 1_000_000;
 
 /// One subscription, over all the queues it matches.
@@ -98,8 +99,8 @@ impl Queues {
         Ok(self.id(slot))
     }
 
-    /// Gives a subscription other queues, filters or another backlog at once. Its leases and its outstanding messages stay. It is then the
-    /// youngest subscription. Its connection stays.
+    /// Gives a subscription other queues, filters or another backlog at once. Its leases and its
+    /// outstanding messages stay. It is then the youngest subscription. Its connection stays.
     pub fn replace(
         &mut self,
         subscription: SubscriptionId,
@@ -128,7 +129,8 @@ impl Queues {
         }
     }
 
-    /// Releases the messages that a subscription holds, except those that its consumer has begun. The deliveries do not count.
+    /// Releases the messages that a subscription holds, except those that its consumer has begun.
+    /// The deliveries do not count.
     pub fn release(
         &mut self,
         subscription: SubscriptionId,
@@ -157,7 +159,8 @@ impl Queues {
         }
     }
 
-    /// Lets a subscription get nothing but barriers for a while, as if its backlog were full: its connection takes no more.
+    /// Lets a subscription get nothing but barriers for a while, as if its backlog were full: its
+    /// connection takes no more.
     pub fn hold(&mut self, subscription: SubscriptionId, held: bool) {
         let Some(slot) = self.slot(subscription) else { return };
         if std::mem::replace(&mut self.subscriptions[slot as usize].held, held) != held {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use counting::allocated;
 use quire_queue::*;
 
-/// Bytes for each message that waits in a queue, its one subscription with a filter that takes one in ten thousand.
+/// Bytes for each message that waits in a queue, its one subscription with a filter that takes one
+/// in ten thousand.
 fn cost(count: u64, config: QueueConfig, position: impl Fn(u64) -> u64, entry: impl Fn(u64) -> Entry) -> f64 {
     let mut queues = Queues::new();
     let queue = queues.add_queue(config).unwrap();

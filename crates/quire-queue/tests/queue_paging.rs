@@ -1,5 +1,5 @@
-//! The state of a queue that lies in a file: it takes little of the heap while ten million messages wait, the system can have all of the
-//! rest, and the queue serves as before when it took it.
+//! The state of a queue that lies in a file: it takes little of the heap while ten million messages
+//! wait, the system can have all of the rest, and the queue serves as before when it took it.
 
 #[path = "../../quire-broker/tests/counting/mod.rs"]
 mod counting;

@@ -1,4 +1,5 @@
-//! The checks of two configurations against each other, when a link is made (docs/replication.md, *How a link begins*).
+//! The checks of two configurations against each other, when a link is made (docs/replication.md,
+//! *How a link begins*).
 //!
 //! Each message says what differs, and which entry of which configuration to change.
 
@@ -17,7 +18,8 @@ const MISTAKES_MAX: usize = 20;
 /// Topics that are checked before the clock is read.
 const PORTION_LEN: usize = 16;
 
-/// The checks of an introduction, under way. A `hello` may name thousands of topics, so that the checks may take several turns.
+/// The checks of an introduction, under way. A `hello` may name thousands of topics, so that the
+/// checks may take several turns.
 pub(super) struct Checking {
     greeting: Greeting,
     next: usize,
@@ -54,7 +56,8 @@ impl Checking {
         own_links.iter().find(|link| link.leads_to(&self.greeting.instance, &self.greeting.group))
     }
 
-    /// Checks topics until the deadline. `own_links` are the links of this instance. `None`: there are more.
+    /// Checks topics until the deadline. `own_links` are the links of this instance. `None`: there
+    /// are more.
     pub(super) fn run(
         &mut self,
         cx: &mut Context,
@@ -138,7 +141,8 @@ impl Checking {
         mistakes
     }
 
-    /// The destinations to which this instance sends the topic on without checks that the source makes.
+    /// The destinations to which this instance sends the topic on without checks that the source
+    /// makes.
     fn weaker_links(&self, offer: &Offered<'_>, own_links: &[Arc<Definition>], name: &str) -> Vec<String> {
         let sends_on = |link: &&Arc<Definition>| {
             !link.leads_to(&self.greeting.instance, &self.greeting.group)

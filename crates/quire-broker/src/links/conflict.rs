@@ -1,8 +1,9 @@
 //! Records that count as duplicates, and are others than those of the log here.
 //!
-//! Two causes: a publisher without a store used the same sequences on two instances that could not reach each other, or the publisher
-//! continued here before its earlier messages arrived. Neither can be undone when the record arrives, so it is reported
-//! (docs/replication.md, *The cost of a fault*).
+//! Two causes: a publisher without a store used the same sequences on two instances that could not
+//! reach each other, or the publisher continued here before its earlier messages arrived. Neither
+//! can be undone when the record arrives, so it is reported (docs/replication.md, *The cost of a
+//! fault*).
 
 use quire_journal::{AllTopics, Bookmark, JournalError, Position, Reader};
 use quire_link::{Conflict, Duplicate, Duplicates, hash_of};
@@ -14,7 +15,8 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// Reads the log. Gives one conflict of each publisher at most. An error of the disk is left to those who need the record.
+    /// Reads the log. Gives one conflict of each publisher at most. An error of the disk is left to
+    /// those who need the record.
     pub(crate) fn run(self) -> Vec<Conflict> {
         let of_publisher = |duplicates: &[Duplicate; 2]| {
             duplicates.iter().find_map(|duplicate| self.compare(duplicate).ok().flatten())
@@ -40,7 +42,8 @@ impl Comparison {
         Ok(record.map(|record| hash_of(record.kind, record.topic, record.data)))
     }
 
-    /// Whether maintenance can have removed the record: nothing older of its publisher is in a log whose beginning was removed.
+    /// Whether maintenance can have removed the record: nothing older of its publisher is in a log
+    /// whose beginning was removed.
     fn was_removed(&self, bookmark: Bookmark) -> Result<bool, JournalError> {
         if self.reader.first() == Position::new(1) {
             return Ok(false);

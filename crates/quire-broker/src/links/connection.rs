@@ -1,5 +1,5 @@
-//! A connection between two instances. It carries a link in each direction, whichever of the two instances has made it
-//! (docs/protocol.md, *Links between instances*).
+//! A connection between two instances. It carries a link in each direction, whichever of the two
+//! instances has made it (docs/protocol.md, *Links between instances*).
 
 use quire_types::time::Instant;
 
@@ -24,7 +24,8 @@ impl Connection {
         Connection { id, splitter: Splitter::default(), answers: Vec::new(), incoming, counted_size: 0 }
     }
 
-    /// Takes what came. The frames for the link from the other instance wait there for the run loop.
+    /// Takes what came. The frames for the link from the other instance wait there for the run
+    /// loop.
     ///
     /// # Errors
     /// The peer does not speak the protocol: nothing more can be taken.

@@ -1,8 +1,11 @@
-//! Links to other instances: records that are sent, records that arrive, and the progress of the destinations (docs/replication.md).
+//! Links to other instances: records that are sent, records that arrive, and the progress of the
+//! destinations (docs/replication.md).
 //!
-//! A link has one direction. The two links between a pair share a connection (`connection.rs`), whichever of the two has made it.
-//! The engine is `quire-link`: the state machines of the source, which `outgoing.rs` drives, and of the destination, which `incoming.rs` drives. The records
-//! come from the log (`read.rs`), where the tests of `route.rs` choose them. The run loop records what arrived, through the one intake.
+//! A link has one direction. The two links between a pair share a connection (`connection.rs`),
+//! whichever of the two has made it. The engine is `quire-link`: the state machines of the source,
+//! which `outgoing.rs` drives, and of the destination, which `incoming.rs` drives. The records come
+//! from the log (`read.rs`), where the tests of `route.rs` choose them. The run loop records what
+//! arrived, through the one intake.
 
 mod check;
 mod conflict;
@@ -43,13 +46,14 @@ use quire_wire::link::Mark;
 use quire_wire::link::{EXCLUDED_MAX, OFFERED_MAX, Offered};
 use read::LinkFound;
 
-/// How long clients wait after a start for news from the sync destinations, at most. They may have messages that this instance lost.
+/// How long clients wait after a start for news from the sync destinations, at most. They may have
+/// messages that this instance lost.
 const START_MAX: Duration = Duration::from_secs(5);
 
 const _: () = assert!(CHECKS.len() <= EXCLUDED_MAX);
 
-/// Connections that other instances have made, at most: more than an instance has sources. The driver
-/// reserves open files for them.
+/// Connections that other instances have made, at most: more than an instance has sources. The
+/// driver reserves open files for them.
 pub const LINKS_ACCEPTED_MAX: usize = 64;
 
 /// The links of the instance.
@@ -64,7 +68,8 @@ pub(crate) struct Links {
     last: Option<Mark>,
     /// The first turn of the run.
     started: Option<Instant>,
-    /// The instant after which clients wait no longer for instances that do not answer; `None` when it is past, or nothing waits.
+    /// The instant after which clients wait no longer for instances that do not answer; `None` when
+    /// it is past, or nothing waits.
     start_due: Option<Instant>,
 }
 
@@ -192,7 +197,8 @@ impl Links {
         }
     }
 
-    /// The next frame of records that arrived. `None` while the journal takes no writes: the frames wait.
+    /// The next frame of records that arrived. `None` while the journal takes no writes: the frames
+    /// wait.
     pub(crate) fn next_arrived(&mut self, cx: &mut Context) -> Option<Arrived> {
         if cx.log.failure.is_some() {
             return None;
@@ -230,15 +236,16 @@ impl Links {
         }
     }
 
-    /// The time of the turn is over after `done` bytes of the records of a frame. The next turn continues with them.
+    /// The time of the turn is over after `done` bytes of the records of a frame. The next turn
+    /// continues with them.
     pub(crate) fn suspend(&mut self, arrived: Arrived, done: usize, taken: Taken) {
         if let Some(incoming) = self.incoming_mut(ConnectionId(arrived.connection().0)) {
             incoming.suspend(arrived, done, taken);
         }
     }
 
-    /// A record was appended. Gives the destinations that it goes to and that its sender waits for: the four routing tests.
-    /// `path` is that of the record here.
+    /// A record was appended. Gives the destinations that it goes to and that its sender waits for:
+    /// the four routing tests. `path` is that of the record here.
     pub(crate) fn route<'a>(
         &mut self,
         cx: &Context,
@@ -343,7 +350,8 @@ impl Links {
         self.save_places(cx);
     }
 
-    /// An instance that connects can be reached again. It may have just started, and its clients wait for what it lacks.
+    /// An instance that connects can be reached again. It may have just started, and its clients
+    /// wait for what it lacks.
     fn answer_new(&mut self, cx: &mut Context) {
         for Connection { id, incoming, .. } in &mut self.connections {
             let Some(source) = incoming.take_new().cloned() else { continue };
@@ -368,8 +376,8 @@ impl Links {
         }
     }
 
-    /// The connection over which the destination of a link sends its own records, if the link needs one. It has the address of the
-    /// destination.
+    /// The connection over which the destination of a link sends its own records, if the link needs
+    /// one. It has the address of the destination.
     fn shared_by(&self, number: usize, now: Instant) -> Option<(ConnectionId, String)> {
         let link = &self.outgoing[number];
         if !link.wants_connection(now) {
@@ -415,11 +423,12 @@ impl Links {
         self.places.written(is_written);
     }
 
-    /// After a start, clients are let in when this instance has received its lost messages from the sync destinations. Otherwise a
-    /// publisher would continue above messages that arrive later, and these would count as duplicates.
+    /// After a start, clients are let in when this instance has received its lost messages from the
+    /// sync destinations. Otherwise a publisher would continue above messages that arrive later,
+    /// and these would count as duplicates.
     fn hold_logons(&mut self, cx: &mut Context, started: Instant) {
-        // Either of the two links of a pair can be made first, so that the source may have sent everything before the greeting of the
-        // destination says that it sends.
+        // Either of the two links of a pair can be made first, so that the source may have sent
+        // everything before the greeting of the destination says that it sends.
         for link in self.outgoing.iter_mut().filter(|link| link.start() == Start::Filling) {
             let has_sent_all = |Connection { incoming, .. }: &Connection| {
                 incoming.has_caught_up() && incoming.is_from(link.peer())
@@ -437,7 +446,8 @@ impl Links {
             Start::Unknown => !is_late,
             Start::Filling => {
                 let sends = |connection: &Connection| connection.incoming.is_from(link.peer());
-                // It said that it sends. When it does not come, clients wait no longer than for an instance that does not answer.
+                // It said that it sends. When it does not come, clients wait no longer than for an
+                // instance that does not answer.
                 !is_late || self.connections.iter().any(sends)
             }
             Start::Over => false,
@@ -550,8 +560,9 @@ impl Offer {
     }
 }
 
-/// The topics that the route sends: those that it names, and those that it matches of the log and of the queues in the configuration. The
-/// log has no message for a new queue, and the destination is to check the queue before the first one.
+/// The topics that the route sends: those that it names, and those that it matches of the log and
+/// of the queues in the configuration. The log has no message for a new queue, and the destination
+/// is to check the queue before the first one.
 fn offered(cx: &Context, route: &Route) -> Vec<Offer> {
     let mut offers = Vec::new();
     for topic in &route.topics {
@@ -577,8 +588,8 @@ fn offered(cx: &Context, route: &Route) -> Vec<Offer> {
     offers
 }
 
-/// The rule of the keys of a last-value topic, as both instances write it: the fields, joined by commas, with the domain when the
-/// configuration names one. Empty for other topics.
+/// The rule of the keys of a last-value topic, as both instances write it: the fields, joined by
+/// commas, with the domain when the configuration names one. Empty for other topics.
 fn key_of(config: &BrokerConfig, topic: &str) -> String {
     let is_named = |name: &str| match TopicSelector::new(name) {
         Ok(selector) => selector.matches(topic),

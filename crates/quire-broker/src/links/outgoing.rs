@@ -19,8 +19,8 @@ use crate::io::{ConnectionId, Event, Output};
 use crate::log::YIELD_MAX;
 use crate::stats::DestinationStats;
 
-/// Records that a cursor passes over. It looks at all batches between, so that beyond this a new one
-/// is made.
+/// Records that a cursor passes over. It looks at all batches between, so that beyond this a new
+/// one is made.
 const CURSOR_STEP_MAX: u64 = 64;
 
 /// See the documentation of the module.

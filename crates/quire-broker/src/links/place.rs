@@ -1,5 +1,6 @@
-//! The file `destinations.place` next to the log: where each destination is, so that a restart does not send it everything again
-//! (docs/journal-format.md). A file that is missing or too old costs messages that are sent twice and dropped there.
+//! The file `destinations.place` next to the log: where each destination is, so that a restart does
+//! not send it everything again (docs/journal-format.md). A file that is missing or too old costs
+//! messages that are sent twice and dropped there.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! One read of the log for a link, as a value that can be run anywhere: looks at records, applies the routing tests, and makes frames.
+//! One read of the log for a link, as a value that can be run anywhere: looks at records, applies
+//! the routing tests, and makes frames.
 
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use quire_expression::message_type::Arena;
 use quire_link::{Algorithm, SentFrame, compress, for_frame};
 use quire_wire::link::{Mark, RecordsWriter};
 
-/// Bytes of records in one frame, unless one record has more. The destination works on a whole frame before it looks at its other
-/// connections, and half a millisecond is enough for it.
+/// Bytes of records in one frame, unless one record has more. The destination works on a whole
+/// frame before it looks at its other connections, and half a millisecond is enough for it.
 const FRAME_SIZE: usize = 64 * 1024;
 
 /// Bytes of frames after which one read stops.
@@ -27,7 +28,8 @@ pub(crate) struct LinkReading {
     /// The instance at the other end, and its group.
     pub(super) peer: String,
     pub(super) peer_group: String,
-    /// The last position of the log when the link came up. The peer has the records that it sent itself after that.
+    /// The last position of the log when the link came up. The peer has the records that it sent
+    /// itself after that.
     pub(super) greeted: Position,
     pub(super) now: Timestamp,
 }
@@ -40,7 +42,8 @@ pub(crate) struct LinkFound {
     pub(super) scanned: Position,
     /// Where reading continues, or why that is impossible.
     pub(super) cursor: Result<Cursor, JournalError>,
-    /// The last record that was left out because it came from the peer: the place that it has there.
+    /// The last record that was left out because it came from the peer: the place that it has
+    /// there.
     pub(super) last_there: Option<Position>,
 }
 
@@ -99,9 +102,10 @@ impl LinkReading {
                 return Decided::IsThere(source.position);
             }
         }
-        // A message that has passed the destination is sent again when the destination may have lost it. Its group does not matter. The
-        // destination may also have had messages that came here from another instance of its group. Without them, later messages of the
-        // same publisher would stand above a gap that nothing fills.
+        // A message that has passed the destination is sent again when the destination may have
+        // lost it. Its group does not matter. The destination may also have had messages that came
+        // here from another instance of its group. Without them, later messages of the same
+        // publisher would stand above a gap that nothing fills.
         let is_of_group = record.position <= self.greeted
             && path.instances().any(|instance| instance.group == self.peer_group);
         let is_eligible = has_passed || is_of_group || route.passes_on(path);

@@ -1,14 +1,17 @@
 //! Changes of the settings of queues that were created at run time (docs/queues.md section 14).
 //!
-//! A queue gets other settings in these steps, which `define.rs` takes as for any other command about a queue:
+//! A queue gets other settings in these steps, which `define.rs` takes as for any other command
+//! about a queue:
 //!
-//! 1. The new settings are checked as those of a new queue, together with the other queues. The queue keeps the old ones for now.
-//! 2. The server waits until the log is persisted up to its present end. With another expiration, the messages up to this position keep
-//!    the old one.
+//! 1. The new settings are checked as those of a new queue, together with the other queues. The
+//!    queue keeps the old ones for now.
+//! 2. The server waits until the log is persisted up to its present end. With another expiration,
+//!    the messages up to this position keep the old one.
 //! 3. `created-queues.state` is written with the new settings.
 //! 4. The queue uses the new settings. The answer is sent.
 //!
-//! A crash leaves the queue with its settings from before or after the file was written, never with a part of them.
+//! A crash leaves the queue with its settings from before or after the file was written, never with
+//! a part of them.
 
 use std::sync::Arc;
 
@@ -25,8 +28,8 @@ use crate::{ConfigError, Event};
 use quire_command::Code;
 use quire_queue::{EarlierExpiration, QueueId};
 
-/// The settings that can change while the queue has messages. The others decide which messages it has, in which order they are delivered, or
-/// where its state is kept.
+/// The settings that can change while the queue has messages. The others decide which messages it
+/// has, in which order they are delivered, or where its state is kept.
 const ALTERABLE: [&str; 11] = [
     "lease_period",
     "leasing",
@@ -41,8 +44,8 @@ const ALTERABLE: [&str; 11] = [
     "record_leases",
 ];
 
-/// The most expirations that a queue remembers, because it may still have messages from before their change. They take some 100 bytes each
-/// in the file with the queues.
+/// The most expirations that a queue remembers, because it may still have messages from before
+/// their change. They take some 100 bytes each in the file with the queues.
 const EARLIER_EXPIRATIONS_MAX: usize = 100;
 
 /// A queue with its new settings.
@@ -101,8 +104,8 @@ impl QueueService {
         Ok(Begun::Step(queue, Step::Ready(end, Change::Alter(Box::new(altered)))))
     }
 
-    /// The expirations of a queue whose messages after a position will have another one. Those before what the queue still needs of the log
-    /// are left out.
+    /// The expirations of a queue whose messages after a position will have another one. Those
+    /// before what the queue still needs of the log are left out.
     fn expirations_until(
         &self,
         queue: QueueId,
@@ -151,7 +154,8 @@ impl QueueService {
         AdminReply::QueueAltered { queue: name, keys }
     }
 
-    /// The topic for dead letters that are to go to a topic or to a queue. The queue may be dropped; the topic stays.
+    /// The topic for dead letters that are to go to a topic or to a queue. The queue may be
+    /// dropped; the topic stays.
     pub(super) fn letters_to(&self, topic: String) -> String {
         match self.find(&topic) {
             Some(queue) => self.definition(queue).publish_target.to_string(),

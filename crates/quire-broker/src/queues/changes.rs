@@ -85,7 +85,8 @@ impl QueueService {
     }
 }
 
-/// A change as the next start reads it: with the end of a delay by the wall clock, which is `ahead_ns` ahead of the engine's clock.
+/// A change as the next start reads it: with the end of a delay by the wall clock, which is
+/// `ahead_ns` ahead of the engine's clock.
 fn at_time_of_day(kind: ChangeKind, ahead_ns: i64) -> ChangeKind {
     match kind {
         ChangeKind::Delayed { until } => {

@@ -1,7 +1,9 @@
-//! The queues that were created at run time: their settings, and the file that keeps them (docs/journal-format.md, `created-queues.state`).
+//! The queues that were created at run time: their settings, and the file that keeps them
+//! (docs/journal-format.md, `created-queues.state`).
 //!
-//! Nothing else records these settings, so a file that cannot be used is an error at the start: without it the server would silently
-//! run without these queues, and journal files that they need could be removed.
+//! Nothing else records these settings, so a file that cannot be used is an error at the start:
+//! without it the server would silently run without these queues, and journal files that they need
+//! could be removed.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,18 +29,20 @@ const DAMAGED: &str = "the definitions of the queues that were created at run ti
 const LATER: &str = "a later version of quire wrote the definitions of the queues that were created at run time; start that \
                      version, or remove the file to start without these queues";
 
-/// The most bytes of the settings of one queue as JSON. Filters are the only long settings, and this is room for many conditions.
+/// The most bytes of the settings of one queue as JSON. Filters are the only long settings, and
+/// this is room for many conditions.
 pub(super) const SETTINGS_SIZE_MAX: usize = 64 * 1024;
 
 /// One queue that was created at run time.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CreatedQueue {
-    /// The end of the log when the queue was created. Changes of messages up to here belong to other queues, which had the name before.
+    /// The end of the log when the queue was created. Changes of messages up to here belong to
+    /// other queues, which had the name before.
     pub begin: Position,
     /// With every default that depends on the server filled in.
     pub settings: QueueSettings,
-    /// The expirations before `settings`, in ascending order of their positions. A message keeps the expiration that it entered with, also
-    /// when the queue is rebuilt from the log.
+    /// The expirations before `settings`, in ascending order of their positions. A message keeps
+    /// the expiration that it entered with, also when the queue is rebuilt from the log.
     pub earlier_expirations: Vec<EarlierExpiration>,
 }
 
@@ -46,7 +50,8 @@ pub(crate) struct CreatedQueue {
 const NOW: &str = "now";
 const EPOCH: &str = "epoch";
 
-/// The key of the earlier expirations. It is in the object of the settings. A file without them has no such key.
+/// The key of the earlier expirations. It is in the object of the settings. A file without them has
+/// no such key.
 const EARLIER: &str = "earlier_expirations";
 
 /// An [`EarlierExpiration`] in the file.
@@ -108,13 +113,15 @@ impl CreatedQueuesFile {
         JournalError::Corrupt { path, offset: 0, reason, readable_to: Position::ZERO }
     }
 
-    /// Replaces the file: a crash leaves the old one or the new one. Blocks until it is on stable storage.
+    /// Replaces the file: a crash leaves the old one or the new one. Blocks until it is on stable
+    /// storage.
     ///
     /// # Errors
     /// What the system refuses.
     pub fn write(&self, queues: &[CreatedQueue]) -> Result<(), JournalError> {
         let position = queues.iter().map(|queue| queue.begin).max().unwrap_or_default();
-        // The part of the log that they need changes with every acknowledgement. `queues.ack` has it.
+        // The part of the log that they need changes with every acknowledgement. `queues.ack` has
+        // it.
         let head = SidecarHead { version: VERSION, position, needs: None };
         self.files.write(FILE, NAME, head, &[&encode(queues)])
     }
@@ -189,7 +196,8 @@ impl CreatedQueue {
         Some(CreatedQueue { begin, settings, earlier_expirations: earlier.collect() })
     }
 
-    /// Lets nothing about the queue name a position after the end of the log. Whether that changes it.
+    /// Lets nothing about the queue name a position after the end of the log. Whether that changes
+    /// it.
     pub fn clamp(&mut self, end: Position) -> bool {
         let mut is_changed = false;
         let earlier = self.earlier_expirations.iter_mut().map(|earlier| &mut earlier.until);
@@ -211,10 +219,12 @@ impl CreatedQueue {
         options: &FilterOptions,
     ) -> Result<Definition, ConfigErrors> {
         let mut definition = Definition::compile_one(&self.settings, others, rules, options)?;
-        // A queue that is dropped and created again may have the same settings, but not the same state.
+        // A queue that is dropped and created again may have the same settings, but not the same
+        // state.
         definition.state_key.push_str(&format!(" after {}", self.begin));
         if self.is_from_epoch() {
-            // A place in `queues.ack` or in the log that belongs to an earlier queue with the name has another text.
+            // A place in `queues.ack` or in the log that belongs to an earlier queue with the name
+            // has another text.
             definition.recovery_point.0 = format!("{EPOCH} {}", self.begin);
         }
         definition.config.earlier_expirations.clone_from(&self.earlier_expirations);
@@ -222,8 +232,8 @@ impl CreatedQueue {
     }
 }
 
-/// The settings of a queue that is created at run time, with the defaults that depend on the server filled in: two commands with the
-/// same meaning have equal settings.
+/// The settings of a queue that is created at run time, with the defaults that depend on the server
+/// filled in: two commands with the same meaning have equal settings.
 ///
 /// # Errors
 /// [`ConfigError`] for a key that such a queue cannot have, and when the message type is not known.

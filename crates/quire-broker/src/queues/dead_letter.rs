@@ -1,7 +1,8 @@
-//! Dead letters: messages that expire from a queue with a dead letter topic (docs/queues.md section 9).
+//! Dead letters: messages that expire from a queue with a dead letter topic (docs/queues.md section
+//! 9).
 //!
-//! The dead letter is itself the record of the expiry: a restart finds either both or neither. Until it is in the log the message counts
-//! as one that the queue still needs.
+//! The dead letter is itself the record of the expiry: a restart finds either both or neither.
+//! Until it is in the log the message counts as one that the queue still needs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +25,8 @@ use quire_queue::{Change, ChangeKind, QueueId, Reasons};
 /// Messages that expired and are not published yet.
 pub(super) struct DeadLetters {
     publisher: PublisherId,
-    /// The publishers of the dead letters in the log: the one above, and those of earlier names of the instance.
+    /// The publishers of the dead letters in the log: the one above, and those of earlier names of
+    /// the instance.
     publishers: Vec<PublisherId>,
     waiting: VecDeque<Expired>,
     /// The reasons of consumers for messages that expired by their verdicts, until the changes are
@@ -56,7 +58,8 @@ struct Expired {
     /// 1 for the first that expired since the start.
     number: u64,
     queue: QueueId,
-    /// The topic that the queue had for dead letters. It may have another one when the letter is published.
+    /// The topic that the queue had for dead letters. It may have another one when the letter is
+    /// published.
     topic: Arc<str>,
     position: Position,
     reasons: Reasons,
@@ -95,7 +98,8 @@ impl DeadLetters {
         self.publishers = names.iter().map(|name| publisher_of(name)).collect();
     }
 
-    /// A message has expired whose dead letter goes to the topic. Gives the change back when it is not an expiry.
+    /// A message has expired whose dead letter goes to the topic. Gives the change back when it is
+    /// not an expiry.
     pub fn push(&mut self, log: &mut Log, change: Change, topic: &Arc<str>) -> Option<Change> {
         let Change { queue, position, kind: ChangeKind::Expired { reasons, deliveries, cancels }, .. } =
             change
@@ -190,8 +194,9 @@ impl DeadLetters {
 }
 
 impl QueueService {
-    /// The next dead letter to be recorded, in the order in which messages expired; `None` while its message is being fetched, too. It is
-    /// given again until [`dead_letter_recorded`](Self::dead_letter_recorded) is called for it.
+    /// The next dead letter to be recorded, in the order in which messages expired; `None` while
+    /// its message is being fetched, too. It is given again until
+    /// [`dead_letter_recorded`](Self::dead_letter_recorded) is called for it.
     pub(crate) fn next_dead_letter(&mut self, cx: &mut Context) -> Option<DeadLetter> {
         if cx.has_failed() {
             self.dead_letters.waiting.clear();
@@ -214,7 +219,8 @@ impl QueueService {
         })
     }
 
-    /// The dead letter that was given last is in the log: nothing of the message is needed any more.
+    /// The dead letter that was given last is in the log: nothing of the message is needed any
+    /// more.
     pub(crate) fn dead_letter_recorded(&mut self, cx: &mut Context) {
         let Some(expired) = self.dead_letters.pop() else { return };
         self.dead_letters.count_appended(&mut cx.log);

@@ -1,21 +1,27 @@
-//! Queues that are created, altered and dropped at run time (docs/queues.md section 14). `alter.rs` has the steps of a change.
+//! Queues that are created, altered and dropped at run time (docs/queues.md section 14). `alter.rs`
+//! has the steps of a change.
 //!
-//! One command is carried out at a time. The commands of other connections wait in line; the further commands of the same connection wait
-//! for the answer. A queue is created in these steps:
+//! One command is carried out at a time. The commands of other connections wait in line; the
+//! further commands of the same connection wait for the answer. A queue is created in these steps:
 //!
-//! 1. The queue enters the engine and the table of topics. It takes every message from here on. Commands do not find it yet.
-//! 2. Its beginning goes into the log. When that is persisted, the place of the beginning cannot change in a crash.
-//! 3. `queues.ack` is written, so that the journal keeps the files that the queue needs, and then `created-queues.state`.
+//! 1. The queue enters the engine and the table of topics. It takes every message from here on.
+//!    Commands do not find it yet.
+//! 2. Its beginning goes into the log. When that is persisted, the place of the beginning cannot
+//!    change in a crash.
+//! 3. `queues.ack` is written, so that the journal keeps the files that the queue needs, and then
+//!    `created-queues.state`.
 //! 4. Commands find the queue. The answer is sent.
 //!
 //! A queue is dropped in these steps:
 //!
 //! 1. `created-queues.state` is written without the queue.
-//! 2. Commands no longer find the queue, messages no longer enter it, and its subscriptions are ended.
-//! 3. When no subscription and no background job uses the queue, it leaves the engine. The answer is sent.
+//! 2. Commands no longer find the queue, messages no longer enter it, and its subscriptions are
+//!    ended.
+//! 3. When no subscription and no background job uses the queue, it leaves the engine. The answer
+//!    is sent.
 //!
-//! A crash leaves the queue as it is before or after the file was written. A write that fails may still change the file. So the file is
-//! written again before the next command is begun.
+//! A crash leaves the queue as it is before or after the file was written. A write that fails may
+//! still change the file. So the file is written again before the next command is begun.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -108,7 +114,8 @@ pub(super) enum Begun {
     DropAbsent(String),
 }
 
-/// Writes the file with the queues that were created at run time. Of a new queue, the journal learns first what the queue needs.
+/// Writes the file with the queues that were created at run time. Of a new queue, the journal
+/// learns first what the queue needs.
 pub(crate) struct WriteCreated {
     points: Option<(QueuePointsFile, QueuePoints)>,
     file: CreatedQueuesFile,
@@ -144,7 +151,8 @@ impl Defining {
         self.created(queue).map_or(Position::ZERO, |created| created.begin)
     }
 
-    /// Lets no position of the queues be after the end of the log. Whether the file has to be written.
+    /// Lets no position of the queues be after the end of the log. Whether the file has to be
+    /// written.
     pub fn clamp(&mut self, end: Position) -> bool {
         for created in self.created.values_mut() {
             self.is_stale |= created.clamp(end);
@@ -171,7 +179,8 @@ impl Defining {
 
 /// At the start.
 impl QueueService {
-    /// Adds the queues that were created at run time to those of the configuration, which replace queues with the same names.
+    /// Adds the queues that were created at run time to those of the configuration, which replace
+    /// queues with the same names.
     ///
     /// # Errors
     /// A file that cannot be used, and a queue that does not fit the configuration.
@@ -228,7 +237,8 @@ impl QueueService {
 
 /// Commands.
 impl QueueService {
-    /// Carries out a command when it is its turn. The answer follows; the connection's further commands wait for it.
+    /// Carries out a command when it is its turn. The answer follows; the connection's further
+    /// commands wait for it.
     pub(crate) fn define(&mut self, cx: &mut Context, by: Requester, command: Define) {
         if let Some(session) = by.connection().and_then(|connection| cx.session_of(connection)) {
             cx.stall(session, Stall::Defining);
@@ -268,8 +278,8 @@ impl QueueService {
         }
     }
 
-    /// Writes the file again after a write that failed: otherwise the answer to the next command could be wrong after a restart. Whether the
-    /// command has to wait for that.
+    /// Writes the file again after a write that failed: otherwise the answer to the next command
+    /// could be wrong after a restart. Whether the command has to wait for that.
     fn repair(&mut self, cx: &mut Context) -> bool {
         if !self.defining.is_uncertain || self.defining.waiting.is_empty() {
             return false;
@@ -420,7 +430,8 @@ impl QueueService {
         self.defining.is_uncertain = failure.is_some();
         cx.clock.wants_turn = true;
         if std::mem::take(&mut self.defining.is_repairing) {
-            // The command that waited for the repair fails in the same way. The next one tries again.
+            // The command that waited for the repair fails in the same way. The next one tries
+            // again.
             if let Some(refused) = failure
                 && let Some((by, _)) = self.defining.waiting.pop_front()
             {
@@ -514,7 +525,8 @@ pub(super) fn check_journal(cx: &Context) -> Result<(), Refused> {
     }
 }
 
-/// A link with the topics of a queue that is not a local one is refused, and a queue that is created at run time cannot be a local one.
+/// A link with the topics of a queue that is not a local one is refused, and a queue that is
+/// created at run time cannot be a local one.
 fn check_not_replicated(cx: &Context, definition: &Definition) -> Result<(), Refused> {
     let refused = match cx.topics.incoming(&definition.selector) {
         Some(Incoming::Topic(topic)) => Some(format!(
@@ -534,7 +546,8 @@ fn check_not_replicated(cx: &Context, definition: &Definition) -> Result<(), Ref
     }
 }
 
-/// A subscription to the topic of this name would become a consumer of the queue when its client connects again.
+/// A subscription to the topic of this name would become a consumer of the queue when its client
+/// connects again.
 fn check_unused(cx: &Context, name: &str) -> Result<(), Refused> {
     if cx.topics.table(name).is_some() {
         return Err(Refused::new(Code::BadOption, format!("name: a last-value topic has the name {name:?}")));

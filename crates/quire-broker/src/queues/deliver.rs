@@ -1,4 +1,5 @@
-//! From the engine to connections: a delivery is sent, or it waits in its place for the disk or the journal.
+//! From the engine to connections: a delivery is sent, or it waits in its place for the disk or the
+//! journal.
 
 use quire_journal::Position;
 
@@ -18,14 +19,16 @@ const DELIVERIES_PER_TURN_MAX: usize = 16 * 1024;
 /// Deliveries after which the time is looked at.
 const DELIVERIES_PER_LOOK: usize = 64;
 
-/// Deliveries of a subscription that wait for the disk. At the limit it gets no more leases until some have been sent.
+/// Deliveries of a subscription that wait for the disk. At the limit it gets no more leases until
+/// some have been sent.
 const PENDING_MAX: usize = 1024;
 
 /// A delivery that could not be sent at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
     delivery: Delivery,
-    /// The log must be persisted up to here first. `None`: up to the next record of changes, which is not written yet.
+    /// The log must be persisted up to here first. `None`: up to the next record of changes, which
+    /// is not written yet.
     persisted: Option<Position>,
 }
 
@@ -152,7 +155,8 @@ impl QueueService {
         }
     }
 
-    /// A subscription with few deliveries that wait gets leases again, unless its session is paused.
+    /// A subscription with few deliveries that wait gets leases again, unless its session is
+    /// paused.
     fn resume_subscription(&mut self, cx: &mut Context, id: SubscriptionId) {
         let Some(session) = cx.clients.subscriptions.get(id).map(|subscription| subscription.session) else {
             return;
@@ -256,8 +260,9 @@ impl QueueService {
         }
     }
 
-    /// From here on the records of this turn's changes are in the log. Taken messages may leave when these records are persisted. After
-    /// any failure the records are not in the log, so the messages stay. The journal may have persisted all other records.
+    /// From here on the records of this turn's changes are in the log. Taken messages may leave
+    /// when these records are persisted. After any failure the records are not in the log, so the
+    /// messages stay. The journal may have persisted all other records.
     pub(super) fn note_logged(&mut self, cx: &mut Context) {
         if cx.has_failed() {
             return;
@@ -274,7 +279,8 @@ impl QueueService {
         }
     }
 
-    /// A message cannot be read: the subscription that was to get it ends, the message stays in its queue.
+    /// A message cannot be read: the subscription that was to get it ends, the message stays in its
+    /// queue.
     fn end_unreadable(&mut self, cx: &mut Context, id: SubscriptionId, position: Position) {
         let reason = format!("the message at position {position} of the journal cannot be read");
         cx.end_subscription(id, Code::JournalCorrupt, &reason);

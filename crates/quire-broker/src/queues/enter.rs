@@ -1,4 +1,5 @@
-//! From the log to the engine: the records that enter the queues, and the properties of a message that the engine keeps.
+//! From the log to the engine: the records that enter the queues, and the properties of a message
+//! that the engine keeps.
 
 use quire_journal::{Batch, JournalError, Position, Record, RecordKind, Timestamp};
 
@@ -41,15 +42,16 @@ impl LogConsumer for QueueService {
         }
     }
 
-    /// Queues have no replay. A message that they cannot take here enters them at the next start, and no more is taken until then.
+    /// Queues have no replay. A message that they cannot take here enters them at the next start,
+    /// and no more is taken until then.
     fn on_unreadable(&mut self, cx: &mut Context, _: Position, error: &JournalError) {
         if self.any() {
             cx.fail(error);
         }
     }
 
-    /// Journal files from this position on are kept. In this process the cursor of the service keeps them, in another process
-    /// `queues.ack` does.
+    /// Journal files from this position on are kept. In this process the cursor of the service
+    /// keeps them, in another process `queues.ack` does.
     fn needed_from(&self, _: &Context) -> Option<Position> {
         let saved = self.saving.saved.iter().flatten().flatten();
         let left_out = self.left_out.kept().map(|point| &point.settled);

@@ -1,6 +1,8 @@
-//! Messages of the log in memory: batches that were just written or fetched, and reading the ones that are missing.
+//! Messages of the log in memory: batches that were just written or fetched, and reading the ones
+//! that are missing.
 //!
-//! Queues with a target depth also read here: they hold few messages, and the rest when there is room.
+//! Queues with a target depth also read here: they hold few messages, and the rest when there is
+//! room.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,18 +19,19 @@ use quire_queue::{Entry, QueueId};
 /// Fetches under way at a time. With 1 MiB each they take no more memory than recent messages do.
 const FETCHES_MAX: usize = 16;
 
-/// A fetch that begins at most this many records before a message may include it. Another begins only when that one is done.
+/// A fetch that begins at most this many records before a message may include it. Another begins
+/// only when that one is done.
 const FETCH_REACH: u64 = 2048;
 
 /// The most messages of one read: enough to keep consumers busy until the next.
 const REFILL_COUNT_MAX: u64 = 64 * 1024;
 
-/// Bytes of memory for batches of the log: twice the data of all possible fetches, and several times the data that leaves a broker in a
-/// turn.
+/// Bytes of memory for batches of the log: twice the data of all possible fetches, and several
+/// times the data that leaves a broker in a turn.
 const RECENT_SIZE_MAX: usize = 32 * 1024 * 1024;
 
-/// Bytes that a batch takes besides its records: its header, its entry here and its allocations, as the allocator rounds them up. A publish
-/// that is written alone is one batch.
+/// Bytes that a batch takes besides its records: its header, its entry here and its allocations, as
+/// the allocator rounds them up. A publish that is written alone is one batch.
 const BATCH_OVERHEAD: usize = 384;
 
 /// Batches of the log in memory, each checked when it was read, with the offsets of its records.
@@ -44,7 +47,8 @@ pub(super) struct Recent {
 struct RecentBatch {
     batch: Batch,
     offsets: Box<[u32]>,
-    /// When a message of this batch is read, the fetch after this position begins: it is the end of the fetch that brought the batch.
+    /// When a message of this batch is read, the fetch after this position begins: it is the end of
+    /// the fetch that brought the batch.
     ahead: Option<Position>,
 }
 
@@ -88,7 +92,8 @@ impl Recent {
             .is_some_and(|(_, recent)| position <= recent.batch.last())
     }
 
-    /// As [`Recent::get`], with the position after which to fetch next, when the record is the sign for it. That position is given once.
+    /// As [`Recent::get`], with the position after which to fetch next, when the record is the sign
+    /// for it. That position is given once.
     pub fn read(&mut self, position: Position) -> Option<(Record<'_>, Option<Position>)> {
         let (first, recent) = self.batches.range_mut(..=position.get()).next_back()?;
         let offset = recent.offsets.get((position.get() - first) as usize)?;
@@ -107,7 +112,8 @@ impl QueueService {
         }
     }
 
-    /// Begins a fetch from a position on, unless a fetch that includes it is in progress, or [`FETCHES_MAX`] are.
+    /// Begins a fetch from a position on, unless a fetch that includes it is in progress, or
+    /// [`FETCHES_MAX`] are.
     pub(super) fn fetch(&mut self, cx: &mut Context, from: Position, is_ahead: bool) {
         let comes = |begin: &Position| (begin.get()..begin.get() + FETCH_REACH).contains(&from.get());
         if from > cx.log.served || self.fetching.len() >= FETCHES_MAX || self.fetching.iter().any(comes) {
@@ -125,7 +131,8 @@ impl QueueService {
         );
     }
 
-    /// A fetch is done. If it does not contain the message that it was begun for, that message cannot be read.
+    /// A fetch is done. If it does not contain the message that it was begun for, that message
+    /// cannot be read.
     fn fetched(&mut self, cx: &mut Context, from: Position, is_ahead: bool, fetched: Fetched) {
         self.fetching.retain(|begin| *begin != from);
         let Fetched { batches, is_full, error } = fetched;
@@ -135,7 +142,8 @@ impl QueueService {
             let ahead = last.filter(|_| is_full && index == count / 2);
             self.recent.add(batch, ahead);
         }
-        // The data that was read ahead may begin with a message that is not in a queue. Such a message is not fetched.
+        // The data that was read ahead may begin with a message that is not in a queue. Such a
+        // message is not fetched.
         if !is_ahead && !self.recent.has(from) {
             let (code, reason) = match error {
                 Some(error) => (code_of(&error), error.to_string()),

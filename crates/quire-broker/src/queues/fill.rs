@@ -1,12 +1,15 @@
-//! Queues that are created with the recovery point `epoch`: they read the log from its first record while the server runs.
+//! Queues that are created with the recovery point `epoch`: they read the log from its first record
+//! while the server runs.
 //!
-//! A reader thread reads one portion after the other, for one queue at a time. The messages of a portion enter the queue when it has been
-//! read. A message that becomes persistent in the meantime is left out, because the queue has not reached its position: a later portion
-//! has it. The last portion ends at the position up to which the tail has served the log. Messages that the tail serves while this portion
-//! is read are kept, and enter the queue after it. From then on the queue takes messages from the tail.
+//! A reader thread reads one portion after the other, for one queue at a time. The messages of a
+//! portion enter the queue when it has been read. A message that becomes persistent in the meantime
+//! is left out, because the queue has not reached its position: a later portion has it. The last
+//! portion ends at the position up to which the tail has served the log. Messages that the tail
+//! serves while this portion is read are kept, and enter the queue after it. From then on the queue
+//! takes messages from the tail.
 //!
-//! The settled position of the queue is at most the end of its portions, so no journal file is removed that it has not read. A restart
-//! rebuilds the queue from the log, as any other queue.
+//! The settled position of the queue is at most the end of its portions, so no journal file is
+//! removed that it has not read. A restart rebuilds the queue from the log, as any other queue.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,10 +26,12 @@ use quire_command::Code;
 use quire_expression::message_type::Arena;
 use quire_queue::{Entry, QueueId, Time};
 
-/// Bytes of the log in one portion: some thousand messages of common size, which enter the queue in a few milliseconds.
+/// Bytes of the log in one portion: some thousand messages of common size, which enter the queue in
+/// a few milliseconds.
 const PORTION_SIZE: usize = 1024 * 1024;
 
-/// Messages that are kept while a portion is read, 4 MB of them. With more, the next portion reads them from the log.
+/// Messages that are kept while a portion is read, 4 MB of them. With more, the next portion reads
+/// them from the log.
 const NEWER_COUNT_MAX: usize = 64 * 1024;
 
 /// The queues that are reading the log.
@@ -127,7 +132,8 @@ impl Fills {
         }
     }
 
-    /// The position up to which the queue has read the log; `None`: it takes messages from the tail.
+    /// The position up to which the queue has read the log; `None`: it takes messages from the
+    /// tail.
     pub fn read_to(&self, queue: QueueId) -> Option<Position> {
         self.0.get(&queue).map(|fill| fill.read_to)
     }

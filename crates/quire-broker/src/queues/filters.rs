@@ -1,4 +1,5 @@
-//! The content filters of queue subscriptions, one number for each queue and filter, and the answers to the questions of the engine.
+//! The content filters of queue subscriptions, one number for each queue and filter, and the
+//! answers to the questions of the engine.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +20,14 @@ pub(super) struct Filters {
     by_filter: HashMap<(QueueId, Filter), u32, FxBuildHasher>,
     /// All filters of a queue, so that a message is read once for them.
     indexes: BTreeMap<QueueId, SubscriptionIndex<FilterId>>,
-    /// Filters that took too much effort, each with the size of the message in bytes. They count as not matching; their subscriptions are ended.
+    /// Filters that took too much effort, each with the size of the message in bytes. They count as
+    /// not matching; their subscriptions are ended.
     costly: Vec<(FilterId, usize)>,
     arena: Arena,
 }
 
-/// Effort that the filters of a queue's subscriptions may take for one message: a few milliseconds. The engine cannot continue without the
-/// answer, so the filters must be evaluated here.
+/// Effort that the filters of a queue's subscriptions may take for one message: a few milliseconds.
+/// The engine cannot continue without the answer, so the filters must be evaluated here.
 const QUEUE_EFFORT_MAX: u64 = 4_000_000;
 
 struct Entry {
@@ -58,7 +60,8 @@ impl Filters {
         FilterId::new(id)
     }
 
-    /// The filters that took too much effort since the last call, each with the size of the message.
+    /// The filters that took too much effort since the last call, each with the size of the
+    /// message.
     pub fn take_costly(&mut self) -> Vec<(FilterId, usize)> {
         std::mem::take(&mut self.costly)
     }

@@ -13,11 +13,12 @@ use quire_expression::filter::Filter;
 use quire_expression::message_type::Arena;
 use quire_queue::{Entry, Time};
 
-/// Bytes of the log that a fetch reads for a message that may be wanted alone, as it is when priorities are scattered over a queue.
+/// Bytes of the log that a fetch reads for a message that may be wanted alone, as it is when
+/// priorities are scattered over a queue.
 pub(super) const FETCH_SIZE_ALONE: usize = 128 * 1024;
 
-/// The same for a job that continues where an earlier fetch ended: some hundred messages of common size, and a few milliseconds of a slow
-/// disk.
+/// The same for a job that continues where an earlier fetch ended: some hundred messages of common
+/// size, and a few milliseconds of a slow disk.
 pub(super) const FETCH_SIZE_AHEAD: usize = 1024 * 1024;
 
 /// What to read for a queue with a target depth.
@@ -73,8 +74,8 @@ pub(super) fn fetch(
     fetched
 }
 
-/// The positions of those of the messages that can be in the queue. A message that cannot be read is
-/// not found.
+/// The positions of those of the messages that can be in the queue. A message that cannot be read
+/// is not found.
 pub(super) fn find_all(
     reader: &Reader,
     bookmarks: Vec<Bookmark>,

@@ -1,5 +1,6 @@
-//! Logs the holders of messages (docs/queues.md section 13): one record per queue and turn, which is written together with the next other
-//! record. It is a trace: no operation waits for it, and no state is rebuilt from it.
+//! Logs the holders of messages (docs/queues.md section 13): one record per queue and turn, which
+//! is written together with the next other record. It is a trace: no operation waits for it, and no
+//! state is rebuilt from it.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use crate::context::Context;
 use quire_queue::{LeasesWriter, QueueId};
 use quire_types::time::Instant;
 
-/// The longest that a record waits for another record with which it can be written. A separate sync would delay the next publish.
+/// The longest that a record waits for another record with which it can be written. A separate sync
+/// would delay the next publish.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// The events that are not in the log yet.
@@ -48,8 +50,8 @@ impl LeaseLog {
 }
 
 impl QueueService {
-    /// Notes the events between messages and consumers since the last call. Called before the name of a consumer is forgotten, and at the
-    /// end of a turn.
+    /// Notes the events between messages and consumers since the last call. Called before the name
+    /// of a consumer is forgotten, and at the end of a turn.
     pub(crate) fn note_leases(&mut self, cx: &mut Context) {
         while let Some(mut event) = self.engine.poll_lease_event() {
             // The engine does not have a message that is not active yet.
@@ -79,7 +81,8 @@ impl QueueService {
         }
     }
 
-    /// Appends the noted events, if another record is about to be written, or their time has come, or `must` is set.
+    /// Appends the noted events, if another record is about to be written, or their time has come,
+    /// or `must` is set.
     pub(crate) fn log_leases(&mut self, cx: &mut Context, must: bool) {
         let log = &mut self.lease_log;
         let is_due = log.due.is_some_and(|due| due <= cx.clock.now.instant);

@@ -1,9 +1,11 @@
-//! Messages that a queue does not have because the configuration changed (docs/queues.md section 5).
+//! Messages that a queue does not have because the configuration changed (docs/queues.md section
+//! 5).
 //!
-//! A [`Selection`] decides which messages of the log enter a queue. `queues.ack` has the selection of the last run. When a start finds
-//! another one, or no queue with the name, it counts the messages that entered earlier, are not settled, and do not fit any more. Until
-//! they fit again, the settled position of the queue stays before the first of them. So the log is kept, and a start with the earlier
-//! selection finds them where they were.
+//! A [`Selection`] decides which messages of the log enter a queue. `queues.ack` has the selection
+//! of the last run. When a start finds another one, or no queue with the name, it counts the
+//! messages that entered earlier, are not settled, and do not fit any more. Until they fit again,
+//! the settled position of the queue stays before the first of them. So the log is kept, and a
+//! start with the earlier selection finds them where they were.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +84,8 @@ impl AllLeftOut {
         self.absent.iter().chain(self.dropped.iter().chain(&self.writing).map(|dropped| &dropped.point))
     }
 
-    /// How many messages a queue has that left the configuration; `None` when there is no such queue.
+    /// How many messages a queue has that left the configuration; `None` when there is no such
+    /// queue.
     pub fn absent_count(&self, name: &str) -> Option<u64> {
         self.kept().find(|point| point.queue == name).map(|point| point.left_out.count)
     }
@@ -147,7 +150,8 @@ struct Counted {
     point: QueuePoint,
     /// The queue, if it is still there, and where it begins now.
     queue: Option<(QueueId, Position)>,
-    /// The selections under which messages entered. `None` for one that cannot be read any more: it counts as selecting all messages.
+    /// The selections under which messages entered. `None` for one that cannot be read any more: it
+    /// counts as selecting all messages.
     earlier: Vec<(Earlier, Option<Selector>)>,
     why: LeftOutBecause,
 }
@@ -172,7 +176,8 @@ impl QueueService {
             Counting { queues: Vec::new(), left_out: Queues::new(), arena: cx.messages.unreadable.arena() };
         for point in stored.map(|stored| stored.points).unwrap_or_default() {
             let queue = self.find(&point.queue);
-            // A queue that was created at run time has one selection, and is not there any more when it was dropped.
+            // A queue that was created at run time has one selection, and is not there any more
+            // when it was dropped.
             if queue.map_or(point.is_created, |queue| self.defining.is_created(queue)) {
                 continue;
             }

@@ -67,7 +67,8 @@ impl QueueService {
         }
     }
 
-    /// Removes a queue that was retired, and gives how many messages it had; `None` while something still uses it.
+    /// Removes a queue that was retired, and gives how many messages it had; `None` while something
+    /// still uses it.
     pub(super) fn try_remove(&mut self, cx: &mut Context, queue: QueueId) -> Option<u64> {
         let definition = self.definition(queue).clone();
         let is_settling = self.settling.values().any(|job| job.queue() == queue);

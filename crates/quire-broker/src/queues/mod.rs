@@ -1,25 +1,34 @@
-//! The queue service: the engine (`quire_queue`) between the log and the connections (docs/internals/queue-engine.md).
+//! The queue service: the engine (`quire_queue`) between the log and the connections
+//! (docs/internals/queue-engine.md).
 //!
-//! The engine decides which subscription gets which message. [`QueueService`] gives it messages from the log and sends its deliveries to
-//! sessions. It owns the state of all queues. Each call gets the shared state of the broker as a [`Context`]. The run loop calls:
+//! The engine decides which subscription gets which message. [`QueueService`] gives it messages
+//! from the log and sends its deliveries to sessions. It owns the state of all queues. Each call
+//! gets the shared state of the broker as a [`Context`]. The run loop calls:
 //!
-//! - [`new`](QueueService::new), [`recover`](QueueService::recover), [`close`](QueueService::close): at the start and the end.
-//! - The methods of [`LogConsumer`](crate::tail::LogConsumer): for records that became persistent, in order, and before journal files are removed.
-//! - [`join`](QueueService::join), [`attach`](QueueService::attach), [`release`](QueueService::release), [`leave`](QueueService::leave):
-//!   when subscriptions begin and end.
-//! - [`settle`](QueueService::settle), [`extend`](QueueService::extend), [`query`](QueueService::query): for commands of connections.
+//! - [`new`](QueueService::new), [`recover`](QueueService::recover),
+//!   [`close`](QueueService::close): at the start and the end.
+//! - The methods of [`LogConsumer`](crate::tail::LogConsumer): for records that became persistent,
+//!   in order, and before journal files are removed.
+//! - [`join`](QueueService::join), [`attach`](QueueService::attach),
+//!   [`release`](QueueService::release), [`leave`](QueueService::leave): when subscriptions begin
+//!   and end.
+//! - [`settle`](QueueService::settle), [`extend`](QueueService::extend),
+//!   [`query`](QueueService::query): for commands of connections.
 //! - [`pause_session`](QueueService::pause_session), [`may_resume`](QueueService::may_resume),
-//!   [`forget_session`](QueueService::forget_session): when a connection takes no more data, takes data again, or ends.
-//! - [`serve`](QueueService::serve), then [`next_dead_letter`](QueueService::next_dead_letter), then [`save`](QueueService::save): once per
-//!   turn.
-//! - [`log_changes`](QueueService::log_changes), [`note_leases`](QueueService::note_leases), [`log_leases`](QueueService::log_leases):
-//!   before a record that must come after these records in the log.
-//! - [`define`](QueueService::define), [`continue_defining`](QueueService::continue_defining): for commands that create, alter and drop queues,
-//!   and once per turn.
-//! - [`work_done`](QueueService::work_done), [`next_timeout`](QueueService::next_timeout): for work on reader threads, and for the time.
+//!   [`forget_session`](QueueService::forget_session): when a connection takes no more data, takes
+//!   data again, or ends.
+//! - [`serve`](QueueService::serve), then [`next_dead_letter`](QueueService::next_dead_letter),
+//!   then [`save`](QueueService::save): once per turn.
+//! - [`log_changes`](QueueService::log_changes), [`note_leases`](QueueService::note_leases),
+//!   [`log_leases`](QueueService::log_leases): before a record that must come after these records
+//!   in the log.
+//! - [`define`](QueueService::define), [`continue_defining`](QueueService::continue_defining): for
+//!   commands that create, alter and drop queues, and once per turn.
+//! - [`work_done`](QueueService::work_done), [`next_timeout`](QueueService::next_timeout): for work
+//!   on reader threads, and for the time.
 //!
-//! Work that may wait for the disk is a job for the reader threads. A subscription that needs its result waits with its
-//! deliveries, a connection with its commands, a queue with its questions.
+//! Work that may wait for the disk is a job for the reader threads. A subscription that needs its
+//! result waits with its deliveries, a connection with its commands, a queue with its questions.
 
 mod alter;
 mod changes;
@@ -87,16 +96,19 @@ use settled::Saving;
 use sidecars::QueuePointsFile;
 use snapshots::Snapshots;
 
-/// How long a close waits for the disk before it continues without the places of the queues. A disk that is slower is failing.
+/// How long a close waits for the disk before it continues without the places of the queues. A disk
+/// that is slower is failing.
 const FLUSH_AT_CLOSE_MAX: Duration = Duration::from_secs(60);
 
-/// The part of an instance that writes the records of queues, for their publisher. No instance sends such records to another one.
+/// The part of an instance that writes the records of queues, for their publisher. No instance
+/// sends such records to another one.
 pub(crate) const QUEUE_PUBLISHER: &str = "queues";
 
 /// Everything about the queues of one broker.
 pub(super) struct QueueService {
     engine: Queues,
-    /// By the numbers of the queues. The definition of a removed queue stays until another queue gets the number.
+    /// By the numbers of the queues. The definition of a removed queue stays until another queue
+    /// gets the number.
     all: Vec<Arc<Definition>>,
     /// The numbers of removed queues.
     removed: BTreeSet<QueueId>,
@@ -109,7 +121,8 @@ pub(super) struct QueueService {
     recent: Recent,
     /// Positions that damage keeps from being read.
     unreadable: BTreeSet<Position>,
-    /// The parts of subscriptions that queues serve, or have served while they still hold messages of them. Few subscriptions have one.
+    /// The parts of subscriptions that queues serve, or have served while they still hold messages
+    /// of them. Few subscriptions have one.
     served: SecondaryMap<SubscriptionId, Box<QueueSubscription>>,
     /// The broker's numbers of the engine's subscriptions.
     subscriptions: HashMap<queue::SubscriptionId, SubscriptionId, FxBuildHasher>,
@@ -203,7 +216,8 @@ impl QueueService {
         })
     }
 
-    /// Ends the service: logs the last changes, and waits for the disk to save the places of the queues.
+    /// Ends the service: logs the last changes, and waits for the disk to save the places of the
+    /// queues.
     ///
     /// # Errors
     /// The error of the journal. Acknowledged messages are safe.
@@ -263,9 +277,9 @@ impl QueueService {
         &self.all[queue.get() as usize]
     }
 
-    /// The engine's clock: the wall clock as it was at the first turn, moved on by the monotonic clock. So steps of the wall clock have no
-    /// effect on leases, and the ages of messages continue over a restart.
-    /// It stops when the server begins to stop.
+    /// The engine's clock: the wall clock as it was at the first turn, moved on by the monotonic
+    /// clock. So steps of the wall clock have no effect on leases, and the ages of messages
+    /// continue over a restart. It stops when the server begins to stop.
     fn time(&mut self, now: Now) -> Time {
         let time = self.moving_time(now);
         self.stopped_at.map_or(time, |at| self.time_or_start(Now { instant: at, ..now }))
@@ -282,8 +296,9 @@ impl QueueService {
         Time::new(self.origin.unwrap_or_default().saturating_add(now.instant.as_ns()))
     }
 
-    /// How far the wall clock is ahead of the engine's clock, because of its steps since the start. The engine's clock of the next start
-    /// begins with the wall clock, so times that are kept for it are put forward by this.
+    /// How far the wall clock is ahead of the engine's clock, because of its steps since the start.
+    /// The engine's clock of the next start begins with the wall clock, so times that are kept for
+    /// it are put forward by this.
     fn wall_ahead_ns(&self, now: Now) -> i64 {
         now.wall.as_ns().wrapping_sub(self.time_or_start(now).get()).cast_signed()
     }

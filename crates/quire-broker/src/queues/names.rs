@@ -1,8 +1,9 @@
-//! The names under which a server published dead letters into the log, and the file that keeps them (docs/journal-format.md,
-//! `instance-names.state`).
+//! The names under which a server published dead letters into the log, and the file that keeps them
+//! (docs/journal-format.md, `instance-names.state`).
 //!
-//! A dead letter is a publish, and its publisher is derived from the name of the instance. A start under another name must still recognize
-//! the dead letters that are in the log: each of them is the record of an expiry.
+//! A dead letter is a publish, and its publisher is derived from the name of the instance. A start
+//! under another name must still recognize the dead letters that are in the log: each of them is
+//! the record of an expiry.
 
 use quire_journal::{FoundSidecar, JournalError, PublisherId, SidecarHead, Sidecars};
 
@@ -30,11 +31,12 @@ impl NamesFile {
         NamesFile(files)
     }
 
-    /// Notes that the instance has this name from now on. Gives the names under which dead letters may be in the log, and what is to be
-    /// logged.
+    /// Notes that the instance has this name from now on. Gives the names under which dead letters
+    /// may be in the log, and what is to be logged.
     ///
-    /// A name without dead letters is dropped when the instance gets another name. `highest_sequence` gives the highest sequence of a
-    /// publisher in the log; it outlasts the records.
+    /// A name without dead letters is dropped when the instance gets another name.
+    /// `highest_sequence` gives the highest sequence of a publisher in the log; it outlasts the
+    /// records.
     ///
     /// # Errors
     /// What the system refuses.

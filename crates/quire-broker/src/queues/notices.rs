@@ -1,4 +1,5 @@
-//! Lines of the log about messages of queues: at most one for each queue, kind and minute, however many messages there are.
+//! Lines of the log about messages of queues: at most one for each queue, kind and minute, however
+//! many messages there are.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use quire_types::time::Instant;
 /// The shortest time between two lines of one kind about one queue.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// The cancels of a message after which a line says so. With the default delays it has failed for a minute then.
+/// The cancels of a message after which a line says so. With the default delays it has failed for a
+/// minute then.
 pub(super) const CANCELS_MANY: u32 = 5;
 
 /// The subject of a line.
@@ -98,7 +100,8 @@ impl QueueService {
         }
     }
 
-    /// Logs how many messages had no line in the last minute, for each queue and kind whose minute is over.
+    /// Logs how many messages had no line in the last minute, for each queue and kind whose minute
+    /// is over.
     pub(super) fn log_notices(&mut self, cx: &mut Context) {
         let now = cx.clock.now.instant;
         if self.notices.due().is_none_or(|due| due > now) {

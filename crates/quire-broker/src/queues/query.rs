@@ -1,8 +1,9 @@
-//! Looks at queues without changing anything: the deliverable messages (protocol.md section 3, `query`), and figures (docs/queues.md
-//! section 10).
+//! Looks at queues without changing anything: the deliverable messages (protocol.md section 3,
+//! `query`), and figures (docs/queues.md section 10).
 //!
-//! Positions and counts are taken when the command arrives. The messages at these positions are read on reader threads, a page at a time, as the
-//! connection takes them. The connection's further commands wait until the last page is sent.
+//! Positions and counts are taken when the command arrives. The messages at these positions are
+//! read on reader threads, a page at a time, as the connection takes them. The connection's further
+//! commands wait until the last page is sent.
 
 use std::sync::Arc;
 
@@ -24,7 +25,8 @@ use quire_expression::topic::TopicSelector;
 use quire_queue::WaitingMessage;
 use quire_table::Order;
 
-/// Messages that one query looks at: 16 MiB of their positions and counts. A deeper queue is looked at with `top_n`.
+/// Messages that one query looks at: 16 MiB of their positions and counts. A deeper queue is looked
+/// at with `top_n`.
 const QUERY_MESSAGES_MAX: usize = 1 << 20;
 
 /// A query under way.
@@ -34,7 +36,8 @@ pub(super) struct QueryJob {
     page: Page,
     /// Still to be sorted.
     order: Option<Order>,
-    /// The messages that match, before `top_n` counts; of a filter without an order those that were looked at.
+    /// The messages that match, before `top_n` counts; of a filter without an order those that were
+    /// looked at.
     total: u64,
     /// The work under way.
     pub(super) number: Option<u64>,

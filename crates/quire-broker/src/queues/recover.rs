@@ -21,7 +21,8 @@ pub(super) struct Beginning {
     pub is_changed: bool,
     /// The log contains this place; it is not new.
     is_known: bool,
-    /// Of the log up to here nothing has to be read for it: `after`, or where the state that was kept for it ends.
+    /// Of the log up to here nothing has to be read for it: `after`, or where the state that was
+    /// kept for it ends.
     read_after: Position,
 }
 
@@ -87,7 +88,8 @@ impl QueueService {
             return Ok(Vec::new());
         }
         let mut known: Vec<Option<(Position, String)>> = vec![None; self.all.len()];
-        // The log also contains the places, of queues that the file does not name yet, too. The file may be new or lost.
+        // The log also contains the places, of queues that the file does not name yet, too. The
+        // file may be new or lost.
         let mut search_after = Some(Position::ZERO);
         if let Some(points) = saved {
             for point in &points.points {
@@ -95,7 +97,8 @@ impl QueueService {
                     known[queue.get() as usize] = Some((point.settled, point.recovery_point.clone()));
                 }
             }
-            // Where a queue is new in the configuration, or has another recovery point, it may have begun after the file was written.
+            // Where a queue is new in the configuration, or has another recovery point, it may have
+            // begun after the file was written.
             let is_in_file = |(queue, definition): (QueueId, &Arc<Definition>)| {
                 let text = &definition.recovery_point.0;
                 self.defining.created(queue).is_some()
@@ -113,7 +116,8 @@ impl QueueService {
         let mut beginnings = Vec::new();
         for ((queue, definition), known) in self.live().zip(known) {
             let (text, start) = &definition.recovery_point;
-            // An entry from before this beginning is that of another queue, which had the name and was dropped.
+            // An entry from before this beginning is that of another queue, which had the name and
+            // was dropped.
             let known = match self.defining.created(queue) {
                 Some(created) => {
                     let begin = created.takes_after();
@@ -211,8 +215,8 @@ impl QueueService {
 }
 
 impl QueueService {
-    /// A log that lost its end begins again before the queues that were created at that end: they begin at the new end, too. Also drops
-    /// the definitions that the configuration replaced.
+    /// A log that lost its end begins again before the queues that were created at that end: they
+    /// begin at the new end, too. Also drops the definitions that the configuration replaced.
     fn clamp_created(&mut self, cx: &Context) -> Result<(), JournalError> {
         if self.defining.clamp(cx.log.journal.persisted()) {
             self.defining.file.write(&self.defining.definitions())?;
@@ -274,7 +278,8 @@ pub(super) fn changes_in<'a>(record: &Record<'a>) -> Option<impl Iterator<Item =
 }
 
 /// Whether it is a record of changes that was written here. Without a source it is a record of this
-/// log's own server, under any name that the server had: no client can append a record of this kind.
+/// log's own server, under any name that the server had: no client can append a record of this
+/// kind.
 fn is_of_this_log(record: &Record<'_>) -> bool {
     record.kind == RecordKind::Acknowledge && record.source().is_none()
 }

@@ -15,10 +15,12 @@ use quire_command::{Ack, AckKind, Acks, Bookmarks, Code, Extend, Reply, Selectio
 use quire_expression::filter::Filter;
 use quire_queue::{Change, ChangeKind, ConnectionId, Leasing, QueueId, Time, Verdict};
 
-/// Bookmarks are swept when there are more than twice as many as messages outstanding, and this many.
+/// Bookmarks are swept when there are more than twice as many as messages outstanding, and this
+/// many.
 const SLACK: usize = 1024;
 
-/// Messages that a settle by filter looks at in one piece of work, or settles in one turn without looking.
+/// Messages that a settle by filter looks at in one piece of work, or settles in one turn without
+/// looking.
 const PIECE_COUNT_MAX: usize = 4096;
 
 /// A settle that takes more than one step. Its connection's further commands wait.
@@ -80,7 +82,8 @@ impl QueueService {
         let reason = self.reason_to_keep(queue, settle);
         let count = self.settle_positions(cx, id, queue, verdict, reason.as_ref(), &known);
         let definition = self.definition(queue).clone();
-        // Of a message without a holder, a strict queue takes no word, and giving it back means nothing.
+        // Of a message without a holder, a strict queue takes no word, and giving it back means
+        // nothing.
         let may_search = definition.config.leasing == Leasing::Sublease && !verdict.gives_back();
         if unknown.is_empty() || !may_search {
             return self.answer_settle(cx, id, command, acks, count);
@@ -255,7 +258,8 @@ impl QueueService {
         self.settle_found(cx, id, number, positions);
     }
 
-    /// The messages of a settle that waited have been looked for; `None`: in vain, by a bug of ours.
+    /// The messages of a settle that waited have been looked for; `None`: in vain, by a bug of
+    /// ours.
     fn settle_found(
         &mut self,
         cx: &mut Context,
@@ -330,7 +334,8 @@ impl QueueService {
         for position in known {
             self.engine.extend(queue, connection, position, deadline, now);
         }
-        // The client learns first which of the leases were over: the answer means that it has the others.
+        // The client learns first which of the leases were over: the answer means that it has the
+        // others.
         self.notify_lost_leases(cx);
         if command != 0 {
             let granted_ms =
@@ -340,8 +345,8 @@ impl QueueService {
     }
 }
 
-/// Messages that were handed out and not settled, and some more. A bookmark always has the same position, so one that is kept too long does
-/// no harm.
+/// Messages that were handed out and not settled, and some more. A bookmark always has the same
+/// position, so one that is kept too long does no harm.
 #[derive(Default)]
 pub(super) struct Outstanding {
     positions: HashMap<Bookmark, Position, FxBuildHasher>,

@@ -1,5 +1,5 @@
-//! The position up to which each queue is settled. It is kept in a file, so that recovery does not begin at the first record. The removal
-//! of old journal files also uses it.
+//! The position up to which each queue is settled. It is kept in a file, so that recovery does not
+//! begin at the first record. The removal of old journal files also uses it.
 
 use std::time::Duration;
 
@@ -16,12 +16,14 @@ use quire_command::Code;
 use quire_queue::QueueId;
 use quire_types::time::Instant;
 
-/// The time between two writes of the file while messages are settled. A restart reads at most the records of this time again.
+/// The time between two writes of the file while messages are settled. A restart reads at most the
+/// records of this time again.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The time between two checks whether the queues need fewer journal files than the file says. If so, the file is written at once, so that
-/// the removal of files waits no longer than this for acknowledgements. A write for each full journal file has no measurable cost for
-/// publishers. A write for each check would sync the disk every second.
+/// The time between two checks whether the queues need fewer journal files than the file says. If
+/// so, the file is written at once, so that the removal of files waits no longer than this for
+/// acknowledgements. A write for each full journal file has no measurable cost for publishers. A
+/// write for each check would sync the disk every second.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How far each queue is done, by the numbers of the queues; `None` where no queue has the number.
@@ -32,10 +34,11 @@ pub(super) struct Saving {
     file: QueuePointsFile,
     /// The positions in the file, by the numbers of the queues; `None` before it is written.
     pub(super) saved: Option<Points>,
-    /// The positions that the file will have when the write under way has succeeded. Until then a restart needs the log from the
-    /// positions in the file on.
+    /// The positions that the file will have when the write under way has succeeded. Until then a
+    /// restart needs the log from the positions in the file on.
     writing: Option<Points>,
-    /// The last write failed. The next one is due even when no position changes: a new queue may have no file yet.
+    /// The last write failed. The next one is due even when no position changes: a new queue may
+    /// have no file yet.
     has_failed: bool,
     /// The positions to write when the log is persisted up to the first position.
     next: Option<(Position, Points)>,
@@ -77,7 +80,8 @@ impl Saving {
         self.file.clear(end)
     }
 
-    /// The position up to which the file has a queue settled. Everything that settled the queue up to there is in the log.
+    /// The position up to which the file has a queue settled. Everything that settled the queue up
+    /// to there is in the log.
     pub fn saved(&self, queue: QueueId) -> Option<Position> {
         *self.saved.as_ref()?.get(queue.get() as usize)?
     }
@@ -87,7 +91,8 @@ impl Saving {
         self.next.is_some() || self.save_due.is_some() || self.look_due.is_some()
     }
 
-    /// When to look whether something is to be saved. While the log has to be written first, its flush wakes the broker.
+    /// When to look whether something is to be saved. While the log has to be written first, its
+    /// flush wakes the broker.
     pub fn due(&self) -> Option<Instant> {
         if self.is_under_way || self.next.is_some() {
             return None;
@@ -112,10 +117,12 @@ impl QueueService {
         points
     }
 
-    /// The content of the file when the queues are settled up to `points`, and the log is persisted up to `covers`.
+    /// The content of the file when the queues are settled up to `points`, and the log is persisted
+    /// up to `covers`.
     pub(super) fn file_entries(&self, cx: &Context, points: &Points, covers: Position) -> QueuePoints {
         let entry = |(queue, definition): (QueueId, &std::sync::Arc<super::Definition>)| {
-            // Of a queue whose definition is not on stable storage yet, or no longer, a start knows nothing else.
+            // Of a queue whose definition is not on stable storage yet, or no longer, a start knows
+            // nothing else.
             let is_defined = self.find(&definition.name) == Some(queue);
             Some(QueuePoint {
                 queue: definition.name.to_string(),
@@ -155,11 +162,13 @@ impl QueueService {
         self.saving.save_due.get_or_insert(at);
     }
 
-    /// Saves the settled positions of the queues, when it is time and the log has the records that they depend on.
+    /// Saves the settled positions of the queues, when it is time and the log has the records that
+    /// they depend on.
     pub(super) fn save_points(&mut self, cx: &mut Context) {
         let (now, served) = (cx.clock.now.instant, cx.log.served);
         let saving = &mut self.saving;
-        // Changes since the failure are not in the log, and the tail may have left out records. The next start reads them again.
+        // Changes since the failure are not in the log, and the tail may have left out records. The
+        // next start reads them again.
         if cx.has_failed() {
             (saving.save_due, saving.look_due, saving.next) = (None, None, None);
             if !saving.is_under_way {
@@ -169,7 +178,8 @@ impl QueueService {
             }
             return;
         }
-        // Every settled message is a record of the log. A queue without messages needs nothing up to the tail.
+        // Every settled message is a record of the log. A queue without messages needs nothing up
+        // to the tail.
         if saving.looked_to != served {
             saving.look_due.get_or_insert(now + LOOK_INTERVAL);
         }

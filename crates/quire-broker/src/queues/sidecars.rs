@@ -1,5 +1,5 @@
-//! The files of queues next to the log: the position up to which each is settled (`queues.ack`), and the state of each (`queue-*.state`).
-//! The bytes are in docs/journal-format.md.
+//! The files of queues next to the log: the position up to which each is settled (`queues.ack`),
+//! and the state of each (`queue-*.state`). The bytes are in docs/journal-format.md.
 
 use quire_journal::{FoundSidecar, JournalError, Position, SidecarHead, SidecarReader, Sidecars};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,8 @@ const POINTS_NAME: &str = "queues";
 const POINTS_VERSION: u32 = 4;
 /// Version 3 does not say which messages entered the queues.
 const POINTS_VERSION_WITHOUT_SELECTIONS: u32 = 3;
-/// Version 2 has the content of version 3. The position in its head is not the end of the log that it covers.
+/// Version 2 has the content of version 3. The position in its head is not the end of the log that
+/// it covers.
 const POINTS_VERSION_WITHOUT_END: u32 = 2;
 /// Version 1, which is older than sidecar files, begins with this.
 const OLDER_POINTS_HEAD: &[u8] = b"QUIREQUE\x01\0\0\0";
@@ -32,11 +33,13 @@ pub(crate) struct QueuePoint {
     pub queue: String,
     /// The recovery point that it was configured with; at most 65,535 bytes.
     pub recovery_point: String,
-    /// Everything up to here is settled: recovery can begin after it. No message that is left out is before it.
+    /// Everything up to here is settled: recovery can begin after it. No message that is left out
+    /// is before it.
     pub settled: Position,
     /// It was created at run time.
     pub is_created: bool,
-    /// The settings that decide which messages enter. `None` when the queue left the configuration, and in files of earlier versions.
+    /// The settings that decide which messages enter. `None` when the queue left the configuration,
+    /// and in files of earlier versions.
     pub selection: Option<Selection>,
     /// The messages that entered it and do not fit any more.
     pub left_out: LeftOut,
@@ -58,15 +61,16 @@ struct Members {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueuePoints {
     pub points: Vec<QueuePoint>,
-    /// The log up to here was known when the file was written: a queue that is missing in it had no beginning up to here. `None` in files
-    /// of earlier versions.
+    /// The log up to here was known when the file was written: a queue that is missing in it had no
+    /// beginning up to here. `None` in files of earlier versions.
     pub covers: Option<Position>,
     /// The first position of the log that a queue needs.
     needs: Option<Position>,
 }
 
 impl QueuePoints {
-    /// Those of a log that begins at `first`: nothing before it can be needed. They cover the log up to `covers`.
+    /// Those of a log that begins at `first`: nothing before it can be needed. They cover the log
+    /// up to `covers`.
     pub fn new(points: Vec<QueuePoint>, first: Position, covers: Position) -> Self {
         let needs = points.iter().map(|point| point.settled.next().max(first)).min();
         QueuePoints { points, covers: Some(covers), needs }
@@ -159,7 +163,8 @@ impl QueuePointsFile {
         QueuePointsFile(files)
     }
 
-    /// The content that was written last; `None` when there is no file, or it is not whole, or of a later version.
+    /// The content that was written last; `None` when there is no file, or it is not whole, or of a
+    /// later version.
     pub fn read(&self) -> Option<QueuePoints> {
         match self.0.read(POINTS_FILE, POINTS_NAME).ok()? {
             FoundSidecar::Whole(head, content) if head.version == POINTS_VERSION => Some(QueuePoints {
@@ -183,7 +188,8 @@ impl QueuePointsFile {
         }
     }
 
-    /// Forgets queues that no longer exist, so that the log need not be kept for them. The log ends at `end`.
+    /// Forgets queues that no longer exist, so that the log need not be kept for them. The log ends
+    /// at `end`.
     ///
     /// # Errors
     /// What the system refuses.
@@ -196,7 +202,8 @@ impl QueuePointsFile {
         }
     }
 
-    /// Replaces the file: a crash leaves the old one or the new one. Blocks until it is on stable storage.
+    /// Replaces the file: a crash leaves the old one or the new one. Blocks until it is on stable
+    /// storage.
     ///
     /// # Errors
     /// What the system refuses; a name or recovery point that is too long.
@@ -216,15 +223,16 @@ impl QueueStates {
         QueueStates(files)
     }
 
-    /// The state that was written last for a queue, to be read in pieces; `None` when there is no file, or one of another version, or it
-    /// cannot be read.
+    /// The state that was written last for a queue, to be read in pieces; `None` when there is no
+    /// file, or one of another version, or it cannot be read.
     pub fn read(&self, queue: &str) -> Option<SidecarReader> {
         let (head, reader) = self.0.open(&file_name(queue), queue)?;
         (head.version == STATE_VERSION).then_some(reader)
     }
 
-    /// Replaces the file of a queue, from parts that follow each other. They cover the log up to `position`. A crash leaves the old file
-    /// or the new one. Blocks until it is on stable storage.
+    /// Replaces the file of a queue, from parts that follow each other. They cover the log up to
+    /// `position`. A crash leaves the old file or the new one. Blocks until it is on stable
+    /// storage.
     ///
     /// # Errors
     /// What the system refuses; a name of more than 65,535 bytes.
@@ -256,7 +264,8 @@ impl QueueStates {
     }
 }
 
-/// Names of queues can be longer than names of files, and can contain characters that names of files must not.
+/// Names of queues can be longer than names of files, and can contain characters that names of
+/// files must not.
 fn file_name(queue: &str) -> String {
     format!("{STATE_PREFIX}{:016x}{STATE_SUFFIX}", xxh3_64(queue.as_bytes()))
 }

@@ -1,9 +1,11 @@
-//! Snapshots of queues in files, so that a restart reads them and only the end of the log. Also states of queues in memory that can be
-//! paged out (`file_backed_metadata`; docs/queues.md sections 5 and 6).
+//! Snapshots of queues in files, so that a restart reads them and only the end of the log. Also
+//! states of queues in memory that can be paged out (`file_backed_metadata`; docs/queues.md
+//! sections 5 and 6).
 //!
-//! A state is written in portions, one per turn. It goes into its file when the log has everything that it may contain. The file names the
-//! last record of the log that it covers. With another log, or a log that was cut, the file is not used. When anything in it is wrong, the
-//! queue is rebuilt from the log.
+//! A state is written in portions, one per turn. It goes into its file when the log has everything
+//! that it may contain. The file names the last record of the log that it covers. With another log,
+//! or a log that was cut, the file is not used. When anything in it is wrong, the queue is rebuilt
+//! from the log.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -19,7 +21,8 @@ use crate::paged::PagedMemory;
 use quire_queue::{QueueId, Snapshot};
 use quire_types::time::Instant;
 
-/// The time between two writes of a state that changes. After a crash, the records of this time are read again.
+/// The time between two writes of a state that changes. After a crash, the records of this time are
+/// read again.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Messages that go into a snapshot in one turn: about a millisecond of work.
@@ -120,7 +123,8 @@ impl Snapshots {
 }
 
 impl QueueService {
-    /// Loads the snapshot of a queue, if it fits the log; gives the position up to which it holds the log.
+    /// Loads the snapshot of a queue, if it fits the log; gives the position up to which it holds
+    /// the log.
     pub(super) fn load_snapshot(
         &mut self,
         reader: &Reader,
@@ -188,7 +192,8 @@ impl QueueService {
                 cx.clock.wants_turn = true;
                 return;
             }
-            // An expired message is not in the log before its dead letter is. So the snapshot is made later.
+            // An expired message is not in the log before its dead letter is. So the snapshot is
+            // made later.
             if dead_letters.first(draft.queue).is_some() {
                 snapshots.draft = None;
                 cx.clock.wants_turn |= !snapshots.line.is_empty();
@@ -213,7 +218,8 @@ impl QueueService {
         }
     }
 
-    /// Removes the file with the state of a queue that was removed. Nothing reads a file that stays.
+    /// Removes the file with the state of a queue that was removed. Nothing reads a file that
+    /// stays.
     pub(super) fn remove_state(&mut self, cx: &mut Context, definition: &Definition) {
         if definition.keeps_state() {
             self.snapshots.is_under_way = true;
@@ -261,7 +267,8 @@ impl State {
     /// Writes it into its file. Waits for the disk.
     pub fn write(self, files: &QueueStates) -> Result<(), JournalError> {
         let Definition { state_key, name, .. } = &*self.definition;
-        // A place that cannot be read is damaged: the queue is rebuilt from what is left of the log.
+        // A place that cannot be read is damaged: the queue is rebuilt from what is left of the
+        // log.
         let Some(place) = place_of(&self.reader, self.after) else { return Ok(()) };
         let size = (state_key.len() as u32).to_le_bytes();
         let head = [&size[..], state_key.as_bytes(), &place];

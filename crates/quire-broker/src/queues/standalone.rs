@@ -1,4 +1,5 @@
-//! [`StandaloneQueue`]: one queue with its messages in memory, for programs that use the engine without a broker.
+//! [`StandaloneQueue`]: one queue with its messages in memory, for programs that use the engine
+//! without a broker.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +17,13 @@ use quire_queue::{
     Queues, Reasons, SubscribeError, SubscriptionId, SubscriptionSpec, Time, Verdict,
 };
 
-/// A queue on the caller's clock. It writes no file. The rules are those of docs/queues.md. The settings `name` and the topics have no
-/// effect here.
+/// A queue on the caller's clock. It writes no file. The rules are those of docs/queues.md. The
+/// settings `name` and the topics have no effect here.
 ///
-/// Every call that takes a `now` first ends the leases and messages whose time has come. After any of these calls,
-/// [`dispatch`](Self::dispatch) returns the deliverable messages, and [`take_expired`](Self::take_expired) the expired ones. Call
-/// [`advance`](Self::advance) by [`next_timeout`](Self::next_timeout).
+/// Every call that takes a `now` first ends the leases and messages whose time has come. After any
+/// of these calls, [`dispatch`](Self::dispatch) returns the deliverable messages, and
+/// [`take_expired`](Self::take_expired) the expired ones. Call [`advance`](Self::advance) by
+/// [`next_timeout`](Self::next_timeout).
 pub struct StandaloneQueue {
     definition: Definition,
     engine: Queues,
@@ -100,8 +102,8 @@ impl StandaloneQueue {
         })
     }
 
-    /// Takes a message in, which is not delivered before `delay_ns` nanoseconds have passed; its position, or `None` when the queue's filter
-    /// keeps it out. Positions count from 1.
+    /// Takes a message in, which is not delivered before `delay_ns` nanoseconds have passed; its
+    /// position, or `None` when the queue's filter keeps it out. Positions count from 1.
     pub fn enqueue(
         &mut self,
         data: Bytes,
@@ -153,7 +155,8 @@ impl StandaloneQueue {
         }
     }
 
-    /// Ends a subscription. The messages that it holds return to the queue. False when there is no such subscription.
+    /// Ends a subscription. The messages that it holds return to the queue. False when there is no
+    /// such subscription.
     pub fn unsubscribe(&mut self, subscription: SubscriptionId, now: Time) -> bool {
         let Some((_, filter)) = self.subscriptions.remove(&subscription) else { return false };
         self.engine.unsubscribe(subscription, now);
@@ -209,7 +212,8 @@ impl StandaloneQueue {
         count
     }
 
-    /// As [`settle`](Self::settle) for every active message that a filter matches; an empty filter matches all.
+    /// As [`settle`](Self::settle) for every active message that a filter matches; an empty filter
+    /// matches all.
     ///
     /// # Errors
     /// A filter that cannot be parsed.
@@ -251,7 +255,8 @@ impl StandaloneQueue {
         self.settled();
     }
 
-    /// When [`advance`](Self::advance) should be called though nothing happens; not in the future: there is something to deliver.
+    /// When [`advance`](Self::advance) should be called though nothing happens; not in the future:
+    /// there is something to deliver.
     pub fn next_timeout(&self) -> Option<Time> {
         self.engine.poll_timeout()
     }

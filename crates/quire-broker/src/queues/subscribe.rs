@@ -134,7 +134,8 @@ impl QueueService {
         }
     }
 
-    /// A subscription is replaced by one that is not served by queues. It keeps its messages. `None`: it has none, and has ended for the queues.
+    /// A subscription is replaced by one that is not served by queues. It keeps its messages.
+    /// `None`: it has none, and has ended for the queues.
     pub(crate) fn part(
         &mut self,
         cx: &mut Context,
@@ -160,7 +161,8 @@ impl QueueService {
             || self.engine.backlog(queued.id).is_some_and(|(_, outstanding)| outstanding > 0)
     }
 
-    /// From now on the engine's deliveries for the subscription go to its connection. Gives the granted backlog.
+    /// From now on the engine's deliveries for the subscription go to its connection. Gives the
+    /// granted backlog.
     pub(crate) fn attach(&mut self, id: SubscriptionId, queued: QueueSubscription) -> Option<u32> {
         let engine_id = queued.id;
         self.subscriptions.insert(engine_id, id);
@@ -173,13 +175,15 @@ impl QueueService {
         self.served.remove(id).map(|queued| *queued)
     }
 
-    /// The part of a subscription that queues serve, or have served while it still holds messages of them.
+    /// The part of a subscription that queues serve, or have served while it still holds messages
+    /// of them.
     pub(super) fn served(&mut self, cx: &Context, id: SubscriptionId) -> Option<&mut QueueSubscription> {
         cx.clients.subscriptions.get(id)?;
         self.served.get_mut(id).map(Box::as_mut)
     }
 
-    /// Releases the messages of a subscription that is about to end, except those that its consumer has begun.
+    /// Releases the messages of a subscription that is about to end, except those that its consumer
+    /// has begun.
     pub(crate) fn release(&mut self, cx: &mut Context, id: SubscriptionId, begun: BegunMessages<'_>) {
         let now = self.time(cx.clock.now);
         let Some(engine_id) = self.served(cx, id).map(|queued| queued.id) else { return };

@@ -1,5 +1,6 @@
-//! What the engine does for a caller that reads messages from a disk and sends them over connections: it waits for what is not at
-//! hand, holds back from those who take no more, and says who lost a lease.
+//! What the engine does for a caller that reads messages from a disk and sends them over
+//! connections: it waits for what is not at hand, holds back from those who take no more, and says
+//! who lost a lease.
 
 use std::time::Duration;
 
@@ -312,7 +313,8 @@ fn a_filter_that_has_yet_to_look_at_messages_shows_in_the_figures() {
         assert_eq!(catching_up(queues), 0);
     };
     assert_eq!(catching_up(&queues), 0);
-    // The first learns of messages as they are admitted; the second has to look back, and the third with it.
+    // The first learns of messages as they are admitted; the second has to look back, and the third
+    // with it.
     subscribe(&mut queues, CONNECTION, queue, Some(1));
     until_all_was_seen(&mut queues, &[1, 1, 1]);
     subscribe(&mut queues, OTHER, queue, Some(2));

@@ -1,4 +1,5 @@
-//! Where a message goes whose lease ran out: to another subscription, if there is one that takes it.
+//! Where a message goes whose lease ran out: to another subscription, if there is one that takes
+//! it.
 
 use std::time::Duration;
 

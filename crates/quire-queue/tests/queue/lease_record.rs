@@ -1,4 +1,5 @@
-//! Leases go into the journal and come back, small, in order, with consumer and time, and nothing else is taken for leases.
+//! Leases go into the journal and come back, small, in order, with consumer and time, and nothing
+//! else is taken for leases.
 
 use std::fmt::Write as _;
 
@@ -8,13 +9,15 @@ use quire_queue::*;
 
 use crate::model::bookmark_of;
 
-/// Written by the build that introduced the records; as in `tests/golden/filters.txt`, lines that begin with `#` are remarks.
+/// Written by the build that introduced the records; as in `tests/golden/filters.txt`, lines that
+/// begin with `#` are remarks.
 const GOLDEN: &str = include_str!("../../../../tests/golden/lease-record-v1.txt");
 
 /// Written by the build that introduced the bookmarks.
 const GOLDEN_V2: &str = include_str!("../../../../tests/golden/lease-record-v2.txt");
 
-/// A position, what happened, to which connection, and how many nanoseconds after what was before it.
+/// A position, what happened, to which connection, and how many nanoseconds after what was before
+/// it.
 type Step = (u64, LeaseEventKind, u64, u64);
 
 fn step() -> impl Strategy<Value = Step> {

@@ -1,4 +1,5 @@
-//! The queue engine against its promises: named behaviours on injected time, and a slow obvious model under random operations.
+//! The queue engine against its promises: named behaviours on injected time, and a slow obvious
+//! model under random operations.
 
 mod caller;
 mod lapse;

@@ -1,4 +1,5 @@
-//! The slow obvious model: lists, searched from the start every time, after the words of `docs/queues.md`.
+//! The slow obvious model: lists, searched from the start every time, after the words of
+//! `docs/queues.md`.
 
 use std::collections::BTreeSet;
 
@@ -230,7 +231,8 @@ impl Model {
             };
             let mut all: Vec<_> = self.subscriptions_of(queue).filter(room).collect();
             all.retain(|(_, subscription, _)| !waiting.contains(&subscription.order));
-            // Only a message that a subscription with room can get has this effect: its holder may have another filter now.
+            // Only a message that a subscription with room can get has this effect: its holder may
+            // have another filter now.
             if !all.is_empty() && message.waits_until.is_some() && self.another_takes(queue, message) {
                 waiting.extend(&message.let_run_out);
                 all.retain(|(_, subscription, _)| !waiting.contains(&subscription.order));
@@ -254,8 +256,8 @@ impl Model {
         None
     }
 
-    /// Whether a subscription that has not let a lease on the message run out takes messages of the queue without a filter, or with the
-    /// filter of one that has.
+    /// Whether a subscription that has not let a lease on the message run out takes messages of the
+    /// queue without a filter, or with the filter of one that has.
     fn another_takes(&self, queue: usize, message: &Message) -> bool {
         let has_let = |subscription: &Subscription| message.let_run_out.contains(&subscription.order);
         let all: Vec<_> = self.subscriptions_of(queue).collect();
@@ -502,8 +504,8 @@ impl Model {
     }
 }
 
-/// The bookmark of the message at a position: runs of one publisher, then several publishers in turn,
-/// with gaps and jumps of the sequences.
+/// The bookmark of the message at a position: runs of one publisher, then several publishers in
+/// turn, with gaps and jumps of the sequences.
 pub fn bookmark_of(position: u64) -> Bookmark {
     let publisher = if (position / 40).is_multiple_of(2) { 0 } else { position % 5 };
     let publisher = PublisherId::new(9 + publisher.wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -1,5 +1,6 @@
-//! Random operations on the engine and on the model side by side: after each, they must agree on every delivery, every change that is
-//! logged, every figure, who holds what, and on what a query sees. proptest prints the failing case and its seed.
+//! Random operations on the engine and on the model side by side: after each, they must agree on
+//! every delivery, every change that is logged, every figure, who holds what, and on what a query
+//! sees. proptest prints the failing case and its seed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -441,7 +442,8 @@ impl Pair {
         self.model.advance(self.model.now);
     }
 
-    /// With a target depth, what the engine regards as inactive after a restart may have been active before.
+    /// With a target depth, what the engine regards as inactive after a restart may have been
+    /// active before.
     fn refeed(&mut self) {
         for queue in 0..self.model.queues.len() {
             let id = QueueId::new(queue as u32);

@@ -1,4 +1,5 @@
-//! Changes go into the journal and come back, small, in order, and nothing else is taken for changes.
+//! Changes go into the journal and come back, small, in order, and nothing else is taken for
+//! changes.
 
 use proptest::prelude::*;
 use quire_queue::*;
@@ -183,8 +184,8 @@ fn a_record_of_version_1_is_read_without_bookmarks() {
     assert_eq!(found, lines.collect::<Vec<_>>());
 }
 
-/// Written by the build before version 2; as in `tests/golden/filters.txt`, lines that begin with `#`
-/// are remarks.
+/// Written by the build before version 2; as in `tests/golden/filters.txt`, lines that begin with
+/// `#` are remarks.
 const GOLDEN: &str = include_str!("../../../../tests/golden/change-record-v1.txt");
 
 #[test]

@@ -1,5 +1,6 @@
-//! Snapshots of a queue: whatever happens while one is written, with the log behind its beginning it gives the state that the whole log
-//! gives. Random histories of thousands of messages, a chunk of 256 a portion; any bytes are a snapshot or refused.
+//! Snapshots of a queue: whatever happens while one is written, with the log behind its beginning
+//! it gives the state that the whole log gives. Random histories of thousands of messages, a chunk
+//! of 256 a portion; any bytes are a snapshot or refused.
 
 use std::time::Duration;
 
@@ -144,8 +145,9 @@ fn replay(queues: &mut Queues, queue: QueueId, log: &[Record]) {
     }
 }
 
-/// Everything that the queue hands out when all delays are over, with its cancels; how many messages
-/// are delayed before that, when the next one is over or expires, and the messages of all changes.
+/// Everything that the queue hands out when all delays are over, with its cancels; how many
+/// messages are delayed before that, when the next one is over or expires, and the messages of all
+/// changes.
 #[derive(Debug, PartialEq)]
 struct All {
     deliveries: Vec<(Position, u32, bool)>,
