@@ -43,7 +43,7 @@ impl Bench {
         for _ in 0..count {
             self.entered += 1;
             let bookmark = Some(Bookmark::new(PublisherId::new(7), self.entered));
-            let entry = Entry { bookmark, received: NOW, ..Entry::default() };
+            let entry = QueueEntry { bookmark, received: NOW, ..QueueEntry::default() };
             self.queues.enqueue(self.queue, Position::new(self.entered), entry);
         }
     }

@@ -332,7 +332,7 @@ fn work_off(model: FairnessModel) {
     }
     for position in 1..=20_000 {
         let bookmark = Some(Bookmark::new(PublisherId::new(7), position));
-        let entry = Entry { bookmark, received: NOW, ..Entry::default() };
+        let entry = QueueEntry { bookmark, received: NOW, ..QueueEntry::default() };
         queues.enqueue(queue, Position::new(position), entry);
     }
     let mut nobody_asks = |_: Position, _: FilterId| false;

@@ -28,7 +28,7 @@ pub use destination::{
 };
 pub use record::{SentRecord, for_frame};
 pub use source::{
-    Greeted, Introduction, LogState, Peer, Place, Read, ReadFound, Run, SentFrame, Source, SourceCounts,
+    Greeted, Introduction, LinkPlace, LogState, Peer, Read, ReadFound, Run, SentFrame, Source, SourceCounts,
     SourceEvent, SourceOutput, SourceSettings, SourceState, Start,
 };
 

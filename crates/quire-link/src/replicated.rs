@@ -50,7 +50,7 @@ impl Destinations {
 /// The progress of a destination. Each position is one up to which it has everything that is routed
 /// to it, and that the name says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct DestinationProgress {
     /// Records with any hops.
     pub all: Position,
     /// Records with as many hops as the place in the list.
@@ -59,7 +59,7 @@ pub struct Progress {
     pub beyond: Position,
 }
 
-impl Progress {
+impl DestinationProgress {
     fn of(&self, hops: u8) -> Position {
         self.by_hops.get(usize::from(hops)).copied().unwrap_or(self.beyond)
     }
@@ -77,7 +77,7 @@ pub struct Replicated {
 
 #[derive(Clone, Debug)]
 struct Acknowledged {
-    progress: Progress,
+    progress: DestinationProgress,
     is_waited_for: bool,
 }
 
@@ -86,7 +86,7 @@ impl Replicated {
     /// a message goes to must have it.
     pub fn new(waited_for: impl Iterator<Item = bool>, required: Option<u32>) -> Self {
         let destinations = waited_for
-            .map(|is_waited_for| Acknowledged { progress: Progress::default(), is_waited_for })
+            .map(|is_waited_for| Acknowledged { progress: DestinationProgress::default(), is_waited_for })
             .collect();
         Replicated { destinations, required, holds_logons: false }
     }
@@ -98,7 +98,7 @@ impl Replicated {
     }
 
     /// The progress of a destination.
-    pub fn set(&mut self, number: usize, progress: Progress) {
+    pub fn set(&mut self, number: usize, progress: DestinationProgress) {
         self.destinations[number].progress = progress;
     }
 
@@ -162,9 +162,9 @@ mod tests {
         both
     }
 
-    fn at(position: u64) -> Progress {
+    fn at(position: u64) -> DestinationProgress {
         let position = Position::new(position);
-        Progress { all: position, by_hops: Vec::new(), beyond: position }
+        DestinationProgress { all: position, by_hops: Vec::new(), beyond: position }
     }
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
         let (five, mut first) = (Position::new(5), Destinations::NONE);
         first.insert(0);
         let by_hops = vec![Position::new(2), five];
-        replicated.set(0, Progress { all: Position::new(2), by_hops, beyond: Position::new(7) });
+        replicated.set(0, DestinationProgress { all: Position::new(2), by_hops, beyond: Position::new(7) });
         let reached: Vec<_> = (0..3).map(|hops| replicated.has(five, hops, first)).collect();
         assert_eq!(reached, [false, true, true]);
         assert!(!replicated.has(five, 1, replicated.all()));

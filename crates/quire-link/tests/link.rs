@@ -122,7 +122,7 @@ impl World {
             now: Instant::default(),
             log: Vec::new(),
             persisted: 0,
-            source: Source::new(settings, Place::default()),
+            source: Source::new(settings, LinkPlace::default()),
             is_opening: false,
             slow_reads: false,
             read: None,
@@ -613,7 +613,8 @@ fn a_mark_counts_only_with_the_time_that_the_message_has_there() {
 #[test]
 fn a_link_resumes_after_records_of_its_destination_only_with_a_mark_that_includes_them() {
     let now = Instant::default();
-    let (settings, place) = (SourceSettings { name: "there".into(), ..Default::default() }, Place::default());
+    let (settings, place) =
+        (SourceSettings { name: "there".into(), ..Default::default() }, LinkPlace::default());
     let mut source = Source::new(settings, place);
     let log = |end| LogState {
         first: Position::new(1),

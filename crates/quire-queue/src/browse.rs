@@ -2,7 +2,7 @@
 
 use super::event::{QueueStats, WaitingMessage};
 use super::id::{QueueId, Time};
-use super::messages::{Key, State};
+use super::messages::{Key, MessageState};
 use super::queues::Queues;
 use quire_journal::Position;
 
@@ -26,7 +26,7 @@ impl Queues {
             segment.sort_unstable();
             segment.drain(..).all(|(_, ordinal)| visit(shown(ordinal)))
         };
-        let is_there = |barrier: &u64| messages.state(*barrier) != State::Gone;
+        let is_there = |barrier: &u64| messages.state(*barrier) != MessageState::Gone;
         let mut barriers = state.barriers.iter().copied().filter(is_there).peekable();
         let mut from = 0;
         while let Some(ordinal) = messages.next_waiting(from) {

@@ -11,13 +11,13 @@ use quire_journal::{Block, Memory};
 pub(super) struct Chunks<T> {
     /// The number of the first chunk of the ring.
     first: u64,
-    ring: VecDeque<Place<T>>,
+    ring: VecDeque<RingPlace<T>>,
     /// The memory that holds the chunks.
     memory: Memory,
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct RingPlace<T> {
     /// The position of the first message that entered; ascending.
     position: u64,
     chunk: Option<Block<T>>,
@@ -55,7 +55,7 @@ impl<T> Chunks<T> {
         }
         let index = (number - self.first) as usize;
         if index == self.ring.len() {
-            self.ring.push_back(Place { position, chunk: None });
+            self.ring.push_back(RingPlace { position, chunk: None });
         }
         let memory = &self.memory;
         self.ring[index].chunk.get_or_insert_with(|| Block::new(new(memory), memory))

@@ -2,7 +2,7 @@
 
 use super::id::FilterId;
 use super::members::Members;
-use super::messages::{Key, Messages, State, ordinal_of};
+use super::messages::{Key, MessageState, Messages, ordinal_of};
 use super::ordinal_set::OrdinalSet;
 use super::ranked_set::RankedSet;
 
@@ -70,7 +70,7 @@ impl Matches {
     }
 
     fn sweep(&mut self, messages: &Messages) {
-        let is_present = |ordinal: u64| messages.state(ordinal) != State::Gone;
+        let is_present = |ordinal: u64| messages.state(ordinal) != MessageState::Gone;
         match self {
             Matches::All => {}
             Matches::Fifo(set) => set.retain(is_present),

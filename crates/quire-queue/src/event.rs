@@ -10,7 +10,7 @@ use quire_journal::{Bookmark, Position};
 
 /// The properties of a message that the engine keeps, other than its position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
+pub struct QueueEntry {
     /// Its name on every instance. `None`: it has none, so that records about it mean nothing to
     /// other instances.
     pub bookmark: Option<Bookmark>,

@@ -37,7 +37,7 @@ pub(super) struct NewMessage {
 
 /// The state of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum MessageState {
     Waiting,
     /// Or delayed.
     Leased,
@@ -174,12 +174,12 @@ impl Messages {
     }
 
     /// The state of the message.
-    pub fn state(&self, ordinal: u64) -> State {
+    pub fn state(&self, ordinal: u64) -> MessageState {
         let (number, index) = place(ordinal);
         match self.chunks.get(number) {
-            Some(chunk) if has(&chunk.waiting, index) => State::Waiting,
-            Some(chunk) if has(&chunk.present, index) => State::Leased,
-            _ => State::Gone,
+            Some(chunk) if has(&chunk.waiting, index) => MessageState::Waiting,
+            Some(chunk) if has(&chunk.present, index) => MessageState::Leased,
+            _ => MessageState::Gone,
         }
     }
 

@@ -6,7 +6,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::config::Semantics;
 use super::event::{
-    Change, ChangeKind, Delivery, Enqueued, Entry, LeaseEvent, LeaseEventKind, LostLease, Matcher,
+    Change, ChangeKind, Delivery, Enqueued, LeaseEvent, LeaseEventKind, LostLease, Matcher, QueueEntry,
 };
 use super::id::{ConnectionId, QueueId, Time};
 use super::lease::{Lease, Leases};
@@ -86,7 +86,7 @@ impl Queues {
 impl Queues {
     /// Offers a message to a queue, in log order. Messages come from the log, after they are
     /// persisted.
-    pub fn enqueue(&mut self, queue: QueueId, position: Position, entry: Entry) -> Enqueued {
+    pub fn enqueue(&mut self, queue: QueueId, position: Position, entry: QueueEntry) -> Enqueued {
         let now = self.now;
         let Some(state) = self.live_mut(queue) else { return Enqueued::Known };
         let position = position.get();

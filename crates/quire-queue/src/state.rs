@@ -21,7 +21,7 @@ use super::id::FilterId;
 use super::lapse::{Holder, Lapses};
 use super::lease::{Leases, NONE, QueueLeases};
 use super::members::{Candidate, Members};
-use super::messages::{Key, Messages, State, ordinal_of};
+use super::messages::{Key, MessageState, Messages, ordinal_of};
 use super::ordinal_set::OrdinalSet;
 use super::ranked_set::RankedSet;
 use quire_journal::{Bookmark, Memory, Position};
@@ -263,7 +263,7 @@ impl QueueState {
     /// The first unreleased barrier that has not expired.
     pub fn barrier(&mut self) -> Option<u64> {
         while let Some(ordinal) = self.barriers.front().copied() {
-            if self.messages.state(ordinal) != State::Gone {
+            if self.messages.state(ordinal) != MessageState::Gone {
                 return Some(ordinal);
             }
             self.barriers.pop_front();
@@ -530,15 +530,15 @@ impl QueueState {
             }
             let ordinal = ordinal_of(key);
             match self.messages.state(ordinal) {
-                State::Waiting => return Some(key),
-                State::Leased => {
+                MessageState::Waiting => return Some(key),
+                MessageState::Leased => {
                     let known = (class, self.generations[class as usize]);
                     match self.leases.find(self.messages.position(ordinal)) {
                         Some(slot) => leases.get_mut(slot).classes.push(known),
                         None => self.delays.note_class(ordinal, known),
                     }
                 }
-                State::Gone => {}
+                MessageState::Gone => {}
             }
             if let Some(entry) = self.class_mut(class) {
                 entry.matches.remove(key);

@@ -10,7 +10,12 @@ use quire_queue::*;
 
 /// Bytes for each message that waits in a queue, its one subscription with a filter that takes one
 /// in ten thousand.
-fn cost(count: u64, config: QueueConfig, position: impl Fn(u64) -> u64, entry: impl Fn(u64) -> Entry) -> f64 {
+fn cost(
+    count: u64,
+    config: QueueConfig,
+    position: impl Fn(u64) -> u64,
+    entry: impl Fn(u64) -> QueueEntry,
+) -> f64 {
     let mut queues = Queues::new();
     let queue = queues.add_queue(config).unwrap();
     let connection = ConnectionId::new(1);
@@ -48,12 +53,16 @@ fn scattered(number: u64) -> u64 {
 fn a_queued_message_costs_a_few_bytes_when_ten_million_wait() {
     let count = 10_000_000;
     let named = |publisher, sequence| Some(Bookmark::new(PublisherId::new(publisher), sequence));
-    let plain = |number| Entry { bookmark: named(7, number), received: received(number), ..Entry::default() };
+    let plain = |number| QueueEntry {
+        bookmark: named(7, number),
+        received: received(number),
+        ..QueueEntry::default()
+    };
     let one_topic = cost(count, QueueConfig::default(), |number| number, plain);
     println!("one topic in log order: {one_topic:.2} bytes");
     assert!((0.1..4.0).contains(&one_topic));
 
-    let in_turn = |number| Entry { bookmark: named(1 + number % 100, number / 100), ..plain(number) };
+    let in_turn = |number| QueueEntry { bookmark: named(1 + number % 100, number / 100), ..plain(number) };
     let in_turn = cost(count, QueueConfig::default(), |number| number, in_turn);
     println!("one topic, a hundred publishers in turn: {in_turn:.2} bytes");
     assert!((one_topic..one_topic + 10.0).contains(&in_turn));
@@ -61,13 +70,13 @@ fn a_queued_message_costs_a_few_bytes_when_ten_million_wait() {
     // Every message has an expiration of its own, and other topics' messages lie between.
     let between = |number| number * 50 + scattered(number) % 50;
     let expiring =
-        |number| Entry { expiration_s: Some(3600 + scattered(number) as u32 % 86_400), ..plain(number) };
+        |number| QueueEntry { expiration_s: Some(3600 + scattered(number) as u32 % 86_400), ..plain(number) };
     let config = QueueConfig { expiration: Some(Duration::from_hours(1)), ..QueueConfig::default() };
     let general = cost(count, config, between, expiring);
     println!("many topics, own expirations: {general:.2} bytes");
     assert!((one_topic..16.0).contains(&general));
 
-    let ranked = |number| Entry { priority: Some(scattered(number)), ..expiring(number) };
+    let ranked = |number| QueueEntry { priority: Some(scattered(number)), ..expiring(number) };
     let priority = cost(count, QueueConfig { priority: true, ..QueueConfig::default() }, between, ranked);
     println!("with priority: {priority:.2} bytes");
     assert!((general..48.0).contains(&priority));

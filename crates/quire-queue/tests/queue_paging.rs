@@ -55,7 +55,7 @@ fn ten_million_messages_lie_in_the_file_and_are_served_from_it() {
         let expiration_s = Some(3600 + scattered(position) as u32 % 86_400);
         let priority = Some(scattered(position));
         let bookmark = Some(Bookmark::new(PublisherId::new(7), position));
-        let entry = Entry { bookmark, received: NOW, priority, expiration_s, ..Entry::default() };
+        let entry = QueueEntry { bookmark, received: NOW, priority, expiration_s, ..QueueEntry::default() };
         queues.enqueue(queue, Position::new(position), entry);
     }
     while queues.poll_timeout().is_some_and(|due| due <= NOW) {

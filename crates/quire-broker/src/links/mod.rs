@@ -36,7 +36,7 @@ use quire_expression::filter::MessageContext;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
 use quire_journal::{Bookmark, InstancePath, JournalError, Position, Record, Timestamp};
-use quire_link::{Conflict, Place, Start};
+use quire_link::{Conflict, LinkPlace, Start};
 use quire_types::time::Instant;
 
 use crate::config::links::{CHECKS, Definition, SyncType};
@@ -81,11 +81,11 @@ impl Links {
         let end = cx.log.journal.persisted();
         let new_link = |(number, definition): (usize, &Arc<Definition>)| {
             // Beyond the end of the log the place is of a log that was replaced by an older copy.
-            let is_usable = |(name, place): &&(String, Place)| {
+            let is_usable = |(name, place): &&(String, LinkPlace)| {
                 *name == definition.settings.name && place.resume_from <= end
             };
             let place = saved.iter().rfind(is_usable).map(|(_, place)| place.clone());
-            let at_start = || Place { resume_from: start_of_log(cx), ..Place::default() };
+            let at_start = || LinkPlace { resume_from: start_of_log(cx), ..LinkPlace::default() };
             Outgoing::new(number, Arc::clone(definition), place.unwrap_or_else(at_start))
         };
         let outgoing: Vec<_> = definitions.iter().enumerate().map(new_link).collect();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use quire_journal::{Cursor, Position};
 use quire_link::{
-    Arrived, Connection, Greeted, Introduction, LogState, Place, Read, ReadFound, Run, Source, SourceEvent,
-    SourceOutput, SourceSettings, SourceState, Start,
+    Arrived, Connection, Greeted, Introduction, LinkPlace, LogState, Read, ReadFound, Run, Source,
+    SourceEvent, SourceOutput, SourceSettings, SourceState, Start,
 };
 use quire_types::time::Instant;
 use quire_wire::link::{Frame, Mark};
@@ -35,7 +35,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(super) fn new(number: usize, definition: Arc<Definition>, place: Place) -> Self {
+    pub(super) fn new(number: usize, definition: Arc<Definition>, place: LinkPlace) -> Self {
         let settings = SourceSettings {
             name: definition.settings.name.clone(),
             group: definition.settings.group.clone(),
@@ -94,7 +94,7 @@ impl Outgoing {
     }
 
     /// The state to save for the next run.
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> LinkPlace {
         self.source.place().clone()
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use quire_journal::{
     Bookmark, FoundSidecar, Journal, JournalError, Position, PublisherId, SidecarHead, Sidecars, Timestamp,
 };
-use quire_link::Place;
+use quire_link::LinkPlace;
 use quire_types::time::Instant;
 use quire_wire::link::Mark;
 
@@ -28,7 +28,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Saved {
     /// By the name of the destination.
-    pub(super) places: Vec<(String, Place)>,
+    pub(super) places: Vec<(String, LinkPlace)>,
     /// The first position of the log that must stay for the destinations.
     pub(super) needs: Option<Position>,
 }
@@ -54,7 +54,7 @@ impl Places {
     }
 
     /// Reads the places that an earlier run saved. Nothing when the file cannot be used.
-    pub(super) fn read(&self) -> Vec<(String, Place)> {
+    pub(super) fn read(&self) -> Vec<(String, LinkPlace)> {
         match self.files.read(FILE, NAME) {
             Ok(FoundSidecar::Whole(SidecarHead { version: VERSION, .. }, content)) => {
                 decode(&content).unwrap_or_default()
@@ -105,7 +105,7 @@ impl PlacesFile {
         let Saved { places, needs } = self.saved;
         let head = SidecarHead { version: VERSION, position: needs.unwrap_or_default(), needs };
         let mut content = Vec::new();
-        for (name, Place { resume_from, mark, instance }) in &places {
+        for (name, LinkPlace { resume_from, mark, instance }) in &places {
             let instance = instance.as_deref().unwrap_or_default();
             for name in [name, instance] {
                 content.extend_from_slice(&(name.len() as u16).to_le_bytes());
@@ -123,7 +123,7 @@ impl PlacesFile {
     }
 }
 
-fn decode(mut content: &[u8]) -> Option<Vec<(String, Place)>> {
+fn decode(mut content: &[u8]) -> Option<Vec<(String, LinkPlace)>> {
     let mut places = Vec::new();
     while !content.is_empty() {
         let (head, rest) = content.split_at_checked(ENTRY_SIZE)?;
@@ -138,7 +138,7 @@ fn decode(mut content: &[u8]) -> Option<Vec<(String, Place)>> {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
         let mark = (position > 0).then_some(Mark { position: Position::new(position), bookmark, time });
         let instance = text(instance).map(|name| Some(name).filter(|name| !name.is_empty()))?;
-        places.push((text(name)?, Place { resume_from, mark, instance }));
+        places.push((text(name)?, LinkPlace { resume_from, mark, instance }));
         content = rest;
     }
     Some(places)
@@ -156,8 +156,8 @@ mod tests {
         assert_eq!(places.read(), []);
         let bookmark = Bookmark::new(PublisherId::new(7), 9);
         let mark = Some(Mark { position: Position::new(3), bookmark, time: Timestamp::from_ns(11) });
-        let east = Place { resume_from: Position::new(5), mark, instance: Some("east-2".to_owned()) };
-        let saved = vec![("east".to_owned(), east), ("b".to_owned(), Place::default())];
+        let east = LinkPlace { resume_from: Position::new(5), mark, instance: Some("east-2".to_owned()) };
+        let saved = vec![("east".to_owned(), east), ("b".to_owned(), LinkPlace::default())];
         places.write_now(Saved { places: saved.clone(), needs: Some(Position::new(1)) }).unwrap();
         assert_eq!(places.read(), saved);
         assert_eq!(journal.sidecars().needs(), Some(Position::new(1)));

@@ -14,7 +14,7 @@ use crate::Event;
 use crate::context::Context;
 use crate::failure::code_of;
 use quire_command::Code;
-use quire_queue::{Entry, QueueId};
+use quire_queue::{QueueEntry, QueueId};
 
 /// Fetches under way at a time. With 1 MiB each they take no more memory than recent messages do.
 const FETCHES_MAX: usize = 16;
@@ -184,7 +184,7 @@ impl QueueService {
         &mut self,
         cx: &mut Context,
         queue: QueueId,
-        found: Option<Result<Vec<(Position, Entry)>, JournalError>>,
+        found: Option<Result<Vec<(Position, QueueEntry)>, JournalError>>,
     ) {
         let error = match found {
             Some(Ok(entries)) if !entries.is_empty() => {

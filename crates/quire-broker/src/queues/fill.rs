@@ -24,7 +24,7 @@ use crate::context::Context;
 use crate::failure::code_of;
 use quire_command::Code;
 use quire_expression::message_type::Arena;
-use quire_queue::{Entry, QueueId, Time};
+use quire_queue::{QueueEntry, QueueId, Time};
 
 /// Bytes of the log in one portion: some thousand messages of common size, which enter the queue in
 /// a few milliseconds.
@@ -41,10 +41,10 @@ pub(super) struct Fills(BTreeMap<QueueId, Fill>);
 struct Fill {
     /// The queue has the messages up to here.
     read_to: Position,
-    state: State,
+    state: FillState,
 }
 
-enum State {
+enum FillState {
     /// The definition of the queue is not on stable storage yet.
     Waiting,
     Idle,
@@ -53,7 +53,7 @@ enum State {
         /// The portion ends here at the latest.
         limit: Position,
         /// The messages after `limit` that became persistent since then; `None`: they are too many.
-        newer: Option<Vec<(Position, Entry)>>,
+        newer: Option<Vec<(Position, QueueEntry)>>,
     },
     /// The queue was dropped, and a portion is being read.
     Dropped,
@@ -74,7 +74,7 @@ pub(crate) struct FillJob {
 
 /// A portion that was read.
 pub(crate) struct Portion {
-    entries: Vec<(Position, Entry)>,
+    entries: Vec<(Position, QueueEntry)>,
     read_to: Position,
 }
 
@@ -113,13 +113,13 @@ impl Fills {
 
     /// A queue is to read the log from its first record, when [`start`](Self::start) is called.
     pub fn add(&mut self, queue: QueueId) {
-        self.0.insert(queue, Fill { read_to: Position::ZERO, state: State::Waiting });
+        self.0.insert(queue, Fill { read_to: Position::ZERO, state: FillState::Waiting });
     }
 
     /// The definition of the queue is on stable storage.
     pub fn start(&mut self, queue: QueueId) {
         if let Some(fill) = self.0.get_mut(&queue) {
-            fill.state = State::Idle;
+            fill.state = FillState::Idle;
         }
     }
 
@@ -127,8 +127,10 @@ impl Fills {
     pub fn forget(&mut self, queue: QueueId) {
         let Some(fill) = self.0.get_mut(&queue) else { return };
         match fill.state {
-            State::UnderWay { .. } => fill.state = State::Dropped,
-            State::Waiting | State::Idle | State::Dropped | State::Blocked => drop(self.0.remove(&queue)),
+            FillState::UnderWay { .. } => fill.state = FillState::Dropped,
+            FillState::Waiting | FillState::Idle | FillState::Dropped | FillState::Blocked => {
+                drop(self.0.remove(&queue))
+            }
         }
     }
 
@@ -139,9 +141,9 @@ impl Fills {
     }
 
     /// The tail has a message for a queue. Whether the queue does not take it yet.
-    pub fn holds(&mut self, queue: QueueId, position: Position, entry: Entry) -> bool {
+    pub fn holds(&mut self, queue: QueueId, position: Position, entry: QueueEntry) -> bool {
         let Some(fill) = self.0.get_mut(&queue) else { return false };
-        if let State::UnderWay { newer, .. } = &mut fill.state {
+        if let FillState::UnderWay { newer, .. } = &mut fill.state {
             match newer {
                 Some(all) if all.len() < NEWER_COUNT_MAX => all.push((position, entry)),
                 _ => *newer = None,
@@ -151,11 +153,11 @@ impl Fills {
     }
 
     fn next(&self) -> Option<(QueueId, Position)> {
-        let is_reading = |fill: &Fill| matches!(fill.state, State::UnderWay { .. } | State::Dropped);
+        let is_reading = |fill: &Fill| matches!(fill.state, FillState::UnderWay { .. } | FillState::Dropped);
         if self.0.values().any(is_reading) {
             return None;
         }
-        let idle = self.0.iter().find(|(_, fill)| matches!(fill.state, State::Idle));
+        let idle = self.0.iter().find(|(_, fill)| matches!(fill.state, FillState::Idle));
         idle.map(|(queue, fill)| (*queue, fill.read_to))
     }
 }
@@ -174,7 +176,7 @@ impl QueueService {
             wall: cx.clock.now.wall,
         };
         if let Some(fill) = self.fills.0.get_mut(&queue) {
-            fill.state = State::UnderWay { limit, newer: Some(Vec::new()) };
+            fill.state = FillState::UnderWay { limit, newer: Some(Vec::new()) };
         }
         cx.begin_job(
             move |arena| job.run(arena),
@@ -187,7 +189,8 @@ impl QueueService {
         let QueueService { engine, fills, .. } = self;
         let Some(fill) = fills.0.get_mut(&queue) else { return };
         cx.clock.wants_turn = true;
-        let State::UnderWay { limit, newer } = std::mem::replace(&mut fill.state, State::Blocked) else {
+        let FillState::UnderWay { limit, newer } = std::mem::replace(&mut fill.state, FillState::Blocked)
+        else {
             fills.0.remove(&queue);
             return;
         };
@@ -196,7 +199,7 @@ impl QueueService {
                 for (position, entry) in entries {
                     engine.enqueue(queue, position, entry);
                 }
-                (fill.read_to, fill.state) = (read_to, State::Idle);
+                (fill.read_to, fill.state) = (read_to, FillState::Idle);
                 if read_to >= limit
                     && let Some(newer) = newer
                 {

@@ -16,7 +16,7 @@ use quire_queue::{FilterId, Matcher, QueueId};
 
 /// The filters in use.
 pub(super) struct Filters {
-    filters: Slab<Entry>,
+    filters: Slab<FilterEntry>,
     by_filter: HashMap<(QueueId, Filter), u32, FxBuildHasher>,
     /// All filters of a queue, so that a message is read once for them.
     indexes: BTreeMap<QueueId, SubscriptionIndex<FilterId>>,
@@ -30,7 +30,7 @@ pub(super) struct Filters {
 /// The engine cannot continue without the answer, so the filters must be evaluated here.
 const QUEUE_EFFORT_MAX: u64 = 4_000_000;
 
-struct Entry {
+struct FilterEntry {
     queue: QueueId,
     filter: Filter,
     users: u32,
@@ -54,7 +54,7 @@ impl Filters {
             self.filters[id as usize].users += 1;
             return FilterId::new(id);
         }
-        let id = self.filters.insert(Entry { queue, filter: filter.clone(), users: 1 }) as u32;
+        let id = self.filters.insert(FilterEntry { queue, filter: filter.clone(), users: 1 }) as u32;
         self.by_filter.insert(key, id);
         self.indexes.entry(queue).or_default().insert(FilterId::new(id), Some(filter.clone()));
         FilterId::new(id)
@@ -73,7 +73,7 @@ impl Filters {
         if entry.users > 0 {
             return;
         }
-        let Entry { queue, filter: gone, .. } = self.filters.remove(filter.get() as usize);
+        let FilterEntry { queue, filter: gone, .. } = self.filters.remove(filter.get() as usize);
         self.by_filter.remove(&(queue, gone));
         if let Some(index) = self.indexes.get_mut(&queue) {
             index.remove(filter);

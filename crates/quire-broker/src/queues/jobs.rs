@@ -11,7 +11,7 @@ use super::enter::received_at;
 use crate::scan::context_of;
 use quire_expression::filter::Filter;
 use quire_expression::message_type::Arena;
-use quire_queue::{Entry, Time};
+use quire_queue::{QueueEntry, Time};
 
 /// Bytes of the log that a fetch reads for a message that may be wanted alone, as it is when
 /// priorities are scattered over a queue.
@@ -111,7 +111,7 @@ pub(super) fn matching(
 }
 
 impl Refill {
-    pub fn run(self, mut arena: Arena) -> Result<Vec<(Position, Entry)>, JournalError> {
+    pub fn run(self, mut arena: Arena) -> Result<Vec<(Position, QueueEntry)>, JournalError> {
         let mut entries = Vec::new();
         let mut cursor = self.reader.cursor(self.after).sparingly();
         let wanted = [self.definition.clone()];

@@ -26,7 +26,7 @@ use crate::{Event, Output};
 use quire_expression::filter::{Filter, FilterOptions};
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
-use quire_queue::{Change, ChangeKind, Entry, QueueConfig, QueueId, Queues, Reasons, Time};
+use quire_queue::{Change, ChangeKind, QueueConfig, QueueEntry, QueueId, Queues, Reasons, Time};
 
 /// A selection that a queue had, and the end of the log when it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -284,7 +284,7 @@ impl Counting {
             RecordKind::Publish => {
                 for (number, counted) in all() {
                     if counted.is_left_out(service, record, arena) {
-                        left_out.enqueue(number, record.position, Entry::default());
+                        left_out.enqueue(number, record.position, QueueEntry::default());
                     }
                 }
                 let Some((name, position)) = service.dead_letters.origin(record) else { return };

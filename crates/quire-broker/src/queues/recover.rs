@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quire_journal::{AllTopics, JournalError, Position, Record, RecordKind, RecoveryProgress};
 
 use super::changes::append;
-use super::names::NamesFile;
+use super::instance_names::NamesFile;
 use super::sidecars::QueuePoints;
 use super::{Definition, QueueService};
 use crate::context::Context;

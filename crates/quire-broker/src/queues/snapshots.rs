@@ -208,7 +208,7 @@ impl QueueService {
             snapshots.is_under_way = true;
             let files = snapshots.files.clone();
             let definition = self.definition(draft.queue).clone();
-            let state = State {
+            let state = WholeState {
                 after: draft.after,
                 snapshot: draft.snapshot,
                 reader: cx.log.reader.clone(),
@@ -248,7 +248,8 @@ impl QueueService {
             let mut snapshot = Snapshot::new(&snapshots.memory.get());
             while !engine.write_snapshot(*queue, &mut snapshot, u64::MAX, ahead_ns) {}
             let definition = all[queue.get() as usize].clone();
-            let state = State { after: cx.log.served, snapshot, reader: cx.log.reader.clone(), definition };
+            let state =
+                WholeState { after: cx.log.served, snapshot, reader: cx.log.reader.clone(), definition };
             state.write(&snapshots.files)?;
         }
         Ok(())
@@ -256,14 +257,14 @@ impl QueueService {
 }
 
 /// A whole state.
-pub(crate) struct State {
+pub(crate) struct WholeState {
     after: Position,
     snapshot: Snapshot,
     reader: Reader,
     definition: std::sync::Arc<Definition>,
 }
 
-impl State {
+impl WholeState {
     /// Writes it into its file. Waits for the disk.
     pub fn write(self, files: &QueueStates) -> Result<(), JournalError> {
         let Definition { state_key, name, .. } = &*self.definition;

@@ -13,7 +13,7 @@ use crate::{ConfigError, RecordedTopic};
 use quire_expression::filter::{Filter, FilterError, FilterOptions, MessageContext};
 use quire_expression::message_type::{Arena, MessageType};
 use quire_queue::{
-    Change, ChangeKind, ConnectionId, Delivery, Enqueued, Entry, FilterId, Matcher, QueueId, QueueStats,
+    Change, ChangeKind, ConnectionId, Delivery, Enqueued, FilterId, Matcher, QueueEntry, QueueId, QueueStats,
     Queues, Reasons, SubscribeError, SubscriptionId, SubscriptionSpec, Time, Verdict,
 };
 
@@ -41,7 +41,7 @@ pub struct StandaloneQueue {
 /// A message that is in the queue.
 struct Kept {
     data: Bytes,
-    entry: Entry,
+    entry: QueueEntry,
 }
 
 /// A message that left the queue unprocessed.
@@ -114,7 +114,7 @@ impl StandaloneQueue {
         self.advance(now);
         let Definition { message_type, filter, priority, barrier, .. } = &self.definition;
         let delayed_until = (delay_ns > 0).then(|| Time::new(now.get().saturating_add(delay_ns)));
-        let mut entry = Entry { received: now, expiration_s, delayed_until, ..Entry::default() };
+        let mut entry = QueueEntry { received: now, expiration_s, delayed_until, ..QueueEntry::default() };
         if filter.is_some() || priority.is_some() || barrier.is_some() {
             let message = context(*message_type, &data);
             let arena = &mut self.arena;

@@ -16,7 +16,7 @@ use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
 use quire_journal::{Record, RecordKind, Timestamp};
 use quire_queue::{
-    self as queue, Entry, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics, Time,
+    self as queue, ExpirationModel, FairnessModel, Leasing, QueueConfig, QueueEntry, Semantics, Time,
 };
 
 /// One queue. Every key but `name` and `message_type` may be left out.
@@ -199,14 +199,15 @@ impl Definition {
         received: Time,
         wall: Timestamp,
         arena: &mut Arena,
-    ) -> Option<Entry> {
+    ) -> Option<QueueEntry> {
         let delayed_until = record.not_before().map(|end| {
             // On the clock of the engine, for which it is `now`.
             let now = received.get() + wall.as_ns().saturating_sub(record.received().as_ns());
             Time::new(now.saturating_add(end.as_ns()).saturating_sub(wall.as_ns()))
         });
         let (bookmark, expiration_s) = (Some(record.bookmark()), record.expiration_s);
-        let mut entry = Entry { bookmark, received, expiration_s, delayed_until, ..Entry::default() };
+        let mut entry =
+            QueueEntry { bookmark, received, expiration_s, delayed_until, ..QueueEntry::default() };
         if self.filter.is_none() && self.priority.is_none() && self.barrier.is_none() {
             return Some(entry);
         }

@@ -50,7 +50,7 @@ pub struct Destination {
     input: Vec<u8>,
     /// Bytes of `input` that were worked on.
     taken_size: usize,
-    state: State,
+    state: DestinationState,
     received_at: Instant,
     sent_at: Instant,
     /// When the last `hello` was taken, and when the one that waits may be.
@@ -62,7 +62,7 @@ pub struct Destination {
 }
 
 #[derive(Debug)]
-enum State {
+enum DestinationState {
     /// The other instance has connected, and nothing else came.
     AwaitingHello,
     /// No link. Another one may begin.
@@ -74,7 +74,7 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum LinkPhase {
     /// `hello` came. The configurations are checked.
     Checking { mark: Option<Mark> },
     /// The log is searched for the message of the mark.
@@ -86,7 +86,7 @@ enum Phase {
 /// A link, and all that ends with it.
 #[derive(Debug)]
 struct Link {
-    phase: Phase,
+    phase: LinkPhase,
     source: SourceInstance,
     /// The checks that the source leaves out.
     rules: LinkRules,
@@ -136,7 +136,7 @@ struct PendingAck {
 impl Link {
     fn new(hello: &Hello<'_>) -> Self {
         Link {
-            phase: Phase::Checking { mark: hello.mark },
+            phase: LinkPhase::Checking { mark: hello.mark },
             source: SourceInstance {
                 name: hello.instance.into(),
                 group: hello.group.into(),
@@ -158,7 +158,7 @@ impl Link {
     }
 
     fn is_open(&self) -> bool {
-        self.phase == Phase::Open
+        self.phase == LinkPhase::Open
     }
 }
 
@@ -170,7 +170,7 @@ impl Destination {
             peer: peer.to_owned(),
             input: Vec::new(),
             taken_size: 0,
-            state: State::AwaitingHello,
+            state: DestinationState::AwaitingHello,
             received_at: now,
             sent_at: now,
             greeted_at: None,
@@ -182,7 +182,7 @@ impl Destination {
 
     /// Of a connection that this instance has made.
     pub fn idle(connection: Connection, peer: &str, now: Instant) -> Self {
-        Destination { state: State::Idle, ..Destination::accepted(connection, peer, now) }
+        Destination { state: DestinationState::Idle, ..Destination::accepted(connection, peer, now) }
     }
 
     /// The next thing that the caller has to do.
@@ -192,14 +192,14 @@ impl Destination {
 
     fn link(&self) -> Option<&Link> {
         match &self.state {
-            State::Linked(link) => Some(link),
+            DestinationState::Linked(link) => Some(link),
             _ => None,
         }
     }
 
     fn link_mut(&mut self) -> Option<&mut Link> {
         match &mut self.state {
-            State::Linked(link) => Some(link),
+            DestinationState::Linked(link) => Some(link),
             _ => None,
         }
     }
@@ -222,7 +222,7 @@ impl Destination {
 
     /// There is no link, and none is about to begin.
     pub fn is_idle(&self) -> bool {
-        matches!(self.state, State::Idle | State::Broken)
+        matches!(self.state, DestinationState::Idle | DestinationState::Broken)
     }
 
     /// Whether records may arrive.
@@ -232,7 +232,7 @@ impl Destination {
 
     /// Whether no link can begin on the connection.
     pub fn is_broken(&self) -> bool {
-        matches!(self.state, State::Broken)
+        matches!(self.state, DestinationState::Broken)
     }
 
     /// The address of the other instance.
@@ -269,7 +269,7 @@ impl Destination {
 
     /// Bytes arrived on the connection.
     pub fn handle_heard(&mut self, now: Instant) {
-        if !matches!(self.state, State::AwaitingHello) {
+        if !matches!(self.state, DestinationState::AwaitingHello) {
             self.received_at = now;
         }
     }
@@ -316,7 +316,8 @@ impl Destination {
         input: &[u8],
     ) -> Option<(usize, usize, Begun)> {
         let size_max = FRAME_OVERHEAD_MAX + message_size_max;
-        while matches!(self.state, State::AwaitingHello | State::Idle) || self.is_open() {
+        while matches!(self.state, DestinationState::AwaitingHello | DestinationState::Idle) || self.is_open()
+        {
             let begin = self.taken_size;
             if let Some(size) = announced_size(&input[begin..]).filter(|size| *size > size_max) {
                 let reason = format!(
@@ -370,14 +371,17 @@ impl Destination {
     fn take(&mut self, now: Instant, frame: &Frame<'_>) {
         match (&mut self.state, frame) {
             // The source may begin again before it has heard of the end of its link here.
-            (State::AwaitingHello | State::Idle | State::Linked(_), Frame::Hello(hello)) => {
+            (
+                DestinationState::AwaitingHello | DestinationState::Idle | DestinationState::Linked(_),
+                Frame::Hello(hello),
+            ) => {
                 self.received_at = now;
-                self.state = State::Linked(Box::new(Link::new(hello)));
+                self.state = DestinationState::Linked(Box::new(Link::new(hello)));
                 self.outputs.push_back(DestinationOutput::Check(Box::new(Greeting::new(hello))));
             }
             // They were on their way when the link ended.
-            (State::Idle, _) => (),
-            (State::Linked(link), Frame::CaughtUp) => link.has_caught_up = true,
+            (DestinationState::Idle, _) => (),
+            (DestinationState::Linked(link), Frame::CaughtUp) => link.has_caught_up = true,
             (_, Frame::Ended { reason }) => self.ended(reason),
             _ => self.break_off(now, "it sent a frame that a source does not send here"),
         }
@@ -394,10 +398,10 @@ impl Destination {
     pub fn handle_checked(&mut self, now: Instant, persisted: Position, answer: Answer<'_>) {
         let number = self.number + 1;
         let Some(link) = self.link_mut() else { return };
-        let Phase::Checking { mark } = link.phase else { return };
+        let LinkPhase::Checking { mark } = link.phase else { return };
         match mark {
             Some(mark) if mark.position <= persisted => {
-                link.phase = Phase::Searching { number, mark };
+                link.phase = LinkPhase::Searching { number, mark };
                 self.number = number;
                 self.outputs.push_back(DestinationOutput::Find { number, mark });
             }
@@ -416,7 +420,7 @@ impl Destination {
         answer: Answer<'_>,
     ) {
         match self.link().map(|link| link.phase) {
-            Some(Phase::Searching { number: wanted, mark }) if wanted == number => {
+            Some(LinkPhase::Searching { number: wanted, mark }) if wanted == number => {
                 // A record that maintenance has removed was there, because the log continues after
                 // it.
                 let was_removed = mark.position < first;
@@ -429,7 +433,7 @@ impl Destination {
 
     fn welcome(&mut self, now: Instant, has_mark: bool, answer: Answer<'_>) {
         let Some(link) = self.link_mut() else { return };
-        (link.phase, link.is_new) = (Phase::Open, true);
+        (link.phase, link.is_new) = (LinkPhase::Open, true);
         let source = link.source.name.to_string();
         let Answer { instance, group, started_ns, sends_back } = answer;
         let welcome = Welcome { version: VERSION, instance, group, started_ns, has_mark, sends_back };
@@ -543,7 +547,7 @@ impl Destination {
     /// The duplicates were compared with the log. The first conflict of each publisher is logged.
     pub fn handle_compared(&mut self, number: u64, conflicts: &[Conflict]) {
         let source = self.name();
-        let State::Linked(link) = &mut self.state else { return };
+        let DestinationState::Linked(link) = &mut self.state else { return };
         if !matches!(link.comparing, Comparing::Running(wanted) if wanted == number) {
             return;
         }
@@ -562,10 +566,10 @@ impl Destination {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let silence = self.received_at + SILENCE_MAX;
         let state = match &self.state {
-            State::Linked(link) if link.is_open() => Some(silence.min(self.sent_at + HEARTBEAT)),
+            DestinationState::Linked(link) if link.is_open() => Some(silence.min(self.sent_at + HEARTBEAT)),
             // Nothing is sent before the greeting.
-            State::AwaitingHello | State::Linked(_) => Some(silence),
-            State::Idle | State::Broken => None,
+            DestinationState::AwaitingHello | DestinationState::Linked(_) => Some(silence),
+            DestinationState::Idle | DestinationState::Broken => None,
         };
         state.into_iter().chain(self.greets_at).min()
     }
@@ -582,14 +586,14 @@ impl Destination {
     fn ended(&mut self, reason: &str) {
         let source = self.name();
         self.note(DestinationEvent::Ended { source, reason: reason.to_owned() });
-        self.state = State::Idle;
+        self.state = DestinationState::Idle;
         self.outputs.push_back(DestinationOutput::Turn);
     }
 
     /// The connection cannot be used any more.
     pub fn break_off(&mut self, now: Instant, reason: &str) {
         self.end(now, reason);
-        (self.state, self.input, self.taken_size) = (State::Broken, Vec::new(), 0);
+        (self.state, self.input, self.taken_size) = (DestinationState::Broken, Vec::new(), 0);
         self.outputs.push_back(DestinationOutput::Turn);
     }
 

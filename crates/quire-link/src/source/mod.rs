@@ -30,7 +30,7 @@ pub use event::{Greeted, Introduction, LogState, Read, ReadFound, SourceEvent, S
 use live::{Connected, Live};
 pub use live::{Run, SentFrame};
 
-use crate::replicated::Progress;
+use crate::replicated::DestinationProgress;
 use crate::{Connection, HEARTBEAT, SILENCE_MAX};
 
 /// The next attempt of a link whose destination is to connect.
@@ -55,7 +55,7 @@ pub struct SourceSettings {
 
 /// Where a link begins, and what is saved for the next run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct LinkPlace {
     /// The next connection begins after it, when the destination still has the message of `mark`.
     pub resume_from: Position,
     /// The last message that the destination is known to have.
@@ -65,7 +65,7 @@ pub struct Place {
     pub instance: Option<String>,
 }
 
-impl Place {
+impl LinkPlace {
     fn note_mark(&mut self, mark: Option<Mark>) {
         let known = self.mark.map(|mark| mark.position);
         if let Some(mark) = mark.filter(|mark| Some(mark.position) > known) {
@@ -137,8 +137,8 @@ pub struct SourceCounts {
 #[derive(Debug)]
 pub struct Source {
     settings: Arc<SourceSettings>,
-    state: State,
-    place: Place,
+    state: SourcePhase,
+    place: LinkPlace,
     acknowledged: Position,
     /// The instance that answered last.
     peer: Option<Peer>,
@@ -152,7 +152,7 @@ pub struct Source {
 }
 
 #[derive(Debug)]
-enum State {
+enum SourcePhase {
     Waiting(Instant),
     Opening,
     Greeting(Connected),
@@ -163,10 +163,10 @@ enum State {
 
 impl Source {
     /// A link that begins at `place`.
-    pub fn new(settings: SourceSettings, place: Place) -> Self {
+    pub fn new(settings: SourceSettings, place: LinkPlace) -> Self {
         Source {
             settings: Arc::new(settings),
-            state: State::Waiting(Instant::default()),
+            state: SourcePhase::Waiting(Instant::default()),
             place,
             acknowledged: Position::ZERO,
             peer: None,
@@ -196,30 +196,30 @@ impl Source {
 
     fn connected(&self) -> Option<&Connected> {
         match &self.state {
-            State::Greeting(connected) => Some(connected),
-            State::Live(live) => Some(&live.connected),
-            State::Waiting(_) | State::Opening | State::Paused | State::Gap => None,
+            SourcePhase::Greeting(connected) => Some(connected),
+            SourcePhase::Live(live) => Some(&live.connected),
+            SourcePhase::Waiting(_) | SourcePhase::Opening | SourcePhase::Paused | SourcePhase::Gap => None,
         }
     }
 
     fn connected_mut(&mut self) -> Option<&mut Connected> {
         match &mut self.state {
-            State::Greeting(connected) => Some(connected),
-            State::Live(live) => Some(&mut live.connected),
-            State::Waiting(_) | State::Opening | State::Paused | State::Gap => None,
+            SourcePhase::Greeting(connected) => Some(connected),
+            SourcePhase::Live(live) => Some(&mut live.connected),
+            SourcePhase::Waiting(_) | SourcePhase::Opening | SourcePhase::Paused | SourcePhase::Gap => None,
         }
     }
 
     fn live(&self) -> Option<&Live> {
         match &self.state {
-            State::Live(live) => Some(live),
+            SourcePhase::Live(live) => Some(live),
             _ => None,
         }
     }
 
     fn live_mut(&mut self) -> Option<&mut Live> {
         match &mut self.state {
-            State::Live(live) => Some(live),
+            SourcePhase::Live(live) => Some(live),
             _ => None,
         }
     }
@@ -231,12 +231,12 @@ impl Source {
 
     /// Whether a connection is being made.
     pub fn is_opening(&self) -> bool {
-        matches!(self.state, State::Opening)
+        matches!(self.state, SourcePhase::Opening)
     }
 
     /// Whether `hello` is sent, and `welcome` has not come.
     pub fn is_greeting(&self) -> bool {
-        matches!(self.state, State::Greeting(_))
+        matches!(self.state, SourcePhase::Greeting(_))
     }
 
     /// The number of the read under way.
@@ -247,13 +247,13 @@ impl Source {
     /// The state for figures.
     pub fn state(&self) -> SourceState {
         match &self.state {
-            State::Waiting(_) if self.attempts.is_refused => SourceState::Refused,
-            State::Waiting(_) => SourceState::Waiting,
-            State::Opening | State::Greeting(_) => SourceState::Connecting,
-            State::Live(live) if live.owes_caught_up => SourceState::CatchingUp,
-            State::Live(_) => SourceState::Live,
-            State::Paused => SourceState::Paused,
-            State::Gap => SourceState::Gap,
+            SourcePhase::Waiting(_) if self.attempts.is_refused => SourceState::Refused,
+            SourcePhase::Waiting(_) => SourceState::Waiting,
+            SourcePhase::Opening | SourcePhase::Greeting(_) => SourceState::Connecting,
+            SourcePhase::Live(live) if live.owes_caught_up => SourceState::CatchingUp,
+            SourcePhase::Live(_) => SourceState::Live,
+            SourcePhase::Paused => SourceState::Paused,
+            SourcePhase::Gap => SourceState::Gap,
         }
     }
 
@@ -263,7 +263,7 @@ impl Source {
     }
 
     /// The state to save for the next run.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &LinkPlace {
         &self.place
     }
 
@@ -326,10 +326,10 @@ impl Source {
     }
 
     /// How far the destination is.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> DestinationProgress {
         let scanned = self.scanned();
         let by_hops = self.live().map_or_else(Vec::new, |live| live.flight.by_hops(scanned));
-        Progress { all: self.acknowledged, by_hops, beyond: scanned }
+        DestinationProgress { all: self.acknowledged, by_hops, beyond: scanned }
     }
 
     /// Whether the instance is the destination, or one of its group.
@@ -347,9 +347,9 @@ impl Source {
     /// Whether it would use a connection that the destination has made.
     pub fn wants_connection(&self, now: Instant) -> bool {
         match self.state {
-            State::Waiting(at) => at <= now,
-            State::Opening => true,
-            State::Greeting(_) | State::Live(_) | State::Paused | State::Gap => false,
+            SourcePhase::Waiting(at) => at <= now,
+            SourcePhase::Opening => true,
+            SourcePhase::Greeting(_) | SourcePhase::Live(_) | SourcePhase::Paused | SourcePhase::Gap => false,
         }
     }
 
@@ -370,10 +370,10 @@ impl Source {
     /// Records that the destination lacks are no longer in the log: nothing is sent until a command
     /// accepts the gap.
     fn stop_at_gap(&mut self, now: Instant, log: &LogState) {
-        if matches!(self.state, State::Gap | State::Paused) {
+        if matches!(self.state, SourcePhase::Gap | SourcePhase::Paused) {
             return;
         }
-        self.stop(now, State::Gap, "it lacks records that are no longer in the log of the source");
+        self.stop(now, SourcePhase::Gap, "it lacks records that are no longer in the log of the source");
         self.note(SourceEvent::HasGap { after: self.place.resume_from, first: log.first });
         if self.settings.is_sync {
             self.ages.by_command = true;
@@ -392,7 +392,7 @@ impl Source {
         shared: Option<(Connection, String)>,
     ) -> Option<(Connection, String)> {
         match &self.state {
-            State::Waiting(at) if *at <= now => {
+            SourcePhase::Waiting(at) if *at <= now => {
                 if log.lacks(self.place.resume_from) {
                     self.stop_at_gap(now, log);
                     return None;
@@ -402,10 +402,10 @@ impl Source {
                 }
                 return shared;
             }
-            State::Opening => return shared,
-            State::Waiting(_) | State::Paused | State::Gap => (),
-            State::Greeting(connected) => self.look_at_silence(now, connected.received_at),
-            State::Live(live) => self.look_at_silence(now, live.connected.received_at),
+            SourcePhase::Opening => return shared,
+            SourcePhase::Waiting(_) | SourcePhase::Paused | SourcePhase::Gap => (),
+            SourcePhase::Greeting(connected) => self.look_at_silence(now, connected.received_at),
+            SourcePhase::Live(live) => self.look_at_silence(now, live.connected.received_at),
         }
         None
     }
@@ -420,7 +420,7 @@ impl Source {
     /// age of messages that are not acknowledged.
     pub fn end_turn(&mut self, now: Instant) {
         let mut frames = [None, None];
-        if let State::Live(live) = &mut self.state {
+        if let SourcePhase::Live(live) = &mut self.state {
             if live.owes_caught_up && live.scanned >= live.greeted {
                 live.owes_caught_up = false;
                 frames[0] = Some(Frame::CaughtUp);
@@ -441,11 +441,11 @@ impl Source {
     /// When it has something to do next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = match &self.state {
-            State::Waiting(NEVER) => None,
-            State::Waiting(at) => Some(*at),
-            State::Opening | State::Paused | State::Gap => None,
-            State::Greeting(connected) => Some(connected.received_at + SILENCE_MAX),
-            State::Live(live) => {
+            SourcePhase::Waiting(NEVER) => None,
+            SourcePhase::Waiting(at) => Some(*at),
+            SourcePhase::Opening | SourcePhase::Paused | SourcePhase::Gap => None,
+            SourcePhase::Greeting(connected) => Some(connected.received_at + SILENCE_MAX),
+            SourcePhase::Live(live) => {
                 let connected = &live.connected;
                 Some((connected.received_at + SILENCE_MAX).min(connected.sent_at + HEARTBEAT))
             }
@@ -458,7 +458,7 @@ impl Source {
     /// next one after the shortest delay.
     pub fn try_now(&mut self, now: Instant) {
         self.attempts.failed_passes = 0;
-        if let State::Waiting(at) = &mut self.state {
+        if let SourcePhase::Waiting(at) = &mut self.state {
             self.attempts.address = 0;
             *at = now.min(*at);
         }
@@ -468,10 +468,10 @@ impl Source {
         let address = self.attempts.address;
         if address >= self.settings.addresses.len() {
             // The destination is to connect.
-            self.state = State::Waiting(NEVER);
+            self.state = SourcePhase::Waiting(NEVER);
             return;
         }
-        self.state = State::Opening;
+        self.state = SourcePhase::Opening;
         self.outputs.push_back(SourceOutput::Open { address });
     }
 
@@ -493,7 +493,7 @@ impl Source {
     ) {
         let reason = "it uses the other connection of the two instances";
         self.send(now, &Frame::Ended { reason });
-        self.state = State::Greeting(Connected::new(connection, shared, now));
+        self.state = SourcePhase::Greeting(Connected::new(connection, shared, now));
         let Introduction { instance, group, started_ns, topics, excluded } = introduction;
         let settings = Arc::clone(&self.settings);
         let hello = Hello {
@@ -528,9 +528,9 @@ impl Source {
     /// has checked the names in it.
     pub fn handle_frame(&mut self, now: Instant, log: &LogState, frame: &Frame<'_>) -> Option<Greeted> {
         match (&mut self.state, frame) {
-            (State::Greeting(_), Frame::Welcome(welcome)) => return self.welcomed(now, log, welcome),
+            (SourcePhase::Greeting(_), Frame::Welcome(welcome)) => return self.welcomed(now, log, welcome),
             (_, Frame::Refused { reason }) => self.refuse(now, reason),
-            (State::Live(live), Frame::Acknowledged { through, hops, mark }) => {
+            (SourcePhase::Live(live), Frame::Acknowledged { through, hops, mark }) => {
                 if let Some(acknowledged) = live.acknowledge(*through, *hops, mark.is_some()) {
                     // The next connection begins after it, so that it does not fail at the same
                     // place again.
@@ -541,7 +541,7 @@ impl Source {
                 self.settle();
             }
             // It belongs to an earlier link on the connection.
-            (State::Greeting(_), Frame::Acknowledged { .. }) => (),
+            (SourcePhase::Greeting(_), Frame::Acknowledged { .. }) => (),
             _ => self.lose(now, "it sent a frame that a destination does not send here"),
         }
         None
@@ -570,9 +570,9 @@ impl Source {
             (self.place.resume_from, self.place.mark) = (log.start(), None);
         }
         let after = self.place.resume_from;
-        self.state = match std::mem::replace(&mut self.state, State::Opening) {
-            State::Greeting(connected) => {
-                State::Live(Box::new(Live::new(connected, now, after, log.appended)))
+        self.state = match std::mem::replace(&mut self.state, SourcePhase::Opening) {
+            SourcePhase::Greeting(connected) => {
+                SourcePhase::Live(Box::new(Live::new(connected, now, after, log.appended)))
             }
             other => other,
         };
@@ -587,7 +587,7 @@ impl Source {
 
     /// Without anything in flight, everything that was looked at is acknowledged.
     fn settle(&mut self) {
-        if let State::Live(live) = &self.state {
+        if let SourcePhase::Live(live) = &self.state {
             if live.flight.is_empty() {
                 self.acknowledged = self.acknowledged.max(live.scanned);
             }
@@ -619,11 +619,11 @@ impl Source {
     /// [`scanned`](Source::scanned).
     pub fn poll_read(&mut self, now: Instant, log: &LogState, has_files: bool) -> Option<Read> {
         let is_waited_for = self.is_waited_for();
-        let State::Live(live) = &mut self.state else { return None };
+        let SourcePhase::Live(live) = &mut self.state else { return None };
         if live.pass_runs(log.persisted) {
             self.settle();
         }
-        let State::Live(live) = &mut self.state else { return None };
+        let SourcePhase::Live(live) = &mut self.state else { return None };
         if !live.may_read(log.persisted) {
             live.yields_until = None;
             return None;
@@ -644,7 +644,7 @@ impl Source {
     /// A read is done; `None` after a bug. An error of the log is in `found`, after the records
     /// before it.
     pub fn handle_read(&mut self, now: Instant, log: &LogState, number: u64, found: Option<ReadFound>) {
-        let State::Live(live) = &mut self.state else { return };
+        let SourcePhase::Live(live) = &mut self.state else { return };
         if live.reading != Some(number) {
             return;
         }
@@ -730,8 +730,8 @@ impl Source {
     /// Sends nothing from now on. The log keeps the records that the destination has not
     /// acknowledged.
     pub fn handle_pause(&mut self, now: Instant) {
-        if !matches!(self.state, State::Paused) {
-            self.stop(now, State::Paused, "a command paused it");
+        if !matches!(self.state, SourcePhase::Paused) {
+            self.stop(now, SourcePhase::Paused, "a command paused it");
             self.note(SourceEvent::Paused { is_paused: true });
             self.outputs.push_back(SourceOutput::Turn);
         }
@@ -740,23 +740,26 @@ impl Source {
     /// Connects again after a pause. A destination with a gap gets the records that are in the log.
     pub fn handle_resume(&mut self, now: Instant, log: &LogState) {
         match self.state {
-            State::Paused => (),
-            State::Gap => {
+            SourcePhase::Paused => (),
+            SourcePhase::Gap => {
                 (self.place.resume_from, self.place.mark) = (log.start(), None);
                 self.acknowledged = self.place.resume_from;
                 self.ages.forget_through(self.acknowledged);
             }
-            State::Waiting(_) | State::Opening | State::Greeting(_) | State::Live(_) => return,
+            SourcePhase::Waiting(_)
+            | SourcePhase::Opening
+            | SourcePhase::Greeting(_)
+            | SourcePhase::Live(_) => return,
         }
         self.attempts.failed_passes = 0;
-        self.state = State::Waiting(now);
+        self.state = SourcePhase::Waiting(now);
         self.note(SourceEvent::Paused { is_paused: false });
         self.outputs.push_back(SourceOutput::Turn);
     }
 
     /// Ends the link until a command. Clients of an instance that has just started do not wait for
     /// this.
-    fn stop(&mut self, now: Instant, state: State, reason: &str) {
+    fn stop(&mut self, now: Instant, state: SourcePhase, reason: &str) {
         self.send(now, &Frame::Ended { reason });
         (self.start, self.attempts.address, self.state) = (Start::Over, 0, state);
     }
@@ -799,7 +802,7 @@ impl Source {
             }
             None => Duration::ZERO,
         };
-        self.state = State::Waiting(now + delay);
+        self.state = SourcePhase::Waiting(now + delay);
         if delay.is_zero() {
             self.outputs.push_back(SourceOutput::Turn);
         }

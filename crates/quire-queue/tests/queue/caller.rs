@@ -29,7 +29,7 @@ impl Matcher for AtHand {
 fn queue(queues: &mut Queues, config: QueueConfig, messages: u64) -> QueueId {
     let queue = queues.add_queue(config).unwrap();
     (1..=messages).for_each(|position| {
-        queues.enqueue(queue, Position::new(position), Entry::default());
+        queues.enqueue(queue, Position::new(position), QueueEntry::default());
     });
     queue
 }
@@ -70,7 +70,7 @@ fn a_queue_waits_for_messages_that_are_not_at_hand_and_the_others_do_not() {
 fn a_barrier_waits_until_it_can_be_asked_about() {
     let mut queues = Queues::new();
     let queue = queues.add_queue(QueueConfig { barrier: true, ..QueueConfig::default() }).unwrap();
-    queues.enqueue(queue, Position::new(1), Entry { barrier: true, ..Entry::default() });
+    queues.enqueue(queue, Position::new(1), QueueEntry { barrier: true, ..QueueEntry::default() });
     subscribe(&mut queues, CONNECTION, queue, Some(1));
     assert_eq!(delivered(&mut queues, NOW, 0), []);
     queues.retry();
@@ -83,8 +83,8 @@ fn a_subscription_that_is_held_gets_barriers_only() {
     let queue = queues.add_queue(QueueConfig { barrier: true, ..QueueConfig::default() }).unwrap();
     let subscription = subscribe(&mut queues, CONNECTION, queue, None);
     queues.hold(subscription, true);
-    queues.enqueue(queue, Position::new(1), Entry { barrier: true, ..Entry::default() });
-    queues.enqueue(queue, Position::new(2), Entry::default());
+    queues.enqueue(queue, Position::new(1), QueueEntry { barrier: true, ..QueueEntry::default() });
+    queues.enqueue(queue, Position::new(2), QueueEntry::default());
     assert_eq!(delivered(&mut queues, NOW, 9), [(queue, 1)]);
     assert_eq!(queues.backlog(subscription), Some((10, 0)));
     queues.hold(subscription, false);
@@ -275,7 +275,7 @@ fn what_ends_at_once_ends_in_portions_and_is_over_all_the_same() {
         assert_eq!(delivered(&mut queues, now, 0), []);
     }
     assert_eq!(queues.stats(short, now).unwrap().expired, 1_000);
-    queues.enqueue(short, Position::new(1_001), Entry { received: now, ..Entry::default() });
+    queues.enqueue(short, Position::new(1_001), QueueEntry { received: now, ..QueueEntry::default() });
     assert_eq!(delivered(&mut queues, now, 0), [(short, 1_001)]);
 }
 
@@ -344,7 +344,7 @@ fn a_removed_queue_is_unknown_and_leaves_nothing_to_a_queue_that_gets_its_number
     // Nothing is known under the number.
     assert!(queues.stats(first, NOW).is_none() && queues.config(first).is_none());
     assert!(queues.settled(first, Position::new(9)).is_none() && queues.remove_queue(first).is_none());
-    assert_eq!(queues.enqueue(first, Position::new(6), Entry::default()), Enqueued::Known);
+    assert_eq!(queues.enqueue(first, Position::new(6), QueueEntry::default()), Enqueued::Known);
     let spec = SubscriptionSpec { connection: OTHER, backlog: None, queues: vec![(first, None)] };
     assert_eq!(queues.subscribe(&spec), Err(SubscribeError::UnknownQueue { queue: first }));
     assert_eq!(delivered(&mut queues, Time::new(5_000_000_000), 9), [(other, 1), (other, 2)]);
@@ -352,8 +352,8 @@ fn a_removed_queue_is_unknown_and_leaves_nothing_to_a_queue_that_gets_its_number
     let second = queues.add_queue(QueueConfig::default()).unwrap();
     assert_eq!(second, first);
     queues.begin_after(second, Position::new(7));
-    assert_eq!(queues.enqueue(second, Position::new(7), Entry::default()), Enqueued::Known);
-    assert_eq!(queues.enqueue(second, Position::new(8), Entry::default()), Enqueued::Active);
+    assert_eq!(queues.enqueue(second, Position::new(7), QueueEntry::default()), Enqueued::Known);
+    assert_eq!(queues.enqueue(second, Position::new(8), QueueEntry::default()), Enqueued::Active);
     subscribe(&mut queues, OTHER, second, Some(1));
     assert_eq!(delivered(&mut queues, Time::new(5_000_000_000), 9), [(second, 8)]);
     assert_eq!(queues.stats(second, NOW).unwrap().entered, 1);

@@ -24,7 +24,7 @@ impl Jobs {
         let mut queues = Queues::new();
         let queue = queues.add_queue(config).unwrap();
         for position in 1..=messages {
-            queues.enqueue(queue, Position::new(position), Entry::default());
+            queues.enqueue(queue, Position::new(position), QueueEntry::default());
         }
         Jobs { queues, queue, subscriptions: Vec::new() }
     }
@@ -136,7 +136,7 @@ fn a_subscription_that_let_a_lease_run_out_gets_later_messages_once_the_first_is
     assert_eq!(jobs.deliveries(0), [(1, slow)]);
     let other = jobs.subscribe(2, None);
     for position in 2..=3 {
-        jobs.queues.enqueue(jobs.queue, Position::new(position), Entry::default());
+        jobs.queues.enqueue(jobs.queue, Position::new(position), QueueEntry::default());
     }
     let later = jobs.deliveries(3);
     assert_eq!(later, [(1, other), (2, slow), (3, slow)]);

@@ -8,7 +8,7 @@ use quire_queue::*;
 #[derive(Clone, Debug)]
 pub struct Message {
     pub position: u64,
-    pub entry: Entry,
+    pub entry: QueueEntry,
     pub expires: Option<u64>,
     pub deliveries: u32,
     /// Deliveries that count, as the log has them.
@@ -44,7 +44,7 @@ pub struct Queue {
     pub config: QueueConfig,
     pub messages: Vec<Message>,
     pub taken: Vec<(u64, usize)>,
-    pub inactive: Vec<(u64, Entry)>,
+    pub inactive: Vec<(u64, QueueEntry)>,
     pub deferred: BTreeSet<u64>,
     pub last_active: u64,
     pub cursor: u64,
@@ -130,7 +130,7 @@ impl Model {
         queue.messages.iter().filter(|message| message.holder.is_some()).count() + queue.taken.len()
     }
 
-    pub fn enqueue(&mut self, queue: usize, position: u64, entry: Entry) -> Enqueued {
+    pub fn enqueue(&mut self, queue: usize, position: u64, entry: QueueEntry) -> Enqueued {
         let queue = &mut self.queues[queue];
         let depth = queue.messages.len() as u64;
         let full = queue.config.target_queue_depth.is_some_and(|target| depth >= target);

@@ -167,7 +167,7 @@ struct Pair {
 
 #[derive(Clone, Copy)]
 enum Logged {
-    Enqueue(usize, u64, Entry),
+    Enqueue(usize, u64, QueueEntry),
     Change(Change),
 }
 
@@ -223,7 +223,7 @@ impl Pair {
                 self.position += 1 + self.position % 3;
                 let delayed_until = delay_ms.map(|ms| Time::new(self.model.now + ms * 1_000_000));
                 let (bookmark, received) = (Some(bookmark_of(self.position)), self.now());
-                let entry = Entry { bookmark, received, priority, barrier, expiration_s, delayed_until };
+                let entry = QueueEntry { bookmark, received, priority, barrier, expiration_s, delayed_until };
                 self.log.push(Logged::Enqueue(queue, self.position, entry));
                 self.enqueue(queue, self.position, entry);
             }
@@ -341,7 +341,7 @@ impl Pair {
         }
     }
 
-    fn enqueue(&mut self, queue: usize, position: u64, entry: Entry) {
+    fn enqueue(&mut self, queue: usize, position: u64, entry: QueueEntry) {
         let done = self.engine.enqueue(QueueId::new(queue as u32), Position::new(position), entry);
         assert_eq!(done, self.model.enqueue(queue, position, entry));
         // What has expired already leaves at the next look at the clock, which is now.
@@ -454,7 +454,7 @@ impl Pair {
                     }
                     _ => None,
                 });
-                let later: Vec<(u64, Entry)> = later.take(count as usize).collect();
+                let later: Vec<(u64, QueueEntry)> = later.take(count as usize).collect();
                 for (position, entry) in later {
                     self.engine.enqueue(id, Position::new(position), entry);
                 }

@@ -18,7 +18,7 @@ const LATER: Time = Time::new(1_000_000_000);
 /// What the log holds of one queue.
 #[derive(Clone, Debug)]
 enum Record {
-    Message(Position, Entry),
+    Message(Position, QueueEntry),
     Change(Change),
 }
 
@@ -91,8 +91,14 @@ impl Work {
                     let delayed_until =
                         is_delayed.then(|| Time::new(NOW.get() + 1 + self.position % 700 * 1_000_000));
                     let bookmark = Some(bookmark_of(self.position));
-                    let entry =
-                        Entry { bookmark, received: NOW, expiration_s, priority, barrier, delayed_until };
+                    let entry = QueueEntry {
+                        bookmark,
+                        received: NOW,
+                        expiration_s,
+                        priority,
+                        barrier,
+                        delayed_until,
+                    };
                     self.queues.enqueue(self.queue, position, entry);
                     self.log.push(Record::Message(position, entry));
                 }
@@ -257,7 +263,7 @@ fn the_times_in_a_snapshot_are_those_of_the_clock_of_the_next_start() {
         for (position, delay_s) in [(1, None), (2, Some(95))] {
             let received = second(0);
             let delayed_until = delay_s.map(second);
-            let entry = Entry { received, delayed_until, ..Entry::default() };
+            let entry = QueueEntry { received, delayed_until, ..QueueEntry::default() };
             queues.enqueue(queue, Position::new(position), entry);
         }
         let mut snapshot = Snapshot::new(&Memory::heap());
