@@ -508,35 +508,7 @@ impl BrokerConfig {
         }
         self.warn_of_sizes(&mut warnings);
         for queue in queues {
-            let unrecorded = rules.iter().filter(|rule| !rule.records()).filter_map(RecordingRule::name);
-            for topic in unrecorded.filter(|topic| queue.selector.matches(topic)) {
-                warnings.push(format!(
-                    "queue {:?}: the transaction log does not record its underlying topic {topic:?}, so messages on it \
-                     do not enter the queue",
-                    queue.name
-                ));
-            }
-            let filtered = rules.iter().filter(|rule| rule.has_filter()).filter_map(RecordingRule::name);
-            for topic in filtered.filter(|topic| queue.selector.matches(topic)) {
-                warnings.push(format!(
-                    "queue {:?}: the transaction log records only a part of its underlying topic {topic:?}, because of \
-                     the filter of its transaction_log.topic; the other messages do not enter the queue",
-                    queue.name
-                ));
-            }
-            let named = rules.iter().filter_map(RecordingRule::name);
-            for topic in named.filter(|topic| queue.selector.matches(topic)) {
-                let recorded = RecordingRule::message_type_of(rules, topic);
-                if let Some(other) = recorded.filter(|recorded| *recorded != queue.message_type) {
-                    warnings.push(format!(
-                        "queue {:?}: the transaction log records its underlying topic {topic:?} as {}, and the queue has the \
-                         message_type {}, so messages on it do not enter the queue",
-                        queue.name,
-                        other.name(),
-                        queue.message_type.name()
-                    ));
-                }
-            }
+            warn_of_recording(rules, queue, &mut warnings);
             let is_local = self.is_local_queue(&queue.name);
             if let Some(reason) = self.replication.refuses(queue, false).filter(|_| !is_local) {
                 warnings.push(format!("queue {:?}: {reason}", queue.name));
@@ -768,4 +740,37 @@ fn check_name(name: &str) -> Result<(), ConfigError> {
 fn key_of(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split('`').nth(1).unwrap_or_default().to_owned()
+}
+
+/// Warns of underlying topics of a queue whose messages do not enter it.
+fn warn_of_recording(rules: &[RecordingRule], queue: &Definition, warnings: &mut Vec<String>) {
+    let unrecorded = rules.iter().filter(|rule| !rule.records()).filter_map(RecordingRule::name);
+    for topic in unrecorded.filter(|topic| queue.selector.matches(topic)) {
+        warnings.push(format!(
+            "queue {:?}: the transaction log does not record its underlying topic {topic:?}, so messages on it \
+             do not enter the queue",
+            queue.name
+        ));
+    }
+    let filtered = rules.iter().filter(|rule| rule.has_filter()).filter_map(RecordingRule::name);
+    for topic in filtered.filter(|topic| queue.selector.matches(topic)) {
+        warnings.push(format!(
+            "queue {:?}: the transaction log records only a part of its underlying topic {topic:?}, because of \
+             the filter of its transaction_log.topic; the other messages do not enter the queue",
+            queue.name
+        ));
+    }
+    let named = rules.iter().filter_map(RecordingRule::name);
+    for topic in named.filter(|topic| queue.selector.matches(topic)) {
+        let recorded = RecordingRule::message_type_of(rules, topic);
+        if let Some(other) = recorded.filter(|recorded| *recorded != queue.message_type) {
+            warnings.push(format!(
+                "queue {:?}: the transaction log records its underlying topic {topic:?} as {}, and the queue has the \
+                 message_type {}, so messages on it do not enter the queue",
+                queue.name,
+                other.name(),
+                queue.message_type.name()
+            ));
+        }
+    }
 }

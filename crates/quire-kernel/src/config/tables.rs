@@ -351,17 +351,7 @@ impl SowTopicSettings {
             mistakes.for_each(|mistake| errors.push(mistake));
         });
         let key_rule = errors.note(self.key_rule(&name, message_type, error))?;
-        let pattern = match &self.pattern {
-            None => {
-                errors.note(self.check_recording(rules, &name, message_type, error))?;
-                None
-            }
-            Some(text) => {
-                let pattern = errors.note(whole_names(text).map_err(|reason| error("pattern", reason)))?;
-                errors.note(self.check_pattern_recording(rules, &pattern, error))?;
-                Some((text.clone(), pattern))
-            }
-        };
+        let pattern = errors.note(self.compile_pattern(rules, &name, message_type, error))?;
         let history = self.history.map(|history| history.compile()).transpose();
         let history = errors.note(history.map_err(|(key, reason)| error(key, reason)))?;
         if history.is_some() && pattern.is_some() {
@@ -402,6 +392,23 @@ impl SowTopicSettings {
             fields: fields.ok()?,
             config,
         })
+    }
+
+    /// The topics of a container; `None` for one topic. The log records them as the topic requires.
+    fn compile_pattern(
+        &self,
+        rules: &[RecordingRule],
+        name: &str,
+        message_type: MessageType,
+        error: &dyn Fn(&str, String) -> ConfigError,
+    ) -> Result<Option<(String, TopicPattern)>, ConfigError> {
+        let Some(text) = &self.pattern else {
+            self.check_recording(rules, name, message_type, error)?;
+            return Ok(None);
+        };
+        let pattern = whole_names(text).map_err(|reason| error("pattern", reason))?;
+        self.check_pattern_recording(rules, &pattern, error)?;
+        Ok(Some((text.clone(), pattern)))
     }
 
     /// Whether the topic is read from the log at a start.
