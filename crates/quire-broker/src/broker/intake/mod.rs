@@ -90,7 +90,7 @@ enum Origin<'a> {
         path: InstancePath<'a>,
         /// Queues hold it back until then.
         not_before: Option<Timestamp>,
-        /// Its key fits the data by the rules of both instances, so that it is not compared.
+        /// The source permits other rules of keys here: the key is not compared with the data.
         has_any_key: bool,
     },
 }

@@ -3,7 +3,8 @@
 //! The steps are the same for every origin, and [`Origin`] decides which of them it needs.
 //!
 //! - JSON, where the topic wants it: Not checked for a service, which writes it.
-//! - Key: That of another instance stays. It is compared where both instances have the same rule.
+//! - Key: Another instance has found that of its record. The key is compared with the data, unless
+//!   the source permits other rules of keys here.
 //! - Constructed fields, and the merge of a delta: Another instance has done both. The message of a
 //!   service stays as it is when they fail.
 //! - Size of the result: Refused above the limit of the connection. A service keeps its message
