@@ -73,6 +73,14 @@ pub(super) enum Difference {
 }
 
 impl Difference {
+    /// The page that ends with the scan.
+    fn former_page(&self) -> Option<(TableId, PageId)> {
+        match self {
+            Difference::OfViews(_) => None,
+            Difference::OfPages(difference) => difference.former(),
+        }
+    }
+
     fn is_leaving(&self) -> bool {
         matches!(self, Difference::OfViews(difference) if difference.is_leaving())
     }
@@ -210,12 +218,17 @@ impl Tables {
         }
     }
 
+    /// Closes scans that are not continued, and the pages that wait for them.
     fn close_scans(&mut self, scans: Vec<Scan>) {
         for scan in scans {
             let mut chained = Some(Box::new(scan));
             while let Some(scan) = chained {
                 for (table, number) in scan.parts {
                     self.state(table).table.close(number);
+                }
+                let former = scan.change.as_ref().and_then(Difference::former_page);
+                for (table, page) in scan.page.into_iter().chain(former) {
+                    self.state(table).close_page(page);
                 }
                 chained = scan.next;
             }

@@ -285,6 +285,13 @@ impl Tables {
         Some(FormerView { view, begun, held: subscription.delivery.gate.open(), page })
     }
 
+    /// No subscription continues with a view. Its page ends.
+    pub(crate) fn drop_view(&mut self, view: &FormerView) {
+        if let Some((table, page)) = view.page {
+            self.state(table).close_page(page);
+        }
+    }
+
     /// The subscription is about to be removed, or gets nothing more.
     pub(crate) fn end(&mut self, cx: &mut Context, id: SubscriptionId) {
         self.views.remove(id);

@@ -21,8 +21,8 @@ use crate::topic::TableId;
 
 /// The difference between two pages.
 pub(super) struct PageDifference {
-    /// The page that ends when the new one has looked at all records.
-    former: (TableId, PageId),
+    /// The page that ends when the new one has looked at all records; `None`: it has ended.
+    former: Option<(TableId, PageId)>,
     /// The select list of the former page, and that of the new one.
     selects: (Option<Select>, Option<Select>),
     /// The parts that are left, one for each scan.
@@ -39,7 +39,12 @@ enum Sought {
 
 impl PageDifference {
     pub fn new(former: (TableId, PageId), selects: (Option<Select>, Option<Select>)) -> Self {
-        PageDifference { former, selects, sought: VecDeque::new() }
+        PageDifference { former: Some(former), selects, sought: VecDeque::new() }
+    }
+
+    /// The page that is still to end.
+    pub fn former(&self) -> Option<(TableId, PageId)> {
+        self.former
     }
 
     /// A scan is done.
@@ -81,12 +86,12 @@ impl Tables {
         if subscription.served_by != ServedBy::Table {
             return;
         }
+        let Some((former_table, former)) = difference.former.take() else { return };
         let wants_oof = subscription.wanted.wants_oof();
         if subscription.delivery.gate.is_open() {
             subscription.delivery.gate = Gate::closed(Vec::new());
         }
         let copies_size_max = usize::try_from(cx.config.limits.max_query_copies).unwrap_or(usize::MAX);
-        let (former_table, former) = difference.former;
         let (beyond_former, beyond_new) = if former_table == table {
             (Shown::Beyond(former), Shown::Beyond(page))
         } else {

@@ -3,10 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use quire_broker::{BrokerConfig, Event, Limits, QueueSettings, RecordedTopic, SowTopicSettings};
+use quire_broker::{
+    BrokerConfig, Event, Limits, QueueSettings, RecordedTopic, SowTopicSettings, TransportConfig,
+};
 use quire_command::*;
 use quire_journal::{Disk, Position, Which};
 use quire_types::Verdict;
+use quire_wire::Encode;
 
 use crate::last_value_pair::*;
 use crate::last_value_restarts::{crash, restart};
@@ -245,6 +248,39 @@ fn limited(max_pattern_topics: u32) -> Pair {
     pair.client(1, "publisher");
     pair.client(2, "reader");
     pair
+}
+
+/// A connection may end at each of the answers to commands that turn a page.
+#[test]
+fn a_connection_that_ends_while_it_turns_a_page_leaves_no_page() {
+    for filling in 0..40 {
+        let limits = Limits { max_pattern_topics: 1, ..Limits::default() };
+        let mut config = BrokerConfig { limits, ..sow_config([orders()]) };
+        config.transports = vec![TransportConfig { max_client_backlog: 1024, ..TransportConfig::default() }];
+        let mut pair = Pair::with(config);
+        pair.client(1, "publisher");
+        pair.client(2, "reader");
+        let page = Subscribe { skip_n: Some(0), top_n: Some(1), ..sow(3, "orders/eu") };
+        pair.subscribe(2, &page);
+        pair.turn();
+        pair.take(2);
+        pair.set_writable(2, false);
+        let mut input = Vec::new();
+        for number in 0..filling {
+            Command::Subscribe(subscribe(100 + number, "other")).encode(&mut input);
+        }
+        let options = page.options.and(SubscribeOptions::REPLACE);
+        for skip_n in 1..60 {
+            let turned = Subscribe { options, skip_n: Some(skip_n), ..page.clone() };
+            Command::Subscribe(turned).encode(&mut input);
+        }
+        pair.send_bytes(2, &input);
+        pair.turn();
+        pair.disconnect(2);
+        pair.publish(1, 1, "orders/us", r#"{"id":1}"#);
+        pair.turn();
+        assert_eq!(pair.take(1), [Said::Persisted(1)], "after {filling} other commands");
+    }
 }
 
 #[test]

@@ -225,7 +225,7 @@ impl Broker {
         self.cx.acknowledge_with(id, command, number, acks, detail, note);
         // The acknowledgement may have been one frame too many for a slow connection.
         if self.cx.session(id).phase != Phase::Open {
-            return;
+            return former_view.iter().for_each(|view| self.tables.drop_view(view));
         }
         let is_queried = is_of_log || view.as_ref().is_some_and(ViewPlan::has_records);
         match view {
