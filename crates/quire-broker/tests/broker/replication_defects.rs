@@ -121,6 +121,26 @@ fn a_delete_is_acknowledged_when_the_end_of_a_chain_with_a_filter_has_it() {
 }
 
 #[test]
+fn the_delete_of_a_validated_topic_is_replicated() {
+    let mut configs = with_last_values(pair_of(SyncType::Sync));
+    for config in &mut configs {
+        config.transaction_log.topics[0].validate = true;
+    }
+    let mut cluster = Cluster::new(configs);
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 1);
+    for (sequence, filter) in [(2, "/n = 1"), (3, "/n = 1")] {
+        let delete =
+            SowDelete { command: 2, sequence, topic: "orders", filter: Some(filter), ..SowDelete::default() };
+        cluster.at(0).send(1, &Command::SowDelete(delete));
+        cluster.settle();
+    }
+    cluster.publish(0, 1, 4, 1);
+    assert_eq!(cluster.persisted(0, 1), 4);
+    assert_eq!(cluster.log(1).len(), 4, "the second delete found no record, and its record has no key");
+}
+
+#[test]
 fn a_repeated_publish_is_acknowledged_when_the_sync_destination_has_it() {
     let mut configs = pair_of(SyncType::Sync);
     configs[1].replication.destinations[0].pass_through = vec![".*".into()];

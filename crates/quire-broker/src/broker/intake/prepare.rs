@@ -2,6 +2,7 @@
 //!
 //! The steps are the same for every origin, and [`Origin`] decides which of them it needs.
 //!
+//! - A delete: None of them. Its data are keys.
 //! - JSON, where the topic wants it: Not checked for a service, which writes it.
 //! - Key: Another instance has found that of its record. The key is compared with the data, unless
 //!   the source permits other rules of keys here.
@@ -15,7 +16,7 @@
 use quire_command::Publish;
 use quire_expression::filter::MessageContext;
 use quire_expression::message_type::MessageType;
-use quire_journal::{Bookmark, Timestamp};
+use quire_journal::{Bookmark, RecordKind, Timestamp};
 
 use super::large::{Examined, Json};
 use super::{Intake, Origin, Submission};
@@ -75,7 +76,10 @@ impl Intake<'_> {
         table: Option<TableId>,
         mut examined: Examined,
     ) -> Result<Step, Refusal> {
-        let Submission { origin, topic, publish, .. } = *submission;
+        let Submission { origin, kind, topic, publish, .. } = *submission;
+        if kind == RecordKind::Delete {
+            return Ok(Step::Ready(Ready::AsItIs));
+        }
         if !matches!(origin, Origin::Service) && !validate(self.cx, topic, publish.data, &mut examined.json)?
         {
             return Ok(Step::Later(examined));
@@ -126,7 +130,12 @@ impl Intake<'_> {
                 Step::Ready(ready) => return Ok(ready),
                 Step::Later(later) => {
                     examined = later;
-                    examined.run(submission.publish, size_max, &mut self.cx.messages.arena);
+                    let arena = &mut self.cx.messages.arena;
+                    examined.run(submission.publish, size_max, arena);
+                    // The next message has all effort. The memory of the large message is
+                    // released.
+                    arena.allow(u64::MAX);
+                    arena.reset();
                 }
             }
         }
