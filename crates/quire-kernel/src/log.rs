@@ -204,11 +204,6 @@ impl Log {
         self.stamped
     }
 
-    /// Whether the next record gets a later time than that of the clock.
-    pub fn is_ahead_of(&self, now: Timestamp) -> bool {
-        self.stamped > now
-    }
-
     /// The time from the clock to the later time of the last record, when that is to be reported:
     /// once each time that the clock was set back, and at most once per [`SETBACK_INTERVAL`].
     #[inline]

@@ -327,8 +327,13 @@ impl TopicTable {
         }
         self.routes[index] = route;
         self.forget_unpinned();
-        let kinds: Vec<_> = self.topics.iter().map(|(_, topic)| self.kind_of(&topic.name)).collect();
-        for ((_, topic), kind) in self.topics.iter_mut().zip(kinds) {
+        let found: Vec<_> = self
+            .topics
+            .iter()
+            .map(|(_, topic)| (self.recording_of(&topic.name), self.kind_of(&topic.name)))
+            .collect();
+        for ((_, topic), (recording, kind)) in self.topics.iter_mut().zip(found) {
+            topic.recording = recording;
             topic.queues = queues_of(&self.routes, &topic.name, &topic.recording);
             topic.set_kind(kind);
         }
@@ -709,5 +714,27 @@ mod tests {
         topics.remove_table("rooms/1");
         assert_eq!(kind_of(&mut topics, "rooms/1"), (TopicKind::Table(None), false));
         assert_eq!(kind_of(&mut topics, "rooms"), (TopicKind::Plain, false));
+    }
+
+    #[test]
+    fn a_topic_of_a_container_is_recorded_as_such_when_the_queue_of_its_name_is_dropped() {
+        let mut topics = topics();
+        topics.containers[0].message_type = MessageType::Fix;
+        let selector = TopicSelector::new("rooms/1").unwrap();
+        let route = QueueRoute {
+            name: "rooms/1".into(),
+            message_type: MessageType::Json,
+            selector: selector.clone(),
+            publish_target: "rooms/1".into(),
+        };
+        topics.set_route(QueueId::new(0), Some(route));
+        topics.add(&selector, Stage::Published, SubscriptionId::default(), None);
+        let message_type = |topics: &mut TopicTable| {
+            let topic = topics.intern("rooms/1");
+            topics.topic(topic).recording.message_type
+        };
+        assert_eq!(message_type(&mut topics), MessageType::Json);
+        topics.set_route(QueueId::new(0), None);
+        assert_eq!(message_type(&mut topics), MessageType::Fix);
     }
 }
