@@ -23,7 +23,7 @@ LIMITS = ROOT / "tests" / "language.json"
 SENTENCE_WORDS_MAX = 35
 PROSE_COLUMNS_MAX = 100
 #: Crates whose comments are still wider than prose. A crate is removed here when it is wrapped.
-NOT_WRAPPED = {"broker", "sim"}
+NOT_WRAPPED = {"sim"}
 #: Other folders whose comments are at most as wide as prose.
 WRAPPED_FOLDERS = ("python", "tests", "examples", "benches", "fuzz/src")
 SOURCES = {".py", ".pyi", ".rs"}

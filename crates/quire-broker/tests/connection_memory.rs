@@ -1,5 +1,5 @@
-//! What a connection leaves in the memory of a broker when it has gone, counted by the allocator: nothing. A client name that published
-//! leaves what finds its duplicates.
+//! What a connection leaves in the memory of a broker when it has gone, counted by the allocator:
+//! nothing. A client name that published leaves what finds its duplicates.
 
 mod counting;
 

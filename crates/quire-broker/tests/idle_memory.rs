@@ -1,4 +1,5 @@
-//! An idle subscription costs less than 1 KiB, whatever its kind; counted by the allocator, not estimated.
+//! An idle subscription costs less than 1 KiB, whatever its kind; counted by the allocator, not
+//! estimated.
 
 mod counting;
 
@@ -31,7 +32,8 @@ fn turn(broker: &mut Broker) {
     }
 }
 
-/// Bytes that each of [`COUNT`] subscriptions costs: on as many topics or on one, and with as many filters or none.
+/// Bytes that each of [`COUNT`] subscriptions costs: on as many topics or on one, and with as many
+/// filters or none.
 fn cost(bookmark: Option<&str>, has_topic: bool, is_filtered: bool) -> usize {
     let options = Options { segment_size: 64 * 1024, ..Options::default() };
     let disk = Arc::new(MemoryDisk::new(1 << 20));

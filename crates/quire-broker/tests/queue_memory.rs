@@ -1,4 +1,5 @@
-//! What queues keep of the log has a bound in memory, also when every message was written alone. Counted by the allocator.
+//! What queues keep of the log has a bound in memory, also when every message was written alone.
+//! Counted by the allocator.
 
 mod counting;
 

@@ -32,10 +32,10 @@ use crate::maintenance::{action_of, files_of, link_action};
 /// A broker with its journal, without sockets.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Engine {
-    handle: Handle<State>,
+    handle: Handle<EngineState>,
 }
 
-struct State {
+struct EngineState {
     running: Mutex<Option<Running>>,
     /// The next turn panics.
     is_to_panic: AtomicBool,
@@ -121,7 +121,7 @@ impl Engine {
                 report(done_bytes, total_bytes);
             })?;
             let running = Mutex::new(Some(Running { host, effects: Vec::new() }));
-            let state = State { running, is_to_panic: AtomicBool::new(false), wake_rx, wake_tx, due };
+            let state = EngineState { running, is_to_panic: AtomicBool::new(false), wake_rx, wake_tx, due };
             Ok(Engine { handle: Handle::new(state) })
         })?;
         opened.map_err(|error| to_python(py, error))
@@ -292,7 +292,7 @@ impl Engine {
 
 impl Engine {
     /// The state. Raises in a process that is not the one which opened the engine.
-    fn state(&self, py: Python<'_>) -> PyResult<&State> {
+    fn state(&self, py: Python<'_>) -> PyResult<&EngineState> {
         self.handle.check_fork(py)?;
         Ok(self.handle.value())
     }
@@ -304,7 +304,7 @@ impl Engine {
     }
 }
 
-impl State {
+impl EngineState {
     /// Takes a turn with the input of `hand_in`, on any thread. Returns how long the next turn may
     /// wait.
     fn take_turn(&self, hand_in: impl FnOnce(&mut Running)) -> Result<Option<Duration>, EngineError> {

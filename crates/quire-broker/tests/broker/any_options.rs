@@ -1,4 +1,5 @@
-//! Any text in the options of a subscription and of a query is taken or refused: no panic, and other connections are served.
+//! Any text in the options of a subscription and of a query is taken or refused: no panic, and
+//! other connections are served.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

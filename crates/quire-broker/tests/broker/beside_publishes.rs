@@ -1,4 +1,5 @@
-//! Replays give way to publishers that wait for each message: docs/internals/notes.md, "Replays and single publishes".
+//! Replays give way to publishers that wait for each message: docs/internals/notes.md, "Replays and
+//! single publishes".
 
 use std::time::Duration;
 
@@ -6,7 +7,8 @@ use quire_command::*;
 
 use super::pair::*;
 
-/// A log of `count` messages of 1 KB on `orders`, all of it persistent; client 2 replays it. Reads and writes wait for the test.
+/// A log of `count` messages of 1 KB on `orders`, all of it persistent; client 2 replays it. Reads
+/// and writes wait for the test.
 fn replaying(count: u64, rate: Option<&str>) -> Pair {
     let mut pair = Pair::new();
     pair.client(1, "a");

@@ -1,4 +1,5 @@
-//! Bookmark subscriptions: where they begin, that nothing is missing and nothing comes twice, and `completed` (docs/replay.md).
+//! Bookmark subscriptions: where they begin, that nothing is missing and nothing comes twice, and
+//! `completed` (docs/replay.md).
 
 use quire_command::*;
 use quire_journal::{PublisherId, Timestamp};
@@ -10,7 +11,8 @@ fn bookmark(name: &str, sequence: u64) -> String {
     format!("{}|{sequence}|", PublisherId::of_client_name(name))
 }
 
-/// The data that a new subscription is sent, and whether `completed` came after exactly the messages that were there.
+/// The data that a new subscription is sent, and whether `completed` came after exactly the
+/// messages that were there.
 fn replayed(pair: &mut Pair, subscribe: &Subscribe<'_>) -> Vec<String> {
     pair.client(99, "reader");
     pair.subscribe(99, subscribe);
@@ -36,7 +38,8 @@ fn six() -> Pair {
     for sequence in 1..=3 {
         for (client, name) in [(1, "a"), (2, "b")] {
             pair.now_ns += 1_000_000;
-            // The numbers of `b` are high, so that the oldest in the log is not the smallest number.
+            // The numbers of `b` are high, so that the oldest in the log is not the smallest
+            // number.
             let number = if client == 1 { sequence } else { 100 - 10 * (3 - sequence) };
             pair.publish(client, number, "orders", &format!("{name}{sequence}"));
         }

@@ -106,7 +106,8 @@ fn rules_3_and_4_who_resumes_behind_any_bookmark_misses_no_last_value() {
     assert!(delivered.len() > 20 && delivered.len() < 150, "{}", delivered.len());
     let price = |data: &str| data[..data.len() - 1].rsplit(':').next().unwrap().parse::<u64>().unwrap();
     for (index, resumed_at) in bookmarks.iter().enumerate() {
-        // Everything that was not replaced by something newer is delivered by then, or comes behind the bookmark.
+        // Everything that was not replaced by something newer is delivered by then, or comes behind
+        // the bookmark.
         for sequence in 1..=*resumed_at {
             let symbol = symbols[(sequence * sequence / 7) as usize % 4];
             let is_covered = delivered[..=index]
@@ -154,7 +155,8 @@ fn rule_6_the_rate_comes_first() {
     let subscribe = Subscribe { acks: Acks::default(), ..conflated(replay(7, "ticks", "0")) };
     pair.subscribe(2, &Subscribe { rate: Some("100"), ..subscribe });
     pass_ms(&mut pair, 1000);
-    // One each 10 ms: ten of them and the one at the beginning of the interval, then from the next one on.
+    // One each 10 ms: ten of them and the one at the beginning of the interval, then from the next
+    // one on.
     let got: Vec<(u64, u64)> = got(&mut pair).into_iter().map(|(at, bookmark, _)| (at, bookmark)).collect();
     assert_eq!(got[0], (100, 1));
     assert_eq!(got.len(), 4, "{got:?}");

@@ -1,4 +1,5 @@
-//! How connections begin and end: logon, names, heartbeats, goodbye, shutdown, strangers (docs/protocol.md section 2).
+//! How connections begin and end: logon, names, heartbeats, goodbye, shutdown, strangers
+//! (docs/protocol.md section 2).
 
 use std::time::Duration;
 
@@ -208,7 +209,8 @@ fn a_frame_that_is_none_ends_the_connection() {
 }
 
 proptest! {
-    /// Any bytes give frames, an error and a close, or nothing yet: no panic, and no more memory than they take.
+    /// Any bytes give frames, an error and a close, or nothing yet: no panic, and no more memory
+    /// than they take.
     #[test]
     fn any_bytes_are_survived(
         pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 1..8),
@@ -239,7 +241,8 @@ proptest! {
     }
 }
 
-/// A publisher that says goodbye before anything is persisted, beside one that stays: the broker must not confuse or lose them.
+/// A publisher that says goodbye before anything is persisted, beside one that stays: the broker
+/// must not confuse or lose them.
 #[test]
 fn a_publisher_that_says_goodbye_without_waiting_is_acknowledged_and_forgotten() {
     let mut pair = Pair::new();
@@ -260,7 +263,8 @@ fn a_publisher_that_says_goodbye_without_waiting_is_acknowledged_and_forgotten()
     assert_eq!(pair.broker.stats().publisher_count, 1, "who left and is owed nothing is forgotten");
 }
 
-/// The connection ends before the batch is written: what it published is persisted by the time the name comes back.
+/// The connection ends before the batch is written: what it published is persisted by the time the
+/// name comes back.
 #[test]
 fn a_publisher_that_says_goodbye_and_disconnects_before_the_sync_finds_its_last_sequence() {
     let mut pair = Pair::new();

@@ -1,5 +1,6 @@
-//! Filters that take more effort for a message than a turn has are evaluated elsewhere, and their subscriptions still get every message in
-//! order (docs/internals/architecture.md, docs/filters.md).
+//! Filters that take more effort for a message than a turn has are evaluated elsewhere, and their
+//! subscriptions still get every message in order (docs/internals/architecture.md,
+//! docs/filters.md).
 
 use quire_broker::{BrokerConfig, Limits, QueueSettings, TransportConfig};
 use quire_command::*;
@@ -18,7 +19,8 @@ fn message(number: u64, size: usize, end: &str) -> String {
     format!(r#"{{"n":{number},"s":"{}{end}"}}"#, "a".repeat(size))
 }
 
-/// Publishes large and small messages in turn, every third without what the filter wants; gives the data of those that it wants.
+/// Publishes large and small messages in turn, every third without what the filter wants; gives the
+/// data of those that it wants.
 fn publish_some(pair: &mut Pair, client: u64, count: u64) -> Vec<String> {
     let mut wanted = Vec::new();
     for number in 1..=count {

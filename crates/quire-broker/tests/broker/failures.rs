@@ -1,5 +1,6 @@
-//! A journal that takes no more writes, and one that is damaged: publishers are told, reading goes on (reliability J4; protocol.md
-//! section 4). The disk below is a real one in memory whose writes can be made to fail.
+//! A journal that takes no more writes, and one that is damaged: publishers are told, reading goes
+//! on (reliability J4; protocol.md section 4). The disk below is a real one in memory whose writes
+//! can be made to fail.
 
 use std::io;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Filters in a broker: message types of topics, what a filter knows about its subscriber, and what only a configuration allows.
+//! Filters in a broker: message types of topics, what a filter knows about its subscriber, and what
+//! only a configuration allows.
 
 use quire_broker::{BrokerConfig, Event, RecordedTopic};
 use quire_command::*;

@@ -1,4 +1,5 @@
-//! What clients are told about the server, its clients, their subscriptions, and its topics: whole lists in bounded answers.
+//! What clients are told about the server, its clients, their subscriptions, and its topics: whole
+//! lists in bounded answers.
 
 use std::time::Duration;
 
@@ -135,7 +136,8 @@ fn a_subscription_is_listed_with_its_position_its_lag_and_its_backlog() {
     // A paused replay is meant to wait.
     let server = |pair: &mut Pair| ask(pair, 1, Subject::Server)["server"]["replay_lag"].as_u64();
     assert_eq!(server(&mut pair), Some(0));
-    // The connection takes nothing, so the position is that of the last message that was handed to it.
+    // The connection takes nothing, so the position is that of the last message that was handed to
+    // it.
     pair.set_writable(2, false);
     let data = "x".repeat(100_000);
     for sequence in 34..=83 {

@@ -1,4 +1,5 @@
-//! Messages that arrive together, so that the broker knows their keys ahead, against the same messages one at a time.
+//! Messages that arrive together, so that the broker knows their keys ahead, against the same
+//! messages one at a time.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -9,7 +10,8 @@ use quire_wire::Encode;
 use crate::last_value_pair::*;
 use crate::pair::*;
 
-/// Two topics with generated keys, one whose key is a constructed field, one with supplied keys, and one that keeps no last values.
+/// Two topics with generated keys, one whose key is a constructed field, one with supplied keys,
+/// and one that keeps no last values.
 const TOPICS: [&str; 5] = ["a", "b", "constructed", "supplied", "log"];
 
 #[derive(Clone, Debug)]

@@ -1,4 +1,5 @@
-//! Delta subscriptions: of each change of a record only the fields that differ (docs/last-values.md section 4).
+//! Delta subscriptions: of each change of a record only the fields that differ (docs/last-values.md
+//! section 4).
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Constructed fields: preprocessing and enrichment of the messages of last-value topics (docs/last-values.md section 11).
+//! Constructed fields: preprocessing and enrichment of the messages of last-value topics
+//! (docs/last-values.md section 11).
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use crate::last_value_restarts::crash;
 use crate::pair::*;
 use crate::queue_pair::*;
 
-/// A topic with keys of `/key`, a field that preprocessing makes, and with the difference of the quantities.
+/// A topic with keys of `/key`, a field that preprocessing makes, and with the difference of the
+/// quantities.
 fn topic() -> SowTopicSettings {
     SowTopicSettings {
         key: vec!["/key".into()],

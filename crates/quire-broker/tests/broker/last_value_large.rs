@@ -161,7 +161,8 @@ fn a_large_message_that_arrives_twice_is_recorded_once() {
     let mut pair = waiting([counted()]);
     pair.publish(1, 1, "orders", r#"{"id":1}"#);
     step(&mut pair);
-    // The client has lost its connection, and sends the message again while the job of the first one runs.
+    // The client has lost its connection, and sends the message again while the job of the first
+    // one runs.
     pair.disconnect(1);
     pair.client(4, "publisher");
     pair.publish(4, 1, "orders", r#"{"id":1}"#);

@@ -1,8 +1,11 @@
-//! Random publishes, deltas, constructed fields, deletes, lifetimes, subscriptions with and without deltas, replacements, slow connections,
-//! repeated sequences, restarts and crashes, against a model of last-value topics. At quiet moments, a query gives the records of the model.
-//! The records, publishes, differences and `oof` messages of each subscription, applied in their order, give the records of the model that
-//! its filter matches. A page has those at its places of the order. A query of an earlier instant gives the records that the model had then,
-//! and a subscription to it also every later message. Conflated subscriptions have them after an interval without changes.
+//! Random publishes, deltas, constructed fields, deletes, lifetimes, subscriptions with and without
+//! deltas, replacements, slow connections, repeated sequences, restarts and crashes, against a
+//! model of last-value topics. At quiet moments, a query gives the records of the model. The
+//! records, publishes, differences and `oof` messages of each subscription, applied in their order,
+//! give the records of the model that its filter matches. A page has those at its places of the
+//! order. A query of an earlier instant gives the records that the model had then, and a
+//! subscription to it also every later message. Conflated subscriptions have them after an interval
+//! without changes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -191,7 +194,8 @@ struct View {
     selector: usize,
     filter: usize,
     kind: Kind,
-    /// The commands that are not answered yet. Those that replace have the selector, the filter, and the kind.
+    /// The commands that are not answered yet. Those that replace have the selector, the filter,
+    /// and the kind.
     commands: VecDeque<Option<(usize, usize, Kind)>>,
     /// The time of the state with which it began; later messages come from the log.
     since: Option<At>,
@@ -299,7 +303,8 @@ impl World {
         newest
     }
 
-    /// The state of a topic at a time, with every later message; sorted. Records that were removed later are still there.
+    /// The state of a topic at a time, with every later message; sorted. Records that were removed
+    /// later are still there.
     fn followed(&self, topic: usize, since: At) -> Vec<String> {
         let alive = self.newest_at(since).into_iter().filter(|(_, record)| record.expires_ns > since);
         let mut rows: BTreeMap<_, _> = alive.filter(|(key, _)| key.0 == topic).collect();
@@ -315,7 +320,8 @@ impl World {
         data
     }
 
-    /// Checks that these rows are those at the places of the page. Records with equal values can be in any order.
+    /// Checks that these rows are those at the places of the page. Records with equal values can be
+    /// in any order.
     fn check_page(number: u32, page: Page, rows: &[String], records: &[String]) {
         let value = |row: &String| {
             let (_, rest) = row.split_once(r#""v":"#).unwrap();
@@ -332,7 +338,8 @@ impl World {
         assert!(rows.iter().all(|row| records.contains(row)), "{number}: {rows:?} is not of {records:?}");
     }
 
-    /// The data of the records that a selector and a filter select, and that end after `now_ns`; sorted.
+    /// The data of the records that a selector and a filter select, and that end after `now_ns`;
+    /// sorted.
     fn selected(&self, selector: usize, filter: usize, now_ns: u64) -> Vec<String> {
         Self::select(self.newest(), selector, filter, now_ns)
     }
@@ -465,7 +472,8 @@ impl World {
                     let unsubscribe = Unsubscribe { command: 800, acks, subscription: number, begun: None };
                     self.pair.send(2, &Command::Unsubscribe(unsubscribe));
                     self.views.remove(&number);
-                    // Another subscription that waits for its bookmark keeps the command waiting, too. The number is free after the answer.
+                    // Another subscription that waits for its bookmark keeps the command waiting,
+                    // too. The number is free after the answer.
                     let reads_at_once = std::mem::replace(&mut self.pair.reads_at_once, true);
                     self.pair.set_writable(2, true);
                     self.pair.turn();

@@ -1,4 +1,5 @@
-//! Pages: subscriptions that keep a part of an ordered result up to date (docs/last-values.md section 4).
+//! Pages: subscriptions that keep a part of an ordered result up to date (docs/last-values.md
+//! section 4).
 
 use std::time::Duration;
 

@@ -63,7 +63,8 @@ pub fn delete(command: u32, sequence: u64, topic: &str) -> SowDelete<'_> {
 }
 
 impl Pair {
-    /// The messages with keys that the client was sent since the last call: the kind in short, and the data.
+    /// The messages with keys that the client was sent since the last call: the kind in short, and
+    /// the data.
     pub fn take_rows(&mut self, client: u64) -> Vec<String> {
         self.take(client).into_iter().filter_map(short).collect()
     }

@@ -317,7 +317,8 @@ fn a_replaced_page_gives_the_records_that_leave_and_those_that_enter() {
     pair.subscribe(2, &replacing(page(4, 1, 4)));
     pair.turn();
     assert_eq!(pair.take_rows(2), [r#"+{"id":4}"#, r#"+{"id":1}"#]);
-    // Another filter, and then another select list, which delivers the same parts of the records 5 and 3.
+    // Another filter, and then another select list, which delivers the same parts of the records 5
+    // and 3.
     let odd = || Subscribe { filter: Some("/id % 2 = 1"), ..page(4, 0, 2) };
     pair.subscribe(2, &replacing(odd()));
     pair.turn();

@@ -302,7 +302,8 @@ fn records_of_removed_files_stay_in_the_snapshot() {
     assert!(!pair.log.iter().any(|event| matches!(event, Event::RecordsMissing { .. })));
 }
 
-/// The time for the next snapshot is past when the journal takes no writes. The server must not have turns without end then.
+/// The time for the next snapshot is past when the journal takes no writes. The server must not
+/// have turns without end then.
 #[test]
 fn a_failed_disk_does_not_keep_the_broker_busy_with_snapshots() {
     let config = sow_config([sow_topic("orders")]);

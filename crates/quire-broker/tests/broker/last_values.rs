@@ -376,7 +376,8 @@ fn named(id: u64) -> String {
     format!(r#"{{"id":{id},"name":"n{id}","text":"{:100}"}}"#, "")
 }
 
-/// The indexes of the topic that queries made, those that are being built, and the memory of the topic.
+/// The indexes of the topic that queries made, those that are being built, and the memory of the
+/// topic.
 fn indexes(pair: &mut Pair) -> (u64, u64, u64) {
     pair.send(3, &Command::Inspect { command: 4, subject: Subject::Topics { after: "" } });
     pair.one_turn();

@@ -96,7 +96,8 @@ fn a_slow_ordinary_subscriber_is_cut_off_and_disturbs_nobody() {
     assert_eq!(pair.broker.stats().subscription_count, 1);
 }
 
-/// Found by seed 12 of the simulation: messages after the dropped ones arrived, and the reason did not.
+/// Found by seed 12 of the simulation: messages after the dropped ones arrived, and the reason did
+/// not.
 #[test]
 fn a_slow_subscriber_gets_the_reason_and_no_message_after_the_dropped_ones() {
     let mut pair = over(TransportConfig { max_client_backlog: 4096, ..TransportConfig::default() });
@@ -312,7 +313,8 @@ fn a_connection_that_takes_nothing_keeps_no_read_from_the_others() {
     assert_eq!(pair.take_data(2).len(), 300 * 2000);
 }
 
-/// One frame whose refusals exceed the backlog of its connection: the connection ends in the middle of being told of them.
+/// One frame whose refusals exceed the backlog of its connection: the connection ends in the middle
+/// of being told of them.
 #[test]
 fn refusals_above_the_backlog_end_their_connection_and_no_other() {
     let mut pair = over(TransportConfig { max_client_backlog: 1024, ..TransportConfig::default() });

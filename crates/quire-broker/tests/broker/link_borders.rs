@@ -1,5 +1,5 @@
-//! The border of links: whatever another program sends there, the link ends with a reason. The server, the journal and the other connections
-//! are not affected.
+//! The border of links: whatever another program sends there, the link ends with a reason. The
+//! server, the journal and the other connections are not affected.
 
 use std::time::Duration;
 

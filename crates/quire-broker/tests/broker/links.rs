@@ -1,4 +1,5 @@
-//! Several brokers with links between them, over pipes in memory: connections are opened, cut and refused when the test says so.
+//! Several brokers with links between them, over pipes in memory: connections are opened, cut and
+//! refused when the test says so.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -40,7 +41,8 @@ pub struct Cluster {
     pub carried_size: usize,
 }
 
-/// A destination that gets all topics that begin with `orders`. Many tests have links of one direction, so the check `replicate` is left out.
+/// A destination that gets all topics that begin with `orders`. Many tests have links of one
+/// direction, so the check `replicate` is left out.
 pub fn destination(name: &str, sync_type: SyncType) -> DestinationSettings {
     DestinationSettings {
         name: name.into(),

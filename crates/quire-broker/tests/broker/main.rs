@@ -1,4 +1,5 @@
-//! The broker behaves as docs/protocol.md and the seeds say: a real codec on the client's side, a real journal below, virtual time.
+//! The broker behaves as docs/protocol.md and the seeds say: a real codec on the client's side, a
+//! real journal below, virtual time.
 
 mod any_options;
 mod beside_publishes;

@@ -1,5 +1,6 @@
-//! Full journal files are archived, compressed and removed, by command and by a schedule: one file after the other, and nothing goes that
-//! a queue or a subscription needs (docs/operations.md, docs/protocol.md section 3, `maintain`).
+//! Full journal files are archived, compressed and removed, by command and by a schedule: one file
+//! after the other, and nothing goes that a queue or a subscription needs (docs/operations.md,
+//! docs/protocol.md section 3, `maintain`).
 
 use quire_broker::*;
 use quire_command::*;
@@ -43,7 +44,8 @@ fn work(pair: &mut Pair) -> bool {
     true
 }
 
-/// Asks once, lets it be done, and gives the files that the client was told, which is the whole answer.
+/// Asks once, lets it be done, and gives the files that the client was told, which is the whole
+/// answer.
 fn take(pair: &mut Pair, client: u64, action: Action, files: Files, dry_run: bool) -> Vec<Value> {
     ask(pair, client, 7, action, files, dry_run);
     assert_eq!(pair.take(client), [], "nothing is said before it is done");
@@ -195,7 +197,8 @@ fn what_waits_is_dropped_with_its_connection_and_what_is_under_way_is_finished()
     assert!(work(&mut pair));
     assert!(matches!(&pair.take(4)[..], [Said::JournalFile { command: 1, .. }, Said::Ack { .. }]));
     assert!(!work(&mut pair), "nobody else waits");
-    // Numbers of connections are not used again, so a new connection is never confused with an old one.
+    // Numbers of connections are not used again, so a new connection is never confused with an old
+    // one.
     pair.client(5, "fifth");
     assert_eq!(take(&mut pair, 5, Action::Compress, ALL, false).len(), 1);
 }
@@ -380,7 +383,8 @@ fn a_schedule_removes_nothing_that_a_paused_subscription_needs() {
     assert_eq!(maintained(&pair).len(), 1);
 }
 
-/// The job runs some time after it was handed out; meanwhile a subscription at the end of the log is paused, and the log grows.
+/// The job runs some time after it was handed out; meanwhile a subscription at the end of the log
+/// is paused, and the log grows.
 #[test]
 fn what_a_subscription_needs_that_was_paused_before_the_job_ran_is_not_removed() {
     let mut pair = filled(config());

@@ -1,7 +1,9 @@
-//! Random interleavings of publishes, journal writes, reads, subscriptions, pauses, replaces, slow connections and reconnects,
-//! against an obvious model: every bookmark subscription gets exactly the messages of the log behind its start that it asks for, in
-//! order, once; an ordinary one gets those published while it was there; acknowledgements are true and never go back. With a rate none
-//! comes too early, with an end none comes behind it, and conflated ones leave out only what something newer of its key stands for.
+//! Random interleavings of publishes, journal writes, reads, subscriptions, pauses, replaces, slow
+//! connections and reconnects, against an obvious model: every bookmark subscription gets exactly
+//! the messages of the log behind its start that it asks for, in order, once; an ordinary one gets
+//! those published while it was there; acknowledgements are true and never go back. With a rate
+//! none comes too early, with an end none comes behind it, and conflated ones leave out only what
+//! something newer of its key stands for.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -113,7 +115,8 @@ struct Expected {
 
 struct Model {
     pair: Pair,
-    /// Every message in the order in which it was published; all topics are recorded, so this is the log.
+    /// Every message in the order in which it was published; all topics are recorded, so this is
+    /// the log.
     log: Vec<(&'static str, String)>,
     /// Index into the log behind each numbered message.
     behind: BTreeMap<(usize, u64), usize>,
@@ -199,7 +202,8 @@ impl Model {
                     &Subscribe { options, command, filter: FILTERS[filter].map(|f| f.0), ..subscribe },
                 );
                 if matches!(kind, Kind::Until(..)) {
-                    // While its end is looked for, further commands wait: the model would not know when they come.
+                    // While its end is looked for, further commands wait: the model would not know
+                    // when they come.
                     self.pair.one_turn();
                     self.pair.run_reads();
                     self.pair.one_turn();
@@ -265,7 +269,8 @@ impl Model {
                 for sequence in first..self.next[publisher] {
                     self.pair.publish(publisher as u64, sequence, TOPICS[0], "repeated");
                 }
-                // Nothing else is published before the session is let in: the model's log is in the order of publishing.
+                // Nothing else is published before the session is let in: the model's log is in the
+                // order of publishing.
                 self.pair.one_turn();
                 self.pair.write();
                 self.pair.one_turn();
@@ -403,7 +408,8 @@ impl Expected {
         }
     }
 
-    /// Bookmarks go forward, each message stands for those of its key from its bookmark on, and each wanted one is stood for.
+    /// Bookmarks go forward, each message stands for those of its key from its bookmark on, and
+    /// each wanted one is stood for.
     fn check_conflated(&self, log: &[(&'static str, String)], want: &[String], is_running: bool) {
         assert!(self.named.is_sorted_by(|a, b| a < b), "{:?}", self.named);
         let key = |index: usize| (log[index].0, index % 3);

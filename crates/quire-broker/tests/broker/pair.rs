@@ -1,5 +1,6 @@
-//! A broker and its clients without sockets: frames go both ways as values, time stands still until it is moved, the journal is
-//! written when the test says so, and reads are run when the test says so.
+//! A broker and its clients without sockets: frames go both ways as values, time stands still until
+//! it is moved, the journal is written when the test says so, and reads are run when the test says
+//! so.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -370,7 +371,8 @@ impl Pair {
         at_ns.into_iter().zip(self.take(client)).collect()
     }
 
-    /// The data of the messages that the client was sent since the last call, and when, in microseconds.
+    /// The data of the messages that the client was sent since the last call, and when, in
+    /// microseconds.
     pub fn take_timed(&mut self, client: u64) -> Vec<(u64, String)> {
         let data = |(at_ns, said)| match said {
             Said::Message { data, .. } => Some((at_ns / 1000, data)),
@@ -379,7 +381,8 @@ impl Pair {
         self.take_said(client).into_iter().filter_map(data).collect()
     }
 
-    /// The data of the messages that the client was sent since the last call, whatever else it was told.
+    /// The data of the messages that the client was sent since the last call, whatever else it was
+    /// told.
     pub fn take_data(&mut self, client: u64) -> Vec<String> {
         let data = |said| match said {
             Said::Message { data, .. } => Some(data),
@@ -481,7 +484,8 @@ pub fn publish<'a>(sequence: u64, topic: &'a str, data: &'a str) -> Publish<'a> 
     }
 }
 
-/// A subscription that wants to know when it is processed and completed; its command has the same number.
+/// A subscription that wants to know when it is processed and completed; its command has the same
+/// number.
 pub fn subscribe(number: u32, topic: &str) -> Subscribe<'_> {
     Subscribe {
         command: number,

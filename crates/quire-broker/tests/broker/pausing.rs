@@ -66,8 +66,9 @@ fn subscriptions_resumed_together_are_interleaved_as_the_log() {
     assert_eq!(pair.take_data(1), (1..=2000).map(|n| n.to_string()).collect::<Vec<_>>());
 }
 
-/// Three subscriptions share a replay whose reads end, mostly within a record, at messages of `size` bytes, wherever that is; `alone` is paused after some of
-/// them, with a read under way, and resumed at the end. Gives the sequences that each got.
+/// Three subscriptions share a replay whose reads end, mostly within a record, at messages of
+/// `size` bytes, wherever that is; `alone` is paused after some of them, with a read under way, and
+/// resumed at the end. Gives the sequences that each got.
 fn pause_one_of_three(size: usize, alone: u32) -> [Vec<u64>; 3] {
     let mut pair = Pair::new();
     pair.client(1, "a");

@@ -9,7 +9,8 @@ use quire_wire::*;
 use super::pair::*;
 use quire_broker::{BrokerConfig, Event, RecordedTopic, TransactionLogConfig};
 
-/// Records the topics that begin with `recorded`. Those that begin with `other` are unrecorded on purpose.
+/// Records the topics that begin with `recorded`. Those that begin with `other` are unrecorded on
+/// purpose.
 fn partly_recorded() -> BrokerConfig {
     let other = RecordedTopic { recorded: false, ..RecordedTopic::new("^other", "json") };
     let topics = vec![RecordedTopic::new("^recorded", "json"), other];

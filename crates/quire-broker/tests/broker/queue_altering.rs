@@ -1,5 +1,5 @@
-//! Queues that get other settings at run time (docs/queues.md section 14): which settings can change, the use for which a
-//! change counts, and that messages and leases stay as they are.
+//! Queues that get other settings at run time (docs/queues.md section 14): which settings can
+//! change, the use for which a change counts, and that messages and leases stay as they are.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Queues through the broker: publish, delivery, acknowledgement, and the limits of a queue (docs/queues.md).
+//! Queues through the broker: publish, delivery, acknowledgement, and the limits of a queue
+//! (docs/queues.md).
 
 use std::time::Duration;
 

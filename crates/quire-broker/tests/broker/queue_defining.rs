@@ -1,4 +1,5 @@
-//! Queues that are created and dropped at run time (docs/queues.md section 14): what they take, and which commands are refused.
+//! Queues that are created and dropped at run time (docs/queues.md section 14): what they take, and
+//! which commands are refused.
 
 use std::path::Path;
 use std::time::Duration;
@@ -115,7 +116,8 @@ fn a_message_that_is_published_in_the_turn_of_the_creation_enters_the_queue() {
     let action = DefineQueue::Create { settings: &settings };
     pair.send(3, &Command::DefineQueue { command: COMMAND, action });
     pair.one_turn();
-    // The command is not answered before its record is persisted, and commands do not find the queue before that.
+    // The command is not answered before its record is persisted, and commands do not find the
+    // queue before that.
     assert_eq!(pair.take(3), []);
     assert_eq!(queues(&pair), Vec::<String>::new());
     pair.publish(1, 1, "jobs", "1");

@@ -1,5 +1,6 @@
-//! Queues that are created, altered and dropped at run time, over restarts: the definitions survive crashes between two steps and writes that
-//! fail, and the journal keeps the files that the queues need.
+//! Queues that are created, altered and dropped at run time, over restarts: the definitions survive
+//! crashes between two steps and writes that fail, and the journal keeps the files that the queues
+//! need.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -171,7 +172,8 @@ fn a_journal_that_fails_refuses_a_change_that_waits_for_it() {
     assert_eq!(create(&mut again(pair), &named("jobs")), Ok(false));
 }
 
-/// A broker on a disk that fails the call with this number among those on the definitions; 0: none. Counts them.
+/// A broker on a disk that fails the call with this number among those on the definitions; 0: none.
+/// Counts them.
 fn on_a_disk_that_fails_once(number: usize) -> (Pair, Arc<AtomicUsize>) {
     let (disk, count) = (Arc::new(MemoryDisk::new(1 << 30)), Arc::new(AtomicUsize::new(0)));
     let calls = count.clone();
@@ -327,7 +329,8 @@ fn a_crash_at_any_moment_leaves_the_settings_as_they_were_before_or_after_the_co
         let is_new = pair.figure("jobs", "max_backlog") == 2;
         assert!(is_new || !was_answered, "{steps} steps");
         *outcomes.entry(is_new).or_default() += 1;
-        // Both settings are old, or both are new. The messages are there, with the expiration that they had.
+        // Both settings are old, or both are new. The messages are there, with the expiration that
+        // they had.
         assert_eq!(create(&mut pair, if is_new { &new } else { &old }), Ok(false), "{steps} steps");
         pair.subscribe(2, &consume(1, "jobs", 10));
         assert_eq!(taken(&mut pair), ["1", "2"][..if is_new { 2 } else { 1 }]);

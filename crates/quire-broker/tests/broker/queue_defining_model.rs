@@ -1,5 +1,7 @@
-//! Random creations, changes, drops, publishes, settlements and restarts, beside a model that is slow and obvious: a queue is the set of
-//! its messages, and its limit of outstanding messages. A crash in the middle of a command leaves the queue as it was before or after the command; the model learns which.
+//! Random creations, changes, drops, publishes, settlements and restarts, beside a model that is
+//! slow and obvious: a queue is the set of its messages, and its limit of outstanding messages. A
+//! crash in the middle of a command leaves the queue as it was before or after the command; the
+//! model learns which.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -192,7 +194,8 @@ impl Checked {
             .or_insert_with(|| Known { held: held.collect(), ..Known::default() })
     }
 
-    /// Sends a command about a queue, and gives what was answered: an object, or the name of the code.
+    /// Sends a command about a queue, and gives what was answered: an object, or the name of the
+    /// code.
     fn define(&mut self, queue: usize, action: Action) -> serde_json::Value {
         self.send_define(queue, action);
         self.pair.turn();

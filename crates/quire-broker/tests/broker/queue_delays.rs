@@ -1,4 +1,5 @@
-//! Messages that are published or cancelled with a delay: when they come, in which order, and that a restart changes neither.
+//! Messages that are published or cancelled with a delay: when they come, in which order, and that
+//! a restart changes neither.
 
 use std::time::Duration;
 
@@ -266,8 +267,8 @@ fn a_step_of_the_wall_clock_after_the_start_does_not_change_a_relative_delay() {
     assert_eq!(data(&pair.take_queued(2)), ["1"]);
 }
 
-/// Found by seed 1,000,227 of the simulation: the state in the file and the record of a cancel had times of the engine's clock, which does
-/// not follow steps of the wall clock.
+/// Found by seed 1,000,227 of the simulation: the state in the file and the record of a cancel had
+/// times of the engine's clock, which does not follow steps of the wall clock.
 #[test]
 fn after_a_step_of_the_wall_clock_and_a_restart_delays_end_at_their_time_of_day() {
     const HOUR: u64 = 3_600;
@@ -313,7 +314,8 @@ fn after_a_step_of_the_wall_clock_and_a_restart_messages_are_not_older() {
     assert_eq!(pair.figure("jobs", "depth"), 0);
 }
 
-/// The log gives records later times than the wall clock as long as the clock is behind the last record.
+/// The log gives records later times than the wall clock as long as the clock is behind the last
+/// record.
 #[test]
 fn a_delay_does_not_become_longer_when_the_wall_clock_was_put_back_before_a_restart() {
     let settings = queue("jobs");
@@ -439,7 +441,8 @@ fn a_delayed_message_counts_toward_the_target_depth_and_one_beyond_it_keeps_its_
 fn every_message_of_a_large_batch_has_the_delay_of_the_batch() {
     let mut pair = start(with_queues([queue("jobs")]));
     let mut elapsed_ns = 0;
-    // Each look at the clock takes a part of the turn, so that the batch is taken in several slices.
+    // Each look at the clock takes a part of the turn, so that the batch is taken in several
+    // slices.
     pair.broker.set_stopwatch(Box::new(move || {
         elapsed_ns += 100_000;
         quire_types::time::Instant::from_ns(elapsed_ns)

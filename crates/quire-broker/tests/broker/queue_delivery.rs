@@ -200,7 +200,8 @@ fn rule_16_replaced_by_a_smaller_backlog_it_waits_until_less_is_outstanding_and_
     assert_eq!((pair.figure("jobs", "backlog"), pair.figure("jobs", "depth")), (0, 4));
 }
 
-/// A worker, with three of four messages, whose subscription is replaced by another; and another worker.
+/// A worker, with three of four messages, whose subscription is replaced by another; and another
+/// worker.
 fn replaced(replacement: &Subscribe<'_>) -> (Pair, Vec<FromQueue>) {
     let mut pair = with_queues([queue("jobs")]);
     pair.client(1, "publisher");

@@ -1,5 +1,6 @@
-//! Queues that are created with the recovery point `epoch` (docs/queues.md section 14): they get the messages of the log in order, and later
-//! messages only after them. Restarts, drops and further messages while the log is read change nothing about that.
+//! Queues that are created with the recovery point `epoch` (docs/queues.md section 14): they get
+//! the messages of the log in order, and later messages only after them. Restarts, drops and
+//! further messages while the log is read change nothing about that.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Queues whose state is kept in a file (`file_backed_metadata`): it is read when it is
-//! of use, and whenever anything about it is wrong the queue is rebuilt from the log. Counts of deliveries, of which the log does not
-//! speak, show which it was.
+//! Queues whose state is kept in a file (`file_backed_metadata`): it is read when it is of use, and
+//! whenever anything about it is wrong the queue is rebuilt from the log. Counts of deliveries, of
+//! which the log does not speak, show which it was.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -47,7 +47,8 @@ fn counts(messages: &[FromQueue]) -> Vec<(&str, u32)> {
     messages.iter().map(|message| (message.data.as_str(), message.deliveries)).collect()
 }
 
-/// Messages 1 to 4 of which 2 was acknowledged and 3 given back once, kept; then 5, and 4 acknowledged.
+/// Messages 1 to 4 of which 2 was acknowledged and 3 given back once, kept; then 5, and 4
+/// acknowledged.
 fn working(settings: &QueueSettings) -> Pair {
     let mut pair = start(with_queues([settings.clone()]));
     publish_all(&mut pair, 1..=4);

@@ -1,5 +1,5 @@
-//! Queues with `record_leases`: the log says who held which message and how each lease ended, nothing waits for that, and nothing but
-//! an audit reads it (docs/queues.md section 13).
+//! Queues with `record_leases`: the log says who held which message and how each lease ended,
+//! nothing waits for that, and nothing but an audit reads it (docs/queues.md section 13).
 
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ fn each_record(reader: &Reader, mut each: impl FnMut(&Record<'_>)) {
     }
 }
 
-/// What the log says of leases: consumer, what happened, to which of the messages, counted from 1, and after how many milliseconds.
+/// What the log says of leases: consumer, what happened, to which of the messages, counted from 1,
+/// and after how many milliseconds.
 fn leases(pair: &Pair) -> Vec<(String, LeaseEventKind, u64, u64)> {
     let (mut published, mut found) = (Vec::new(), Vec::new());
     each_record(&pair.broker.journal().reader(), |record| match record.kind {
@@ -133,7 +134,8 @@ fn of_two_that_want_to_end_a_lease_the_log_names_the_one_that_did() {
     let mut pair = working(recording());
     publish_all(&mut pair, 1..=3);
     let held = pair.take_queued(2);
-    // Another one settles the first, the holder the second, and time the third, an instant before its holder does.
+    // Another one settles the first, the holder the second, and time the third, an instant before
+    // its holder does.
     pair.settle(3, "jobs", Verdict::Acknowledge, &held[..1]);
     pair.settle(2, "jobs", Verdict::Acknowledge, &held[..2]);
     pair.settle(3, "jobs", Verdict::Acknowledge, &held[1..2]);

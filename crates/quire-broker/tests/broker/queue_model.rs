@@ -1,7 +1,8 @@
-//! Random publishers, workers, crashes and times on two queues over one topic, watched from outside: no message is lost, none is with
-//! two at a time, none whose acknowledgement was persisted comes back, none comes before its delay is over, and at most once means that over
-//! every crash.
-//! In every second case the states of the queues are kept in files. `PROPTEST_CASES` sets how many cases there are; a failing one is printed with its steps.
+//! Random publishers, workers, crashes and times on two queues over one topic, watched from
+//! outside: no message is lost, none is with two at a time, none whose acknowledgement was
+//! persisted comes back, none comes before its delay is over, and at most once means that over
+//! every crash. In every second case the states of the queues are kept in files. `PROPTEST_CASES`
+//! sets how many cases there are; a failing one is printed with its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -118,7 +119,8 @@ struct Outside {
     persisted: u64,
     /// What is out of `jobs`: who has it, since which of its deliveries, and until when.
     held: BTreeMap<u64, Held>,
-    /// Settled in this life of the server, as was heard before the last step; for good; and at any time, heard of or not.
+    /// Settled in this life of the server, as was heard before the last step; for good; and at any
+    /// time, heard of or not.
     settled: BTreeSet<u64>,
     settled_for_good: BTreeSet<u64>,
     settled_ever: BTreeSet<u64>,
@@ -334,7 +336,8 @@ impl Outside {
                     }
                     Said::Ack { kind: AckKind::Processed, code: Code::Ok, command, .. } => {
                         processed.extend(self.unsure.get(&command).cloned().unwrap_or_default());
-                        // It may have waited until the lease was over and the message came again: then it is given back again.
+                        // It may have waited until the lease was over and the message came again:
+                        // then it is given back again.
                         for sequence in self.cancelled.remove(&command).unwrap_or_default() {
                             self.held.retain(|other, held| (*other, held.holder) != (sequence, client));
                         }
@@ -359,7 +362,8 @@ impl Outside {
         let deliveries = message.deliveries;
         if let Some(held) = self.held.get(&sequence) {
             if held.deliveries > deliveries {
-                // Workers are listened to one after the other: this one lost it again before the other got it.
+                // Workers are listened to one after the other: this one lost it again before the
+                // other got it.
                 return;
             }
             assert!(
@@ -404,7 +408,8 @@ fn a_cancel_that_waits_longer_than_its_lease_gives_back_the_next_one_of_its_own(
         Step::Pass { ms: 1 },
         Step::Crash { saves: false },
         Step::Work { worker: 2, max_backlog: 2 },
-        // The log is searched for what the worker had of the other queue before the crash; the cancel waits behind that.
+        // The log is searched for what the worker had of the other queue before the crash; the
+        // cancel waits behind that.
         Step::Settle { worker: 2, verdict: Verdict::Expire, one_in: 2 },
         Step::Settle { worker: 2, verdict: Verdict::Cancel, one_in: 1 },
         Step::Turn { writes: false, reads: false },

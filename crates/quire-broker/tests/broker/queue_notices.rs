@@ -1,4 +1,5 @@
-//! Lines of the log about messages that no consumer can handle: at most one for each queue, kind and minute.
+//! Lines of the log about messages that no consumer can handle: at most one for each queue, kind
+//! and minute.
 
 use std::time::Duration;
 

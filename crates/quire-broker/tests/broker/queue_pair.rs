@@ -46,7 +46,8 @@ fn bookmark_bytes(bookmarks: &[(u64, u64)]) -> Vec<u8> {
 }
 
 impl Pair {
-    /// The messages of queues that the client was sent since the last call, whatever else it was told.
+    /// The messages of queues that the client was sent since the last call, whatever else it was
+    /// told.
     pub fn take_queued(&mut self, client: u64) -> Vec<FromQueue> {
         let queued = |said| match said {
             Said::Queued(message) => Some(message),

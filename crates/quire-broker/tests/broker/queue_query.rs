@@ -1,4 +1,5 @@
-//! Looking at a queue: what could be delivered, in which order, without changing anything; and the figures.
+//! Looking at a queue: what could be delivered, in which order, without changing anything; and the
+//! figures.
 
 use quire_broker::QueueSettings;
 use quire_command::*;

@@ -1,4 +1,5 @@
-//! Queues over restarts: what stays, what comes back, where recovery begins, and what the log must keep.
+//! Queues over restarts: what stays, what comes back, where recovery begins, and what the log must
+//! keep.
 
 use std::io;
 use std::path::Path;
@@ -224,7 +225,8 @@ fn count_refused_points(pair: &Pair) -> usize {
 
 #[test]
 fn journal_files_stay_until_the_settled_positions_are_written() {
-    // Where the queue begins is in `queues.ack` and in the first record of the log. A restart without both begins at the end of the log.
+    // Where the queue begins is in `queues.ack` and in the first record of the log. A restart
+    // without both begins at the end of the log.
     let settings = QueueSettings { recovery_point: Some("now".into()), ..queue("jobs") };
     for becomes_writable in [false, true] {
         let refuses = Arc::new(AtomicBool::new(true));
@@ -633,7 +635,8 @@ fn a_restart_under_another_name_delivers_no_settled_message_again() {
         publish_all(&mut pair, 1..=10);
         let held = pair.take_queued(2);
         let mut left: Vec<_> = data(&held).into_iter().map(str::to_owned).collect();
-        // Each name acknowledges one message and expires one. The first message stays, so all of the log has to be read.
+        // Each name acknowledges one message and expires one. The first message stays, so all of
+        // the log has to be read.
         let names = ["first", "second", "third", "first"];
         let mut expired: Vec<u64> = Vec::new();
         for (round, name) in names.into_iter().enumerate() {

@@ -1,4 +1,5 @@
-//! What becomes of queue messages: acknowledged, cancelled, expired, extended, one by one or by filter (docs/queues.md).
+//! What becomes of queue messages: acknowledged, cancelled, expired, extended, one by one or by
+//! filter (docs/queues.md).
 
 use std::time::Duration;
 

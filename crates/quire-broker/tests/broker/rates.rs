@@ -327,7 +327,8 @@ fn a_high_rate_holds_when_every_read_takes_a_millisecond() {
     assert!((45_000..=50_001).contains(&count), "{count} in 125 ms");
 }
 
-/// A read brings 256 KiB at most: were each of them a group, no replay would be faster than one of them in a millisecond.
+/// A read brings 256 KiB at most: were each of them a group, no replay would be faster than one of
+/// them in a millisecond.
 #[test]
 fn a_rate_of_more_than_a_read_brings_in_a_millisecond_holds() {
     let mut pair = log_of(0, 0);
@@ -349,7 +350,8 @@ fn a_rate_of_more_than_a_read_brings_in_a_millisecond_holds() {
 }
 
 proptest! {
-    /// However the messages lie and whatever the rate: none comes before its time, and the last comes at it.
+    /// However the messages lie and whatever the rate: none comes before its time, and the last
+    /// comes at it.
     #[test]
     fn over_ten_seconds_the_rate_is_exact(
         gaps_us in proptest::collection::vec(0u64..20_000, 2..400),

@@ -1,4 +1,5 @@
-//! Records travel between instances, and publishers wait for the sync destinations of their messages (docs/replication.md).
+//! Records travel between instances, and publishers wait for the sync destinations of their
+//! messages (docs/replication.md).
 
 use std::time::Duration;
 
@@ -63,7 +64,8 @@ fn a_link_passes_over_what_came_from_its_destination_and_sends_what_lies_between
     cluster.at(0).client(1, "p");
     cluster.at(1).client(2, "q");
     for round in 0..20_u64 {
-        // More than one frame of records, or few. Both instances take records of their own while those of the other one come.
+        // More than one frame of records, or few. Both instances take records of their own while
+        // those of the other one come.
         let (first, size) = (round * 1000 + 1, if round % 2 == 0 { 1000 } else { 3 });
         for sequence in first..first + size {
             cluster.at(0).publish(1, sequence, "orders", "{}");
@@ -297,7 +299,8 @@ fn a_command_downgrades_and_upgrades_a_destination() {
     assert_eq!(reason, "no destination has the name \"x\"; the destinations are: \"b\"");
 }
 
-/// The messages that each 5 ms bring to an instance that returns, while a publish at the source waits for the disk, and after that.
+/// The messages that each 5 ms bring to an instance that returns, while a publish at the source
+/// waits for the disk, and after that.
 fn coming_beside_a_publish(sync_type: SyncType) -> (Vec<usize>, usize) {
     let mut cluster = Cluster::new(pair_of(sync_type));
     cluster.at(0).client(1, "p");
@@ -404,7 +407,8 @@ fn a_link_between_configurations_that_do_not_fit_does_not_come_up() {
     assert_eq!(cluster.log(1).len(), 0);
 }
 
-/// Why a link from an instance with one last-value topic to an instance with another one is refused; empty when it is up.
+/// Why a link from an instance with one last-value topic to an instance with another one is
+/// refused; empty when it is up.
 fn refusal(at_source: &str, at_destination: &str, excluded: &[&str]) -> String {
     let mut configs = vec![instance("a", vec![destination("b", SyncType::Async)]), instance("b", vec![])];
     for (config, topics) in configs.iter_mut().zip([at_source, at_destination]) {

@@ -1,4 +1,5 @@
-//! The checks of two configurations that concern their links: `replicate` and `cascade` (docs/replication.md, *How a link begins*).
+//! The checks of two configurations that concern their links: `replicate` and `cascade`
+//! (docs/replication.md, *How a link begins*).
 
 use quire_broker::{BrokerConfig, SyncType};
 

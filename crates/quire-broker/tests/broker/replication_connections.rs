@@ -1,4 +1,5 @@
-//! The two links between a pair of instances share a connection, and do not disturb each other there.
+//! The two links between a pair of instances share a connection, and do not disturb each other
+//! there.
 
 use std::time::Duration;
 

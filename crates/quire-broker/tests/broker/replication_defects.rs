@@ -264,7 +264,8 @@ fn a_log_that_has_the_message_of_the_mark_at_its_old_position_by_chance_gets_eve
     assert!(at_a.iter().all(|message| at_b.contains(message)), "{at_b:?}");
 }
 
-/// The logs of b and c, of one group, have the last message that a knows at b at the same position. A message before it is missing on c.
+/// The logs of b and c, of one group, have the last message that a knows at b at the same position.
+/// A message before it is missing on c.
 fn a_group_with_logs_that_end_alike(does_restart: bool) {
     let of_west = |mut config: BrokerConfig| {
         config.replication.group = Some("west".into());

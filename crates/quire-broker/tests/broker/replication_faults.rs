@@ -1,5 +1,6 @@
-//! What crashes, partitions, lost disks and old backups do to replication: after it heals, all instances have the same messages, once each,
-//! in the same order for each publisher, and nothing that was acknowledged is missing.
+//! What crashes, partitions, lost disks and old backups do to replication: after it heals, all
+//! instances have the same messages, once each, in the same order for each publisher, and nothing
+//! that was acknowledged is missing.
 
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ fn a_destination_that_was_away_gets_what_it_missed() {
     assert!(cluster.carried_size > before);
 }
 
-/// Two instances. The second one has just returned, lacks 12,000 messages, and the disk of the first one is slow.
+/// Two instances. The second one has just returned, lacks 12,000 messages, and the disk of the
+/// first one is slow.
 fn far_behind(sync_type: SyncType) -> Cluster {
     let mut cluster = Cluster::new(pair_of(sync_type));
     cluster.at(0).client(1, "p");
@@ -54,7 +56,8 @@ fn a_link_that_catches_up_pauses_for_5_ms_while_a_publish_waits() {
     assert_eq!(cluster.log(1).len(), 12_001);
 }
 
-/// Two instances with a link that has caught up, and lags again because its connection took nothing for a while.
+/// Two instances with a link that has caught up, and lags again because its connection took nothing
+/// for a while.
 fn lagging(data: &str) -> Cluster {
     let mut cluster = Cluster::new(pair_of(SyncType::Async));
     cluster.at(0).client(1, "p");
@@ -270,7 +273,8 @@ fn conflicts(cluster: &mut Cluster, number: usize) -> Vec<(u64, bool)> {
     conflicts.collect()
 }
 
-/// Two instances with three messages of a publisher that cannot reach each other any more, and do not wait for each other.
+/// Two instances with three messages of a publisher that cannot reach each other any more, and do
+/// not wait for each other.
 fn parted() -> Cluster {
     let mut cluster = Cluster::new(pair_of(SyncType::Sync));
     cluster.at(0).client(1, "p");

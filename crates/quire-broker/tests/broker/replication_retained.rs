@@ -1,4 +1,5 @@
-//! The limit for journal files that are kept for a destination, and what happens at it (docs/replication.md, *Journal files*).
+//! The limit for journal files that are kept for a destination, and what happens at it
+//! (docs/replication.md, *Journal files*).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The commands of one connection run a slice at a time, so other connections do not wait for all of them. The stopwatch of these
-//! tests moves by a fixed step each time it is read.
+//! The commands of one connection run a slice at a time, so other connections do not wait for all
+//! of them. The stopwatch of these tests moves by a fixed step each time it is read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -198,7 +198,8 @@ fn nothing_of_a_batch_is_acknowledged_before_it_was_taken() {
     assert_eq!(pair.take(1), [Said::LoggedOn { last_sequence: appended }], "the rest is to be sent again");
 }
 
-/// Refusals wait for what was published before them. A batch of them waits, too, when there are too many.
+/// Refusals wait for what was published before them. A batch of them waits, too, when there are too
+/// many.
 #[test]
 fn a_batch_of_refusals_is_taken_only_as_far_as_they_may_wait() {
     let mut pair = Pair::new();
@@ -214,7 +215,8 @@ fn a_batch_of_refusals_is_taken_only_as_far_as_they_may_wait() {
     assert_eq!(refused, 100_000);
 }
 
-/// A subscription that resumes at a resume position must not receive again what it had before the position was sent.
+/// A subscription that resumes at a resume position must not receive again what it had before the
+/// position was sent.
 #[test]
 fn a_resume_position_is_not_before_messages_that_were_sent() {
     let mut pair = Pair::new();

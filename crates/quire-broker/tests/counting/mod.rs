@@ -1,4 +1,5 @@
-//! The allocator of a test that counts: bytes as they are asked for, not as the system's allocator rounds them, and how often.
+//! The allocator of a test that counts: bytes as they are asked for, not as the system's allocator
+//! rounds them, and how often.
 #![allow(unsafe_code)] // the counting allocator, here and nowhere else
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -25,7 +26,8 @@ thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came; the counters beside it change nothing.
+// SAFETY: every call is passed on to the system's allocator as it came; the counters beside it
+// change nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         SIZE.fetch_add(layout.size(), Ordering::Relaxed);
