@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from quire import Client
 from quire.cli import USER_MISTAKE, run
 from support.command_line import quire, serving, url_of
 from support.waiting import PATIENCE
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -32,6 +35,25 @@ def test_a_command_that_is_told_to_stop_closes_its_client(
             process.send_signal(number)
             assert process.communicate(timeout=PATIENCE) == ("", "")
             assert process.returncode == code
+
+
+def test_ctrl_c_during_the_import_of_the_package_ends_the_command_without_a_traceback(tmp_path: Path) -> None:
+    """A package that interrupts its own import stands for `quire`. The entry point is the real one."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, function = project["scripts"]["quire"].partition(":")
+    (tmp_path / "quire").mkdir()
+    (tmp_path / "quire/__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    program = f"from {module} import {function}; {function}()"
+    # A shell's background job ignores Ctrl-C, and so would whatever it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT / "python")])},
+    )
+    assert (result.stdout, result.stderr, result.returncode) == ("", "", -signal.SIGINT)
 
 
 def test_serve_publish_subscribe_and_a_clean_stop(tmp_path: Path) -> None:

@@ -11,15 +11,21 @@ import sys
 #: Exit codes: for a mistake in the arguments or the configuration, and for any other failure.
 USER_MISTAKE = 2
 FAILURE = 1
+#: Exit code after Ctrl-C: 128 and the number of the signal.
+INTERRUPTED = 130
 
 
 def main() -> None:
     """Runs the command line of this process."""
-    signal.signal(signal.SIGTERM, _terminated)
-    # A character that the encoding of the terminal lacks is shown as its number.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    sys.exit(run(sys.argv[1:]))
+    try:
+        signal.signal(signal.SIGTERM, _terminated)
+        # A character that the encoding of the terminal lacks is shown as its number.
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -51,7 +57,7 @@ def run(arguments: list[str]) -> int:
         _complain(reason if error.filename is None else f"{error.filename}: {reason}", arguments)
         return FAILURE
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -66,6 +72,9 @@ def _dispatch(arguments: list[str]) -> int:
     except CycloptsError:
         return USER_MISTAKE  # cyclopts has printed the mistake
     check_arguments(command, bound)
+    # The entry point has left Ctrl-C to the system, which ends the imports above.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         result = command(*bound.args, **bound.kwargs)
     except CycloptsError:

@@ -1,0 +1,20 @@
+"""The entry point of the command `quire`.
+
+It is outside of the package `quire`, whose import takes a moment: Ctrl-C ends the command without a
+traceback during the import, too.
+"""
+
+try:
+    import signal
+except KeyboardInterrupt:
+    raise SystemExit(130) from None
+
+
+def main() -> None:
+    """Runs the command line of this process."""
+    # In the background, a shell can have told the process to ignore Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from quire.cli import main as run
+
+    run()
