@@ -80,6 +80,8 @@ def commands(parent: App = app, words: tuple[str, ...] = ()) -> Iterator[Command
         path = (*words, name)
         is_group = child.default_command is None
         arguments = [] if is_group else [*child.assemble_argument_collection(parse_docstring=True)]
+        # The members of an object are the options.
+        arguments = [argument for argument in arguments if argument.name != "*"]
         # What cyclopts documents by the docstring of the parameters is a part of the docstring, not
         # of the help.
         text = re.sub(r"\n\s*Parameters\n\s*---.*", "", child.help, flags=re.S)

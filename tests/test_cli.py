@@ -38,7 +38,7 @@ def test_a_command_that_is_told_to_stop_closes_its_client(
 
 
 def test_ctrl_c_during_the_import_of_the_package_ends_the_command_without_a_traceback(tmp_path: Path) -> None:
-    """A package that interrupts its own import stands for `quire`. The entry point is the real one."""
+    """A package that interrupts its import is in the place of `quire`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     module, _, function = project["scripts"]["quire"].partition(":")
     (tmp_path / "quire").mkdir()
@@ -54,6 +54,59 @@ def test_ctrl_c_during_the_import_of_the_package_ends_the_command_without_a_trac
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT / "python")])},
     )
     assert (result.stdout, result.stderr, result.returncode) == ("", "", -signal.SIGINT)
+
+
+READERS = [
+    ["info"],
+    ["topic", "ls"],
+    ["topic", "stats", "t"],
+    ["client", "ls"],
+    ["replication", "ls"],
+    ["replication", "stats", "east-2"],
+    ["replication", "pause", "east-2"],
+    ["queue", "ls"],
+    ["queue", "stats"],
+    ["queue", "peek", "Q"],
+    ["queue", "alter", "Q", "--lease-period", "1m"],
+    ["queue", "drop", "Q"],
+    ["queue", "purge", "Q", "--all"],
+    ["queue", "redrive", "Q"],
+    ["sow", "t"],
+    ["sow-delete", "t", "--keys", "a"],
+    ["subscribe", "t", "--timeout", "1"],
+]
+
+
+@pytest.mark.parametrize("command", READERS, ids=" ".join)
+def test_a_command_that_needs_a_journal_creates_none(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "misspelt"
+    assert run([*command, "--url", f"file:{directory}"]) == USER_MISTAKE
+    assert capsys.readouterr() == ("", f"quire: --url: there is no directory {directory}\n")
+    assert list(tmp_path.iterdir()) == []
+    assert run([*command, "--url", f"file:{tmp_path}"]) == USER_MISTAKE
+    assert capsys.readouterr() == ("", f"quire: --url: there is no journal in {tmp_path}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replay_from_a_directory_without_a_journal_creates_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = tmp_path / "misspelt", tmp_path / "target"
+    assert run(["replay", f"file:{source}", "--url", f"file:{target}"]) == USER_MISTAKE
+    assert capsys.readouterr() == ("", f"quire: SOURCE: there is no directory {source}\n")
+    assert not source.exists()
+
+
+def test_a_command_on_a_data_directory_names_the_journal_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Client(f"file:{tmp_path / 'journal'}"):
+        pass
+    assert run(["info", "--url", f"file:{tmp_path}"]) == USER_MISTAKE
+    note = f"quire: --url: there is no journal in {tmp_path}; perhaps you mean file:{tmp_path}/journal\n"
+    assert capsys.readouterr() == ("", note)
 
 
 def test_serve_publish_subscribe_and_a_clean_stop(tmp_path: Path) -> None:
@@ -148,6 +201,18 @@ def test_csv_rows_become_json_objects(tmp_path: Path) -> None:
             {"symbol": "IBM", "qty": 100, "price": 1.5, "note": "7"},
             {"symbol": "HPQ", "qty": None, "price": 1.5, "note": "x"},
         ]
+
+
+def test_a_character_that_changes_the_direction_of_a_filter_is_shown_as_an_escape(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Client(f"file:{tmp_path}"):
+        pass
+    text = "/a = '\u202e' AND > '\u2066'"
+    assert run(["subscribe", "t", "--filter", text, "--url", f"file:{tmp_path}"]) == USER_MISTAKE
+    shown, mark = capsys.readouterr().err.splitlines()[:2]
+    assert shown == r"/a = '\u202e' AND > '\u2066'"
+    assert mark.index("^") == shown.index(">")
 
 
 def test_a_bad_filter_is_shown_with_a_caret(tmp_path: Path) -> None:

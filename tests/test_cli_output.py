@@ -179,6 +179,20 @@ def test_the_demo_without_a_flight_is_a_mistake(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "quire: --flights: 0 is below 1\n"
 
 
+def test_names_in_notes_and_results_are_shown_with_escapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows\u202e.jsonl"
+    rows.write_text("{}\n")
+    command = ["publish", "t", str(rows), "--name", "a\u202e", "--url", f"file:{tmp_path / 'log'}"]
+    assert run(command) == 0
+    assert run(command) == 0
+    assert "1 was there already under the name a\\u202e\n" in capsys.readouterr().out
+    rows.write_text("{}\n" + "x" * 17_000_000 + "\n")
+    assert run(command) == 1
+    assert f"quire: line 2 of {tmp_path}/rows\\u202e.jsonl was not published" in capsys.readouterr().err
+
+
 def test_a_person_who_waits_for_a_misspelled_topic_is_reminded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

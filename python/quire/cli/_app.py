@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 from quire import __version__
 from quire.cli import default_url
 from quire.cli._mistakes import panel, refuse_empty
+from quire.cli._options import PublishOptions, ReplayOptions, SowOptions, SubscribeOptions
 
 app = App(
     name="quire",
@@ -64,14 +65,6 @@ Destination = Annotated[
     Parameter(
         help="Server to publish to, or file:DIRECTORY. Required without --into. "
         "Default with --into: $QUIRE_URL, or quire://127.0.0.1:9007."
-    ),
-]
-Again = Annotated[
-    bool,
-    Parameter(
-        negative="",
-        help="Publish even if the destination already has the first message under the same topic. "
-        "Without it, such a replay is an error.",
     ),
 ]
 Json = Annotated[bool, Parameter(negative="", help="Print JSON, one object per line.")]
@@ -161,7 +154,7 @@ def info(*, url: Url = None, json: Json = False) -> int:
     """
     from quire.cli._inspect import info as run
 
-    return run(url or default_url(), as_json=json)
+    return run(url, as_json=json)
 
 
 @app.command
@@ -170,38 +163,7 @@ def publish(
     file: Annotated[str, Parameter(allow_leading_hyphen=True)] = "-",
     *,
     url: Url = None,
-    name: str | None = None,
-    rate: float | None = None,
-    header: Annotated[list[str] | None, Parameter(negative="")] = None,
-    delay: str | None = None,
-    deliver_at: str | None = None,
-    correlation_id: str | None = None,
-    expiration: str | None = None,
-    key: str | None = None,
-    delta: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            help="Each message has only the fields that change. The server merges it into the record with its key.",
-        ),
-    ] = False,
-    data: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    csv: Annotated[
-        bool,
-        Parameter(
-            negative="", help="The file is CSV with a header line. Each row is published as a JSON object."
-        ),
-    ] = False,
-    csv_types: Literal["infer", "text"] | None = None,
-    delimiter: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    records: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            help="Each line is an object that --json of journal dump, subscribe or sow printed. "
-            "Its message is published, with its headers, correlation id and lifetime.",
-        ),
-    ] = False,
+    options: PublishOptions = PublishOptions(),
     json: Json = False,
 ) -> int:
     """Publish each line of a file or of the standard input, and wait until all messages are persisted.
@@ -222,55 +184,10 @@ def publish(
         Topic of the messages.
     file
         File with one message per line, in UTF-8. Empty lines are skipped. - is the standard input.
-    data
-        Message to publish, instead of a file.
-    csv_types
-        Types of the cells. Requires --csv.
-        infer (default): a column has numbers if each of its cells is a JSON number or empty. Otherwise it has text.
-        An empty cell is null then, and the file is read to its end before the first message is published.
-        text: each cell is text.
-    delimiter
-        Character between the cells, or tab. Requires --csv. Default: a comma.
-    name
-        Client name, used for this file only. The number of a line is its sequence.
-        When the command runs again with this name, it publishes only the lines that the server does not have.
-    rate
-        Limit in messages per second.
-    header
-        Header of every message, as name=value. Repeat the option for more headers.
-    delay
-        Queues deliver each message after this time at the earliest, such as --delay 10m.
-    deliver_at
-        Queues deliver the messages at this time at the earliest, such as 2030-01-01T08:00:00Z. UTC without a zone.
-    correlation_id
-        Text that subscribers receive with every message.
-    expiration
-        Lifetime of every message in a queue or a last-value topic, such as 1h.
-    key
-        Key of every message, for a last-value topic whose keys are supplied by the publisher.
     """
     from quire.cli._messages import publish as run
 
-    return run(
-        topic,
-        file,
-        url=url or default_url(),
-        name=name,
-        rate=rate,
-        data=data,
-        as_csv=csv,
-        csv_types=csv_types,
-        delimiter=delimiter,
-        as_records=records,
-        as_json=json,
-        header=header or [],
-        delay=delay,
-        deliver_at=deliver_at,
-        key=key,
-        delta=delta,
-        correlation_id=correlation_id,
-        expiration=expiration,
-    )
+    return run(topic, file, options, url=url or default_url(), as_json=json)
 
 
 @app.command
@@ -278,59 +195,7 @@ def subscribe(
     topic: str,
     *,
     url: Url = None,
-    filter: str | None = None,
-    bookmark: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    bookmark_not_found: Literal["epoch", "now", "fail"] | None = None,
-    live: Annotated[bool, Parameter(negative="")] = False,
-    max_backlog: int | None = None,
-    ack: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            help="Take the messages from a queue, and acknowledge each one after it was printed. "
-            "Without this option, the messages of a queue are printed and stay in it.",
-        ),
-    ] = False,
-    rate: str | None = None,
-    select: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    sow: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            help="Print the records of a last-value topic first, and then every change.",
-        ),
-    ] = False,
-    oof: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            help="Also print a message for each record that no longer exists or no longer matches the filter. "
-            "Requires --sow or --delta.",
-        ),
-    ] = False,
-    delta: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            help="Of each change of a record, print only the fields that differ, and the key fields.",
-        ),
-    ] = False,
-    no_empties: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            help="Print nothing for a publish in which no field differs. Requires --delta.",
-        ),
-    ] = False,
-    order_by: str | None = None,
-    top_n: int | None = None,
-    skip_n: int | None = None,
-    keys: str | None = None,
-    conflation: str | None = None,
-    conflation_key: str | None = None,
-    count: int | None = None,
-    timeout: str | None = None,
-    format: Literal["json", "raw", "table"] = "json",
+    options: SubscribeOptions = SubscribeOptions(),
     json: JsonFormat = False,
 ) -> int:
     """Print new messages of a topic, or messages from any place of the log.
@@ -347,91 +212,14 @@ def subscribe(
     ----------
     topic
         Topic. It is a regular expression if it contains any of ^ $ * + ? [ ] ( ) { } | \\.
-    filter
-        Content filter. Only messages that match it are printed.
-    bookmark
-        Where to begin: epoch, now, a bookmark, a comma-separated list of bookmarks, a time, or a range [A:B].
-        -1h is the time one hour ago.
-        After the end of a range the command ends.
-        Without this option, only messages that are published from now on are printed.
-        With --sow: a bookmark or a time. The records of that state are printed first.
-    bookmark_not_found
-        Where to begin if the log does not contain the bookmark. Requires --bookmark.
-        epoch (default): at the oldest message. now: at the end of the log. fail: end with an error.
-    live
-        After the replay, print messages before they are persisted. Requires --bookmark.
-    max_backlog
-        With --ack: limit of messages that are delivered and not yet acknowledged. Default: 1.
-    rate
-        Limit of the replay: 1000 (messages per second), 500KB (per second), or 2X (the original pace times 2).
-        Requires --bookmark.
-    select
-        Fields to print of each message, as in -/,+/symbol,+/price.
-    order_by
-        Order of the records, as in "/price DESC, /time". Requires --sow.
-    top_n
-        Limit of the records that are printed first. Default: all. Requires --sow.
-    skip_n
-        Number of records before the page that is printed. Requires --top-n.
-        Only records at these places of the order are printed, also later.
-    keys
-        Keys of the records to print, separated by commas. Default: all. Requires --sow.
-    conflation
-        Of the messages with the same key, print at most one in each interval of this length, such as 500ms.
-    conflation_key
-        Fields that are the key, as in /symbol,/side. Default: the key of the record in a last-value topic.
-        Requires --conflation.
-    count
-        Stop after this number of messages.
-    timeout
-        Stop after this time without a message, or without an answer of a server: seconds, or a duration such as 500ms.
-    format
-        json: one object per line. raw: the data and a line end. table: columns.
     """
     from quire.cli._messages import subscribe as run
 
-    return run(
-        topic,
-        url=url or default_url(),
-        filter=filter,
-        bookmark=bookmark,
-        bookmark_not_found=bookmark_not_found,
-        live=live,
-        rate=rate,
-        select=select,
-        sow=sow,
-        oof=oof,
-        order_by=order_by,
-        top_n=top_n,
-        skip_n=skip_n,
-        keys=keys,
-        conflation=conflation,
-        conflation_key=conflation_key,
-        delta=delta,
-        no_empties=no_empties,
-        count=count,
-        timeout=timeout,
-        style="json" if json else format,
-        max_backlog=max_backlog,
-        ack=ack,
-    )
+    return run(topic, options, url=url, as_json=json)
 
 
 @app.command
-def sow(
-    topic: str,
-    *,
-    url: Url = None,
-    filter: str | None = None,
-    order_by: str | None = None,
-    top_n: int | None = None,
-    skip_n: int | None = None,
-    keys: str | None = None,
-    bookmark: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    select: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    format: Literal["json", "raw", "table"] = "json",
-    json: JsonFormat = False,
-) -> int:
+def sow(topic: str, *, url: Url = None, options: SowOptions = SowOptions(), json: JsonFormat = False) -> int:
     """Print the records of a last-value topic, or the messages that a queue can deliver now.
 
     The command changes nothing. The messages of a queue stay in the queue.
@@ -446,40 +234,10 @@ def sow(
     ----------
     topic
         Topic or queue. It is a regular expression if it contains any of ^ $ * + ? [ ] ( ) { } | \\.
-    filter
-        Content filter. Only records that match it are printed.
-    order_by
-        Fields to sort by, as in "/price DESC, /time". Default: no order, and delivery order for a queue.
-    top_n
-        Limit of printed records. Default: all.
-    skip_n
-        Number of records to leave out first. Requires --top-n.
-    keys
-        Keys of the records to print, separated by commas. Default: all.
-        Keys are those of sow_key in the output.
-        On a topic with `key` in its configuration, the keys are generated: use --filter for the values of fields.
-    bookmark
-        Print the state after a message or a time: a bookmark, or a time such as 2026-01-01T12:00:00Z.
-        The topic must keep a history that reaches back to it. Without history, the current state is printed.
-    select
-        Fields to print of each record, as in -/,+/symbol,+/price.
-    format
-        json: one object per line. raw: the data and a line end. table: columns.
     """
     from quire.cli._messages import sow as run
 
-    return run(
-        topic,
-        url=url or default_url(),
-        filter=filter,
-        order_by=order_by,
-        top_n=top_n,
-        skip_n=skip_n,
-        keys=keys,
-        bookmark=bookmark,
-        select=select,
-        style="json" if json else format,
-    )
+    return run(topic, options, url=url, as_json=json)
 
 
 @app.command
@@ -516,7 +274,7 @@ def sow_delete(
     """
     from quire.cli._messages import sow_delete as run
 
-    return run(topic, url=url or default_url(), filter=filter, keys=keys, data=data, as_json=json)
+    return run(topic, url=url, filter=filter, keys=keys, data=data, as_json=json)
 
 
 @app.command
@@ -524,35 +282,7 @@ def replay(
     source: str,
     *,
     url: Destination = None,
-    topic: Annotated[
-        str | None,
-        Parameter(
-            help="Only this topic. It is a regular expression if it contains any of ^ $ * + ? [ ] ( ) { } | \\."
-        ),
-    ] = None,
-    filter: str | None = None,
-    from_: Annotated[
-        str,
-        Parameter(
-            name="--from",
-            allow_leading_hyphen=True,
-            help="Begin after this place: epoch, a bookmark, a list of bookmarks, or a time (UTC).",
-        ),
-    ] = "epoch",
-    until: Annotated[
-        str,
-        Parameter(
-            allow_leading_hyphen=True,
-            help="Last place to include: now (the end of the log at the start), a bookmark, or a time.",
-        ),
-    ] = "now",
-    bookmark_not_found: Literal["epoch", "now", "fail"] = "fail",
-    rate: str | None = None,
-    rate_max_gap: str | None = None,
-    into: str | None = None,
-    again: Again = False,
-    name: str | None = None,
-    archive_directory: Path | None = None,
+    options: ReplayOptions = ReplayOptions(),
     json: Json = False,
 ) -> int:
     """Publish a range of a journal again, in its order, to another server or topic.
@@ -566,42 +296,10 @@ def replay(
     ----------
     source
         Journal directory (its server may be running), or the URL of a server.
-    filter
-        Content filter. Only messages that match it are published.
-    bookmark_not_found
-        Where to begin if the source does not contain the bookmark of --from.
-        epoch: at the oldest message. now: at the end of the log. fail: end with an error.
-    rate
-        Limit: 1000 (messages per second), 500KB (per second), or 2X (the original pace times 2).
-        Default: no limit.
-    rate_max_gap
-        With a multiple as --rate: longest pause before the next message, as in 5s.
-    into
-        Publish all messages to this topic instead of their original topics.
-    name
-        Client name at the destination. From a directory, the sequence is the position in the journal.
-        An interrupted replay with the same name then continues at the same place, without duplicates.
-    archive_directory
-        Directory with the archived files of the journal. Default: the directory of the last archiving.
     """
     from quire.cli._replay import replay as run
 
-    return run(
-        source,
-        url=url,
-        topic=topic,
-        filter=filter,
-        begin=from_,
-        until=until,
-        bookmark_not_found=bookmark_not_found,
-        rate=rate,
-        rate_max_gap=rate_max_gap,
-        into=into,
-        again=again,
-        name=name,
-        archive_directory=archive_directory,
-        as_json=json,
-    )
+    return run(source, options, url=url, as_json=json)
 
 
 @app.command

@@ -7,13 +7,9 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from quire._errors import ConfigError
-
-#: `infer`: a column whose cells are all JSON numbers, or empty, has numbers. `text`: every cell is
-#: text.
-CsvTypes = Literal["infer", "text"]
 
 #: Characters of a cell: no message has more bytes. An unclosed quote ends here at the latest, and
 #: so does the memory that it takes.
@@ -66,10 +62,12 @@ def json_rows(
 ) -> Iterator[bytes]:
     """Yields the rows below the header.
 
-    `numbers` is the result of `number_columns`: then an empty cell is NULL. With `None`, every cell is text.
+    `numbers` is the result of `number_columns`: then an empty cell is NULL. With `None`, every cell
+    is text.
 
-    Raises `ConfigError`, with `file` and line, for lines that are not UTF-8 or not CSV. The same for a header that names a column twice
-    or has another delimiter, and for a row with more or fewer cells than the header.
+    Raises `ConfigError`, with `file` and line, for lines that are not UTF-8 or not CSV. The same
+    for a header that names a column twice or has another delimiter, and for a row with more or
+    fewer cells than the header.
     """
     rows = _rows(lines, file, delimiter)
     header = next(rows, [])
@@ -191,4 +189,4 @@ def _texts(lines: Iterable[bytes], file: str, pulled: list[str]) -> Iterator[str
         yield text
 
 
-__all__ = ["CsvTypes", "delimiter_of", "json_rows", "number_columns"]
+__all__ = ["delimiter_of", "json_rows", "number_columns"]

@@ -11,6 +11,7 @@ from cyclopts import App
 import quire
 from quire.cli import default_url
 from quire.cli._app import Json, Url
+from quire.cli._connect import connect
 from quire.cli._output import print_json, print_table
 
 topic_app = App(name="topic", help="Show the topics of a server.", help_format="plaintext")
@@ -61,8 +62,8 @@ SUBSCRIPTION_COLUMNS = (
 )
 
 
-def info(url: str, *, as_json: bool) -> int:
-    with quire.Client(url) as client:
+def info(url: str | None, *, as_json: bool) -> int:
+    with connect(url) as client:
         server = client.server_info()
     fields = asdict(server)
     if as_json:
@@ -70,7 +71,7 @@ def info(url: str, *, as_json: bool) -> int:
         return 0
     fields["uptime"] = timedelta(seconds=round(server.uptime.total_seconds()))
     rows = [[INFO_NAMES.get(name, name.replace("_", " ")), value] for name, value in fields.items()]
-    print_table(["server", url], rows)
+    print_table(["server", url or default_url()], rows)
     return 0
 
 
@@ -88,7 +89,7 @@ def topic_ls(*, url: Url = None, json: Json = False) -> int:
       quire topic ls --json | jq -r 'select(.recorded | not).topic'
       quire topic ls --json | jq 'select(.last_values) | {topic, records: .last_values.records}'
     """
-    with quire.Client(url or default_url()) as client:
+    with connect(url) as client:
         topics = client._topics()
     if json:
         for topic in topics:
@@ -121,7 +122,7 @@ def topic_stats(name: str, *, url: Url = None, json: Json = False) -> int:
     name
         Name of the topic.
     """
-    with quire.Client(url or default_url()) as client:
+    with connect(url) as client:
         described = client._described_of([name])
     if not described:
         raise quire.QuireError(f"the server has no topic {name!r}; `quire topic ls` lists the topics")
@@ -158,7 +159,7 @@ def client_ls(*, subscriptions: bool = False, url: Url = None, json: Json = Fals
         List the subscriptions of the connections, with the lag of replays and the messages that queues have sent.
         The lag counts the records of all topics.
     """
-    with quire.Client(url or default_url()) as client:
+    with connect(url) as client:
         found = client._subscription_figures() if subscriptions else client._clients()
     if json:
         for each in found:

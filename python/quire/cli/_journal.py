@@ -17,8 +17,8 @@ import quire
 from quire._bookmarks import bookmark_to_core, one_message
 from quire._units import counted
 from quire.cli import FAILURE
+from quire.cli._options import Format
 from quire.cli._output import (
-    Format,
     check_count,
     headers_of,
     print_json,

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from operator import itemgetter
@@ -20,23 +20,23 @@ from quire._bookmarks import moment_of, point_to_core, range_to_core
 from quire._process import start_thread
 from quire._topics import is_pattern
 from quire._units import counted, seconds
-from quire.cli._csv import CsvTypes, delimiter_of
+from quire.cli._connect import connect
+from quire.cli._options import Format, PublishOptions, SowOptions, SubscribeOptions, given
 from quire.cli._output import (
-    Format,
     check_count,
     headers_of,
+    note,
     print_json,
     print_published,
     print_raw,
     print_row,
+    say,
     show_filter_mistake,
     stopped,
     time_text,
 )
-from quire.cli._source import Form, opened
+from quire.cli._source import opened
 from quire.client._again import takes_keys
-from quire.client._links import Place, parse_url
-from quire.client._spec import BookmarkNotFound
 from quire.client._worker import refusal_of
 
 #: Seconds that `subscribe` waits for the server, when `--timeout` is not less.
@@ -47,67 +47,42 @@ _PATIENCE = 2.0
 _WIDTHS = (29, 24, 30)
 
 
-def publish(
-    topic: str,
-    file: str,
-    *,
-    url: str,
-    name: str | None,
-    rate: float | None,
-    data: str | None,
-    as_csv: bool,
-    csv_types: CsvTypes | None,
-    delimiter: str | None,
-    as_records: bool,
-    as_json: bool,
-    header: list[str],
-    delay: str | None,
-    deliver_at: str | None,
-    key: str | None,
-    delta: bool,
-    correlation_id: str | None,
-    expiration: str | None,
-) -> int:
+def publish(topic: str, file: str, options: PublishOptions, *, url: str, as_json: bool) -> int:
+    rate, name = options.rate, options.name
     if rate is not None and not rate > 0:
         raise quire.ConfigError(f"{rate:g} is not above 0", key="--rate")
-    given = _headers(header)
-    wait, moment = _delay(delay, deliver_at)
-    lifetime = None if expiration is None else seconds(expiration, "--expiration")
-    if data is not None and (file != "-" or as_csv or as_records):
-        other = "FILE" if file != "-" else "--csv" if as_csv else "--records"
+    headers = _headers(options.header or [])
+    wait, moment = _delay(options.delay, options.deliver_at)
+    lifetime = None if options.expiration is None else seconds(options.expiration, "--expiration")
+    if options.data is not None and (file != "-" or options.csv or options.records):
+        other = "FILE" if file != "-" else "--csv" if options.csv else "--records"
         raise quire.ConfigError(f"it does not go together with {other}", key="--data")
-    if as_csv and as_records:
+    if options.csv and options.records:
         raise quire.ConfigError("it does not go together with --csv", key="--records")
-    for_csv = {"--csv-types": csv_types, "--delimiter": delimiter}
-    if not as_csv and (lonely := [option for option, value in for_csv.items() if value is not None]):
+    for_csv = {"--csv-types": options.csv_types, "--delimiter": options.delimiter}
+    if not options.csv and (lonely := [option for option, value in for_csv.items() if value is not None]):
         raise quire.ConfigError("it requires --csv", key=lonely[0])
-    form = Form(
-        as_csv=as_csv,
-        csv_types=csv_types or "infer",
-        delimiter=delimiter_of(delimiter),
-        as_records=as_records,
-    )
     # The options of the command come before those that a record has.
     said = {
         "expiration": lifetime,
-        "correlation_id": correlation_id,
-        "sow_key": key,
-        "headers": given or None,
+        "correlation_id": options.correlation_id,
+        "sow_key": options.key,
+        "headers": headers or None,
     }
-    common: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    common: dict[str, Any] = {option: value for option, value in said.items() if value is not None}
     common |= {"delay": wait, "deliver_at": moment}
     started = time.perf_counter()
     count = size = skipped = 0
     with (
-        opened(file, data, form) as source,
+        opened(file, options) as source,
         quire.Client(url, name=name) as client,
         _Places(source.name, client) as places,
     ):
-        send = client.delta_publish if delta else client.publish
+        send = client.delta_publish if options.delta else client.publish
         # With a client name, the number of a line is its sequence. The server has the lines up to
         # this one.
         known = 0 if name is None else client.persisted
-        has_keys = as_records and takes_keys(client, topic)
+        has_keys = options.records and takes_keys(client, topic)
         with _progress(source.size) as advance:
             for number, item in enumerate(source.items(), start=1):
                 if number % 1000 == 0:
@@ -117,16 +92,18 @@ def publish(
                     continue
                 if rate is not None:
                     _wait_until(started + count / rate)
-                options = common
+                arguments = common
                 if item.options:
-                    headers = {**item.options.get("headers", {}), **given}
                     own = {
-                        name: value for name, value in item.options.items() if has_keys or name != "sow_key"
+                        option: value
+                        for option, value in item.options.items()
+                        if has_keys or option != "sow_key"
                     }
-                    options = {**own, **common, "headers": headers}
+                    all_headers = {**item.options.get("headers", {}), **headers}
+                    arguments = {**own, **common, "headers": all_headers}
                 places.line = item.line
                 places.note(
-                    send(topic, item.data, sequence=quire.AUTO if name is None else number, **options)
+                    send(topic, item.data, sequence=quire.AUTO if name is None else number, **arguments)
                 )
                 count += 1
                 size += len(item.data)
@@ -139,7 +116,7 @@ def publish(
         return 0
     print_published(count, size, duration, unrecorded)
     if skipped:
-        print(f"{counted(skipped, 'was', 'were')} there already under the name {name}")
+        say(f"{counted(skipped, 'was', 'were')} there already under the name {name}")
     if source.left_out:
         print(f"{counted(source.left_out, 'record')} left out that are no messages")
     return 0
@@ -171,140 +148,74 @@ def _headers(options: list[str]) -> dict[str, str]:
     return headers
 
 
-def subscribe(
-    topic: str,
-    *,
-    url: str,
-    filter: str | None,
-    bookmark: str | None,
-    bookmark_not_found: BookmarkNotFound | None,
-    live: bool,
-    rate: str | None,
-    select: str | None,
-    sow: bool,
-    oof: bool,
-    order_by: str | None,
-    top_n: int | None,
-    skip_n: int | None,
-    keys: str | None,
-    conflation: str | None,
-    conflation_key: str | None,
-    delta: bool,
-    no_empties: bool,
-    count: int | None,
-    timeout: str | None,
-    style: Format,
-    max_backlog: int | None,
-    ack: bool,
-) -> int:
+#: Options of `subscribe` that say what the command does, and not what it subscribes to.
+_OF_THE_COMMAND = frozenset({"ack", "sow", "delta", "count", "timeout", "format"})
+#: Options of `subscribe` that go together with every other one.
+_WITHOUT_RULES = frozenset({"ack", "filter", "bookmark", "select", "count", "timeout", "format"})
+
+
+def subscribe(topic: str, options: SubscribeOptions, *, url: str | None, as_json: bool) -> int:
+    count, ack, sow, delta = options.count, options.ack, options.sow, options.delta
+    style: Format = "json" if as_json else options.format
+    said = given(options)
     check_count(count)
-    patience = None if timeout is None else _seconds(timeout, "--timeout")
-    begin = None if bookmark is None else range_to_core(bookmark, "--bookmark", keeps_place=False)
-    if keys is not None and not sow:
+    patience = None if options.timeout is None else _seconds(options.timeout, "--timeout")
+    begin = None
+    if options.bookmark is not None:
+        begin = said["bookmark"] = range_to_core(options.bookmark, "--bookmark", keeps_place=False)
+    if options.keys is not None and not sow:
         # The rules also allow keys with a bookmark alone: a subscription to records continues so.
         raise quire.ConfigError("it requires --sow", key="--keys")
-    options: dict[str, object] = {
-        "bookmark_not_found": bookmark_not_found,
-        "live": live,
-        "rate": rate,
-        "conflation": conflation,
-        "conflation_key": conflation_key,
-        "max_backlog": max_backlog,
-        "sow": sow,
-        "order_by": order_by,
-        "top_n": top_n,
-        "skip_n": skip_n,
-        "keys": keys,
-        "oof": oof,
-        "delta": delta,
-        "no_empties": no_empties,
-    }
-    given = [option for option, value in options.items() if value is not None and value is not False]
-    _quire.check_options(given, True, begin)
+    _quire.check_options([option for option in said if option not in _WITHOUT_RULES], True, begin)
     if ack and begin is not None:
         raise quire.ConfigError(
             "it does not go together with --ack: it reads the log, not a queue", key="--bookmark"
         )
-    if ack and max_backlog == 0:
+    if ack and options.max_backlog == 0:
         raise quire.ConfigError("with 0, a queue delivers no messages to --ack", key="--max-backlog")
-    interval = None if conflation is None else seconds(conflation, "--conflation")
     if ack and (sow or delta):
         reason = f"it does not go together with {'--sow' if sow else '--delta'}"
         raise quire.ConfigError(reason, key="--ack")
+    if options.conflation is not None:
+        said["conflation"] = seconds(options.conflation, "--conflation")
+    if options.keys is not None:
+        said["keys"] = _keys(options.keys)
     browses = not ack and begin is None and not sow and not delta
     connect_timeout = CONNECT_TIMEOUT if patience is None else min(patience, CONNECT_TIMEOUT)
-    with quire.Client(url, connect_timeout=connect_timeout) as client:
+    with connect(url, connect_timeout=connect_timeout) as client:
         if browses and _is_queue(client, topic):
             # A message that is delivered and handed back counts as delivered, and may expire by
             # that.
-            of_deliveries = {
-                "--select": select,
-                "--max-backlog": max_backlog,
-                "--conflation": conflation,
-            }
-            if refused := [option for option, value in of_deliveries.items() if value]:
-                raise quire.ConfigError(f"{topic} is a queue, and {refused[0]} requires --ack")
-            note = f"quire: {topic} is a queue: this shows its messages and takes none; --ack takes them"
-            print(note, file=sys.stderr)
-            _show_all(client, topic, filter=filter, order_by=None, top_n=count, style=style)
+            of_deliveries = ("select", "max_backlog", "conflation")
+            if refused := [option for option in of_deliveries if said.get(option)]:
+                option = f"--{refused[0].replace('_', '-')}"
+                raise quire.ConfigError(f"{topic} is a queue, and {option} requires --ack")
+            note(f"{topic} is a queue: this shows its messages and takes none; --ack takes them")
+            _show_all(client, topic, {"filter": options.filter, "top_n": count}, style)
             return 0
+        if browses and options.max_backlog is None:
+            said["max_backlog"] = 0  # Queues that a pattern finds deliver nothing.
+        calls: dict[tuple[bool, bool], Callable[..., quire.Subscription]] = {
+            (False, False): client.subscribe,
+            (True, False): client.sow_and_subscribe,
+            (False, True): client.delta_subscribe,
+            (True, True): client.sow_and_delta_subscribe,
+        }
+        arguments = {option: value for option, value in said.items() if option not in _OF_THE_COMMAND}
         try:
-            if sow and delta:
-                subscription = client.sow_and_delta_subscribe(
-                    topic,
-                    filter=filter,
-                    order_by=order_by,
-                    top_n=top_n,
-                    keys=_keys(keys),
-                    select=select,
-                    oof=oof,
-                    no_empties=no_empties,
-                )
-            elif sow:
-                subscription = client.sow_and_subscribe(
-                    topic,
-                    filter=filter,
-                    order_by=order_by,
-                    top_n=top_n,
-                    skip_n=skip_n,
-                    keys=_keys(keys),
-                    bookmark=begin,
-                    live=live,
-                    rate=rate,
-                    select=select,
-                    oof=oof,
-                    conflation=interval,
-                    conflation_key=conflation_key,
-                )
-            elif delta:
-                subscription = client.delta_subscribe(
-                    topic, filter=filter, select=select, oof=oof, no_empties=no_empties
-                )
-            else:
-                subscription = client.subscribe(
-                    topic,
-                    filter=filter,
-                    bookmark=begin,
-                    bookmark_not_found=bookmark_not_found or "epoch",
-                    live=live,
-                    rate=rate,
-                    select=select,
-                    conflation=interval,
-                    conflation_key=conflation_key,
-                    # Queues that a pattern finds deliver nothing.
-                    max_backlog=0 if browses and max_backlog is None else max_backlog,
-                )
+            subscription = calls[sow, delta](topic, **arguments)
         except quire.BadFilterError as error:
             # The column may be one of the order.
-            show_filter_mistake(order_by if error.reason.startswith("order_by") else filter, error)
+            mistaken = options.order_by if error.reason.startswith("order_by") else options.filter
+            show_filter_mistake(mistaken, error)
             raise
         if ack and (refusal := refusal_of(topic, subscription._core)):
             raise refusal
         if browses and (queues := _queues_among(client, topic)):
             names = ", ".join(queues[:3]) + (f" and {len(queues) - 3} more" if len(queues) > 3 else "")
-            note = f"quire: {topic} also matches {counted(len(queues), 'queue')}: {names}. Messages of topics with these names are not"
-            print(
-                f"{note} shown: consumers take them. quire subscribe {queues[0]} shows them", file=sys.stderr
+            note(
+                f"{topic} also matches {counted(len(queues), 'queue')}: {names}. Messages of topics with these names are not "
+                f"shown: consumers take them. quire subscribe {queues[0]} shows them"
             )
         shown = 0
         reminder = _reminder(topic)
@@ -343,62 +254,37 @@ def _seconds(text: str, key: str) -> float:
 
 def _reminder(topic: str) -> threading.Timer:
     """Says after some seconds without a message what the command waits for: a person may have misspelled the topic."""
-    note = f"quire: no message of {topic!r} yet; waiting (Ctrl-C ends)"
-    reminder = threading.Timer(_PATIENCE, print, [note], {"file": sys.stderr})
+    reminder = threading.Timer(_PATIENCE, note, [f"no message of {topic!r} yet; waiting (Ctrl-C ends)"])
     reminder.daemon = True
     if sys.stderr.isatty():
         start_thread(reminder)
     return reminder
 
 
-def sow(
-    topic: str,
-    *,
-    url: str,
-    filter: str | None,
-    order_by: str | None,
-    top_n: int | None,
-    style: Format,
-    skip_n: int | None = None,
-    keys: str | None = None,
-    bookmark: str | None = None,
-    select: str | None = None,
-    is_queue: bool = False,
-) -> int:
-    of_page = {"skip_n": skip_n, "top_n": top_n}
-    _quire.check_options(["sow", *(name for name, value in of_page.items() if value is not None)], True)
-    if bookmark is not None:
-        bookmark = point_to_core(bookmark, "--bookmark")
-    place = parse_url(url)
-    if isinstance(place, Place) and place.directory is not None and not place.directory.exists():
-        # A client would make a journal there.
-        raise quire.ConfigError(f"there is no directory {place.directory}", key="--url")
-    with quire.Client(url) as client:
+def sow(topic: str, options: SowOptions, *, url: str | None, as_json: bool, is_queue: bool = False) -> int:
+    said = given(options)
+    del said["format"]
+    _quire.check_options(["sow", *(option for option in ("skip_n", "top_n") if option in said)], True)
+    if options.bookmark is not None:
+        said["bookmark"] = point_to_core(options.bookmark, "--bookmark")
+    if options.keys is not None:
+        said["keys"] = _keys(options.keys)
+    with connect(url) as client:
         if is_queue:
             client.queue_stats(topic)  # raises an error unless a queue has the name
-        _show_all(
-            client,
-            topic,
-            filter=filter,
-            order_by=order_by,
-            top_n=top_n,
-            skip_n=skip_n,
-            keys=_keys(keys),
-            bookmark=bookmark,
-            select=select,
-            style=style,
-        )
+        _show_all(client, topic, said, "json" if as_json else options.format)
     return 0
 
 
 def sow_delete(
-    topic: str, *, url: str, filter: str | None, keys: str | None, data: str | None, as_json: bool
+    topic: str, *, url: str | None, filter: str | None, keys: str | None, data: str | None, as_json: bool
 ) -> int:
     if filter is None and keys is None and data is None:
         raise quire.ConfigError("give at least one of --filter, --keys and --data", key="sow-delete")
-    with quire.Client(url) as client:
+    with connect(url) as client:
         try:
-            count = client.sow_delete(topic, filter=filter, keys=_keys(keys), data=data)
+            named = None if keys is None else _keys(keys)
+            count = client.sow_delete(topic, filter=filter, keys=named, data=data)
         except quire.BadFilterError as error:
             show_filter_mistake(filter, error)
             raise
@@ -407,41 +293,20 @@ def sow_delete(
     return 0
 
 
-def _keys(text: str | None) -> list[str] | None:
+def _keys(text: str) -> list[str]:
     """No key has a comma."""
-    return None if text is None else [key for part in text.split(",") if (key := part.strip())]
+    return [key for part in text.split(",") if (key := part.strip())]
 
 
-def _show_all(
-    client: quire.Client,
-    topic: str,
-    *,
-    filter: str | None,
-    order_by: str | None,
-    top_n: int | None,
-    style: Format,
-    skip_n: int | None = None,
-    keys: list[str] | None = None,
-    bookmark: str | None = None,
-    select: str | None = None,
-) -> None:
+def _show_all(client: quire.Client, topic: str, arguments: dict[str, Any], style: Format) -> None:
     """Prints the records of a topic, or the messages that a queue could deliver now."""
     try:
-        records = client.sow(
-            topic,
-            filter=filter,
-            order_by=order_by,
-            top_n=top_n,
-            skip_n=skip_n,
-            keys=keys,
-            bookmark=bookmark,
-            select=select,
-        )
-        for number, message in enumerate(records):
+        for number, message in enumerate(client.sow(topic, **arguments)):
             print_message(message, style, is_first=number == 0)
     except quire.BadFilterError as error:
         # The column may be one of the order.
-        show_filter_mistake(order_by if error.reason.startswith("order_by") else filter, error)
+        mistaken = "order_by" if error.reason.startswith("order_by") else "filter"
+        show_filter_mistake(arguments.get(mistaken), error)
         raise
 
 
@@ -541,12 +406,11 @@ class _Places:
         if sequence is not None and (place := bisect_right(self._first, sequence, key=itemgetter(0))):
             first, line = self._first[place - 1]
             # The client has flushed the others before it raised the error.
-            note = "was refused; the lines that were not refused are published"
-            print(f"quire: line {line + sequence - first} of {self._source} {note}", file=sys.stderr)
+            refused = f"line {line + sequence - first} of {self._source}"
+            note(f"{refused} was refused; the lines that were not refused are published")
             return
         if is_refusal and self.line:
-            note = "was not published, nor were the lines after it"
-            print(f"quire: line {self.line} of {self._source} {note}", file=sys.stderr)
+            note(f"line {self.line} of {self._source} was not published, nor were the lines after it")
             return
         if not isinstance(error, (KeyboardInterrupt, SystemExit, quire.ConfigError)):
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,7 +87,8 @@ def without_passwords(text: str, arguments: Iterable[str]) -> str:
 def refuse_empty(_: App, __: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Raises `ConfigError` for an empty value, before it becomes the path of the working directory, for one.
 
-    It is mostly a variable of the shell without a value. It must not select another server or directory, or every message.
+    It is mostly a variable of the shell without a value. It must not select another server or
+    directory, or every message.
     """
     for argument in arguments:
         is_option = argument.field_info.kind is inspect.Parameter.KEYWORD_ONLY
@@ -99,8 +101,8 @@ def refuse_empty(_: App, __: tuple[str, ...], arguments: ArgumentCollection) -> 
 
 def check_arguments(command: Callable[..., Any], bound: inspect.BoundArguments) -> None:
     """Raises `ConfigError` for the URL of a server in the place of a topic, a name, a file or a directory."""
-    for name, value in bound.arguments.items():
-        if _is_option(bound, name) or name == "source" or not isinstance(value, (str, Path)):
+    for name, (value, is_option) in _given(bound).items():
+        if is_option or name == "source" or not isinstance(value, (str, Path)):
             continue
         if (advice := _server_advice(str(value), command)) is not None:
             raise ConfigError(advice)
@@ -109,18 +111,29 @@ def check_arguments(command: Callable[..., Any], bound: inspect.BoundArguments) 
 def as_option(error: ConfigError, bound: inspect.BoundArguments) -> ConfigError:
     """The mistake in an argument of a call of the library, named as the option of the command that set it."""
     key = error.key
-    if key is None or error.file is not None or key not in bound.arguments or not _is_option(bound, key):
+    if key is None or error.file is not None or not _given(bound).get(key, (None, False))[1]:
         return error
     return ConfigError(error._reason, code=error.code, key=f"--{key.replace('_', '-')}")
 
 
 def is_argument(value: object, bound: inspect.BoundArguments) -> bool:
     """Whether the user typed this file or directory as an argument of the command."""
-    return any(str(value) == str(given) for given in bound.arguments.values())
+    return any(str(value) == str(given) for given, _ in _given(bound).values())
 
 
-def _is_option(bound: inspect.BoundArguments, name: str) -> bool:
-    return bound.signature.parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+def _given(bound: inspect.BoundArguments) -> dict[str, tuple[Any, bool]]:
+    """The arguments by name, and whether each is an option.
+
+    The members of an object are options of the command.
+    """
+    given: dict[str, tuple[Any, bool]] = {}
+    for name, value in bound.arguments.items():
+        if is_dataclass(value):
+            given |= {field.name: (getattr(value, field.name), True) for field in fields(value)}
+        else:
+            kind = bound.signature.parameters[name].kind
+            given[name] = (value, kind is inspect.Parameter.KEYWORD_ONLY)
+    return given
 
 
 def _server_advice(argument: str, command: Callable[..., Any] | None) -> str | None:

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import quire
 from quire import _quire
@@ -31,9 +31,6 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 #: Those that JSON allows inside a text.
 _INSIDE_JSON_TEXT = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _WITHOUT_LINE_BREAKS = str.maketrans("", "", "\r\n")
-
-#: How messages are printed: an object per line, the data alone, or columns for people.
-Format = Literal["json", "raw", "table"]
 
 
 def headers_of(message: quire.Message | quire.Record) -> dict[str, Any]:
@@ -87,6 +84,16 @@ def print_row(cells: Sequence[str], widths: Sequence[int]) -> None:
         print(*shown, sep="\t", flush=True)
 
 
+def say(text: str) -> None:
+    """Prints a result for people."""
+    print(visible(text))
+
+
+def note(text: str) -> None:
+    """Prints a note for people to the standard error."""
+    print(f"quire: {visible(text)}", file=sys.stderr)
+
+
 def visible(text: str) -> str:
     """The text with its control characters as escapes such as `\\n` and `\\x1b`.
 
@@ -108,7 +115,7 @@ def print_published(count: int, size: int, seconds: float, unrecorded: Sequence[
     taken = f"{counted(count, 'message')}, {counted(size, 'byte')}"
     print(f"{taken} {done} in {seconds:.2f} s ({each:,.0f} messages/s)")
     if unrecorded:
-        print(f"not persisted, because the server does not record it: {', '.join(unrecorded)}")
+        say(f"not persisted, because the server does not record it: {', '.join(unrecorded)}")
 
 
 def stopped(client: quire.Client, place: str, count: int) -> None:
@@ -118,7 +125,7 @@ def stopped(client: quire.Client, place: str, count: int) -> None:
         done = f"{counted(count, 'message is', 'messages are')} published"
     except (quire.QuireError, TimeoutError):
         done = f"of {counted(count, 'message')}, the last ones may not be published"
-    print(f"quire: stopped {place}; {done}", file=sys.stderr)
+    note(f"stopped {place}; {done}")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -172,7 +179,10 @@ def check_count(count: int | None) -> None:
 def show_filter_mistake(text: str | None, error: quire.BadFilterError) -> None:
     """The filter with a caret below the place that is wrong."""
     if text is not None and error.column:
-        print(_quire.caret(text, error.column), file=sys.stderr)
+        shown, _, place = _quire.caret(text, error.column).partition("\n")
+        # An escape is longer than its character.
+        before, after = visible(shown[: len(place) - 1]), visible(shown[len(place) - 1 :])
+        print(f"{before}{after}\n{' ' * len(before)}^", file=sys.stderr)
 
 
 def _plain(value: object) -> str:
@@ -192,14 +202,15 @@ def _pretty(value: object) -> str:
 
 
 __all__ = [
-    "Format",
     "check_count",
     "headers_of",
+    "note",
     "print_json",
     "print_published",
     "print_raw",
     "print_row",
     "print_table",
+    "say",
     "show_filter_mistake",
     "stopped",
     "time_text",

@@ -20,7 +20,8 @@ from cyclopts import App, Parameter
 
 from quire._bookmarks import point_to_core
 from quire._errors import ConfigError, QuireError
-from quire.cli._app import Again, Destination
+from quire.cli._app import Destination
+from quire.cli._options import Again
 from quire.cli._output import print_json, print_table
 from quire.cli._replay import destination_of
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 from typing import Annotated, Any, Final
 
 from cyclopts import App, Parameter
@@ -14,8 +13,10 @@ from quire import _quire
 from quire._units import counted
 from quire.cli import default_url
 from quire.cli._app import Json, JsonFormat, Url
+from quire.cli._connect import connect
 from quire.cli._messages import sow
-from quire.cli._output import Format, check_count, print_json, print_table
+from quire.cli._options import Format, SowOptions
+from quire.cli._output import check_count, note, print_json, print_table, say
 from quire.cli._queue_define import alter, create, drop
 from quire.client._again import takes_keys
 
@@ -52,7 +53,7 @@ def ls(*, url: Url = None, json: Json = False) -> int:
       quire queue ls
       quire queue ls --json | jq .depth
     """
-    with quire.Client(url or default_url()) as client:
+    with connect(url) as client:
         queues = client.queue_stats()
     if json:
         for name, figures in queues.items():
@@ -87,7 +88,7 @@ def stats(queue: str | None = None, *, url: Url = None, json: Json = False) -> i
     queue
         Name of the queue. Default: all queues.
     """
-    with quire.Client(url or default_url()) as client:
+    with connect(url) as client:
         queues = client.queue_stats(queue)
     if json:
         for name, figures in queues.items():
@@ -131,16 +132,8 @@ def peek(
         json: one object per line. raw: the data and a line end. table: columns.
     """
     check_count(count)
-    style = "json" if json else format
-    return sow(
-        queue,
-        url=url or default_url(),
-        filter=filter,
-        order_by=order_by,
-        top_n=count,
-        style=style,
-        is_queue=True,
-    )
+    options = SowOptions(filter=filter, order_by=order_by, top_n=count, format=format)
+    return sow(queue, options, url=url, as_json=json, is_queue=True)
 
 
 app.command(create)
@@ -177,7 +170,7 @@ def purge(
     """
     if (filter is None) != all:
         raise quire.ConfigError("purge: say which messages, by --filter or --all")
-    with quire.Client(url or default_url()) as client:
+    with connect(url) as client:
         figures = client.queue_stats(queue)[queue]
         if figures.get("strict"):
             raise quire.QuireError(
@@ -191,7 +184,7 @@ def purge(
     if json:
         print_json(queue=queue, purged=count)
     else:
-        print(f"{counted(count, 'message')} purged from {queue}")
+        say(f"{counted(count, 'message')} purged from {queue}")
     return 0
 
 
@@ -232,7 +225,7 @@ def redrive(
     done = left = refused = 0
     #: The topics that are published to, and whether their publishers supply keys.
     topics: dict[str, bool] = {}
-    with quire.Client(place) as client:
+    with connect(place) as client:
         # Limited to the letters in the queue now: a message that fails again would otherwise be
         # published endlessly.
         try:
@@ -279,7 +272,7 @@ def redrive(
                         publisher.flush()
                 except _REFUSALS as error:
                     # The others do not wait for a letter whose message the server does not take.
-                    print(f"quire: letter {letter.bookmark} was not put back: {error}", file=sys.stderr)
+                    note(f"letter {letter.bookmark} was not put back: {error}")
                     refused += 1
                     continue
                 letter.ack()
@@ -290,7 +283,7 @@ def redrive(
     else:
         unusable = f", {counted(left, 'holds', 'hold')} no message" if left else ""
         unwanted = f", {counted(refused, 'was', 'were')} refused" if refused else ""
-        print(f"{counted(done, 'dead letter')} put back from {queue}{unusable}{unwanted}")
+        say(f"{counted(done, 'dead letter')} put back from {queue}{unusable}{unwanted}")
     return 1 if left or refused else 0
 
 

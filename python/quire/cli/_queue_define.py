@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -11,50 +12,21 @@ import quire
 from quire._units import counted
 from quire.cli import default_url
 from quire.cli._app import Json, Url
-from quire.cli._output import print_json
+from quire.cli._connect import connect
+from quire.cli._options import given
+from quire.cli._output import print_json, say, visible
+
+_Flag = Annotated[bool, Parameter(negative="")]
+_Texts = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")]
 
 
-def create(
-    queue: str,
-    *,
-    url: Url = None,
-    underlying_topic: Annotated[str | None, Parameter(name=["--underlying-topic", "--topic"])] = None,
-    message_type: str | None = None,
-    default_publish_target: str | None = None,
-    semantics: Literal["at-least-once", "at-most-once"] | None = None,
-    fairness_model: Literal["fast", "round-robin", "proportional"] | None = None,
-    lease_period: str | None = None,
-    leasing: Literal["strict", "sublease"] | None = None,
-    max_backlog: int | None = None,
-    max_per_subscription_backlog: int | None = None,
-    max_deliveries: int | None = None,
-    max_cancels: int | None = None,
-    retry_delay: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")] = None,
-    expiration: str | None = None,
-    expiration_model: Literal["message", "queue", "minimum"] | None = None,
-    filter: str | None = None,
-    priority: str | None = None,
-    barrier_expression: str | None = None,
-    target_queue_depth: int | None = None,
-    recovery_point: Literal["now", "epoch"] | None = None,
-    dead_letter_topic: str | None = None,
-    file_backed_metadata: Annotated[bool, Parameter(negative="")] = False,
-    record_leases: Annotated[bool, Parameter(negative="")] = False,
-    json: Json = False,
-) -> int:
-    """Create a queue on a running server. It survives a restart.
-
-    When the queue exists with the same settings, nothing changes.
-    The options are the keys of [[queue]] in a configuration.
-
-    For example:
-      quire queue create RISK --topic orders --lease-period 30s --max-deliveries 5
-      quire queue create RISK --topic orders --retry-delay 1s 10s 1m --dead-letter-topic dead
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The options of `create`.
 
     Parameters
     ----------
-    queue
-        Name of the queue.
     underlying_topic
         Topic whose messages enter, or a pattern. Default: the topic with the name of the queue.
     message_type
@@ -100,37 +72,55 @@ def create(
     record_leases
         Record in the log which consumer had which message.
     """
-    options: dict[str, Any] = {
-        "underlying_topic": underlying_topic,
-        "message_type": message_type,
-        "default_publish_target": default_publish_target,
-        "semantics": semantics,
-        "fairness_model": fairness_model,
-        "lease_period": lease_period,
-        "leasing": leasing,
-        "max_backlog": max_backlog,
-        "max_per_subscription_backlog": max_per_subscription_backlog,
-        "max_deliveries": max_deliveries,
-        "max_cancels": max_cancels,
-        "retry_delay": retry_delay,
-        "expiration": expiration,
-        "expiration_model": expiration_model,
-        "filter": filter,
-        "priority": priority,
-        "barrier_expression": barrier_expression,
-        "target_queue_depth": target_queue_depth,
-        "recovery_point": recovery_point,
-        "dead_letter_topic": dead_letter_topic,
-        "file_backed_metadata": "enabled" if file_backed_metadata else None,
-        "record_leases": record_leases or None,
-    }
-    settings: Any = {key: value for key, value in options.items() if value is not None}
+
+    underlying_topic: Annotated[str | None, Parameter(name=["--underlying-topic", "--topic"])] = None
+    message_type: str | None = None
+    default_publish_target: str | None = None
+    semantics: Literal["at-least-once", "at-most-once"] | None = None
+    fairness_model: Literal["fast", "round-robin", "proportional"] | None = None
+    lease_period: str | None = None
+    leasing: Literal["strict", "sublease"] | None = None
+    max_backlog: int | None = None
+    max_per_subscription_backlog: int | None = None
+    max_deliveries: int | None = None
+    max_cancels: int | None = None
+    retry_delay: _Texts = None
+    expiration: str | None = None
+    expiration_model: Literal["message", "queue", "minimum"] | None = None
+    filter: str | None = None
+    priority: str | None = None
+    barrier_expression: str | None = None
+    target_queue_depth: int | None = None
+    recovery_point: Literal["now", "epoch"] | None = None
+    dead_letter_topic: str | None = None
+    file_backed_metadata: _Flag = False
+    record_leases: _Flag = False
+
+
+def create(queue: str, *, url: Url = None, settings: Settings = Settings(), json: Json = False) -> int:
+    """Create a queue on a running server. It survives a restart.
+
+    When the queue exists with the same settings, nothing changes.
+    The options are the keys of [[queue]] in a configuration.
+
+    For example:
+      quire queue create RISK --topic orders --lease-period 30s --max-deliveries 5
+      quire queue create RISK --topic orders --retry-delay 1s 10s 1m --dead-letter-topic dead
+
+    Parameters
+    ----------
+    queue
+        Name of the queue.
+    """
+    said: Any = given(settings)
+    if settings.file_backed_metadata:
+        said["file_backed_metadata"] = "enabled"
     with quire.Client(url or default_url()) as client:
-        created = client.create_queue(queue, **settings)
+        created = client.create_queue(queue, **said)
     if json:
         print_json(queue=queue, created=created)
     else:
-        print(f"queue {queue} created" if created else f"queue {queue} exists with these settings")
+        say(f"queue {queue} created" if created else f"queue {queue} exists with these settings")
     return 0
 
 
@@ -150,36 +140,13 @@ Alterable = Literal[
 ]
 
 
-def alter(
-    queue: str,
-    *,
-    url: Url = None,
-    lease_period: str | None = None,
-    leasing: Literal["strict", "sublease"] | None = None,
-    max_backlog: int | None = None,
-    max_per_subscription_backlog: int | None = None,
-    max_deliveries: int | None = None,
-    max_cancels: int | None = None,
-    retry_delay: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")] = None,
-    expiration: str | None = None,
-    expiration_model: Literal["message", "queue", "minimum"] | None = None,
-    dead_letter_topic: str | None = None,
-    record_leases: Annotated[bool, Parameter(negative="")] = False,
-    reset: Annotated[list[Alterable] | None, Parameter(consume_multiple=True, negative="")] = None,
-    json: Json = False,
-) -> int:
-    """Change settings of a queue that was created with create. Its messages and leases stay as they are.
-
-    Settings that are not named stay as they are. The other options of create cannot be changed.
-
-    For example:
-      quire queue alter RISK --lease-period 1m --max-deliveries 10
-      quire queue alter RISK --retry-delay 1s 30s --reset dead-letter-topic expiration
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """The options of `alter`.
 
     Parameters
     ----------
-    queue
-        Name of the queue.
     lease_period
         Time for which a consumer may hold a message, such as 30s, or disabled. It applies to the next deliveries.
     leasing
@@ -205,33 +172,49 @@ def alter(
     reset
         Settings that get their defaults.
     """
-    options: dict[str, Any] = {
-        "lease_period": lease_period,
-        "leasing": leasing,
-        "max_backlog": max_backlog,
-        "max_per_subscription_backlog": max_per_subscription_backlog,
-        "max_deliveries": max_deliveries,
-        "max_cancels": max_cancels,
-        "retry_delay": retry_delay,
-        "expiration": expiration,
-        "expiration_model": expiration_model,
-        "dead_letter_topic": dead_letter_topic,
-        "record_leases": record_leases or None,
-    }
-    changes: Any = {key: value for key, value in options.items() if value is not None}
-    for name in reset or ():
+
+    lease_period: str | None = None
+    leasing: Literal["strict", "sublease"] | None = None
+    max_backlog: int | None = None
+    max_per_subscription_backlog: int | None = None
+    max_deliveries: int | None = None
+    max_cancels: int | None = None
+    retry_delay: _Texts = None
+    expiration: str | None = None
+    expiration_model: Literal["message", "queue", "minimum"] | None = None
+    dead_letter_topic: str | None = None
+    record_leases: _Flag = False
+    reset: Annotated[list[Alterable] | None, Parameter(consume_multiple=True, negative="")] = None
+
+
+def alter(queue: str, *, url: Url = None, changes: Changes = Changes(), json: Json = False) -> int:
+    """Change settings of a queue that was created with create. Its messages and leases stay as they are.
+
+    Settings that are not named stay as they are. The other options of create cannot be changed.
+
+    For example:
+      quire queue alter RISK --lease-period 1m --max-deliveries 10
+      quire queue alter RISK --retry-delay 1s 30s --reset dead-letter-topic expiration
+
+    Parameters
+    ----------
+    queue
+        Name of the queue.
+    """
+    said: Any = given(changes)
+    for name in said.pop("reset", ()):
         key = name.replace("-", "_")
-        if key in changes:
+        if key in said:
             raise quire.ConfigError(f"alter: --{name} and --reset {name} exclude each other")
-        changes[key] = None
-    if not changes:
+        said[key] = None
+    if not said:
         raise quire.ConfigError("alter: give at least one setting, such as --lease-period 1m")
-    with quire.Client(url or default_url()) as client:
-        altered = client.alter_queue(queue, **changes)
+    with connect(url) as client:
+        altered = client.alter_queue(queue, **said)
     if json:
         print_json(queue=queue, altered=altered)
     else:
-        print(f"queue {queue} altered" if altered else f"queue {queue} has these settings")
+        say(f"queue {queue} altered" if altered else f"queue {queue} has these settings")
     return 0
 
 
@@ -255,7 +238,7 @@ def drop(
     queue
         Name of the queue.
     """
-    with quire.Client(url or default_url()) as client:
+    with connect(url) as client:
         # Without figures, the queue left the configuration with messages, or there is no such
         # queue.
         figures = client.queue_stats().get(queue)
@@ -273,7 +256,7 @@ def drop(
     if json:
         print_json(queue=queue, dropped=report.messages, warnings=list(report.warnings))
         return 0
-    print(f"queue {queue} dropped, {counted(report.messages, 'message')}")
+    say(f"queue {queue} dropped, {counted(report.messages, 'message')}")
     for warning in report.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        print(f"warning: {visible(warning)}", file=sys.stderr)
     return 0

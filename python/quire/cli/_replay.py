@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,24 +17,10 @@ from quire._arguments import delta_to_core
 from quire._bookmarks import bookmark_to_core, point_to_core
 from quire._units import counted
 from quire.cli import default_url
-from quire.cli._output import print_published, show_filter_mistake, stopped
+from quire.cli._connect import connect
+from quire.cli._options import ReplayOptions
+from quire.cli._output import note, print_published, show_filter_mistake, stopped
 from quire.client._again import check_not_again, takes_keys
-from quire.client._spec import BookmarkNotFound
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogRange:
-    """What to publish again."""
-
-    topic: str | None
-    filter: str | None
-    #: As the core reads them.
-    begin: str
-    until: str
-    bookmark_not_found: BookmarkNotFound
-    rate: str | None
-    rate_max_gap: str | None
-    archive_directory: Path | None
 
 
 class Replayed(Protocol):
@@ -60,37 +46,14 @@ class Deletions:
     count = 0
 
 
-def replay(
-    source: str,
-    *,
-    url: str | None,
-    topic: str | None,
-    filter: str | None,
-    begin: str,
-    until: str,
-    bookmark_not_found: BookmarkNotFound,
-    rate: str | None,
-    rate_max_gap: str | None,
-    into: str | None,
-    again: bool,
-    name: str | None,
-    archive_directory: Path | None,
-    as_json: bool,
-) -> int:
+def replay(source: str, options: ReplayOptions, *, url: str | None, as_json: bool) -> int:
+    into = options.into
     destination = destination_of(url, into)
     is_server = "://" in source or source.startswith("file:")
-    if is_server and archive_directory is not None:
+    if is_server and options.archive_directory is not None:
         raise quire.ConfigError("--archive-directory: a server knows its own")
-    range = LogRange(
-        topic=topic,
-        filter=filter,
-        begin=bookmark_to_core(begin, "--from"),
-        until=point_to_core(until, "--until"),
-        bookmark_not_found=bookmark_not_found,
-        rate=rate,
-        rate_max_gap=rate_max_gap,
-        archive_directory=archive_directory,
-    )
+    begin, until = bookmark_to_core(options.from_, "--from"), point_to_core(options.until, "--until")
+    range = replace(options, from_=begin, until=until)
     started = time.perf_counter()
     count = size = skipped = 0
     last: str | None = None
@@ -99,7 +62,7 @@ def replay(
     deletions = Deletions()
     total: int | None = None
     message: Replayed | None = None
-    with quire.Client(destination, name=name) as client:
+    with quire.Client(destination, name=options.name) as client:
         sequence = client._last_sequence
         messages = _from_server if is_server else _from_directory
         try:
@@ -108,7 +71,7 @@ def replay(
                     if message is None:
                         skipped += 1
                     else:
-                        if not count and not again and message.bookmark is not None:
+                        if not count and not options.again and message.bookmark is not None:
                             bookmark, at = message.bookmark, message.timestamp_ns
                             check_not_again(client, message.topic, bookmark, at, into)
                         target = message.topic if into is None else into
@@ -130,7 +93,7 @@ def replay(
                         advance(position, total)
                 advance(total, total)
         except quire.BadFilterError as error:
-            show_filter_mistake(filter, error)
+            show_filter_mistake(options.filter, error)
             raise
         except (KeyboardInterrupt, SystemExit):
             # A signal handler can raise when the client has the message, and before it is counted.
@@ -143,7 +106,7 @@ def replay(
         seconds = time.perf_counter() - started
         unrecorded = client._unrecorded_of(topics)
     if not count and not skipped:
-        print(f"quire: no message with {_sought(topic, filter, begin, until)}", file=sys.stderr)
+        note(f"no message with {_sought(options)}")
     if as_json:
         report = {"published": count, "skipped": skipped, "bytes": size, "seconds": round(seconds, 3)}
         left_out = {"deletions": deletions.count}
@@ -178,10 +141,15 @@ def destination_of(url: str | None, into: str | None) -> str:
     return url or default_url()
 
 
-def _sought(topic: str | None, filter: str | None, begin: str, until: str) -> str:
+def _sought(options: ReplayOptions) -> str:
     """Describes the selection in the words of the command line."""
-    options = {"--topic": topic, "--filter": filter, "--from": begin, "--until": until}
-    return " ".join(f"{name} {value!r}" for name, value in options.items() if value is not None)
+    said = {
+        "--topic": options.topic,
+        "--filter": options.filter,
+        "--from": options.from_,
+        "--until": options.until,
+    }
+    return " ".join(f"{name} {value!r}" for name, value in said.items() if value is not None)
 
 
 #: A message, or none for one that is there already; its position and the last position, where they
@@ -189,7 +157,9 @@ def _sought(topic: str | None, filter: str | None, begin: str, until: str) -> st
 Step = tuple[Replayed | None, int | None, int | None]
 
 
-def _from_directory(source: str, range: LogRange, persisted: int, deletions: Deletions) -> Iterator[Step]:
+def _from_directory(
+    source: str, range: ReplayOptions, persisted: int, deletions: Deletions
+) -> Iterator[Step]:
     """Publishes with positions as sequences. Messages that the destination has under this name are skipped without waiting."""
     gap = delta_to_core(range.rate_max_gap, "rate_max_gap")
     if range.rate is None and gap is not None:
@@ -211,23 +181,23 @@ def _from_directory(source: str, range: LogRange, persisted: int, deletions: Del
             yield record, record.position, total
 
 
-def _begin_in(journal: quire.Journal, range: LogRange) -> str:
+def _begin_in(journal: quire.Journal, range: ReplayOptions) -> str:
     """Where to begin in a journal that may not have the bookmark."""
     try:
-        journal.records(range.begin)
+        journal.records(range.from_)
     except quire.BadBookmarkError as error:
         if range.bookmark_not_found == "fail":
             raise quire.BadBookmarkError(error.reason, code=error.code, key="--from") from None
         begins = "with the oldest message" if range.bookmark_not_found == "epoch" else "now"
-        print(f"quire: --from: {error.reason}; the replay begins {begins}", file=sys.stderr)
+        note(f"--from: {error.reason}; the replay begins {begins}")
         return quire.EPOCH if range.bookmark_not_found == "epoch" else quire.NOW
-    return range.begin
+    return range.from_
 
 
-def _from_server(source: str, range: LogRange, _persisted: int, deletions: Deletions) -> Iterator[Step]:
+def _from_server(source: str, range: ReplayOptions, _persisted: int, deletions: Deletions) -> Iterator[Step]:
     """The server keeps the pace. Messages do not tell their positions, so that they are counted."""
-    place = f"({range.begin}:{range.until}]"
-    with quire.Client(source) as client:
+    place = f"({range.from_}:{range.until}]"
+    with connect(source, key="SOURCE") as client:
         subscription = client.subscribe(
             "^" if range.topic is None else range.topic,
             filter=range.filter,

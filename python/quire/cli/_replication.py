@@ -8,9 +8,9 @@ from cyclopts import App
 
 import quire
 from quire._arguments import LinkAction
-from quire.cli import default_url
 from quire.cli._app import Json, Url
-from quire.cli._output import print_json, print_table
+from quire.cli._connect import connect
+from quire.cli._output import print_json, print_table, say
 
 app = App(
     name="replication",
@@ -38,7 +38,7 @@ def ls(*, url: Url = None, json: Json = False) -> int:
       quire replication ls
       quire replication ls --json | jq 'select(.seconds_behind > 10).name'
     """
-    with quire.Client(url or default_url()) as client:
+    with connect(url) as client:
         links = client._replication()
     destinations = [{"direction": "to", **link} for link in links["destinations"]]
     sources = [{"direction": "from", **link} for link in links["sources"]]
@@ -63,7 +63,7 @@ def stats(name: str, *, url: Url = None, json: Json = False) -> int:
     name
         Name of the instance.
     """
-    with quire.Client(url or default_url()) as client:
+    with connect(url) as client:
         links = client._replication()
     found = [
         {"direction": direction, **link}
@@ -130,7 +130,7 @@ def pause(destination: str, *, url: Url = None) -> int:
         Name of the destination.
     """
     _act(destination, url, "pause")
-    print(f"{destination}: paused, nothing is sent to it")
+    say(f"{destination}: paused, nothing is sent to it")
     return 0
 
 
@@ -149,13 +149,13 @@ def resume(destination: str, *, url: Url = None) -> int:
         Name of the destination.
     """
     _act(destination, url, "resume")
-    print(f"{destination}: resumed")
+    say(f"{destination}: resumed")
     return 0
 
 
 def _act(destination: str, url: str | None, action: LinkAction) -> dict[str, Any]:
     """Changes the link to a destination, and returns its figures."""
-    with quire.Client(url or default_url()) as client:
+    with connect(url) as client:
         try:
             links = client._replicate(destination, action)
         except quire.ConfigError as error:
@@ -168,7 +168,7 @@ def _act(destination: str, url: str | None, action: LinkAction) -> dict[str, Any
 
 def _set_waited_for(destination: str, url: str | None, action: LinkAction) -> int:
     link = _act(destination, url, action)
-    print(f"{destination}: publishers {'wait' if link['sync_type'] == 'sync' else 'do not wait'} for it")
+    say(f"{destination}: publishers {'wait' if link['sync_type'] == 'sync' else 'do not wait'} for it")
     return 0
 
 

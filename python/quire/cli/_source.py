@@ -12,12 +12,12 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, Final, NamedTuple, cast
 
 from quire import _quire
 from quire._errors import ConfigError
-from quire.cli._csv import CsvTypes, json_rows, number_columns
+from quire.cli._csv import delimiter_of, json_rows, number_columns
+from quire.cli._options import PublishOptions
 
 #: Bytes of the standard input that are kept in memory, while its columns are looked at. More of it
 #: goes to a temporary file.
@@ -46,20 +46,10 @@ class Item(NamedTuple):
     options: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """The form of the source, from the options of the command."""
-
-    as_csv: bool
-    csv_types: CsvTypes
-    delimiter: str | None
-    as_records: bool
-
-
 class Source:
     """A source that is open."""
 
-    def __init__(self, name: str, stream: IO[bytes], size: int | None, form: Form) -> None:
+    def __init__(self, name: str, stream: IO[bytes], size: int | None, options: PublishOptions) -> None:
         #: As errors name it.
         self.name = name
         #: Its bytes; `None` where that is not known.
@@ -67,7 +57,10 @@ class Source:
         #: Lines of records that are not messages.
         self.left_out = 0
         self._stream = stream
-        self._form = form
+        self._is_csv = options.csv
+        self._is_records = options.records
+        self._has_text_only = options.csv_types == "text"
+        self._delimiter = delimiter_of(options.delimiter)
         self._line = self._position = 0
         #: Which columns of CSV have numbers; `None` when all have text.
         self._numbers: Sequence[bool] | None = None
@@ -77,7 +70,7 @@ class Source:
 
         A pipe, which can be read only once, is copied into `spool`. Raises `ConfigError` for a mistake in any row.
         """
-        if not self._form.as_csv or self._form.csv_types == "text":
+        if not self._is_csv or self._has_text_only:
             return
         if not self._stream.seekable():
             shutil.copyfileobj(self._stream, spool)
@@ -85,22 +78,20 @@ class Source:
             self._stream = spool
         # Another program may have read the first lines of a redirected file.
         begin = self._stream.tell()
-        self._numbers = number_columns(self._lines(), file=self.name, delimiter=self._form.delimiter)
+        self._numbers = number_columns(self._lines(), file=self.name, delimiter=self._delimiter)
         self._stream.seek(begin)
         self._line = self._position = 0
 
     def items(self) -> Iterator[Item]:
         """Yields the messages. Empty lines are skipped. Raises `ConfigError`, with file and line, for a line that has none."""
-        if self._form.as_csv:
-            rows = json_rows(
-                self._lines(), file=self.name, delimiter=self._form.delimiter, numbers=self._numbers
-            )
+        if self._is_csv:
+            rows = json_rows(self._lines(), file=self.name, delimiter=self._delimiter, numbers=self._numbers)
             for row in rows:
                 yield Item(row, self._line, self._position, {})
             return
         for line in self._lines():
             data = line.removesuffix(b"\n").removesuffix(b"\r")
-            if data and self._form.as_records:
+            if data and self._is_records:
                 record = _record(data, self.name, self._line)
                 if record is None:
                     self.left_out += 1
@@ -119,8 +110,8 @@ class Source:
 class Literal(Source):
     """One message, which is not cut into lines."""
 
-    def __init__(self, data: bytes, form: Form) -> None:
-        super().__init__("--data", io.BytesIO(data), None, form)
+    def __init__(self, data: bytes, options: PublishOptions) -> None:
+        super().__init__("--data", io.BytesIO(data), None, options)
 
     def items(self) -> Iterator[Item]:
         data = self._stream.read()
@@ -128,15 +119,15 @@ class Literal(Source):
 
 
 @contextmanager
-def opened(file: str, literal: str | None, form: Form) -> Iterator[Source]:
+def opened(file: str, options: PublishOptions) -> Iterator[Source]:
     """Opens the file, the standard input for `-`, or the literal message, and checks it."""
-    if literal is not None:
-        yield Literal(os.fsencode(literal), form)
+    if options.data is not None:
+        yield Literal(os.fsencode(options.data), options)
         return
     name = "the standard input" if file == "-" else file
     with _stream(file) as stream, tempfile.SpooledTemporaryFile(_SPOOL_SIZE) as spool:
         size = os.fstat(stream.fileno()).st_size if file != "-" and stream.seekable() else None
-        source = Source(name, stream, size, form)
+        source = Source(name, stream, size, options)
         source.check(spool)
         yield source
 
@@ -198,4 +189,4 @@ def _record(line: bytes, file: str, number: int) -> tuple[bytes, dict[str, Any]]
     return data, {name: value for name, value in options.items() if value is not None}
 
 
-__all__ = ["Form", "Item", "Source", "opened"]
+__all__ = ["Item", "Source", "opened"]
