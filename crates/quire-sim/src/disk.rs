@@ -2,13 +2,13 @@
 //!
 //! The model:
 //!
-//! - Every reader sees a write at once. The write is durable only when a later sync of that file has returned. Of unsynced writes, a power
-//!   cut keeps any subset of 512-byte sectors.
-//! - A sync or a write may fail. After a failed sync the pages count as clean. So a later sync of the same file returns without having
-//!   written them, until they are written again.
+//! - Every reader sees a write at once. The write is durable only when a later sync of that file
+//!   has returned. Of unsynced writes, a power cut keeps any subset of 512-byte sectors.
+//! - A sync or a write may fail. After a failed sync the pages count as clean. So a later sync of
+//!   the same file returns without having written them, until they are written again.
 //! - A read may fail. The next read of the same place may succeed.
-//! - Creations, renames and removals are durable only after a sync of the directory. Of those that were not synced, a power cut keeps the
-//!   first few of each directory.
+//! - Creations, renames and removals are durable only after a sync of the directory. Of those that
+//!   were not synced, a power cut keeps the first few of each directory.
 //! - Not simulated: a disk whose sync returns although it did not write.
 
 use std::collections::BTreeMap;
@@ -43,9 +43,9 @@ pub struct Faults {
 
 /// See the module. Cloning shares the disk.
 #[derive(Clone)]
-pub struct SimulatedDisk(Arc<Mutex<State>>);
+pub struct SimulatedDisk(Arc<Mutex<DiskState>>);
 
-struct State {
+struct DiskState {
     random: Random,
     faults: Faults,
     /// The files as running programs see them.
@@ -56,13 +56,14 @@ struct State {
     entries: BTreeMap<PathBuf, Arc<Mutex<Durable>>>,
     /// Changes of names that were not synced, in order.
     unsynced: Vec<NameChange>,
-    /// Changes of the disk that still succeed, when that is limited: see [`SimulatedDisk::end_after`].
+    /// Changes of the disk that still succeed, when that is limited: see
+    /// [`SimulatedDisk::end_after`].
     steps_left: Option<u64>,
     /// A write by a bug: see [`SimulatedDisk::forget_syncs`].
     forgets_syncs: bool,
 }
 
-impl State {
+impl DiskState {
     fn may_refuse_read(&mut self) -> io::Result<()> {
         let percent = self.faults.read_percent;
         // Without this fault nothing is drawn: a seed plays as it always did.
@@ -120,7 +121,7 @@ struct Durable {
 impl SimulatedDisk {
     /// An empty disk whose faults follow from the seed.
     pub fn new(seed: u64, faults: Faults) -> Self {
-        let state = State {
+        let state = DiskState {
             random: Random::new(seed),
             faults,
             now: MemoryDisk::new(DISK_SIZE_MAX),
@@ -159,7 +160,8 @@ impl SimulatedDisk {
         self.state().forgets_syncs = true;
     }
 
-    /// The process ends after `count` more changes of the disk: every later one fails. `None`: it does not.
+    /// The process ends after `count` more changes of the disk: every later one fails. `None`: it
+    /// does not.
     pub fn end_after(&self, count: Option<u64>) {
         self.state().steps_left = count;
     }
@@ -169,7 +171,8 @@ impl SimulatedDisk {
         self.state().faults = faults;
     }
 
-    /// The power fails and is restored. Changes that were not durable are kept in part, or not at all.
+    /// The power fails and is restored. Changes that were not durable are kept in part, or not at
+    /// all.
     pub fn cut_power(&self) {
         let mut state = self.state();
         let mut random = state.random.clone();
@@ -206,12 +209,12 @@ impl SimulatedDisk {
         state.random = random;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DiskState> {
         lock(&self.0)
     }
 
     /// Counts a change of the disk; an error when the process has ended.
-    fn step(&self) -> io::Result<MutexGuard<'_, State>> {
+    fn step(&self) -> io::Result<MutexGuard<'_, DiskState>> {
         let mut state = self.state();
         match &mut state.steps_left {
             Some(0) => return Err(io::Error::other("the simulated process has ended")),

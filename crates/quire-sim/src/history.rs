@@ -1,12 +1,15 @@
-//! One history: the calls of a program to a journal, the faults of the disk, and the invariants after every restart.
+//! One history: the calls of a program to a journal, the faults of the disk, and the invariants
+//! after every restart.
 //!
 //! Checked (J1 and so on are the names of the invariants):
 //! - J1: persisted records are there after any crash.
-//! - J2: the records in the log are a prefix of the appended ones, in order, each as it was written.
-//! - J4: after a failure no further record is acknowledged. A full disk is not a failure: when there is room, every appended record is
+//! - J2: the records in the log are a prefix of the appended ones, in order, each as it was
 //!   written.
+//! - J4: after a failure no further record is acknowledged. A full disk is not a failure: when
+//!   there is room, every appended record is written.
 //! - P1: the highest sequence of a publisher is never below its records in the log.
-//! - The log always opens again: a crash never causes damage, also not while segments are archived, compressed and removed.
+//! - The log always opens again: a crash never causes damage, also not while segments are archived,
+//!   compressed and removed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -104,7 +107,8 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Outcome, String> {
     let mut random = Random::new(seed);
     // A separate generator, so that older seeds still play the rest as before.
     let mut unreadable = Random::new(!seed);
-    // Each history has its own mix of faults, none included: a fault at zero lets the others go deeper.
+    // Each history has its own mix of faults, none included: a fault at zero lets the others go
+    // deeper.
     let faults = Faults {
         write_percent: random.below(3) * random.below(2),
         sync_percent: random.below(4) * random.below(2),
@@ -138,8 +142,9 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// Opens the journal on a disk whose reads fail, and leaves it again without a stop. Whether it opened or not, it must say no worse than
-/// that it cannot be read, and the next start must find everything.
+/// Opens the journal on a disk whose reads fail, and leaves it again without a stop. Whether it
+/// opened or not, it must say no worse than that it cannot be read, and the next start must find
+/// everything.
 fn open_unreadable(disk: &SimulatedDisk, outcome: &mut Outcome) -> Result<(), String> {
     match Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(DIRECTORY), &options()) {
         Err(JournalError::Unreadable { .. } | JournalError::Io { .. }) => outcome.unreadable += 1,
@@ -149,7 +154,8 @@ fn open_unreadable(disk: &SimulatedDisk, outcome: &mut Outcome) -> Result<(), St
     Ok(())
 }
 
-/// Opens the journal and compares all of it with the model. The model then forgets the records that the crash took.
+/// Opens the journal and compares all of it with the model. The model then forgets the records that
+/// the crash took.
 fn open(
     disk: &SimulatedDisk,
     model: &mut Model,
@@ -300,7 +306,8 @@ fn make_room(journal: &mut Journal, model: &mut Model, outcome: &mut Outcome) ->
     Ok(())
 }
 
-/// Archives, compresses or removes. It may fail with the disk. In any case it must leave a whole log.
+/// Archives, compresses or removes. It may fail with the disk. In any case it must leave a whole
+/// log.
 fn maintenance(random: &mut Random, journal: &Journal, model: &mut Model, outcome: &mut Outcome) {
     let maintenance = journal.maintenance();
     let which = match random.below(3) {
@@ -323,7 +330,8 @@ fn maintenance(random: &mut Random, journal: &Journal, model: &mut Model, outcom
 fn end(random: &mut Random, disk: &SimulatedDisk, journal: Journal, model: &Model, outcome: &mut Outcome) {
     match random.below(4) {
         0 => {
-            // A failure on the way out is reported, and costs nothing that was acknowledged: the next start checks.
+            // A failure on the way out is reported, and costs nothing that was acknowledged: the
+            // next start checks.
             let _closed: Result<(), JournalError> = journal.close();
         }
         1 => {
@@ -350,7 +358,8 @@ mod tests {
         }
     }
 
-    /// Found by seed 493: a first record larger than the segment sealed it empty, and its header was never synced.
+    /// Found by seed 493: a first record larger than the segment sealed it empty, and its header
+    /// was never synced.
     #[test]
     fn a_segment_that_was_left_empty_keeps_its_header_over_a_power_cut() {
         let disk = SimulatedDisk::new(1, Faults::default());
@@ -380,7 +389,8 @@ mod tests {
         assert_eq!(open().expect("it opens again").persisted(), Position(1));
     }
 
-    /// Found by seed 1282: the marker of a stop whose sync failed was not written again at the next start.
+    /// Found by seed 1282: the marker of a stop whose sync failed was not written again at the next
+    /// start.
     #[test]
     fn the_mark_of_a_stop_whose_sync_failed_is_made_durable_by_the_next_start() {
         let disk = SimulatedDisk::new(1, Faults::default());
@@ -418,7 +428,8 @@ mod tests {
         assert_eq!(open().expect("it opens after the power cut").persisted(), Position(2));
     }
 
-    /// Found by seed 2908: a power cut left parts of a first flush, but no header, in a segment that was then taken as new.
+    /// Found by seed 2908: a power cut left parts of a first flush, but no header, in a segment
+    /// that was then taken as new.
     #[test]
     fn a_segment_with_the_rest_of_a_torn_first_flush_is_not_taken_as_new() {
         let seeds_that_tore_one = [2908, 493, 1282];

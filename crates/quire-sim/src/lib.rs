@@ -1,11 +1,13 @@
-//! Seeded simulation: the real journal over a disk that loses, tears and refuses, checked against a slow obvious model.
+//! Seeded simulation: the real journal over a disk that loses, tears and refuses, checked against a
+//! slow obvious model.
 //!
-//! One seed makes one history: a program of appends, flushes, crashes and restarts, and all faults of the disk. Equal seeds give equal
-//! histories. [`run`] plays one and returns the first violation. The binary plays many.
+//! One seed makes one history: a program of appends, flushes, crashes and restarts, and all faults
+//! of the disk. Equal seeds give equal histories. [`run`] plays one and returns the first
+//! violation. The binary plays many.
 
 mod disk;
 mod history;
-pub mod instances;
+mod network;
 mod random;
 pub mod world;
 

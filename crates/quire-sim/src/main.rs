@@ -1,12 +1,14 @@
-//! Plays many histories: `quire-sim [--seeds COUNT] [--first SEED] [--only journals|worlds|instances]`. Ends with 1 at the first that goes
-//! wrong, and names its seed. Each processor plays other seeds. Without `--only`, every second seed has a world of several instances, to keep
-//! the time of `make sim` short.
+//! Plays many histories: `quire-sim [--seeds COUNT] [--first SEED] [--only
+//! journals|worlds|instances]`. Ends with 1 at the first that goes wrong, and names its seed. Each
+//! processor plays other seeds. Without `--only`, every second seed has a world of several
+//! instances, to keep the time of `make sim` short.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use quire_sim::{Outcome, instances, run, world};
+use quire_sim::world::{Played, Size, play};
+use quire_sim::{Outcome, run};
 
 const USAGE: &str = "usage: quire-sim [--seeds COUNT] [--first SEED] [--only journals|worlds|instances]";
 
@@ -29,7 +31,8 @@ fn main() -> ExitCode {
         }
     }
     let plays = Plays { only };
-    // The threads take the seeds in their order, and finish those that they have begun. So the first seed that goes wrong is always found.
+    // The threads take the seeds in their order, and finish those that they have begun. So the
+    // first seed that goes wrong is always found.
     let next = AtomicU64::new(first);
     let play = || {
         let mut sum = Sum::default();
@@ -87,8 +90,8 @@ impl Plays {
 #[derive(Default)]
 struct Sum {
     journals: Outcome,
-    worlds: world::Played,
-    clusters: instances::Played,
+    worlds: Played,
+    clusters: Played,
     cluster_count: u64,
 }
 
@@ -102,11 +105,11 @@ impl Sum {
             self.journals.add(&run(seed, None)?);
         }
         if plays.kind(KINDS[1]) {
-            self.worlds.add(&world::play(seed, None)?);
+            self.worlds.add(&play(seed, Size::One, None)?);
         }
         if plays.kind(KINDS[2]) && (plays.only.is_some() || seed.is_multiple_of(2)) {
             self.cluster_count += 1;
-            self.clusters.add(&instances::play(seed, None)?);
+            self.clusters.add(&play(seed, Size::Several, None)?);
         }
         Ok(())
     }

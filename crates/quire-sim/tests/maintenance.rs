@@ -1,5 +1,6 @@
-//! The process, or the power, ends at every single step of archiving, compressing and removing: the log opens again, each segment has
-//! exactly one valid copy, and not one record is missing, doubled or another.
+//! The process, or the power, ends at every single step of archiving, compressing and removing: the
+//! log opens again, each segment has exactly one valid copy, and not one record is missing, doubled
+//! or another.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -162,7 +163,8 @@ fn an_end_at_any_step_of_removing_leaves_no_gap_and_every_sequence() {
     end_at_every_step("archive and remove", &act, true);
 }
 
-/// Found by a history: a copy that a failed archiving left stood for its segment again after that was removed.
+/// Found by a history: a copy that a failed archiving left stood for its segment again after that
+/// was removed.
 #[test]
 fn whatever_step_an_action_failed_at_the_next_action_leaves_a_whole_log() {
     let acts: [(&str, Act); 3] = [
@@ -197,7 +199,8 @@ fn whatever_step_an_action_failed_at_the_next_action_leaves_a_whole_log() {
     }
 }
 
-/// Found by a history: a power cut took the header of the newest segment, and left the one before it compressed, or removed.
+/// Found by a history: a power cut took the header of the newest segment, and left the one before
+/// it compressed, or removed.
 #[test]
 fn the_last_segment_that_a_power_cut_could_leave_is_not_touched() {
     let acts: [Act; 3] = [

@@ -1,19 +1,24 @@
 //! Records the answers that users received, and checks whether they were true.
 //!
 //! Checked (J1 and so on are the names of the invariants):
-//! - J1, P1: a message that was acknowledged as persisted is in the log at the end, once. A refused message is not.
-//! - J2: the log holds only messages that were published, and each publisher's messages in their order.
-//! - B1: every reader saw exactly the log from where it began: no gap, no duplicate, one order for all.
+//! - J1, P1: a message that was acknowledged as persisted is in the log at the end, once. A refused
+//!   message is not.
+//! - J2: the log holds only messages that were published, and each publisher's messages in their
+//!   order.
+//! - B1: every reader saw exactly the log from where it began: no gap, no duplicate, one order for
+//!   all.
 //! - B2: a bookmark names the same message forever.
-//! - Q1: a message is never delivered again after a worker's acknowledgement of it was confirmed. A message that entered a queue was
-//!   delivered.
+//! - Q1: a message is never delivered again after a worker's acknowledgement of it was confirmed. A
+//!   message that entered a queue was delivered.
 //! - Q3: a queue that delivers at most once delivers no message twice.
-//! - Q5: a queue delivers a message that was published with a delay when the delay is over, and not before.
-//! - G3: a journal file is removed only when no queue and no subscription needs it. A reader that was not connected meanwhile continues
-//!   after it.
+//! - Q5: a queue delivers a message that was published with a delay when the delay is over, and not
+//!   before.
+//! - G3: a journal file is removed only when no queue and no subscription needs it. A reader that
+//!   was not connected meanwhile continues after it.
 //! - Q2: workers that fetch ahead: see [`jobs`].
 //! - B3: combined replays keep the order of the log and their rate: see [`replays`].
-//! - Ordinary subscribers see each publisher's messages in order, each once in the life of a connection.
+//! - Ordinary subscribers see each publisher's messages in order, each once in the life of a
+//!   connection.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -22,9 +27,9 @@ use quire_journal::{Bookmark, Position};
 use quire_types::time::{Instant, Now};
 
 use super::Canary;
-use super::client::Client;
 use super::delays::{ClockSteps, Delayed, delay_ns_of};
 use super::last_values::Ledger;
+use super::played::Played;
 use super::{jobs, replays};
 use crate::random::Random;
 
@@ -86,7 +91,8 @@ struct Published {
     topic: &'static str,
     key: u64,
     outcome: Outcome,
-    /// Times that the queue which delivers at least once, and the one which delivers at most once, delivered it.
+    /// Times that the queue which delivers at least once, and the one which delivers at most once,
+    /// delivered it.
     deliveries: [u32; 2],
     /// When a worker got the answer that its acknowledgement is durable.
     acknowledged_at: Option<Instant>,
@@ -110,7 +116,8 @@ struct Stream {
     got: Vec<Value>,
     /// Nothing was received since the last connection was made.
     is_fresh: bool,
-    /// Indexes of the first messages of each connection, and the number of messages that were gone then.
+    /// Indexes of the first messages of each connection, and the number of messages that were gone
+    /// then.
     resumed: HashMap<usize, usize>,
     /// Nothing more comes: it need not have reached the end.
     is_over: bool,
@@ -176,12 +183,21 @@ impl Auditor {
         }
     }
 
-    pub fn published_count(&self) -> u64 {
+    fn published_count(&self) -> u64 {
         self.published.len() as u64
     }
 
-    pub fn delivered_count(&self) -> u64 {
-        self.delivered
+    /// The events that it saw.
+    pub fn played(&self) -> Played {
+        let acknowledged = self.published.iter().filter(|published| published.acknowledged_at.is_some());
+        Played {
+            published: self.published_count(),
+            delivered: self.delivered,
+            acknowledged: acknowledged.count() as u64,
+            runs: self.jobs.run_count(),
+            combined: self.replays.count(),
+            ..self.last_values.played()
+        }
     }
 
     /// A message to be published: its number, topic and data.
@@ -313,7 +329,8 @@ impl Auditor {
         Ok(())
     }
 
-    /// A queue delivered a message at `now` over a connection that was made at `since`; gives its number.
+    /// A queue delivered a message at `now` over a connection that was made at `since`; gives its
+    /// number.
     pub fn delivered(
         &mut self,
         worker: &str,
@@ -336,7 +353,8 @@ impl Auditor {
             self.fault
                 .get_or_insert(format!("message {value} was delivered twice, the second time to {worker}"));
         }
-        // On an older connection it may have been under way when another worker, whose lease was over, acknowledged it.
+        // On an older connection it may have been under way when another worker, whose lease was
+        // over, acknowledged it.
         if !at_most_once && published.acknowledged_at.is_some_and(|at| at < since) {
             self.fault.get_or_insert(format!("message {value} was acknowledged, and came again to {worker}"));
         }
@@ -348,29 +366,27 @@ impl Auditor {
         self.published[value as usize].acknowledged_at.get_or_insert(now);
     }
 
-    pub fn acknowledged_count(&self) -> u64 {
-        self.published.iter().filter(|published| published.acknowledged_at.is_some()).count() as u64
-    }
-
-    /// Messages of the queue whose messages are delivered until they are acknowledged that were delivered at least once.
+    /// Messages of the queue whose messages are delivered until they are acknowledged that were
+    /// delivered at least once.
     pub fn taken_count(&self) -> usize {
         self.published.iter().filter(|published| published.deliveries[0] > 0).count()
     }
 
-    /// Whether everything that must have come by now has come.
-    pub fn is_complete(&self, clients: &[Client]) -> bool {
-        self.verdict(clients).is_ok()
+    /// # Errors
+    /// What was seen to be wrong so far.
+    pub fn fault(&self) -> Result<(), String> {
+        self.fault.clone().map_or(Ok(()), Err)
     }
 
+    /// `witness`: the stream of the reader of everything.
+    ///
     /// # Errors
     /// What was promised and did not hold.
-    pub fn verdict(&self, clients: &[Client]) -> Result<(), String> {
-        if let Some(fault) = &self.fault {
-            return Err(fault.clone());
-        }
+    pub fn verdict(&self, witness: Option<StreamId>) -> Result<(), String> {
+        self.fault()?;
         self.last_values.verdict()?;
         self.jobs.verdict()?;
-        let witness = clients.iter().find_map(Client::witness).ok_or("nobody read the log at the end")?;
+        let witness = witness.ok_or("no reader of the whole log at the end")?;
         let log = self.whole_log(&self.streams[witness].got);
         self.check_log(&log)?;
         for stream in &self.streams {

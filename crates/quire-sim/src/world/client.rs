@@ -1,30 +1,51 @@
-//! A client's process: the client core, a connection, and a program that publishes or reads.
+//! A client's process: the client core, a connection to one of the instances that it may use, and a
+//! program that publishes or reads.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use quire_broker::ConnectionId;
 use quire_client::{
     ClientConfig, ClientCore, CommandId, ConnectionState, Event, NewMessage, PublishError, Reconnect,
     SubscriptionSpec,
 };
+use quire_command::Reply;
 use quire_types::time::{Instant, Now};
+use quire_wire::{Decode, Inbox};
 
 use super::auditor::{Auditor, Condition, Start, StreamId, Value, Want};
 use super::delays::new_delay;
-use super::network::Network;
-use super::server::Server;
+use super::instance::Instance;
+use super::links::At;
+use super::links::topology::{Topology, name_of};
 use super::worker::Worker;
-use super::{jobs, last_values, replays};
+use super::{Auditors, SECOND_NS, jobs, last_values, links, replays};
+use crate::network::{Arrival, Network, Site};
 use crate::random::Random;
 
 /// The longest time for which a client that uses last-value topics reads nothing.
 const SLOWNESS_NS: u64 = 400_000_000;
 
+/// The longest time for which a client does not reach an instance that it has left.
+const AWAY_NS: u64 = 15 * SECOND_NS;
+
 pub(super) struct Client {
+    site: Site,
     name: String,
     program: Program,
     core: ClientCore,
-    connection: Option<ConnectionId>,
+    /// The instances in the order in which it tries them. Its machine has the clock of the first.
+    instances: Vec<usize>,
+    /// The connection, its instance, and when it was made.
+    connection: Option<(u64, At)>,
+    /// Reads the frames of a connection up to the answer to the logon.
+    greeting: Option<Inbox>,
+    /// Instances that it cannot reach, and until when.
+    away: BTreeMap<usize, u64>,
+    /// Its last connection, for events that come after the end of the connection.
+    last: At,
+    /// The instance that let it in last.
+    last_instance: Option<usize>,
+    failovers: u64,
     /// No new work is begun.
     is_settling: bool,
     /// Reads nothing before this time.
@@ -38,6 +59,15 @@ enum Program {
     LastValues(last_values::Program),
     Jobs(jobs::Program),
     Replays(replays::Program),
+    Links(links::Program),
+}
+
+/// The parts of a world that a client uses.
+pub(super) struct Surroundings<'a> {
+    pub network: &'a mut Network,
+    pub instances: &'a [Instance],
+    pub topology: &'a Topology,
+    pub auditors: &'a mut Auditors,
 }
 
 #[derive(Default)]
@@ -64,35 +94,59 @@ struct Reader {
 }
 
 impl Client {
-    pub fn worker(number: u64, random: &mut Random, now: Now) -> Self {
+    pub fn worker(number: u64, home: usize, random: &mut Random, now: Now) -> Self {
         let worker = Worker::new(number % 3 == 2, now.instant);
-        Client::new(format!("worker-{number}"), Program::Work(worker), random, now)
+        Client::new(format!("worker-{number}"), vec![home], Program::Work(worker), random, now)
     }
 
-    pub fn publisher(number: u64, random: &mut Random, now: Now) -> Self {
+    pub fn publisher(number: u64, home: usize, random: &mut Random, now: Now) -> Self {
         let program = Program::Publish(Publisher { number: number as usize, ..Publisher::default() });
-        Client::new(format!("publisher-{number}"), program, random, now)
+        Client::new(format!("publisher-{number}"), vec![home], program, random, now)
     }
 
-    pub fn reader(number: u64, random: &mut Random, now: Now) -> Self {
+    pub fn reader(number: u64, home: usize, random: &mut Random, now: Now) -> Self {
         let start = [Start::Epoch, Start::Epoch, Start::Now, Start::Unrecorded][random.below(4) as usize];
         let reader = Reader::new(Want::draw(random), start);
-        Client::new(format!("reader-{number}"), Program::Read(reader), random, now)
+        Client::new(format!("reader-{number}"), vec![home], Program::Read(reader), random, now)
     }
 
     /// A client that uses last-value topics.
-    pub fn last_values(name: String, program: last_values::Program, random: &mut Random, now: Now) -> Self {
-        Client::new(name, Program::LastValues(program), random, now)
+    pub fn last_values(
+        name: String,
+        home: usize,
+        program: last_values::Program,
+        random: &mut Random,
+        now: Now,
+    ) -> Self {
+        Client::new(name, vec![home], Program::LastValues(program), random, now)
     }
 
     /// A client that publishes or works on jobs.
-    pub fn jobs(name: String, program: jobs::Program, random: &mut Random, now: Now) -> Self {
-        Client::new(name, Program::Jobs(program), random, now)
+    pub fn jobs(name: String, home: usize, program: jobs::Program, random: &mut Random, now: Now) -> Self {
+        Client::new(name, vec![home], Program::Jobs(program), random, now)
     }
 
     /// A client with combined replays.
-    pub fn replays(name: String, program: replays::Program, random: &mut Random, now: Now) -> Self {
-        Client::new(name, Program::Replays(program), random, now)
+    pub fn replays(
+        name: String,
+        home: usize,
+        program: replays::Program,
+        random: &mut Random,
+        now: Now,
+    ) -> Self {
+        Client::new(name, vec![home], Program::Replays(program), random, now)
+    }
+
+    /// A client that uses the topics that links send. `instances` are those that it may use, in the
+    /// order in which it tries them.
+    pub fn links(
+        name: String,
+        instances: Vec<usize>,
+        program: links::Program,
+        random: &mut Random,
+        now: Now,
+    ) -> Self {
+        Client::new(name, instances, Program::Links(program), random, now)
     }
 
     /// The reader stays paused for seconds.
@@ -102,57 +156,139 @@ impl Client {
         }
     }
 
-    /// Reads the whole log, at the end.
-    pub fn witness_of_all(random: &mut Random, now: Now) -> Self {
+    /// Reads the whole log of an instance, at the end.
+    pub fn witness_of_all(home: usize, random: &mut Random, now: Now) -> Self {
         let want = Want { topic: None, condition: Condition::All };
         let reader = Reader { is_witness: true, ..Reader::new(want, Start::Epoch) };
-        let mut client = Client::new("witness".into(), Program::Read(reader), random, now);
+        let mut client = Client::new("witness".into(), vec![home], Program::Read(reader), random, now);
         client.is_settling = true;
         client
     }
 
-    fn new(name: String, program: Program, random: &mut Random, now: Now) -> Self {
-        let core = ClientCore::new(config(&name, random), now.instant);
-        Client { name, program, core, connection: None, is_settling: false, reads_from: 0 }
+    fn new(name: String, instances: Vec<usize>, program: Program, random: &mut Random, now: Now) -> Self {
+        let core = ClientCore::new(config(&name, instances.len(), &program, random), now.instant);
+        let last = At { instance: instances[0], since_ns: 0 };
+        let mut client = Client {
+            site: Site::Client(0),
+            name,
+            program,
+            core,
+            instances,
+            connection: None,
+            greeting: None,
+            away: BTreeMap::new(),
+            last,
+            last_instance: None,
+            failovers: 0,
+            is_settling: false,
+            reads_from: 0,
+        };
+        client.open_stores();
+        client
     }
 
-    /// The stream of the reader of everything.
-    pub fn witness(&self) -> Option<StreamId> {
+    /// Its number as a process of the network.
+    pub fn join(&mut self, number: usize) {
+        self.site = Site::Client(number);
+    }
+
+    fn open_stores(&mut self) {
+        if let Program::Links(program) = &self.program {
+            program.open_stores(&mut self.core);
+        }
+    }
+
+    /// The instance that it uses first.
+    pub fn home(&self) -> usize {
+        self.instances[0]
+    }
+
+    /// The stream of the reader of everything on an instance.
+    pub fn witness(&self, home: usize) -> Option<StreamId> {
         match &self.program {
-            Program::Read(reader) if reader.is_witness => reader.stream,
+            Program::Read(reader) if reader.is_witness && self.home() == home => reader.stream,
             _ => None,
         }
     }
 
-    /// The process is killed and started again. Only its name survives, and of some readers the bookmark.
-    /// `drained`: see [`Client::drained`].
-    pub fn restart(&mut self, now: Now, drained: Instant, random: &mut Random, auditor: &mut Auditor) {
+    /// The last values of the instances that it found; `None`: it looks for none.
+    pub fn found(&self) -> Option<Result<BTreeMap<u64, u64>, String>> {
+        match &self.program {
+            Program::Links(program) if program.looks_for_values() => {
+                let instance = name_of(self.connection.map_or(self.home(), |(_, at)| at.instance));
+                let missing = || format!("{} found no last values on {instance}", self.name);
+                Some(program.found().ok_or_else(missing))
+            }
+            _ => None,
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn failover_count(&self) -> u64 {
+        self.failovers
+    }
+
+    /// A line for the history of a failure.
+    pub fn describe(&self) -> String {
+        let (state, count) = (self.core.state(), self.core.unpersisted_count());
+        let instance = self.connection.map(|(_, at)| name_of(at.instance));
+        format!("{}: {state:?} at {instance:?}, {count} publishes are not persisted", self.name)
+    }
+
+    /// The process is killed and started again. Its name survives, and so do the stores of some
+    /// programs, and of some readers the bookmark.
+    pub fn restart(&mut self, now: Now, network: &mut Network, random: &mut Random, auditors: &mut Auditors) {
+        let drained = self.drained(network, now);
+        network.site_is_gone(self.site, now.instant.as_ns(), false);
+        let home = self.home();
         match &mut self.program {
             Program::Publish(publisher) => {
                 publisher.sent.clear();
                 publisher.persisted = 0;
             }
-            Program::Read(reader) => reader.restart(&self.core, random.percent(50), auditor),
-            Program::Work(worker) => worker.restart(),
-            Program::LastValues(program) => program.restart(&mut auditor.last_values),
-            Program::Replays(program) => program.restart(&self.core, auditor),
-            Program::Jobs(program) => {
-                program.restart(&self.name, now.instant, drained, &mut auditor.jobs);
+            Program::Read(reader) => {
+                reader.restart(&self.core, random.percent(50), auditors.of(home));
             }
+            Program::Work(worker) => worker.restart(),
+            Program::LastValues(program) => program.restart(&mut auditors.of(home).last_values),
+            Program::Replays(program) => program.restart(&self.core, auditors.of(home)),
+            Program::Jobs(program) => {
+                program.restart(&self.name, now.instant, drained, &mut auditors.of(home).jobs);
+            }
+            Program::Links(program) => program.restart(&self.core),
         }
-        self.core = ClientCore::new(config(&self.name, random), now.instant);
+        let config = config(&self.name, self.instances.len(), &self.program, random);
+        self.core = ClientCore::new(config, now.instant);
         self.connection = None;
+        self.open_stores();
     }
 
     /// When the server notices the end of the connection that it has, if the process ends now.
-    pub fn drained(&self, network: &Network, now: Now) -> Instant {
-        let now = now.instant.as_ns();
-        Instant::from_ns(self.connection.map_or(now, |connection| network.drained_at(connection, now)))
+    fn drained(&self, network: &Network, now: Now) -> Instant {
+        let ns = now.instant.as_ns();
+        Instant::from_ns(self.connection.map_or(ns, |(connection, _)| network.drained_at(connection, ns)))
     }
 
-    /// From now on nothing new is begun, and nothing is held back.
+    /// It loses its connection, and does not reach the instance for a while. Those that use only
+    /// one instance stay.
+    pub fn lose_instance(&mut self, now: Now, network: &mut Network, random: &mut Random) {
+        if let Program::Links(_) = self.program
+            && let Some((connection, at)) = self.connection.take()
+        {
+            let ns = now.instant.as_ns();
+            self.away.insert(at.instance, ns + random.below(AWAY_NS));
+            network.close(connection, self.site, ns);
+            self.core.handle_disconnected(now.instant);
+        }
+    }
+
+    /// From now on nothing new is begun, nothing is held back, and nothing is out of reach.
     pub fn settle(&mut self) {
         self.is_settling = true;
+        self.away.clear();
         if let Program::Read(reader) = &mut self.program
             && reader.is_paused
             && let Some(subscription) = reader.subscription
@@ -167,18 +303,25 @@ impl Client {
     }
 
     /// One step of the program.
-    pub fn act(&mut self, now: Now, random: &mut Random, auditor: &mut Auditor) {
+    pub fn act(&mut self, now: Now, network: &mut Network, random: &mut Random, auditors: &mut Auditors) {
         if let ConnectionState::Closed(_) = self.core.state() {
-            return self.restart(now, now.instant, random, auditor);
+            return self.restart(now, network, random, auditors);
         }
-        if *self.core.state() != ConnectionState::Connected {
+        let is_connected = *self.core.state() == ConnectionState::Connected;
+        let home = self.home();
+        if let Program::Links(program) = &mut self.program {
+            let state = (is_connected, self.is_settling);
+            return program.act(&mut self.core, now, random, &mut auditors.links, state);
+        }
+        if !is_connected {
             return;
         }
+        let auditor = auditors.of(home);
         match &mut self.program {
             Program::Publish(publisher) if !self.is_settling => {
                 publisher.act(&mut self.core, now, random, auditor)
             }
-            Program::Publish(_) => (),
+            Program::Publish(_) | Program::Links(_) => (),
             Program::Read(reader) => {
                 reader.act(&self.name, &mut self.core, random, auditor, self.is_settling);
             }
@@ -192,7 +335,8 @@ impl Client {
             }
             Program::LastValues(program) => {
                 if !self.is_settling && random.percent(2) {
-                    // Shorter than the silence after which the server or the client ends the connection.
+                    // Shorter than the silence after which the server or the client ends the
+                    // connection.
                     self.reads_from = now.instant.as_ns() + random.below(SLOWNESS_NS);
                 }
                 let ledger = &mut auditor.last_values;
@@ -201,9 +345,8 @@ impl Client {
         }
     }
 
-    pub fn next_due(&self, network: &Network) -> Option<u64> {
+    pub fn next_due(&self) -> Option<u64> {
         match self.connection {
-            Some(connection) if !network.is_open(connection) => Some(0),
             Some(_) => self.core.next_timeout().map(|at| at.as_ns()),
             None => self.core.poll_connect().map(|(_, at)| at.as_ns()),
         }
@@ -213,62 +356,66 @@ impl Client {
     ///
     /// # Errors
     /// The server violates the protocol.
-    pub fn turn(
-        &mut self,
-        number: usize,
-        now: Now,
-        network: &mut Network,
-        server: &Server,
-        auditor: &mut Auditor,
-    ) -> Result<bool, String> {
-        let mut is_busy = false;
-        if let Some((_, at)) = self.core.poll_connect()
-            && self.connection.is_none()
-            && at <= now.instant
-        {
-            is_busy = true;
-            if server.is_running() {
-                self.connection = Some(network.connect(number));
-                self.core.handle_connected(now.instant);
-                match &mut self.program {
-                    Program::Work(worker) => worker.since = now.instant,
-                    Program::Replays(program) => program.connected(now.instant, auditor),
-                    _ => (),
-                }
-            } else {
-                self.core.handle_disconnected(now.instant);
-            }
+    pub fn turn(&mut self, now: Now, around: &mut Surroundings<'_>) -> Result<bool, String> {
+        let mut is_busy = self.connect(now, around);
+        if let Some((connection, at)) = self.connection {
+            is_busy |= self.exchange(connection, at, now, around)?;
         }
-        if let Some(connection) = self.connection {
-            is_busy |= self.exchange(connection, now, network, auditor)?;
+        Ok(is_busy | self.take_events(now, around))
+    }
+
+    /// Connects when its time has come. Returns whether it has tried.
+    fn connect(&mut self, now: Now, around: &mut Surroundings<'_>) -> bool {
+        let Some((address, at)) = self.core.poll_connect() else { return false };
+        if self.connection.is_some() || at > now.instant {
+            return false;
         }
-        while let Some(event) = self.core.poll_event() {
-            is_busy = true;
-            self.take(event, now, auditor);
+        let (instance, since_ns) = (self.instances[address], now.instant.as_ns());
+        let to = Site::Instance(instance);
+        let is_away = self.away.get(&instance).is_some_and(|until| *until > since_ns);
+        let is_running = around.instances[instance].is_running();
+        if !is_running || is_away || !around.network.is_reachable(self.site, to) {
+            self.core.handle_disconnected(now.instant);
+            return true;
         }
-        Ok(is_busy)
+        let connection = around.network.connect(self.site, to, since_ns);
+        self.last = At { instance, since_ns };
+        self.connection = Some((connection, self.last));
+        self.core.handle_connected(now.instant);
+        match &mut self.program {
+            Program::Work(worker) => worker.since = now.instant,
+            Program::Replays(program) => program.connected(now.instant, around.auditors.of(instance)),
+            Program::Links(_) => self.greeting = Some(Inbox::new(1 << 20)),
+            _ => (),
+        }
+        true
     }
 
     fn exchange(
         &mut self,
-        connection: ConnectionId,
+        connection: u64,
+        at: At,
         now: Now,
-        network: &mut Network,
-        auditor: &mut Auditor,
+        around: &mut Surroundings<'_>,
     ) -> Result<bool, String> {
-        let mut is_busy = false;
-        while self.reads_from <= now.instant.as_ns()
-            && let Some(bytes) = network.take_down(connection, now.instant.as_ns())
+        let ns = now.instant.as_ns();
+        let (mut is_busy, mut has_ended) = (false, false);
+        while self.reads_from <= ns
+            && let Some(arrival) = around.network.take(connection, self.site, ns)
         {
             is_busy = true;
-            let received = self.core.handle_received(now.instant, bytes.into());
-            received.map_err(|error| format!("{} does not understand the server: {error}", self.name))?;
+            match arrival {
+                Arrival::Bytes(bytes) => self.receive(bytes, at, now, around)?,
+                Arrival::Ended => has_ended = true,
+                Arrival::Opened(_) | Arrival::Writable(_) => (),
+            }
         }
         let is_worker = matches!(&self.program, Program::Jobs(program) if program.is_worker());
         if is_worker {
-            match network.is_disturbed(connection) {
-                true => auditor.jobs.disturbed(&self.name, now.instant),
-                false => auditor.jobs.undisturbed(&self.name, now.instant),
+            let jobs = &mut around.auditors.of(at.instance).jobs;
+            match around.network.is_disturbed(connection) {
+                true => jobs.disturbed(&self.name, now.instant),
+                false => jobs.undisturbed(&self.name, now.instant),
             }
         }
         let is_silent = self.core.handle_timeout(now.instant);
@@ -279,32 +426,77 @@ impl Client {
         }
         if !bytes.is_empty() {
             is_busy = true;
-            network.send_up(connection, now.instant.as_ns(), bytes);
+            around.network.send(connection, self.site, ns, &bytes);
         }
-        let is_gone = !network.is_open(connection) || network.has_ended(connection);
-        if is_gone || is_silent || self.core.wants_close() {
+        if has_ended || is_silent || self.core.wants_close() {
             is_busy = true;
-            let drained = self.drained(network, now);
-            network.leave(connection);
-            self.connection = None;
-            self.core.handle_disconnected(now.instant);
+            let drained = self.drained(around.network, now);
+            around.network.close(connection, self.site, ns);
             // The messages that came before the end belong to the old connection.
-            if let Program::Read(_) = &self.program {
-                while let Some(event) = self.core.poll_event() {
-                    self.take(event, now, auditor);
+            self.take_events(now, around);
+            self.core.handle_disconnected(now.instant);
+            self.take_events(now, around);
+            self.connection = None;
+            let auditor = around.auditors.local[at.instance].as_mut();
+            match (&self.program, auditor) {
+                (Program::Read(Reader { stream: Some(stream), .. }), Some(auditor)) => {
+                    auditor.reconnected(*stream);
                 }
-            }
-            if let Program::Read(Reader { stream: Some(stream), .. }) = &self.program {
-                auditor.reconnected(*stream);
-            }
-            if is_worker {
-                auditor.jobs.disconnected(&self.name, now.instant, drained);
+                (Program::Jobs(_), Some(auditor)) if is_worker => {
+                    auditor.jobs.disconnected(&self.name, now.instant, drained);
+                }
+                _ => (),
             }
         }
         Ok(is_busy)
     }
 
-    fn take(&mut self, event: Event, now: Now, auditor: &mut Auditor) {
+    fn receive(
+        &mut self,
+        bytes: Vec<u8>,
+        at: At,
+        now: Now,
+        around: &mut Surroundings<'_>,
+    ) -> Result<(), String> {
+        self.greet(&bytes, at, now, around)?;
+        let received = self.core.handle_received(now.instant, bytes.into());
+        received.map_err(|error| format!("{} does not understand the server: {error}", self.name))
+    }
+
+    /// Looks for the answer to the logon, which names the highest sequence that the instance has.
+    fn greet(&mut self, bytes: &[u8], at: At, now: Now, around: &mut Surroundings<'_>) -> Result<(), String> {
+        let (Some(inbox), Program::Links(program)) = (&mut self.greeting, &self.program) else {
+            return Ok(());
+        };
+        let mut rest = bytes;
+        let wrong = |error| format!("{} does not understand the server: {error}", self.name);
+        while let Some(frame) = inbox.next(&mut rest).map_err(wrong)? {
+            let Reply::LoggedOn(logged_on) = Reply::decode(frame).map_err(wrong)? else { continue };
+            let last = self.last_instance.replace(at.instance);
+            self.failovers += u64::from(last.is_some_and(|last| last != at.instance));
+            program.logged_on(at, logged_on.highest_sequence, now, &mut around.auditors.links);
+            self.greeting = None;
+            break;
+        }
+        Ok(())
+    }
+
+    /// Hands the events of the core to the program. Returns whether there were any.
+    fn take_events(&mut self, now: Now, around: &mut Surroundings<'_>) -> bool {
+        let mut is_busy = false;
+        while let Some(event) = self.core.poll_event() {
+            is_busy = true;
+            self.take(event, now, around);
+        }
+        is_busy
+    }
+
+    fn take(&mut self, event: Event, now: Now, around: &mut Surroundings<'_>) {
+        if let Program::Links(program) = &mut self.program {
+            let (world, links) = ((around.instances, around.topology), &mut around.auditors.links);
+            return program.take(&self.name, &self.core, event, (now, self.last), world, links);
+        }
+        let auditor = around.auditors.of(self.instances[0]);
         match (&mut self.program, event) {
             (Program::Publish(publisher), Event::Persisted) => {
                 publisher.persisted_up_to(self.core.persisted(), auditor);
@@ -326,21 +518,27 @@ impl Client {
     }
 }
 
-fn config(name: &str, random: &mut Random) -> ClientConfig {
+fn config(name: &str, address_count: usize, program: &Program, random: &mut Random) -> ClientConfig {
+    // Clients of links wait longer, so that the long histories of several instances have fewer
+    // turns.
+    let (factor, ack_batch_size) = match program {
+        Program::Links(_) => (2, 1),
+        _ => (1, 1 + random.below(20) as u32),
+    };
     ClientConfig {
         name: name.into(),
         user: None,
         password: None,
-        heartbeat: Some(Duration::from_millis(500)),
+        heartbeat: Some(Duration::from_millis(500) * factor),
         ack_interval: Duration::from_millis(random.below(20)),
         reconnect: Reconnect {
-            initial_delay: Duration::from_millis(10),
-            maximum_delay: Duration::from_millis(500),
+            initial_delay: Duration::from_millis(10) * factor,
+            maximum_delay: Duration::from_millis(500) * factor,
             ..Reconnect::default()
         },
-        address_count: 1,
+        address_count,
         publish_store_size_max: 32 << 10,
-        ack_batch_size: 1 + random.below(20) as u32,
+        ack_batch_size,
         ack_timeout: Duration::from_millis(10),
         incarnation: random.number(),
     }

@@ -1,7 +1,9 @@
-//! Messages that are published with a delay: which ones, and whether a queue delivered one before its time.
+//! Messages that are published with a delay: which ones, and whether a queue delivered one before
+//! its time.
 //!
-//! The journal and the state files have the end of a delay as a time of day, so steps of the wall clock move it when the server starts again.
-//! A message may come earlier by the steps forward since the start of the server that took it. After a step back it may come later.
+//! The journal and the state files have the end of a delay as a time of day, so steps of the wall
+//! clock move it when the server starts again. A message may come earlier by the steps forward
+//! since the start of the server that took it. After a step back it may come later.
 
 use quire_client::NewDelay;
 use quire_types::time::Now;

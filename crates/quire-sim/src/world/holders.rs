@@ -1,8 +1,10 @@
-//! The holders of the messages of a queue, as the journal records them: they follow the rules, with any faults of the server.
+//! The holders of the messages of a queue, as the journal records them: they follow the rules, with
+//! any faults of the server.
 //!
 //! Checked (J1 and so on are the names of the invariants):
-//! - Q2: a message with a holder is not delivered to another consumer, and only the lease of its holder ends. A verdict of a consumer that
-//!   did not hold the message is recorded when the message has no holder. After the end of a server, its holders hold nothing.
+//! - Q2: a message with a holder is not delivered to another consumer, and only the lease of its
+//!   holder ends. A verdict of a consumer that did not hold the message is recorded when the
+//!   message has no holder. After the end of a server, its holders hold nothing.
 //! - Q3: of a queue that delivers at most once the journal has one delivery for each message.
 
 use std::collections::HashMap;
@@ -11,8 +13,8 @@ use quire_journal::{AllTopics, Position, Reader, Record, RecordKind};
 use quire_queue::{LeaseEventKind, LeaseRun};
 use quire_types::time::Instant;
 
+use super::cast::AT_MOST_ONCE;
 use super::jobs::{self, Job, job_of};
-use super::server::AT_MOST_ONCE;
 
 /// The holders after the records so far.
 #[derive(Default)]

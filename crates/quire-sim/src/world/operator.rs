@@ -1,14 +1,15 @@
-//! An operator creates, alters and drops queues while everything else goes wrong. It remembers the answers: a queue whose creation was
-//! answered exists after every crash, with the settings of the last answer, and a queue whose drop was answered does not. A command
-//! without an answer leaves the queue as it was before or after the command.
+//! An operator creates, alters and drops queues while everything else goes wrong. It remembers the
+//! answers: a queue whose creation was answered exists after every crash, with the settings of the
+//! last answer, and a queue whose drop was answered does not. A command without an answer leaves
+//! the queue as it was before or after the command.
 
-use quire_broker::{ConnectionId, QueueSettings};
+use quire_broker::QueueSettings;
 use quire_command::{Code, Command, DefineQueue, Logon, Reply};
 use quire_types::time::Now;
 use quire_wire::{Decode, Encode, Inbox, VERSION};
 
-use super::network::Network;
-use super::server::Server;
+use super::instance::Instance;
+use crate::network::{Arrival, Network, Site};
 use crate::random::Random;
 
 const NAME: &str = "operator";
@@ -17,18 +18,19 @@ const QUEUE_COUNT: usize = 3;
 const COMMAND: u32 = 1;
 
 pub(super) struct Operator {
-    /// Number of its process in the network.
-    number: usize,
+    site: Site,
+    /// The instance that it uses.
+    pub home: usize,
     random: Random,
     life: Option<Life>,
     /// What is known of each queue; `None`: a command about it was not answered, or failed.
-    known: [Option<State>; QUEUE_COUNT],
+    known: [Option<QueueState>; QUEUE_COUNT],
     answers: u64,
 }
 
 /// A queue, as far as commands change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum QueueState {
     Absent,
     /// It exists, with this limit of deliveries.
     Present {
@@ -51,7 +53,7 @@ const MAX_DELIVERIES: u32 = 50;
 
 /// One connection.
 struct Life {
-    connection: ConnectionId,
+    connection: u64,
     inbox: Inbox,
     is_logged_on: bool,
     /// The queue of the command that is not answered yet, and the command.
@@ -59,8 +61,15 @@ struct Life {
 }
 
 impl Operator {
-    pub fn new(number: usize, random: Random) -> Self {
-        Operator { number, random, life: None, known: [Some(State::Absent); QUEUE_COUNT], answers: 0 }
+    pub fn new(number: usize, home: usize, random: Random) -> Self {
+        Operator {
+            site: Site::Client(number),
+            home,
+            random,
+            life: None,
+            known: [Some(QueueState::Absent); QUEUE_COUNT],
+            answers: 0,
+        }
     }
 
     /// Commands that were answered.
@@ -69,19 +78,19 @@ impl Operator {
     }
 
     /// Its action at this step.
-    pub fn act(&mut self, now: Now, network: &mut Network, server: &Server) {
+    pub fn act(&mut self, now: Now, network: &mut Network, instance: &Instance) {
         match &mut self.life {
-            None if server.is_running() && self.random.percent(30) => {
-                let connection = network.connect(self.number);
+            None if instance.is_running() && self.random.percent(30) => {
+                let connection = network.connect(self.site, Site::Instance(self.home), now.instant.as_ns());
                 let inbox = Inbox::new(1 << 20);
                 self.life = Some(Life { connection, inbox, is_logged_on: false, asked: None });
                 let mut bytes = Vec::new();
                 let logon = Logon { version: VERSION, client_name: NAME, ..Logon::default() };
                 Command::Logon(logon).encode(&mut bytes);
-                network.send_up(connection, now.instant.as_ns(), bytes);
+                network.send(connection, self.site, now.instant.as_ns(), &bytes);
             }
             None => (),
-            Some(_) if self.random.percent(2) => self.leave(network),
+            Some(_) if self.random.percent(2) => self.leave(now, network),
             Some(life) if life.is_logged_on && life.asked.is_none() && self.random.percent(20) => {
                 let queue = self.random.below(QUEUE_COUNT as u64) as usize;
                 let action = match self.random.below(10) {
@@ -90,21 +99,21 @@ impl Operator {
                     _ => Action::Drop,
                 };
                 life.asked = Some((queue, action));
-                network.send_up(life.connection, now.instant.as_ns(), command(queue, action));
+                network.send(life.connection, self.site, now.instant.as_ns(), &command(queue, action));
             }
             Some(_) => (),
         }
     }
 
     /// Begins nothing new.
-    pub fn settle(&mut self, network: &mut Network) {
-        network.client_is_gone(self.number);
+    pub fn settle(&mut self, now: Now, network: &mut Network) {
+        network.site_is_gone(self.site, now.instant.as_ns(), false);
         self.life = None;
     }
 
-    fn leave(&mut self, network: &mut Network) {
+    fn leave(&mut self, now: Now, network: &mut Network) {
         let Some(life) = self.life.take() else { return };
-        network.leave(life.connection);
+        network.close(life.connection, self.site, now.instant.as_ns());
         if let Some((queue, _)) = life.asked {
             self.known[queue] = None;
         }
@@ -117,8 +126,16 @@ impl Operator {
     pub fn turn(&mut self, now: Now, network: &mut Network) -> Result<bool, String> {
         let Some(life) = &mut self.life else { return Ok(false) };
         let mut is_busy = false;
-        while let Some(bytes) = network.take_down(life.connection, now.instant.as_ns()) {
+        while let Some(arrival) = network.take(life.connection, self.site, now.instant.as_ns()) {
             is_busy = true;
+            let bytes = match arrival {
+                Arrival::Bytes(bytes) => bytes,
+                Arrival::Ended => {
+                    self.leave(now, network);
+                    return Ok(true);
+                }
+                Arrival::Opened(_) | Arrival::Writable(_) => continue,
+            };
             let mut rest = &bytes[..];
             let wrong = |error| format!("the operator does not understand the server: {error}");
             while let Some(frame) = life.inbox.next(&mut rest).map_err(wrong)? {
@@ -141,39 +158,40 @@ impl Operator {
                 }
             }
         }
-        if !network.is_open(life.connection) || network.has_ended(life.connection) {
-            self.leave(network);
-            return Ok(true);
-        }
         Ok(is_busy)
     }
 }
 
-/// What is known of the queue after the answer to a command about it. The answer is whether the command changed nothing, or a refusal.
-fn judge(before: Option<State>, action: Action, answer: Result<bool, Code>) -> Result<Option<State>, String> {
-    let new = State::Present { max_deliveries: MAX_DELIVERIES };
+/// What is known of the queue after the answer to a command about it. The answer is whether the
+/// command changed nothing, or a refusal.
+fn judge(
+    before: Option<QueueState>,
+    action: Action,
+    answer: Result<bool, Code>,
+) -> Result<Option<QueueState>, String> {
+    let new = QueueState::Present { max_deliveries: MAX_DELIVERIES };
     // Whether the queue can have had a state before the command, and its state after the command.
-    type IsPossible = fn(State, State) -> bool;
+    type IsPossible = fn(QueueState, QueueState) -> bool;
     let (is_possible, after): (IsPossible, _) = match (action, answer) {
         (Action::Create, Ok(true)) => (|state, new| state == new, Some(new)),
-        (Action::Create, Ok(false)) => (|state, _| state == State::Absent, Some(new)),
+        (Action::Create, Ok(false)) => (|state, _| state == QueueState::Absent, Some(new)),
         // It exists, with another limit. If it was not known before, it still is not.
         (Action::Create, Err(Code::QueueExists)) => {
-            (|state, new| state != State::Absent && state != new, before)
+            (|state, new| state != QueueState::Absent && state != new, before)
         }
         (Action::Alter { max_deliveries }, Ok(is_same)) => {
-            let altered = State::Present { max_deliveries };
+            let altered = QueueState::Present { max_deliveries };
             if before.is_some_and(|before| (before == altered) != is_same) {
                 return Err(format!("is the same: {is_same}, known was {before:?}"));
             }
-            (|state, _| state != State::Absent, Some(altered))
+            (|state, _| state != QueueState::Absent, Some(altered))
         }
-        (Action::Drop, Ok(_)) => (|state, _| state != State::Absent, Some(State::Absent)),
+        (Action::Drop, Ok(_)) => (|state, _| state != QueueState::Absent, Some(QueueState::Absent)),
         (Action::Alter { .. } | Action::Drop, Err(Code::UnknownQueue)) => {
-            (|state, _| state == State::Absent, Some(State::Absent))
+            (|state, _| state == QueueState::Absent, Some(QueueState::Absent))
         }
         // It has messages from before too many changes of its expiration.
-        (Action::Alter { .. }, Err(Code::LimitExceeded)) => (|state, _| state != State::Absent, before),
+        (Action::Alter { .. }, Err(Code::LimitExceeded)) => (|state, _| state != QueueState::Absent, before),
         // A write that failed may have changed the file.
         (_, Err(Code::StorageFull | Code::StorageFailed)) => return Ok(None),
         (_, Err(code)) => return Err(format!("the command is refused with {code}")),

@@ -1,23 +1,26 @@
-//! A peer that follows docs/protocol.md exactly and waits for nothing: it logs on, publishes, says goodbye, and leaves at any step. Its
-//! publishes are valid, refused by the thousand, or both. It exchanges frames without the client core, because the client core waits for
-//! answers.
+//! A peer that follows docs/protocol.md exactly and waits for nothing: it logs on, publishes, says
+//! goodbye, and leaves at any step. Its publishes are valid, refused by the thousand, or both. It
+//! exchanges frames without the client core, because the client core waits for answers.
 
-use quire_broker::ConnectionId;
 use quire_command::{Command, Logon, Publish, Reply};
 use quire_types::time::Now;
 use quire_wire::{Decode, Encode, Inbox, VERSION};
 
 use super::auditor::{Auditor, Value};
-use super::network::Network;
-use super::server::Server;
+use super::instance::Instance;
+use crate::network::{Arrival, Network, Site};
 use crate::random::Random;
 
-/// The most refused messages at a time: their refusals exceed each `max_client_backlog` of the simulation.
+/// The most refused messages at a time: their refusals exceed each `max_client_backlog` of the
+/// simulation.
 const REFUSED_MAX: u64 = 4_000;
 
 pub(super) struct Visitor {
-    /// Number of its process in the network, and as a publisher.
+    /// Its number as a publisher.
     number: usize,
+    site: Site,
+    /// The instance that it uses.
+    pub home: usize,
     name: String,
     random: Random,
     life: Option<Life>,
@@ -28,7 +31,7 @@ pub(super) struct Visitor {
 
 /// One connection.
 struct Life {
-    connection: ConnectionId,
+    connection: u64,
     inbox: Inbox,
     /// The unacknowledged publishes of this connection, by sequence.
     sent: Vec<(u64, Value)>,
@@ -38,9 +41,9 @@ struct Life {
 }
 
 impl Visitor {
-    pub fn new(number: usize, random: Random) -> Self {
+    pub fn new(number: usize, home: usize, random: Random) -> Self {
         let name = format!("visitor-{number}");
-        Visitor { number, name, random, life: None, sequence: 0, visits: 0 }
+        Visitor { number, site: Site::Client(number), home, name, random, life: None, sequence: 0, visits: 0 }
     }
 
     /// Connections made.
@@ -49,10 +52,10 @@ impl Visitor {
     }
 
     /// One step of the visitor.
-    pub fn act(&mut self, now: Now, network: &mut Network, server: &Server, auditor: &mut Auditor) {
+    pub fn act(&mut self, now: Now, network: &mut Network, instance: &Instance, auditor: &mut Auditor) {
         match &mut self.life {
-            None if server.is_running() && self.random.percent(60) => {
-                let connection = network.connect(self.number);
+            None if instance.is_running() && self.random.percent(60) => {
+                let connection = network.connect(self.site, Site::Instance(self.home), now.instant.as_ns());
                 self.visits += 1;
                 let steps_left = self.random.below(6);
                 self.life = Some(Life {
@@ -70,12 +73,12 @@ impl Visitor {
                 while self.random.percent(60) {
                     self.say_more(&mut bytes, auditor);
                 }
-                network.send_up(connection, now.instant.as_ns(), bytes);
+                network.send(connection, self.site, now.instant.as_ns(), &bytes);
             }
             None => (),
             Some(life) if life.steps_left == 0 => {
                 let connection = life.connection;
-                network.leave(connection);
+                network.close(connection, self.site, now.instant.as_ns());
                 self.life = None;
             }
             Some(life) => {
@@ -83,14 +86,14 @@ impl Visitor {
                 let connection = life.connection;
                 let mut bytes = Vec::new();
                 self.say_more(&mut bytes, auditor);
-                network.send_up(connection, now.instant.as_ns(), bytes);
+                network.send(connection, self.site, now.instant.as_ns(), &bytes);
             }
         }
     }
 
     /// Nothing new is begun any more.
-    pub fn settle(&mut self, network: &mut Network) {
-        network.client_is_gone(self.number);
+    pub fn settle(&mut self, now: Now, network: &mut Network) {
+        network.site_is_gone(self.site, now.instant.as_ns(), false);
         self.life = None;
     }
 
@@ -128,8 +131,17 @@ impl Visitor {
     pub fn turn(&mut self, now: Now, network: &mut Network, auditor: &mut Auditor) -> Result<bool, String> {
         let Some(life) = &mut self.life else { return Ok(false) };
         let mut is_busy = false;
-        while let Some(bytes) = network.take_down(life.connection, now.instant.as_ns()) {
+        while let Some(arrival) = network.take(life.connection, self.site, now.instant.as_ns()) {
             is_busy = true;
+            let bytes = match arrival {
+                Arrival::Bytes(bytes) => bytes,
+                Arrival::Ended => {
+                    network.close(life.connection, self.site, now.instant.as_ns());
+                    self.life = None;
+                    return Ok(true);
+                }
+                Arrival::Opened(_) | Arrival::Writable(_) => continue,
+            };
             let mut rest = &bytes[..];
             let wrong = |error| format!("{} does not understand the server: {error}", self.name);
             while let Some(frame) = life.inbox.next(&mut rest).map_err(wrong)? {
@@ -143,11 +155,6 @@ impl Visitor {
                     });
                 }
             }
-        }
-        if !network.is_open(life.connection) || network.has_ended(life.connection) {
-            network.leave(life.connection);
-            self.life = None;
-            return Ok(true);
         }
         Ok(is_busy)
     }

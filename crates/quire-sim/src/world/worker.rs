@@ -5,7 +5,7 @@ use quire_types::Verdict;
 use quire_types::time::{Instant, Now};
 
 use super::auditor::{Auditor, Value};
-use super::server::{AT_LEAST_ONCE, AT_MOST_ONCE};
+use super::cast::{AT_LEAST_ONCE, AT_MOST_ONCE};
 use crate::random::Random;
 
 /// Takes messages from a queue, holds each for a while, and gives a verdict on it.
@@ -53,7 +53,8 @@ impl Worker {
                 self.entering = Some(command);
             }
         }
-        // It begins one half at once, whose leases end with their time. The client renews the leases of the others.
+        // It begins one half at once, whose leases end with their time. The client renews the
+        // leases of the others.
         for lease in
             self.held.iter().filter(|(value, _)| value % 2 == 0).filter_map(|(_, message)| message.lease())
         {
@@ -105,7 +106,8 @@ impl Worker {
                 if let Some((_, said)) = self.flushing.take_if(|(flush, _)| *flush == command) {
                     match result {
                         Ok(()) => said.into_iter().for_each(|value| auditor.acknowledged(value, now)),
-                        // It reports once all acknowledgements before the connection broke (docs/clients.md).
+                        // It reports once all acknowledgements before the connection broke
+                        // (docs/clients.md).
                         Err(_) => self.said.clear(),
                     }
                 } else if Some(command) == self.entering {

@@ -1,6 +1,8 @@
-//! Workers that fetch ahead: their handlers take about as long as a lease, and much longer. The ledger knows which job ran when, and checks:
+//! Workers that fetch ahead: their handlers take about as long as a lease, and much longer. The
+//! ledger knows which job ran when, and checks:
 //!
-//! - No job begins while another run holds its lease. A client whose handler works on a job does not begin it again.
+//! - No job begins while another run holds its lease. A client whose handler works on a job does
+//!   not begin it again.
 //! - A client does not begin a job that it has acknowledged, or that came over a connection that it
 //!   has lost.
 //! - The lease of a job that its holder has not begun does not run out, so no delivery counts that

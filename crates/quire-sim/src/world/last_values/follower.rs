@@ -47,14 +47,16 @@ struct Running {
 }
 
 impl Follower {
-    /// `more` draws what only some followers have. `keeps_files`: the log keeps its files, so that no message after an earlier state is gone.
+    /// `more` draws what only some followers have. `keeps_files`: the log keeps its files, so that
+    /// no message after an earlier state is gone.
     pub fn draw(topics: &[Topic], random: &mut Random, more: &mut Random, keeps_files: bool) -> Self {
         let (wants_oof, is_delta) = (random.percent(70), random.percent(40));
         let topic = random.below(topics.len() as u64) as usize;
         let keeps_states = topics[topic].granularity_ns.is_some() && keeps_files;
         let kind = match more.below(6) {
             0..3 if keeps_states => Kind::Earlier,
-            // After the end of a lifetime outside the page, another record enters it: the log does not tell when.
+            // After the end of a lifetime outside the page, another record enters it: the log does
+            // not tell when.
             0 | 3 if topics[topic].expiration == TableExpiration::Disabled => Kind::Page,
             2 | 4 => Kind::Conflated,
             _ => Kind::Whole,
@@ -136,8 +138,8 @@ impl Follower {
         Some((spec, Shape { want, page, from: ledger.appended() }))
     }
 
-    /// Replaces the subscription by one with another filter, other keys, or other places. The log does not tell when a lifetime ends, so this
-    /// needs a topic without them.
+    /// Replaces the subscription by one with another filter, other keys, or other places. The log
+    /// does not tell when a lifetime ends, so this needs a topic without them.
     fn replace(&mut self, core: &mut ClientCore, random: &mut Random, ledger: &mut Ledger) {
         let can_be_replaced = matches!(self.kind, Kind::Whole | Kind::Page)
             && ledger.topics[self.topic].expiration == TableExpiration::Disabled;

@@ -1,16 +1,24 @@
-//! Records what publishers, queries and subscriptions of last-value topics were told, and checks it.
+//! Records what publishers, queries and subscriptions of last-value topics were told, and checks
+//! it.
 //!
 //! Checked:
-//! - A message or a delete that was acknowledged as persisted is in the log, once. A refused message is not.
+//! - A message or a delete that was acknowledged as persisted is in the log, once. A refused
+//!   message is not.
 //! - A delete removes the records that it names, and no others.
-//! - The result of a query is the state of the topic at one instant after the command. After a start, the state is that of the log.
-//! - A subscription that wants `oof` has the records that match at one instant in view, after each connection and after each message.
-//! - A subscription sees every later publish that matches once and in order, as long as its connection lasts.
+//! - The result of a query is the state of the topic at one instant after the command. After a
+//!   start, the state is that of the log.
+//! - A subscription that wants `oof` has the records that match at one instant in view, after each
+//!   connection and after each message.
+//! - A subscription sees every later publish that matches once and in order, as long as its
+//!   connection lasts.
 //! - A record leaves a view only when it is in the view. No record comes a second time.
 //! - A difference, merged into the record that the program has, is the message that was published.
-//! - A page has the records at its places of the order after each message. A replaced subscription receives the difference of the two views.
-//! - A conflated subscription receives newer messages about each record, and has the state of the topic at the end.
-//! - The state of an earlier instant is that of the log, and a subscription that begins with it sees every later message of the log.
+//! - A page has the records at its places of the order after each message. A replaced subscription
+//!   receives the difference of the two views.
+//! - A conflated subscription receives newer messages about each record, and has the state of the
+//!   topic at the end.
+//! - The state of an earlier instant is that of the log, and a subscription that begins with it
+//!   sees every later message of the log.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -26,6 +34,7 @@ use super::streams::{Complete, Course, Lifetimes, Stream, View};
 use super::{Topic, Want};
 use crate::random::Random;
 use crate::world::Canary;
+use crate::world::played::Played;
 
 /// The time in which the instant of a command is: positions of the log, and the wall clock.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +45,14 @@ pub(super) struct Span {
     wall_to: u64,
     clock_steps: u64,
     pub(super) life: u64,
+}
+
+#[cfg(test)]
+impl Span {
+    /// The time between two positions of the log.
+    pub fn between(from: u64, to: u64) -> Self {
+        Span { from, to, wall_from: 0, wall_to: 0, clock_steps: 0, life: 0 }
+    }
 }
 
 /// See the module.
@@ -56,7 +73,8 @@ pub(in crate::world) struct Ledger {
     /// The first position that the log has.
     first: u64,
     wall: u64,
-    /// The latest time of the wall clock. A server that starts loads a snapshot without the records that had expired by the clock of that time.
+    /// The latest time of the wall clock. A server that starts loads a snapshot without the records
+    /// that had expired by the clock of that time.
     peak: u64,
     clock_steps: u64,
     /// Number of the running server.
@@ -65,15 +83,7 @@ pub(in crate::world) struct Ledger {
     confirmed: Vec<Option<u64>>,
     /// Of each topic that is not in the log: the result of the last query of everything.
     pub(super) last_views: Vec<Option<View>>,
-    pub(super) query_count: u64,
-    followed_count: u64,
-    left_count: u64,
-    difference_count: u64,
-    pub(super) deleted_count: u64,
-    earlier_count: u64,
-    paged_count: u64,
-    conflated_count: u64,
-    replaced_count: u64,
+    pub(super) played: Played,
     fault: Option<String>,
 }
 
@@ -128,34 +138,14 @@ impl Ledger {
             peak: 0,
             clock_steps: 0,
             life: 0,
-            query_count: 0,
-            followed_count: 0,
-            left_count: 0,
-            difference_count: 0,
-            deleted_count: 0,
-            earlier_count: 0,
-            paged_count: 0,
-            conflated_count: 0,
-            replaced_count: 0,
+            played: Played::default(),
             fault: None,
         }
     }
 
-    /// The counts of a summary. The first five are those of right queries, of messages of subscriptions, of `oof` and of differences among
-    /// them, and of deleted records. Then come right queries of earlier states with the messages after such a state, messages of pages,
-    /// messages of conflated subscriptions, and accepted replacements.
-    pub fn counts(&self) -> [u64; 9] {
-        [
-            self.query_count,
-            self.followed_count,
-            self.left_count,
-            self.difference_count,
-            self.deleted_count,
-            self.earlier_count,
-            self.paged_count,
-            self.conflated_count,
-            self.replaced_count,
-        ]
+    /// The events that it saw.
+    pub fn played(&self) -> Played {
+        self.played
     }
 
     pub(super) fn is_meant(&mut self, canary: Canary, percent: u64) -> bool {
@@ -213,8 +203,8 @@ impl Ledger {
             Check::Query(answered) => {
                 let topic = answered.topic;
                 answered.check(&self.logs[topic], self.lifetimes(&answered.span))?;
-                self.query_count += 1;
-                self.earlier_count += u64::from(answered.earlier.is_some());
+                self.played.queried += 1;
+                self.played.earlier += u64::from(answered.earlier.is_some());
                 if matches!(answered.want, Want { condition: super::Condition::All, keys: None })
                     && answered.top_n.is_none()
                     && answered.earlier.is_none()
@@ -395,7 +385,7 @@ impl Ledger {
 
     /// It was answered.
     pub(super) fn replaced(&mut self, stream: usize, is_accepted: bool) {
-        self.replaced_count += u64::from(is_accepted);
+        self.played.replaced += u64::from(is_accepted);
         self.streams[stream].replaced(is_accepted);
     }
 
@@ -450,7 +440,8 @@ impl Ledger {
             let result = stream.begun(&self.logs[stream.topic], is_first);
             return self.fail(result);
         }
-        // The client looks for the records that it has lost, and the difference to the next shape may come meanwhile.
+        // The client looks for the records that it has lost, and the difference to the next shape
+        // may come meanwhile.
         let shape = stream.entered;
         stream.is_unsure = stream.was_outdated && shape + 1 < stream.shapes.len();
         if stream.is_unsure {
@@ -463,7 +454,7 @@ impl Ledger {
 
     /// A message of a subscription.
     pub(super) fn followed(&mut self, stream: usize, message: &Message) {
-        self.followed_count += 1;
+        self.played.followed += 1;
         let result = self.take_message(stream, message);
         self.fail(result);
     }
@@ -491,7 +482,7 @@ impl Ledger {
             Cause::Publish | Cause::Delta if self.is_meant(Canary::SkippedChange, 5) => return Ok(()),
             Cause::Delete => return Err("a delete of the log, for which no stream asks".to_owned()),
             Cause::Left(reason) => {
-                self.left_count += 1;
+                self.played.left += 1;
                 let (key, value) = if message.data().is_empty() {
                     // The client core has only the key.
                     (self.logs[topic].key_of(message.key()).ok_or("an unknown key left a view")?, None)
@@ -502,7 +493,7 @@ impl Ledger {
                 Seen::Left { reason, key, value }
             }
             cause @ (Cause::Query | Cause::Publish | Cause::Delta) => {
-                self.difference_count += u64::from(cause == Cause::Delta);
+                self.played.differences += u64::from(cause == Cause::Delta);
                 let whole = self.streams[number].whole(message)?;
                 let (value, key, quantity) = self.read_data(topic, message, &whole)?;
                 let stream = &self.streams[number];
@@ -522,17 +513,18 @@ impl Ledger {
             }
         };
         let stream = &mut self.streams[number];
-        self.paged_count += u64::from(stream.shape().page.is_some());
-        self.conflated_count += u64::from(matches!(stream.course, Course::Conflated(_)));
+        self.played.paged += u64::from(stream.shape().page.is_some());
+        self.played.conflated += u64::from(matches!(stream.course, Course::Conflated(_)));
         let name = &stream.name;
         if let Course::Log { next: Some(_), .. } = &stream.course {
-            self.earlier_count += 1;
+            self.played.earlier += 1;
             return stream.follow(&self.logs[topic], seen);
         }
         match seen {
             Seen::Publish { key, value } => {
-                // A publisher sends a message again that a crash has lost. A message that the log does not record it sends again after
-                // each lost connection over which it was not acknowledged.
+                // A publisher sends a message again that a crash has lost. A message that the log
+                // does not record it sends again after each lost connection over which it was not
+                // acknowledged.
                 let is_same_server = stream.life == self.life && self.topics[topic].is_logged;
                 if stream.view.insert(key, value) == Some(value) && stream.wants_oof && is_same_server {
                     return Err(format!("{name} received message {value} again"));
@@ -582,8 +574,8 @@ impl Ledger {
         }
         for (at, deletion) in &self.deletes {
             let is_logged = self.topics[deletion.topic].is_logged;
-            // A topic of a pattern that has no records has no table, and the log has no delete of it. A crash may have lost the records, and the
-            // delete is repeated after it.
+            // A topic of a pattern that has no records has no table, and the log has no delete of
+            // it. A crash may have lost the records, and the delete is repeated after it.
             let has_told = deletion.told.is_some_and(|told| told > 0) && deletion.told_life == self.life;
             let is_empty = self.topics[deletion.topic].is_of_pattern && !has_told;
             if deletion.is_persisted && deletion.logged.is_none() && is_logged && !is_empty {

@@ -39,7 +39,7 @@ pub(super) struct Row {
 }
 
 /// The records at one position, by the field `/k`.
-pub(super) type State = Vec<Option<Row>>;
+pub(super) type TopicState = Vec<Option<Row>>;
 
 #[derive(Default)]
 pub(super) struct Log {
@@ -49,7 +49,7 @@ pub(super) struct Log {
     /// The first change that the running server knows.
     base: usize,
     /// The newest state.
-    state: State,
+    state: TopicState,
     key_count: usize,
 }
 
@@ -97,14 +97,14 @@ impl Log {
     }
 
     /// The state after all changes before this one.
-    pub fn state_before(&self, end: usize) -> State {
+    pub fn state_before(&self, end: usize) -> TopicState {
         let mut state = vec![None; self.key_count];
         self.changes[self.base.min(end)..end].iter().for_each(|change| change.apply(&mut state));
         state
     }
 
     /// The state of an earlier instant.
-    pub fn state_at(&self, at: &Earlier) -> State {
+    pub fn state_at(&self, at: &Earlier) -> TopicState {
         let mut state = self.state_before(self.index_after(at.position));
         for row in &mut state {
             row.take_if(|row| row.expires.is_some_and(|expires| expires <= at.time_ns));
@@ -123,12 +123,13 @@ impl Log {
         self.changes.iter().rev().find(is_meant).map(|change| change.position)
     }
 
-    /// An instant between the first and the last change, by a bookmark or a time: as a command names it, and what it means.
+    /// An instant between the first and the last change, by a bookmark or a time: as a command
+    /// names it, and what it means.
     pub fn draw_earlier(&self, granularity_ns: u64, random: &mut Random) -> Option<(String, Earlier)> {
         let last = self.changes.last()?;
         let change = &self.changes[random.below(self.changes.len() as u64) as usize];
-        // A server whose clock was set back gives the time of the last change to the next ones, too. The state at this time is the current
-        // one, and its lifetimes end by the clock.
+        // A server whose clock was set back gives the time of the last change to the next ones,
+        // too. The state at this time is the current one, and its lifetimes end by the clock.
         if change.timestamp_ns >= last.timestamp_ns {
             return None;
         }
@@ -151,13 +152,13 @@ impl Log {
     }
 
     /// The newest state.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &TopicState {
         &self.state
     }
 
-    /// Calls `visit` with each state between two positions, and with the number of changes before it, until it returns true. Returns
-    /// whether it did.
-    pub fn any_state(&self, from: u64, to: u64, mut visit: impl FnMut(usize, &State) -> bool) -> bool {
+    /// Calls `visit` with each state between two positions, and with the number of changes before
+    /// it, until it returns true. Returns whether it did.
+    pub fn any_state(&self, from: u64, to: u64, mut visit: impl FnMut(usize, &TopicState) -> bool) -> bool {
         let mut at = self.index_after(from).max(self.base);
         let end = self.index_after(to);
         let mut state = self.state_before(at);
@@ -179,7 +180,7 @@ impl Log {
 }
 
 impl Change {
-    pub fn apply(&self, state: &mut State) {
+    pub fn apply(&self, state: &mut TopicState) {
         state[self.key as usize] = self.row;
     }
 }

@@ -1,8 +1,11 @@
-//! Last-value topics in the simulation: the topics of a world, the programs that use them, and the checks of what the programs see.
+//! Last-value topics in the simulation: the topics of a world, the programs that use them, and the
+//! checks of what the programs see.
 //!
-//! The log decides. [`log`] repeats the persisted records of each topic in their order, so that it knows the state of the topic at each
-//! position. A check about a position waits until the log is persisted up to there. When the server ends before, the check is dropped,
-//! because its records may be gone. The checks are in [`ledger`], [`queries`] and [`streams`], the programs in [`program`] and [`follower`].
+//! The log decides. [`log`] repeats the persisted records of each topic in their order, so that it
+//! knows the state of the topic at each position. A check about a position waits until the log is
+//! persisted up to there. When the server ends before, the check is dropped, because its records
+//! may be gone. The checks are in [`ledger`], [`queries`] and [`streams`], the programs in
+//! [`program`] and [`follower`].
 
 mod follower;
 mod ledger;
@@ -21,7 +24,7 @@ pub(super) use ledger::Ledger;
 pub(super) use program::Program;
 
 /// Names of last-value topics that the log records begin with it.
-pub(super) const PREFIX: &str = "last/";
+const PREFIX: &str = "last/";
 /// Names of the others begin with it.
 const UNLOGGED_PREFIX: &str = "unlogged/";
 /// The name of the entry with a pattern.
@@ -114,8 +117,8 @@ impl Topic {
         Some(received_ns + lifetime_ns)
     }
 
-    /// The first change that a server knows which starts with a log from the position `first` on. The snapshot of a persistent topic has
-    /// the changes before it.
+    /// The first change that a server knows which starts with a log from the position `first` on.
+    /// The snapshot of a persistent topic has the changes before it.
     fn known_from(&self, first: u64) -> u64 {
         match (self.durability, self.recovery_point) {
             (TableDurability::Persistent, _) => 0,

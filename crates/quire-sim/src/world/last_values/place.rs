@@ -1,11 +1,12 @@
-//! A place of a subscription in the log: the state that it has seen, and the messages that must come next.
+//! A place of a subscription in the log: the state that it has seen, and the messages that must
+//! come next.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use quire_command::OofReason;
 
 use super::Want;
-use super::log::{Change, Log, Row, State};
+use super::log::{Change, Log, Row, TopicState};
 
 /// A message of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +25,12 @@ pub(super) struct Shape {
     pub from: u64,
 }
 
-/// See the module. The state is that after the changes before `at`, except for records that have expired since.
+/// See the module. The state is that after the changes before `at`, except for records that have
+/// expired since.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct StreamPlace {
     pub at: usize,
-    pub state: State,
+    pub state: TopicState,
     /// The number of the shape in effect.
     pub shape: usize,
     /// The messages that come next, in groups. Those of one group come in any order.
@@ -37,7 +39,7 @@ pub(super) struct Place {
 
 impl Shape {
     /// The records in view, and their keys. Those of a page are in its order.
-    pub fn shown(&self, state: &State) -> Vec<(u64, Row)> {
+    pub fn shown(&self, state: &TopicState) -> Vec<(u64, Row)> {
         let rows = (0..).zip(state).filter_map(|(key, row)| Some((key, (*row)?)));
         let mut shown: Vec<_> = rows.filter(|(key, row)| self.want.matches(*key, row.quantity)).collect();
         if let Some((skip_n, top_n)) = self.page {
@@ -48,7 +50,7 @@ impl Shape {
     }
 
     /// The messages about a change, in groups.
-    fn messages(&self, change: &Change, state: &State, wants_oof: bool) -> VecDeque<Vec<Seen>> {
+    fn messages(&self, change: &Change, state: &TopicState, wants_oof: bool) -> VecDeque<Vec<Seen>> {
         let before = self.shown(state);
         let mut changed = state.clone();
         change.apply(&mut changed);
@@ -68,7 +70,7 @@ impl Shape {
     }
 
     /// The messages for a subscription that gets this shape in place of a former one.
-    fn difference(&self, former: &Shape, state: &State, wants_oof: bool) -> VecDeque<Vec<Seen>> {
+    fn difference(&self, former: &Shape, state: &TopicState, wants_oof: bool) -> VecDeque<Vec<Seen>> {
         let (before, after) = (former.shown(state), self.shown(state));
         let leaving = before.iter().filter(|shown| wants_oof && !after.contains(shown));
         let left = |(key, row): &(u64, Row)| Seen::Left {
@@ -86,13 +88,14 @@ fn groups(first: Vec<Seen>, second: Vec<Seen>) -> VecDeque<Vec<Seen>> {
     [first, second].into_iter().filter(|group| !group.is_empty()).collect()
 }
 
-impl Place {
-    pub fn new(at: usize, state: State, shape: usize) -> Self {
-        Place { at, state, shape, due: VecDeque::new() }
+impl StreamPlace {
+    pub fn new(at: usize, state: TopicState, shape: usize) -> Self {
+        StreamPlace { at, state, shape, due: VecDeque::new() }
     }
 
-    /// The places after a message; none when the message is not the next one. A shape takes effect at one of the places between two messages.
-    /// `visited` has the numbers of shapes and the places from which the walk continued: from there, others find the same.
+    /// The places after a message; none when the message is not the next one. A shape takes effect
+    /// at one of the places between two messages. `visited` has the numbers of shapes and the
+    /// places from which the walk continued: from there, others find the same.
     pub fn after(
         &self,
         log: &Log,
@@ -100,7 +103,7 @@ impl Place {
         wants_oof: bool,
         seen: Seen,
         visited: &mut BTreeSet<(usize, usize)>,
-    ) -> Vec<Place> {
+    ) -> Vec<StreamPlace> {
         let mut place = self.clone();
         if let Seen::Left { reason: OofReason::Expired, key, value } = seen {
             let Some(row) = place.state.get_mut(key as usize).and_then(Option::take) else {
@@ -158,10 +161,10 @@ impl Place {
     }
 
     /// The next shape takes effect here; `None`: there is none, or its command came later.
-    fn replaced(&self, log: &Log, shapes: &[Shape], wants_oof: bool) -> Option<Place> {
+    fn replaced(&self, log: &Log, shapes: &[Shape], wants_oof: bool) -> Option<StreamPlace> {
         let next = shapes.get(self.shape + 1).filter(|next| self.at >= log.index_after(next.from))?;
         let due = next.difference(&shapes[self.shape], &self.state, wants_oof);
-        Some(Place { shape: self.shape + 1, due, ..self.clone() })
+        Some(StreamPlace { shape: self.shape + 1, due, ..self.clone() })
     }
 
     /// Goes to the next change. Returns whether there is one.

@@ -1,4 +1,5 @@
-//! Programs that use last-value topics: publishers that also delete, queries, and subscriptions with records.
+//! Programs that use last-value topics: publishers that also delete, queries, and subscriptions
+//! with records.
 
 use quire_client::{
     ClientCore, CommandId, DeleteSpec, Event, FailureCode, NewMessage, PublishError, QuerySpec,
@@ -211,8 +212,8 @@ impl Publisher {
     }
 }
 
-/// Whether the server refuses a command that is right. The logon of a killed process can arrive after the one of the process that was
-/// started in its place, and takes the name.
+/// Whether the server refuses a command that is right. The logon of a killed process can arrive
+/// after the one of the process that was started in its place, and takes the name.
 pub(super) fn is_refusal(code: FailureCode) -> bool {
     match code {
         FailureCode::Wire(code) => {

@@ -1,9 +1,9 @@
-//! The result of a query is the state of the topic at one position between the command and its last record, or that of the instant that its
-//! bookmark names.
+//! The result of a query is the state of the topic at one position between the command and its last
+//! record, or that of the instant that its bookmark names.
 
 use super::Want;
 use super::ledger::Span;
-use super::log::{Earlier, Log, Row, State};
+use super::log::{Earlier, Log, Row, TopicState};
 use super::streams::{Lifetimes, brief};
 
 /// A query that was answered.
@@ -41,7 +41,7 @@ impl Answered {
                 self.want
             ));
         }
-        let mut state = State::new();
+        let mut state = TopicState::new();
         let is_right = log.any_state(self.span.from, self.span.to, |_, at| {
             state.clone_from(at);
             self.fits(at, lifetimes)
@@ -58,7 +58,7 @@ impl Answered {
         ))
     }
 
-    fn fits(&self, state: &State, lifetimes: Lifetimes) -> bool {
+    fn fits(&self, state: &TopicState, lifetimes: Lifetimes) -> bool {
         let matching = (0..).zip(state).filter_map(|(key, row)| Some((key, (*row)?)));
         let matching = matching.filter(|(key, row)| self.want.matches(*key, row.quantity));
         let is_over = |row: &Row| row.expires.is_some_and(|at| at <= lifetimes.over);

@@ -92,7 +92,7 @@ impl Ledger {
                 return Err(format!("the delete at {position} left the record {row:?} of /k = {key}"));
             }
         }
-        self.deleted_count += keys.len() as u64;
+        self.played.deleted += keys.len() as u64;
         let (timestamp_ns, bookmark) = (record.timestamp.as_ns(), bookmark_of(record));
         for key in keys {
             log.push(Change { position: position.get(), timestamp_ns, bookmark, key, row: None });

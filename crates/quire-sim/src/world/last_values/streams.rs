@@ -1,13 +1,17 @@
-//! Subscriptions with records: their view is the state of the topic at one position, and each later message is the next one.
+//! Subscriptions with records: their view is the state of the topic at one position, and each later
+//! message is the next one.
 //!
-//! After the records of a connection, a stream has one or more [`Place`]s: positions of the log whose state is the view of the program. Each
-//! later message moves a place to the next change that the subscription must see. A place at which another message is the next one is
-//! dropped. When no place is left, the subscription saw something else than the log.
+//! After the records of a connection, a stream has one or more [`StreamPlace`]s: positions of the
+//! log whose state is the view of the program. Each later message moves a place to the next change
+//! that the subscription must see. A place at which another message is the next one is dropped.
+//! When no place is left, the subscription saw something else than the log.
 //!
-//! A conflated subscription may see only some of the changes: each message about a record is newer than the one before, and at the end the view
-//! is the state of the topic. After a lost connection each record of the view has its own position: the client asks the server about the records
-//! that it has lost, and the messages of intervals that end meanwhile come before the answer. A subscription that begins with an earlier state gets its messages from the log: it must see every one after
-//! the state, also over lost connections and crashes.
+//! A conflated subscription may see only some of the changes: each message about a record is newer
+//! than the one before, and at the end the view is the state of the topic. After a lost connection
+//! each record of the view has its own position: the client asks the server about the records that
+//! it has lost, and the messages of intervals that end meanwhile come before the answer. A
+//! subscription that begins with an earlier state gets its messages from the log: it must see every
+//! one after the state, also over lost connections and crashes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +19,8 @@ use quire_client::{Cause, Message};
 use quire_expression::message_type::{MessageType, merge};
 
 use super::ledger::Span;
-use super::log::{Earlier, Log, Row, State};
-use super::place::{Place, Seen, Shape};
+use super::log::{Earlier, Log, Row, TopicState};
+use super::place::{Seen, Shape, StreamPlace};
 
 /// The records that a program has in view: numbers of messages by the field `/k`.
 pub(in crate::world) type View = BTreeMap<u64, u64>;
@@ -26,9 +30,11 @@ pub(in crate::world) type View = BTreeMap<u64, u64>;
 pub(super) enum Course {
     /// All of them.
     Whole,
-    /// At most one about each record in an interval. Has the positions of the newest ones, by the field `/k`.
+    /// At most one about each record in an interval. Has the positions of the newest ones, by the
+    /// field `/k`.
     Conflated(BTreeMap<u64, u64>),
-    /// The messages of the log after an earlier state. `next` is the change that it must see next; `None` before its records are complete.
+    /// The messages of the log after an earlier state. `next` is the change that it must see next;
+    /// `None` before its records are complete.
     Log { earlier: Earlier, next: Option<usize> },
 }
 
@@ -43,7 +49,8 @@ pub(super) struct Stream {
     pub entered: usize,
     pub course: Course,
     pub wants_oof: bool,
-    /// Of a delta subscription: the records of the program by their keys, each made of a whole message and the differences after it.
+    /// Of a delta subscription: the records of the program by their keys, each made of a whole
+    /// message and the differences after it.
     pub records: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
     /// The view of the program.
     pub view: View,
@@ -53,13 +60,14 @@ pub(super) struct Stream {
     pub was_complete: bool,
     /// It has lost a connection.
     pub was_outdated: bool,
-    /// It lost a connection, and got another shape before it had all records again: which view it has is not known.
+    /// It lost a connection, and got another shape before it had all records again: which view it
+    /// has is not known.
     pub is_unsure: bool,
     pub is_over: bool,
     /// The server that sent all records last.
     pub life: u64,
     /// See the module; `None`: not known at present.
-    places: Option<Vec<Place>>,
+    places: Option<Vec<StreamPlace>>,
 }
 
 /// The lifetimes that may be over.
@@ -114,8 +122,9 @@ impl Stream {
         &self.shapes[self.shapes.len() - 1]
     }
 
-    /// Whether the program has asked for such messages on this connection. The server answers to a command before it sends the difference, and
-    /// up to 16 differences wait for the records of the first query, so messages of each shape may come. The places decide which.
+    /// Whether the program has asked for such messages on this connection. The server answers to a
+    /// command before it sends the difference, and up to 16 differences wait for the records of the
+    /// first query, so messages of each shape may come. The places decide which.
     pub fn wants(&self, key: u64, quantity: u64) -> bool {
         self.shapes[self.entered..].iter().any(|shape| shape.want.matches(key, quantity))
     }
@@ -130,7 +139,8 @@ impl Stream {
         }
     }
 
-    /// The record of the program after a message about it. A difference is merged into the record that the program has.
+    /// The record of the program after a message about it. A difference is merged into the record
+    /// that the program has.
     ///
     /// # Errors
     /// The program has no record for a difference, or has not asked for differences.
@@ -159,7 +169,8 @@ impl Stream {
         self.places = None;
     }
 
-    /// The places whose state is the view that the program had when it had all records of the connection.
+    /// The places whose state is the view that the program had when it had all records of the
+    /// connection.
     ///
     /// # Errors
     /// There is none.
@@ -188,7 +199,7 @@ impl Stream {
                         *row = None;
                     }
                 }
-                places.push(Place::new(at, state, *number));
+                places.push(StreamPlace::new(at, state, *number));
             }
             false
         });
@@ -206,8 +217,8 @@ impl Stream {
             ));
         }
         if let Course::Conflated(newest) = &mut self.course {
-            // Without `oof` the view can have a message that a crash has lost, and that its publisher sends again. Every later message about
-            // the record is newer than the logon.
+            // Without `oof` the view can have a message that a crash has lost, and that its
+            // publisher sends again. Every later message about the record is newer than the logon.
             let newest_max = if is_whole { u64::MAX } else { span.from };
             let position = |value: &u64| log.position_of(*value).unwrap_or_default().min(newest_max);
             *newest = view.iter().map(|(key, value)| (*key, position(value))).collect();
@@ -216,7 +227,8 @@ impl Stream {
         Ok(())
     }
 
-    /// The program has all records of an earlier state. After it lost the connection meanwhile, it may have records that are gone.
+    /// The program has all records of an earlier state. After it lost the connection meanwhile, it
+    /// may have records that are gone.
     ///
     /// # Errors
     /// They are not those of this state.
@@ -262,9 +274,9 @@ impl Stream {
             }
         }
         let Some(known) = places else { return Ok(()) };
-        let (mut after, mut visited) = (Vec::<Place>::new(), BTreeSet::new());
+        let (mut after, mut visited) = (Vec::<StreamPlace>::new(), BTreeSet::new());
         for place in known.iter().flat_map(|place| place.after(log, shapes, *wants_oof, seen, &mut visited)) {
-            let is_known = |other: &Place| {
+            let is_known = |other: &StreamPlace| {
                 (other.at, other.shape) == (place.at, place.shape)
                     && other.due == place.due
                     && other.state == place.state
@@ -283,7 +295,8 @@ impl Stream {
         Ok(())
     }
 
-    /// As [`Stream::verdict`], for a topic that is not in the log. `last` has the records that match.
+    /// As [`Stream::verdict`], for a topic that is not in the log. `last` has the records that
+    /// match.
     ///
     /// # Errors
     /// What is missing.
@@ -322,7 +335,7 @@ impl Stream {
             Course::Whole if self.is_unsure => (),
             Course::Whole => {
                 let places = self.places.as_ref().ok_or_else(unknown)?;
-                let missing = |place: &Place| place.missing(log, &self.shapes, self.wants_oof);
+                let missing = |place: &StreamPlace| place.missing(log, &self.shapes, self.wants_oof);
                 let mut missing = places.iter().map(missing);
                 if missing.all(|missing| missing.is_some()) {
                     let due =
@@ -377,7 +390,7 @@ fn next_message(log: &Log, from: usize, shape: &Shape) -> Option<(usize, Seen)> 
 }
 
 /// Whether the records that are shown are those of a view. `is_whole`: the view has no others.
-fn fits(state: &State, view: &View, shape: &Shape, is_whole: bool, lifetimes: Lifetimes) -> bool {
+fn fits(state: &TopicState, view: &View, shape: &Shape, is_whole: bool, lifetimes: Lifetimes) -> bool {
     let mut count = 0;
     for (key, row) in shape.shown(state) {
         let seen = view.get(&key).copied();
@@ -392,7 +405,7 @@ fn fits(state: &State, view: &View, shape: &Shape, is_whole: bool, lifetimes: Li
 /// As [`fits`], for the record of one key. The subscription does not have a page.
 fn fits_at(
     key: u64,
-    state: &State,
+    state: &TopicState,
     view: &View,
     shape: &Shape,
     is_whole: bool,
@@ -414,6 +427,82 @@ fn fits_record(row: Option<Row>, seen: Option<u64>, is_whole: bool, lifetimes: L
     }
 }
 
-pub(super) fn brief(state: &State) -> View {
+pub(super) fn brief(state: &TopicState) -> View {
     (0..).zip(state).filter_map(|(key, row)| Some((key, (*row)?.value))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::log::Change;
+    use super::super::{Condition, Want};
+    use super::*;
+
+    const LIFETIMES: Lifetimes = Lifetimes { over: 0, peak: 0 };
+
+    /// A log in which the message with the number n, from 1 on, is at the position n, and has the
+    /// key `keys[n - 1]`.
+    fn log(keys: &[u64]) -> Log {
+        let mut log = Log::new(2);
+        for (position, key) in (1..).zip(keys) {
+            let row = Row { value: position, quantity: 0, expires: None, position };
+            log.push(Change {
+                position,
+                timestamp_ns: position,
+                bookmark: quire_types::Bookmark {
+                    publisher: quire_types::PublisherId(1),
+                    sequence: position,
+                },
+                key: *key,
+                row: Some(row),
+            });
+        }
+        log
+    }
+
+    fn shape(condition: Condition) -> Shape {
+        Shape { want: Want { condition, keys: None }, page: None, from: 0 }
+    }
+
+    fn stream(course: Course, wants_oof: bool) -> Stream {
+        Stream::new("reader".into(), 0, shape(Condition::All), course, wants_oof, false)
+    }
+
+    fn complete(view: &[(u64, u64)], span: Span) -> Complete {
+        Complete { view: view.iter().copied().collect(), is_first: false, span, shape: 0 }
+    }
+
+    /// While the client asked about the records that it had lost, conflated messages about other
+    /// records came.
+    #[test]
+    fn a_conflated_view_after_a_reconnect_has_records_of_several_instants() {
+        let log = log(&[0, 1, 0, 1]);
+        let mixed = complete(&[(0, 1), (1, 4)], Span::between(0, 4));
+        let mut conflated = stream(Course::Conflated(BTreeMap::new()), true);
+        assert_eq!(conflated.resynchronized(&log, &mixed, LIFETIMES), Ok(()));
+        assert!(stream(Course::Whole, true).resynchronized(&log, &mixed, LIFETIMES).is_err());
+    }
+
+    /// The records of a repeated query came after the answers to two replacements.
+    #[test]
+    fn records_come_after_the_answers_to_several_replacements() {
+        let mut stream = stream(Course::Whole, true);
+        stream.shapes = [1, 2, 3].map(|key| shape(Condition::Is(key))).to_vec();
+        assert!(stream.wants(1, 0));
+        stream.entered = 1;
+        assert!(!stream.wants(1, 0));
+    }
+
+    /// A conflated subscription without `oof` had a message that a crash of the server lost, and
+    /// received it again.
+    #[test]
+    fn a_message_that_a_crash_lost_comes_again_to_a_conflated_subscription() {
+        let log = log(&[1, 0, 0]);
+        let seen = Seen::Publish { key: 0, value: 3 };
+        for (wants_oof, is_right) in [(false, true), (true, false)] {
+            let mut stream = stream(Course::Conflated(BTreeMap::new()), wants_oof);
+            let known = complete(&[(0, 3), (1, 1)], Span::between(2, 3));
+            assert_eq!(stream.resynchronized(&log, &known, LIFETIMES), Ok(()));
+            assert_eq!(stream.follow(&log, seen).is_ok(), is_right);
+        }
+    }
 }

@@ -1,10 +1,10 @@
-//! Topics that are in memory only. The log does not have their states, so less is checked: each result for itself, and at the end the
-//! views of the subscriptions against the last result.
+//! Topics that are in memory only. The log does not have their states, so less is checked: each
+//! result for itself, and at the end the views of the subscriptions against the last result.
 
 use std::collections::BTreeMap;
 
 use super::ledger::Ledger;
-use super::log::{Row, State};
+use super::log::{Row, TopicState};
 use super::place::Shape;
 use super::queries::Answered;
 use super::streams::View;
@@ -31,7 +31,7 @@ impl Ledger {
         if !is_right {
             return Err(format!("a query of topic {topic} gave {rows:?}, {total} in all ({want:?})"));
         }
-        self.query_count += 1;
+        self.played.queried += 1;
         if matches!(want, Want { condition: Condition::All, keys: None }) && top_n.is_none() {
             self.last_views[*topic] = Some(view);
         }
@@ -46,7 +46,7 @@ impl Ledger {
             Some(Row { value, quantity, expires: None, position: 0 })
         };
         let count = view.last_key_value().map_or(0, |(key, _)| key + 1);
-        let state: State = (0..count).map(row).collect();
+        let state: TopicState = (0..count).map(row).collect();
         shape.shown(&state).into_iter().map(|(key, row)| (key, row.value)).collect()
     }
 }

@@ -1,25 +1,31 @@
-//! The links of a world: the configurations of the instances, and the copies that an acknowledgement counts.
+//! The links of a world: the configurations of the instances, and the copies that an
+//! acknowledgement counts.
 
 use quire_broker::{
     BrokerConfig, Compression, DestinationSettings, Limits, RecordedTopic, ReplicatedTopic,
     ReplicationConfig, SowTopicSettings, SyncType, TransactionLogConfig, TransportConfig,
 };
 
-use super::SECOND_NS;
 use crate::random::Random;
+use crate::world::SECOND_NS;
 
 /// A set of instances, one bit each.
-pub(super) type Instances = u64;
+pub(in crate::world) type Instances = u64;
 
 /// The topic that keeps last values.
-pub(super) const VALUES: &str = "values";
+pub(in crate::world) const VALUES: &str = "values";
 
 /// The topic of which links send a part, where they have a filter.
-pub(super) const PARTS: &str = "parts";
+pub(in crate::world) const PARTS: &str = "parts";
+
+/// Whether links send the messages of a topic.
+pub(in crate::world) fn is_sent(topic: &str) -> bool {
+    topic.starts_with("orders/") || topic == VALUES || topic == PARTS
+}
 
 /// How publishers wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waiting {
+pub(in crate::world) enum Waiting {
     /// For every destination, as long as it takes.
     Always,
     /// For every destination that is not too far back.
@@ -39,7 +45,7 @@ struct Link {
     pass_through: Vec<String>,
 }
 
-pub(super) struct Topology {
+pub(in crate::world) struct Topology {
     pub kind: &'static str,
     pub waiting: Waiting,
     groups: Vec<Option<String>>,
@@ -51,7 +57,7 @@ pub(super) struct Topology {
 }
 
 /// The name of an instance, which is also its address.
-pub(super) fn name_of(number: usize) -> String {
+pub(in crate::world) fn name_of(number: usize) -> String {
     format!("i{number}")
 }
 
@@ -64,6 +70,19 @@ fn passing(to: usize) -> Link {
 }
 
 impl Topology {
+    /// One instance without links.
+    pub fn alone() -> Self {
+        Topology {
+            kind: "alone",
+            waiting: Waiting::Never,
+            groups: vec![None],
+            links: vec![Vec::new()],
+            downgrade_after_ns: 0,
+            filter: None,
+            compression: Compression::None,
+        }
+    }
+
     pub fn draw(random: &mut Random) -> Self {
         let waiting =
             [Waiting::Always, Waiting::Always, Waiting::Downgrading, Waiting::Required, Waiting::Never]
@@ -122,8 +141,9 @@ impl Topology {
         self.compression != Compression::None
     }
 
-    /// Two groups of two. Each instance sends everything to the other one of its group, and to any instance of the other group. Patterns
-    /// that leave out some groups are not played: docs/replication.md says why they do not go with several paths.
+    /// Two groups of two. Each instance sends everything to the other one of its group, and to any
+    /// instance of the other group. Patterns that leave out some groups are not played:
+    /// docs/replication.md says why they do not go with several paths.
     fn regions(waiting: Waiting, random: &mut Random) -> Self {
         let group = |number: usize| if number < 2 { "east" } else { "west" };
         let links = |own: usize| {
@@ -157,7 +177,25 @@ impl Topology {
         self.links[number].iter().filter(|link| link.to.len() == 1).count() + 1 == self.count()
     }
 
+    pub fn is_alone(&self) -> bool {
+        self.count() == 1
+    }
+
+    /// The configuration of an instance, with its links and the topics that they send.
     pub fn config(&self, number: usize) -> BrokerConfig {
+        if self.is_alone() {
+            let transport = TransportConfig { logon_timeout_ns: 2 * SECOND_NS, ..TransportConfig::default() };
+            return BrokerConfig {
+                name: name_of(number),
+                // Only the topics of its cast.
+                transaction_log: TransactionLogConfig {
+                    topics: Vec::new(),
+                    ..TransactionLogConfig::default()
+                },
+                transports: vec![transport],
+                ..BrokerConfig::default()
+            };
+        }
         let is_downgrading = self.waiting == Waiting::Downgrading;
         let topics = ["^orders", VALUES, PARTS].map(|name| ReplicatedTopic {
             name: name.into(),
@@ -207,8 +245,8 @@ impl Topology {
         }
     }
 
-    /// The instances that certainly have a message when `by` acknowledges it. `waits` says whether an instance waited for one of its
-    /// destinations all the time.
+    /// The instances that certainly have a message when `by` acknowledges it. `waits` says whether
+    /// an instance waited for one of its destinations all the time.
     pub fn counted(&self, by: usize, waits: &dyn Fn(usize, &str) -> bool) -> Instances {
         self.counted_at(by, by, 1 << by, waits)
     }
@@ -221,11 +259,14 @@ impl Topology {
         reached & self.counted(by, &waited)
     }
 
-    /// The instances that certainly have a message of `origin` when `at` has acknowledged it to an instance of `path`.
+    /// The instances that certainly have a message of `origin` when `at` has acknowledged it to an
+    /// instance of `path`.
     ///
-    /// The message may have come over another path before. An instance passes on the copy that came first. The acknowledgement of another one
-    /// means only that it has the message (docs/replication.md, *When a publisher is acknowledged*). So its destinations have the message for
-    /// certain only when every instance of the path of the first copy waited for the next one.
+    /// The message may have come over another path before. An instance passes on the copy that came
+    /// first. The acknowledgement of another one means only that it has the message
+    /// (docs/replication.md, *When a publisher is acknowledged*). So its destinations have the
+    /// message for certain only when every instance of the path of the first copy waited for the
+    /// next one.
     fn counted_at(
         &self,
         origin: usize,
@@ -242,8 +283,8 @@ impl Topology {
         counted.fold(u64::MAX, |all, one| all & one)
     }
 
-    /// The instances that certainly have a message of `origin` when the destinations of `at` have acknowledged it. `path` are the instances
-    /// that it passed, and `at`.
+    /// The instances that certainly have a message of `origin` when the destinations of `at` have
+    /// acknowledged it. `path` are the instances that it passed, and `at`.
     fn counted_after(
         &self,
         origin: usize,
@@ -260,8 +301,8 @@ impl Topology {
         counted
     }
 
-    /// Finds the paths of a message of `origin` that begin with `path` and lead over `at` to an instance: the instances of each, and whether
-    /// all of them waited for the next one.
+    /// Finds the paths of a message of `origin` that begin with `path` and lead over `at` to an
+    /// instance: the instances of each, and whether all of them waited for the next one.
     fn find_paths(
         &self,
         (origin, at, to): (usize, usize, usize),
@@ -281,7 +322,8 @@ impl Topology {
         }
     }
 
-    /// The links over which an instance sends a message of `origin`. A link passes on the messages of all instances or of none.
+    /// The links over which an instance sends a message of `origin`. A link passes on the messages
+    /// of all instances or of none.
     fn links_of(&self, origin: usize, at: usize, path: Instances) -> impl Iterator<Item = &Link> {
         let links = self.links[at].iter();
         let links = links.filter(move |link| at == origin || !link.pass_through.is_empty());
@@ -295,5 +337,35 @@ impl Topology {
             Waiting::Never => false,
         };
         waits_for_each && waits(from, &link.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four instances, each of which sends everything to all others.
+    fn mesh() -> Topology {
+        let links = |own: usize| (0..4).filter(|to| *to != own).map(passing).collect();
+        let links = (0..4).map(links).collect();
+        Topology::new("mesh", Waiting::Downgrading, vec![None; 4], links, &mut Random::new(1))
+    }
+
+    /// The new instance had the message from the first one, did not wait for the third one, and so
+    /// did not count its copy.
+    #[test]
+    fn a_message_that_is_sent_again_counts_only_the_copies_that_the_new_instance_waited_for() {
+        let waits = |from: usize, name: &str| from != 1 || name != name_of(2);
+        assert_eq!(mesh().counted_directly(1, &|_, _| true), 0b1111);
+        assert_eq!(mesh().counted_directly(1, &waits), 0b1011);
+    }
+
+    /// The third instance can have the message from the second one, for which the first one did not
+    /// wait. Then it does not wait for the fourth one when the message comes from the first one.
+    #[test]
+    fn a_message_that_came_over_another_path_before_counts_no_copy_behind_it() {
+        let waits = |from: usize, name: &str| from != 0 || name == name_of(2);
+        assert_eq!(mesh().counted(0, &|_, _| true), 0b1111);
+        assert_eq!(mesh().counted(0, &waits), 0b0101);
     }
 }

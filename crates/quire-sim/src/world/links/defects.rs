@@ -1,12 +1,13 @@
-//! Deliberate mistakes of links: their frames are dropped, exchanged, answered or changed (docs/protocol.md, *Links between instances*).
+//! Deliberate mistakes of links: their frames are dropped, exchanged, answered or changed
+//! (docs/protocol.md, *Links between instances*).
 
 use std::collections::BTreeMap;
 
 use quire_journal::RecordKind;
 
-use super::Canary;
-use super::network::Site;
+use crate::network::Site;
 use crate::random::Random;
+use crate::world::Canary;
 
 const WELCOME: u8 = 2;
 const RECORDS: u8 = 4;
@@ -15,11 +16,14 @@ const ACKNOWLEDGED: u8 = 5;
 /// Bytes of a frame before its body: size and kind.
 const HEAD_SIZE: usize = 5;
 
+/// Bytes of a mark.
+const MARK_SIZE: usize = 32;
+
 /// More than a record can have in a world.
 const HOPS_MAX: u8 = 6;
 
-pub(super) struct Defects {
-    pub canary: Option<Canary>,
+pub(in crate::world) struct Defects {
+    canary: Option<Canary>,
     random: Random,
     /// By connection and sender: a frame of records that waits for the one after it.
     held: BTreeMap<(u64, Site), Vec<u8>>,
@@ -27,7 +31,7 @@ pub(super) struct Defects {
 
 /// The result of a change to the frames that a link sends.
 #[derive(Default)]
-pub(super) struct Passed {
+pub(in crate::world) struct Passed {
     pub sent: Vec<u8>,
     /// The sender gets these frames as if its peer had sent them.
     pub answered: Vec<u8>,
@@ -45,7 +49,7 @@ impl Defects {
             Some(
                 Canary::EarlyLinkAcknowledgement
                     | Canary::DroppedRecords
-                    | Canary::ForgottenDelete
+                    | Canary::DroppedDelete
                     | Canary::SwappedRecords
                     | Canary::BelievedMark
             )
@@ -64,7 +68,7 @@ impl Defects {
             bytes = rest;
             match frame.get(4).copied() {
                 Some(RECORDS) if self.is_meant(Canary::DroppedRecords, 5) => (),
-                Some(RECORDS) if begins_with_delete(frame) && self.is_meant(Canary::ForgottenDelete, 50) => {}
+                Some(RECORDS) if begins_with_delete(frame) && self.is_meant(Canary::DroppedDelete, 50) => {}
                 Some(RECORDS) if self.is_meant(Canary::EarlyLinkAcknowledgement, 100) => {
                     passed.sent.extend_from_slice(frame);
                     passed.answered.extend_from_slice(&acknowledgement(frame));
@@ -94,8 +98,8 @@ impl Defects {
 
 /// Whether the first record of a frame is a delete.
 fn begins_with_delete(frame: &[u8]) -> bool {
-    // After the position of the frame and that of the record.
-    frame.get(HEAD_SIZE + 16) == Some(&(RecordKind::Delete as u8))
+    // After the position and the mark of the frame, and the position of the record.
+    frame.get(HEAD_SIZE + 8 + MARK_SIZE + 8) == Some(&(RecordKind::Delete as u8))
 }
 
 /// The acknowledgements of a frame of records, for all hops and without a mark.
@@ -103,11 +107,12 @@ fn acknowledgement(frame: &[u8]) -> Vec<u8> {
     let body = frame.get(HEAD_SIZE..HEAD_SIZE + 8).unwrap_or(&[0; 8]);
     let mut answer = Vec::new();
     for hops in 0..HOPS_MAX {
-        answer.extend_from_slice(&34_u32.to_le_bytes());
+        // The kind, the position, the hops and the mark.
+        answer.extend_from_slice(&(1 + 8 + 1 + MARK_SIZE as u32).to_le_bytes());
         answer.push(ACKNOWLEDGED);
         answer.extend_from_slice(body);
         answer.push(hops);
-        answer.extend_from_slice(&[0; 24]);
+        answer.extend_from_slice(&[0; MARK_SIZE]);
     }
     answer
 }

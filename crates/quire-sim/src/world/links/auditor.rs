@@ -1,38 +1,58 @@
 //! Records what clients of several instances were told, and checks whether it was true.
 //!
 //! Checked (R1 and so on are the names of the invariants):
-//! - P2: a message that was acknowledged is in the log of every instance whose copy the acknowledgement counted, as long as the disk of
-//!   that instance was not lost or replaced by an older one.
-//! - R1: after everything has healed, the instances have the same messages and deletes of each publisher, once each and in the order of
-//!   the publisher.
-//! - R2: an instance that starts with an empty or an older disk makes no other instance lose a message.
-//! - B1, B2: a subscriber that fails over sees the messages of each publisher in their order, each once, and in the end all of them.
-//! - The records of the last-value topic are the same everywhere: those that its publishers wrote last.
+//! - P2: a message that was acknowledged is in the log of every instance whose copy the
+//!   acknowledgement counted, as long as the disk of that instance was not lost or replaced by an
+//!   older one.
+//! - R1: after everything has healed, the instances have the same messages and deletes of each
+//!   publisher, once each and in the order of the publisher.
+//! - R2: an instance that starts with an empty or an older disk makes no other instance lose a
+//!   message.
+//! - B1, B2: a subscriber that fails over sees the messages of each publisher in their order, each
+//!   once, and in the end all of them.
+//! - The records of the last-value topic are the same everywhere: those that its publishers wrote
+//!   last.
 //!
-//! - An instance that drops a message as a duplicate has it, or the message is in a gap, or a disk was lost.
-//! - A message that no link sends, because of a filter, is on no instance to which its publisher did not send it.
+//! - An instance that drops a message as a duplicate has it, or the message is in a gap, or a disk
+//!   was lost.
+//! - A message that no link sends, because of a filter, is on no instance to which its publisher
+//!   did not send it.
 //!
-//! A publisher leaves a *gap* when it logs on to an instance that lacks messages of it which were acknowledged. It publishes above the gap,
-//! and the gap stays (docs/replication.md, *The cost of a fault*). That is an error where every destination is waited for and no disk was
-//! lost. Of the messages in a gap only the order, and the copies that were counted, are checked. All other messages of the publisher must be
-//! everywhere.
+//! A publisher leaves a *gap* when it logs on to an instance that lacks messages of it which were
+//! acknowledged. It publishes above the gap, and the gap stays (docs/replication.md, *The cost of a
+//! fault*). That is an error where every destination is waited for and no disk was lost. Of the
+//! messages in a gap only the order, and the copies that were counted, are checked. All other
+//! messages of the publisher must be everywhere.
 //!
-//! A subscriber *returns* when it logs on to an instance on which it was before the disk of that instance was lost or replaced. Only then
-//! may it miss messages, or receive them again.
+//! A subscriber *returns* when it logs on to an instance on which it was before the disk of that
+//! instance was lost or replaced. Only then may it miss messages, or receive them again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use quire_journal::{Bookmark, PublisherId};
 
-use super::Canary;
-use super::instance::Logged;
+use super::queue::{Connection, Deliveries};
 use super::topology::{Instances, Topology, name_of};
 use crate::random::Random;
+use crate::world::Canary;
+use crate::world::auditor::value_of;
+use crate::world::played::Played;
 
 /// Keys that each publisher writes.
-pub(super) const KEYS: u64 = 5;
+pub(in crate::world) const KEYS: u64 = 5;
 
-pub(super) struct Auditor {
+/// A record of the log of an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::world) struct Logged {
+    pub publisher: u64,
+    pub sequence: u64,
+    /// The number of the message; `None`: it is a delete.
+    pub value: Option<u64>,
+    /// It passed more than one instance.
+    pub is_passed_on: bool,
+}
+
+pub(in crate::world) struct Auditor {
     canary: Option<Canary>,
     random: Random,
     is_strict: bool,
@@ -44,9 +64,14 @@ pub(super) struct Auditor {
     /// When the disk of an instance was lost or replaced last.
     replaced_at: Vec<Option<u64>>,
     streams: Vec<Stream>,
-    pub excused_count: u64,
-    pub conflict_count: u64,
+    /// The checks of the queue of each instance.
+    pub queues: Vec<Deliveries>,
+    /// The messages that workers which move have acknowledged.
+    settled: BTreeSet<u64>,
+    excused_count: u64,
+    conflict_count: u64,
     delivered_count: u64,
+    pub view_count: u64,
     fault: Option<String>,
 }
 
@@ -80,7 +105,7 @@ impl Publisher {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(in crate::world) enum Action {
     /// A message of an ordinary topic.
     Order,
     /// A record of the last-value topic.
@@ -119,63 +144,65 @@ struct Stream {
     seen: BTreeSet<u64>,
     /// When it was first on each instance.
     visits: BTreeMap<usize, u64>,
-    /// It was on an instance before and after the disk was lost or replaced: docs/replication.md, *The cost of a fault*.
+    /// It was on an instance before and after the disk was lost or replaced: docs/replication.md,
+    /// *The cost of a fault*.
     has_returned: bool,
 }
 
 impl Auditor {
-    pub fn new(
-        canary: Option<Canary>,
-        seed: u64,
-        topology: &Topology,
-        publishers: &[String],
-        streams: &[String],
-    ) -> Self {
-        let id = |name: &String| PublisherId::of_client_name(name).get();
+    pub fn new(canary: Option<Canary>, seed: u64, topology: &Topology) -> Self {
         Auditor {
             canary,
             random: Random::new(seed),
             is_strict: topology.is_strict(),
             has_filter: topology.has_filter(),
-            by_id: publishers.iter().map(id).zip(0..).collect(),
-            publishers: publishers
-                .iter()
-                .map(|_| Publisher {
-                    operations: Vec::new(),
-                    acknowledged: 0,
-                    counted: 0,
-                    logons: Vec::new(),
-                    gaps: Vec::new(),
-                })
-                .collect(),
+            by_id: BTreeMap::new(),
+            publishers: Vec::new(),
             values: Vec::new(),
             replaced_at: vec![None; topology.count()],
-            streams: streams
-                .iter()
-                .map(|name| Stream {
-                    name: name.clone(),
-                    last: vec![0; publishers.len()],
-                    first: vec![0; publishers.len()],
-                    ..Stream::default()
-                })
-                .collect(),
+            streams: Vec::new(),
+            queues: (0..topology.count()).map(|_| Deliveries::default()).collect(),
+            settled: BTreeSet::new(),
             excused_count: 0,
             conflict_count: 0,
             delivered_count: 0,
+            view_count: 0,
             fault: None,
         }
     }
 
-    pub fn published_count(&self) -> u64 {
-        self.values.len() as u64
+    /// A client is going to publish.
+    pub fn add_publisher(&mut self, name: &str) {
+        self.by_id.insert(PublisherId::of_client_name(name).get(), self.publishers.len());
+        self.publishers.push(Publisher {
+            operations: Vec::new(),
+            acknowledged: 0,
+            counted: 0,
+            logons: Vec::new(),
+            gaps: Vec::new(),
+        });
     }
 
-    pub fn delivered_count(&self) -> u64 {
-        self.delivered_count
+    /// A client is going to subscribe. All publishers are known.
+    pub fn add_stream(&mut self, name: &str) {
+        let count = self.publishers.len();
+        let (last, first) = (vec![0; count], vec![0; count]);
+        self.streams.push(Stream { name: name.to_owned(), last, first, ..Stream::default() });
     }
 
-    pub fn torn_count(&self) -> u64 {
-        self.publishers.iter().filter(|publisher| !publisher.gaps.is_empty()).count() as u64
+    /// The events that it saw.
+    pub fn played(&self) -> Played {
+        Played {
+            published: self.values.len() as u64,
+            delivered: self.delivered_count,
+            torn: self.publishers.iter().filter(|publisher| !publisher.gaps.is_empty()).count() as u64,
+            conflicts: self.conflict_count,
+            excused: self.excused_count,
+            shared_jobs: self.queues.iter().map(|queue| queue.delivered_count).sum(),
+            shared_acknowledged: self.queues.iter().map(|queue| queue.acknowledged_count).sum(),
+            shared_views: self.view_count,
+            ..Played::default()
+        }
     }
 
     pub fn is_meant(&mut self, canary: Canary, percent: u64) -> bool {
@@ -234,8 +261,9 @@ impl Auditor {
         }
     }
 
-    /// An instance has acknowledged everything up to a sequence. `counted` gives the instances that have what was begun at a time.
-    /// `directly` gives those of them to which the instance sends itself, where it sends to all others itself.
+    /// An instance has acknowledged everything up to a sequence. `counted` gives the instances that
+    /// have what was begun at a time. `directly` gives those of them to which the instance sends
+    /// itself, where it sends to all others itself.
     pub fn acknowledged(
         &mut self,
         publisher: usize,
@@ -252,11 +280,13 @@ impl Auditor {
             let was_in_flight = operation.begun_ns < since_ns;
             let mut holders = 1 << by;
             if operation.is_local(has_filter) {
-                // An instance has everything up to a sequence that it got by a link. Those before it which links do not send are elsewhere.
+                // An instance has everything up to a sequence that it got by a link. Those before
+                // it which links do not send are elsewhere.
                 holders = if was_in_flight { 0 } else { holders };
             } else {
-                // It was in flight when the publisher failed over. The first instance may have sent it here. Then it is not sent back to
-                // the first one, and an instance further on may still wait for it from there.
+                // It was in flight when the publisher failed over. The first instance may have sent
+                // it here. Then it is not sent back to the first one, and an instance further on
+                // may still wait for it from there.
                 let reached = match was_in_flight {
                     true => directly(operation.begun_ns),
                     false => Some(counted(operation.begun_ns)),
@@ -276,9 +306,11 @@ impl Auditor {
         known.acknowledged = known.acknowledged.max(sequence);
     }
 
-    /// The disk of an instance is lost, or replaced by an older one. `others` are the logs of the instances that run.
+    /// The disk of an instance is lost, or replaced by an older one. `others` are the logs of the
+    /// instances that run.
     pub fn replaced(&mut self, instance: usize, now_ns: u64, others: &[(usize, Vec<Logged>)]) {
         self.replaced_at[instance] = Some(now_ns);
+        self.queues[instance].replaced(now_ns);
         let mut elsewhere: BTreeMap<(usize, u64), Instances> = BTreeMap::new();
         for (other, log) in others.iter().filter(|(other, _)| *other != instance) {
             for record in log {
@@ -299,7 +331,8 @@ impl Auditor {
         }
     }
 
-    /// An instance says that it dropped a message which its log does not have. `is_other`: another message has the bookmark there.
+    /// An instance says that it dropped a message which its log does not have. `is_other`: another
+    /// message has the bookmark there.
     pub fn conflicted(&mut self, instance: usize, bookmark: Bookmark, is_other: bool) {
         self.conflict_count += 1;
         let was_lost = self.replaced_at.iter().any(Option::is_some);
@@ -313,11 +346,30 @@ impl Auditor {
         }
     }
 
+    // Workers of the queue that each instance has over replicated topics.
+
+    /// The queue of an instance delivered a message.
+    pub fn delivered(&mut self, connection: Connection, value: u64) {
+        if self.is_meant(Canary::LostJob, 1) {
+            return;
+        }
+        let instance = connection.instance;
+        let result = self.queues[instance].delivered(value, connection);
+        if let Err(reason) = result {
+            self.fail(format!("the queue of {}: {reason}", name_of(instance)));
+        }
+    }
+
+    /// A worker that moves has acknowledged a message, on any instance.
+    pub fn settled(&mut self, value: u64) {
+        self.settled.insert(value);
+    }
+
     // Subscribers.
 
     pub fn received(&mut self, stream: usize, instance: usize, bookmark: Option<Bookmark>, data: &[u8]) {
         self.delivered_count += 1;
-        if self.is_meant(Canary::SkippedDelivery, 2) {
+        if self.is_meant(Canary::SkippedRecord, 2) {
             return;
         }
         if let Err(reason) = self.look_at(stream, bookmark, data) {
@@ -356,7 +408,8 @@ impl Auditor {
         Ok(())
     }
 
-    /// An instance lacks the place of a subscriber, which begins again there. It then forgets what it had from each publisher.
+    /// An instance lacks the place of a subscriber, which begins again there. It then forgets what
+    /// it had from each publisher.
     pub fn bookmark_missing(&mut self, stream: usize, instance: usize) {
         self.streams[stream].has_returned |= self.replaced_at[instance].is_some();
     }
@@ -372,7 +425,8 @@ impl Auditor {
 
     // The end.
 
-    /// The records of the last-value topic that must be there at the end, by key: numbers of messages. `None`: unknown.
+    /// The records of the last-value topic that must be there at the end, by key: numbers of
+    /// messages. `None`: unknown.
     pub fn last_values(&self) -> BTreeMap<u64, Option<u64>> {
         let mut state = BTreeMap::new();
         for publisher in &self.publishers {
@@ -382,7 +436,8 @@ impl Auditor {
                     Action::Value { key } => (key, Some(operation.value)),
                     Action::Delete { key } => (key, None),
                 };
-                // A delete names the records that its instance had, so one after a gap may leave the record of the gap elsewhere.
+                // A delete names the records that its instance had, so one after a gap may leave
+                // the record of the gap elsewhere.
                 let was_unknown = value.is_none() && state.get(&key) == Some(&None);
                 let is_unknown = publisher.is_in_gap(sequence) || was_unknown;
                 match value {
@@ -399,6 +454,9 @@ impl Auditor {
     /// What was promised and did not hold.
     pub fn verdict(&mut self, logs: &[Vec<Logged>]) -> Result<(), String> {
         self.fault()?;
+        for (instance, log) in logs.iter().enumerate() {
+            self.look_at_queue(instance, log)?;
+        }
         let mut found: Vec<Vec<BTreeSet<u64>>> = Vec::new();
         for (instance, log) in logs.iter().enumerate() {
             found.push(self.look_through(instance, log)?);
@@ -468,6 +526,22 @@ impl Auditor {
         Ok(())
     }
 
+    /// The queue of an instance delivered every message of its log.
+    fn look_at_queue(&self, instance: usize, log: &[Logged]) -> Result<(), String> {
+        for value in log.iter().filter_map(|record| record.value) {
+            let Some(&(publisher, place)) = self.values.get(value as usize) else { continue };
+            let is_order = self.publishers[publisher].operations[place].action == Action::Order;
+            if is_order && !self.queues[instance].has_delivered(value) && !self.settled.contains(&value) {
+                return Err(format!(
+                    "the queue of {} never delivered message {value} ({publisher}|{}|)",
+                    name_of(instance),
+                    place + 1
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// The sequences of each publisher in a log.
     fn look_through(&mut self, instance: usize, log: &[Logged]) -> Result<Vec<BTreeSet<u64>>, String> {
         let mut found = vec![BTreeSet::new(); self.publishers.len()];
@@ -500,10 +574,4 @@ impl Auditor {
         }
         Ok(found)
     }
-}
-
-/// The number of a message.
-pub(super) fn value_of(data: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(data).ok()?.strip_prefix(r#"{"v":"#)?;
-    text.split_once(',')?.0.parse().ok()
 }

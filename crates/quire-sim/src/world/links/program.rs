@@ -1,0 +1,334 @@
+//! The programs of clients that move between the instances: a publisher with its publish store, a
+//! subscriber with its bookmark store, a subscriber with records, a worker, and a reader of the
+//! last-value topic at the end.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quire_client::{
+    Cause, ClientCore, DeleteSpec, Event, Failure, NewMessage, PublishError, PublishLog, QuerySpec,
+    RecordsSpec, ResumePosition, SubscriptionSpec,
+};
+use quire_command::{Code, SubscribeOptions};
+use quire_types::time::Now;
+
+use super::auditor::{Action, Auditor, KEYS};
+use super::queue::Worker;
+use super::topology::{PARTS, Topology, VALUES};
+use crate::random::Random;
+use crate::world::Canary;
+use crate::world::auditor::value_of;
+use crate::world::instance::Instance;
+
+/// The connection of a client: its instance, and when it was made.
+#[derive(Clone, Copy)]
+pub(in crate::world) struct At {
+    pub instance: usize,
+    pub since_ns: u64,
+}
+
+pub(in crate::world) enum Program {
+    Publish { number: usize, store: Store },
+    Subscribe { stream: usize, is_durable: bool, subscription: Option<u32>, position: Option<ResumePosition> },
+    Query { running: Option<u32>, rows: BTreeMap<u64, u64>, found: Option<BTreeMap<u64, u64>> },
+    Follow { subscription: Option<u32>, view: View, canary: Option<Canary> },
+    Work(Worker),
+}
+
+/// The records of the last-value topic that a subscriber has: by the key of the server, the key and
+/// the number of the message.
+type View = BTreeMap<Vec<u8>, (u64, u64)>;
+
+/// The file of a publish store: it survives the process.
+#[derive(Clone, Default)]
+pub(in crate::world) struct Store(Arc<Mutex<Stored>>);
+
+#[derive(Default)]
+struct Stored {
+    frames: VecDeque<(u64, Vec<u8>)>,
+    last_sequence: u64,
+}
+
+impl Store {
+    fn stored(&self) -> MutexGuard<'_, Stored> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PublishLog for Store {
+    fn has_room(&self, _: usize) -> bool {
+        true
+    }
+
+    fn frame_size_max(&self) -> usize {
+        1 << 20
+    }
+
+    fn append(&mut self, sequence: u64, frame: &[u8]) -> Result<(), Failure> {
+        let mut stored = self.stored();
+        stored.frames.push_back((sequence, frame.to_vec()));
+        stored.last_sequence = stored.last_sequence.max(sequence);
+        Ok(())
+    }
+
+    fn persisted(&mut self, sequence: u64) {
+        let mut stored = self.stored();
+        while stored.frames.pop_front_if(|(first, _)| *first <= sequence).is_some() {}
+    }
+}
+
+impl Program {
+    pub fn publisher(number: usize) -> Self {
+        Program::Publish { number, store: Store::default() }
+    }
+
+    pub fn subscriber(stream: usize, random: &mut Random) -> Self {
+        let is_durable = random.percent(50);
+        Program::Subscribe { stream, is_durable, subscription: None, position: None }
+    }
+
+    /// Keeps the records of the last-value topic.
+    pub fn follower(canary: Option<Canary>) -> Self {
+        Program::Follow { subscription: None, view: View::new(), canary }
+    }
+
+    /// `moves`: it uses several instances.
+    pub fn worker(number: usize, moves: bool, canary: Option<Canary>) -> Self {
+        Program::Work(Worker::new(number, moves, canary))
+    }
+
+    /// Asks an instance for its last values, again and again.
+    pub fn querier() -> Self {
+        Program::Query { running: None, rows: BTreeMap::new(), found: None }
+    }
+
+    /// The process begins. Its stores have survived.
+    pub fn open_stores(&self, core: &mut ClientCore) {
+        if let Program::Publish { store, .. } = self {
+            let (frames, last) = {
+                let stored = store.stored();
+                (stored.frames.iter().cloned().collect::<Vec<_>>(), stored.last_sequence)
+            };
+            core.keep_publishes_in(Box::new(store.clone()), &frames, last);
+        }
+    }
+
+    /// The process ends.
+    pub fn restart(&mut self, core: &ClientCore) {
+        match self {
+            Program::Subscribe { subscription, position, .. } => {
+                let last = subscription.and_then(|number| core.resume_position(number).cloned());
+                *position = last.or(position.take());
+                *subscription = None;
+            }
+            Program::Query { running, .. } => *running = None,
+            Program::Follow { subscription, view, .. } => {
+                *subscription = None;
+                view.clear();
+            }
+            Program::Work(worker) => worker.restart(),
+            Program::Publish { .. } => (),
+        }
+    }
+
+    /// The last values that it found, by key; `None`: it has none yet, or looks for none.
+    pub fn found(&self) -> Option<BTreeMap<u64, u64>> {
+        match self {
+            Program::Query { found, .. } => found.clone(),
+            Program::Follow { subscription: Some(_), view, .. } => Some(view.values().copied().collect()),
+            _ => None,
+        }
+    }
+
+    /// Whether it must have found the last values at the end.
+    pub fn looks_for_values(&self) -> bool {
+        matches!(self, Program::Query { .. } | Program::Follow { .. })
+    }
+
+    /// One step of the program.
+    pub fn act(
+        &mut self,
+        core: &mut ClientCore,
+        now: Now,
+        random: &mut Random,
+        auditor: &mut Auditor,
+        (is_connected, is_settling): (bool, bool),
+    ) {
+        match self {
+            // A publisher continues without a connection: its store keeps the messages.
+            Program::Publish { number, .. } if !is_settling && (is_connected || random.percent(10)) => {
+                publish(*number, core, now, random, auditor);
+            }
+            Program::Subscribe { subscription, position, is_durable, .. }
+                if is_connected && subscription.is_none() =>
+            {
+                let durable = SubscribeOptions::FULLY_DURABLE;
+                let spec = SubscriptionSpec {
+                    bookmark: Some("0".into()),
+                    resume_position: position.clone(),
+                    options: if *is_durable { durable } else { SubscribeOptions::default() },
+                    ..SubscriptionSpec::new("^orders")
+                };
+                *subscription = core.subscribe(spec).ok().map(|(number, _)| number);
+            }
+            Program::Query { running: running @ None, rows, .. } if is_connected => {
+                let spec = QuerySpec { topic: VALUES.into(), ..QuerySpec::default() };
+                rows.clear();
+                *running = core.query(&spec).ok().map(|(number, _)| number);
+            }
+            Program::Follow { subscription: subscription @ None, view, .. } if is_connected => {
+                let spec = SubscriptionSpec {
+                    options: SubscribeOptions::SOW.and(SubscribeOptions::OOF),
+                    records: Some(RecordsSpec::default()),
+                    ..SubscriptionSpec::new(VALUES)
+                };
+                view.clear();
+                *subscription = core.subscribe(spec).ok().map(|(number, _)| number);
+            }
+            Program::Work(worker) if is_connected => worker.act(core, now, random, auditor, is_settling),
+            _ => (),
+        }
+    }
+
+    /// The instance `at` let the client in, and told the highest sequence that it has.
+    pub fn logged_on(&self, at: At, highest: u64, now: Now, auditor: &mut Auditor) {
+        let now_ns = now.instant.as_ns();
+        match self {
+            Program::Subscribe { stream, .. } => auditor.arrived(*stream, at.instance, now_ns),
+            Program::Publish { number, .. } => auditor.logged_on(*number, at.instance, highest, now_ns),
+            _ => (),
+        }
+    }
+
+    /// An event of the connection `at`.
+    pub fn take(
+        &mut self,
+        name: &str,
+        core: &ClientCore,
+        event: Event,
+        (now, at): (Now, At),
+        (instances, topology): (&[Instance], &Topology),
+        auditor: &mut Auditor,
+    ) {
+        let At { instance, since_ns } = at;
+        match (self, event) {
+            (Program::Publish { number, .. }, Event::Persisted) => {
+                let waits =
+                    |since_ns| move |by: usize, name: &str| instances[by].has_waited_for(name, since_ns);
+                let counted = |since_ns| topology.counted(instance, &waits(since_ns));
+                let directly = |since_ns| match topology.reaches_all(instance) {
+                    true => Some(topology.counted_directly(instance, &waits(since_ns))),
+                    false => None,
+                };
+                auditor.acknowledged(*number, core.persisted(), instance, &counted, &directly);
+            }
+            (Program::Publish { .. }, Event::PublishFailed { sequence, failure })
+                if failure.code != Code::StorageFailed =>
+            {
+                auditor.fail(format!("{name}: publish {sequence} failed: {failure}"));
+            }
+            (Program::Publish { .. }, Event::Overtaken { own, persisted, highest }) => {
+                auditor
+                    .fail(format!("{name} is overtaken: {own} own, {persisted} persisted, {highest} there"));
+            }
+            (
+                Program::Subscribe { stream, subscription, .. },
+                Event::Messages { subscription: number, messages },
+            ) if Some(number) == *subscription => {
+                for message in &messages {
+                    auditor.received(*stream, instance, message.bookmark(), message.data());
+                }
+            }
+            (Program::Subscribe { stream, .. }, Event::BookmarkMissing { .. }) => {
+                auditor.bookmark_missing(*stream, instance);
+            }
+            (
+                Program::Subscribe { subscription, position, .. },
+                Event::Ended { subscription: number, .. },
+            ) if Some(number) == *subscription => {
+                *position = core.resume_position(number).cloned().or(position.take());
+                *subscription = None;
+            }
+            (Program::Query { running, rows, .. }, Event::Messages { subscription, messages })
+                if Some(subscription) == *running =>
+            {
+                for message in &messages {
+                    if let Some((key, value)) = key_of(message.data()).zip(value_of(message.data())) {
+                        rows.insert(key, value);
+                    }
+                }
+            }
+            (Program::Query { running, rows, found }, Event::Completed { subscription, .. })
+                if Some(subscription) == *running =>
+            {
+                *found = Some(std::mem::take(rows));
+            }
+            (Program::Query { running, .. }, Event::Ended { subscription, .. })
+                if Some(subscription) == *running =>
+            {
+                *running = None;
+            }
+            (
+                Program::Follow { subscription, view, canary },
+                Event::Messages { subscription: number, messages },
+            ) if Some(number) == *subscription => {
+                for message in &messages {
+                    auditor.view_count += 1;
+                    let is_skipped =
+                        *canary == Some(Canary::StaleView) && auditor.view_count.is_multiple_of(9);
+                    if let Cause::Left(_) = message.cause() {
+                        view.remove(message.key());
+                    } else if let Some((key, value)) = key_of(message.data()).zip(value_of(message.data()))
+                        && !is_skipped
+                    {
+                        view.insert(message.key().to_owned(), (key, value));
+                    }
+                }
+            }
+            (Program::Follow { subscription, .. }, Event::Ended { subscription: number, .. })
+                if Some(number) == *subscription =>
+            {
+                *subscription = None;
+            }
+            (Program::Work(worker), event) => worker.take(event, now, (instance, since_ns), auditor),
+            _ => (),
+        }
+    }
+}
+
+/// Publishes some messages, and deletes records.
+fn publish(number: usize, core: &mut ClientCore, now: Now, random: &mut Random, auditor: &mut Auditor) {
+    let now_ns = now.instant.as_ns();
+    for _ in 0..random.below(4) {
+        let key = number as u64 * KEYS + random.below(KEYS);
+        if random.percent(8) {
+            let filter = format!("/k = {key}");
+            let spec = DeleteSpec { topic: VALUES, filter: Some(&filter), ..DeleteSpec::default() };
+            match core.delete(&spec) {
+                Ok((sequence, _)) => auditor.taken(number, sequence, Action::Delete { key }, now_ns),
+                Err(_) => return,
+            }
+            continue;
+        }
+        let value = auditor.next_value();
+        let size = if random.percent(5) { random.below(6_000) } else { random.below(60) };
+        let pad = "x".repeat(size as usize);
+        let is_sent = random.percent(50);
+        let data = format!(r#"{{"v":{value},"k":{key},"sent":{is_sent},"pad":"{pad}"}}"#);
+        let (topic, action) = match random.below(12) {
+            0..4 => (VALUES, Action::Value { key }),
+            4..7 => ("orders/a", Action::Order),
+            7..10 => ("orders/b", Action::Order),
+            _ => (PARTS, Action::Part { is_sent }),
+        };
+        match core.publish(&NewMessage::new(topic, data.as_bytes())) {
+            Ok(Some(sequence)) => auditor.taken(number, sequence, action, now_ns),
+            Ok(None) | Err(PublishError::Full { .. } | PublishError::Refused(_)) => return,
+        }
+    }
+}
+
+fn key_of(data: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(data).ok()?;
+    text.split_once(r#""k":"#)?.1.split_once(',')?.0.parse().ok()
+}
