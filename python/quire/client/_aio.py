@@ -13,25 +13,19 @@ from quire._arguments import (
     AUTO,
     Auto,
     SequenceArgument,
-    check_timeout,
-    check_type,
-    correlation_to_core,
-    delay_to_core,
-    expiration_to_core,
-    sequence_to_core,
     suggests,
     takes,
     timeout_to_core,
 )
 from quire._filter import FilterArgument
-from quire._message import Message, to_bytes
+from quire._message import Message
 from quire._units import Duration
 from quire.client._base import ClientBase
 from quire.client._define import DropReport, QueueChanges, QueueSettings
 from quire.client._driver import Driver
 from quire.client._loop import Loop
 from quire.client._options import DEFAULT_CLOSE_TIMEOUT, ClientOptions
-from quire.client._publish import Publish, batch_to_core, check_not_empty
+from quire.client._publish import batch_to_core, check_not_empty, message_to_core
 from quire.client._query import AsyncQuery
 from quire.client._receipts import AsyncBatchReceipt, AsyncReceipt
 from quire.client._records import (
@@ -255,41 +249,19 @@ class AsyncClient(ClientBase[AsyncSubscription]):
 
         `on_persisted` must be a plain function, and is called on the loop.
         """
-        if on_persisted is not None:
-            message = Publish(
-                data,
-                topic=topic,
-                sequence=sequence,
-                expiration=expiration,
-                correlation_id=correlation_id,
-                headers=headers,
-                delay=delay,
-                deliver_at=deliver_at,
-                sow_key=sow_key,
-            )
-            return (await self._publish_one(AsyncReceipt, message, on_persisted, timeout)).sequence
-        if type(topic) is not str or not topic.isascii():  # see `Client.publish`
-            check_type(topic, str, "topic")
-        if timeout is not None:
-            check_timeout(timeout)
-        lifetime = None if expiration is None else expiration_to_core(expiration)
-        core = await self._ready()
-        send = partial(
-            core.publish,
+        message = message_to_core(
             topic,
-            data if type(data) is bytes else to_bytes(data, self._options.encoder, topic),
-            0 if sequence is AUTO else sequence_to_core(sequence),
-            lifetime,
-            None if correlation_id is None else correlation_to_core(correlation_id),
+            data,
+            sequence,
+            expiration,
+            correlation_id,
             headers,
+            delay,
+            deliver_at,
+            sow_key,
+            self._options.encoder,
         )
-        if delay is not None or deliver_at is not None or sow_key is not None:
-            check_type(sow_key, str, "sow_key", optional=True)
-            send = partial(send, delay_to_core(delay, deliver_at, lifetime), sow_key)
-        try:
-            return send()
-        except BlockingIOError:
-            return await self._publish_when_room(core, send, timeout, f"publishing to {topic!r}")
+        return await self._publish(AsyncReceipt, message, on_persisted, timeout)
 
     async def delta_publish(
         self,
@@ -308,21 +280,20 @@ class AsyncClient(ClientBase[AsyncSubscription]):
     ) -> int | None:
         """Sends the fields of a record that change, and returns the sequence number. See
         `Client.delta_publish`."""
-        message = Publish(
+        message = message_to_core(
+            topic,
             data,
-            topic=topic,
-            sequence=sequence,
-            expiration=expiration,
-            correlation_id=correlation_id,
-            headers=headers,
-            delay=delay,
-            deliver_at=deliver_at,
-            sow_key=sow_key,
+            sequence,
+            expiration,
+            correlation_id,
+            headers,
+            delay,
+            deliver_at,
+            sow_key,
+            self._options.encoder,
+            is_delta=True,
         )
-        if on_persisted is not None:
-            receipt = await self._publish_one(AsyncReceipt, message, on_persisted, timeout, is_delta=True)
-            return receipt.sequence
-        return await self._delta_publish(message, timeout)
+        return await self._publish(AsyncReceipt, message, on_persisted, timeout)
 
     async def publish_receipt(
         self,
@@ -340,16 +311,17 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         timeout: Duration | None = None,
     ) -> AsyncReceipt:
         """Sends a message and returns its receipt, which can be awaited. See `Client.publish_receipt`."""
-        message = Publish(
+        message = message_to_core(
+            topic,
             data,
-            topic=topic,
-            sequence=sequence,
-            expiration=expiration,
-            correlation_id=correlation_id,
-            headers=headers,
-            delay=delay,
-            deliver_at=deliver_at,
-            sow_key=sow_key,
+            sequence,
+            expiration,
+            correlation_id,
+            headers,
+            delay,
+            deliver_at,
+            sow_key,
+            self._options.encoder,
         )
         return await self._publish_one(AsyncReceipt, message, on_persisted, timeout)
 

@@ -17,7 +17,6 @@ from typing import Any, Generic, Literal, TypeVar
 
 from quire import _quire
 from quire._arguments import (
-    AUTO,
     LinkAction,
     backlog_to_core,
     check_function,
@@ -39,8 +38,15 @@ from quire.client._driver import Driver, Handler, Running
 from quire.client._failures import FailureLog
 from quire.client._handling import Handling, is_handling
 from quire.client._options import ClientOptions, generated_name
-from quire.client._publish import Batch, Publish, note_of_batch
-from quire.client._receipts import Following, LoopReceipt, OnPersisted, ReceiptBase, check_on_persisted
+from quire.client._publish import Batch, CoreMessage, check_followed, note_of_batch
+from quire.client._receipts import (
+    Following,
+    LoopReceipt,
+    OneBase,
+    OnPersisted,
+    ReceiptBase,
+    check_on_persisted,
+)
 from quire.client._reports import (
     DrainReport,
     Health,
@@ -66,6 +72,7 @@ StateListener = Callable[[str], object]
 OnEnd = Callable[[QuireError | None], None]
 S = TypeVar("S", bound=SubscriptionBase)
 Q = TypeVar("Q", bound=ReceiptBase[Any])
+One = TypeVar("One", bound=OneBase)
 T = TypeVar("T")
 
 #: Refusals of an `unsubscribe` that change nothing: the server ended the subscription before, so
@@ -174,9 +181,9 @@ class ClientBase(Generic[S]):
     def add_state_listener(self, listener: StateListener) -> None:
         """Calls `listener` with each new state of the client, in their order.
 
-        The listeners of a blocking client run one at a time on a separate thread, so they may use the client.
-        The listeners of an asyncio client run on the loop, and may be coroutine functions. An exception of a
-        listener is logged.
+        The listeners of a blocking client run one at a time on a separate thread, so they may use
+        the client. The listeners of an asyncio client run on the loop, and may be coroutine
+        functions. An exception of a listener is logged.
         """
         check_function(listener, "listener")
         self._driver.check_handler(listener)
@@ -321,35 +328,37 @@ class ClientBase(Generic[S]):
             raise TimeoutError(f"publishing rows: {reason}")
         return after + taken
 
-    async def _delta_publish(self, message: Publish, timeout: Duration | None) -> int | None:
-        """Publishes a delta. A message without a sequence is possible, because it is not followed."""
-        check_timeout(timeout)
-        check_type(message.topic, str, "topic")
-        is_numbered = message.sequence is not None
-        numbered = message if is_numbered else replace(message, sequence=AUTO)
-        topic, data, number, lifetime, correlation_id, headers, delay, key, is_delta = numbered.to_core(
-            self._options.encoder, is_delta=True
-        )
-        core = await self._ready()
-        sequence = number if is_numbered else None
-        options = (lifetime, correlation_id, headers, delay, key, is_delta)
-        send = partial(core.publish, topic, data, sequence, *options)
-        return await self._publish_when_room(core, send, timeout, f"publishing to {topic!r}")
+    async def _publish(
+        self,
+        kind: type[One],
+        message: CoreMessage,
+        on_persisted: OnPersisted | None,
+        timeout: Duration | None,
+    ) -> int | None:
+        """Publishes one message. With `on_persisted`, it is followed as a receipt of this `kind`."""
+        if on_persisted is not None:
+            return (await self._publish_one(kind, message, on_persisted, timeout)).sequence
+        if timeout is not None:
+            check_timeout(timeout)
+        # Nearly every publish finds the client ready, and does without one more coroutine.
+        core = self._bind() if self._is_ready else await self._ready()
+        try:
+            return core.publish(*message)
+        except BlockingIOError:
+            send = partial(core.publish, *message)
+            return await self._publish_when_room(core, send, timeout, f"publishing to {message[0]!r}")
 
     async def _publish_one(
         self,
-        kind: type[Q],
-        message: Publish,
+        kind: type[One],
+        message: CoreMessage,
         on_persisted: OnPersisted | None,
         timeout: Duration | None,
-        *,
-        is_delta: bool = False,
-    ) -> Q:
+    ) -> One:
         """Publishes one message and follows it."""
-        check_type(message.topic, str, "topic")
-        topic, *_ = core_message = message.to_core(self._options.encoder, is_delta)
+        check_followed(message)
         _, receipt = await self._publish_batch(
-            Batch([core_message]), kind, on_persisted, timeout, f"publishing to {topic!r}"
+            Batch([message]), kind, on_persisted, timeout, f"publishing to {message[0]!r}"
         )
         assert receipt is not None
         return receipt

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -14,11 +13,7 @@ from quire._arguments import (
     Auto,
     LinkAction,
     SequenceArgument,
-    check_timeout,
     check_type,
-    correlation_to_core,
-    delay_to_core,
-    expiration_to_core,
     sequence_to_core,
     suggests,
     takes,
@@ -30,7 +25,7 @@ from quire._units import Duration
 from quire.client._base import ClientBase
 from quire.client._define import DropReport, QueueChanges, QueueSettings
 from quire.client._options import DEFAULT_CLOSE_TIMEOUT, ClientOptions
-from quire.client._publish import Publish, batch_to_core, check_not_empty
+from quire.client._publish import batch_to_core, check_not_empty, message_to_core
 from quire.client._query import Query
 from quire.client._receipts import BatchReceipt, Receipt
 from quire.client._records import (
@@ -284,27 +279,6 @@ class Client(ClientBase[Subscription]):
         under this name. An error with which the server refuses the message is raised by `flush`: for
         example `UnknownQueueError` for a message with a delay on a topic without a queue.
         """
-        if on_persisted is not None:
-            message = Publish(
-                data,
-                topic=topic,
-                sequence=sequence,
-                expiration=expiration,
-                correlation_id=correlation_id,
-                headers=headers,
-                delay=delay,
-                deliver_at=deliver_at,
-                sow_key=sow_key,
-            )
-            return finish(self._publish_one(Receipt, message, on_persisted, timeout)).sequence
-        if timeout is not None:
-            check_timeout(timeout)
-        if type(data) is bytes:
-            body = data
-        else:
-            check_type(topic, str, "topic")  # the encoder gets it
-            body = to_bytes(data, self._options.encoder, topic)
-        number = 0 if sequence is AUTO else sequence_to_core(sequence)
         # Most messages have no options. This case has as few steps as possible.
         if (
             expiration is None
@@ -313,9 +287,14 @@ class Client(ClientBase[Subscription]):
             and delay is None
             and deliver_at is None
             and sow_key is None
+            and on_persisted is None
+            and timeout is None
         ):
+            if type(data) is not bytes:
+                check_type(topic, str, "topic")  # the encoder gets it
+                data = to_bytes(data, self._options.encoder, topic)
             try:
-                return self._core.publish(topic, body, number)
+                return self._core.publish(topic, data, 0 if sequence is AUTO else sequence_to_core(sequence))
             except (TypeError, UnicodeEncodeError):
                 # The core takes no other topic. A check before the call would cost every message a
                 # tenth more.
@@ -323,17 +302,19 @@ class Client(ClientBase[Subscription]):
                 raise
             except BlockingIOError:
                 pass  # There is no room. The code below waits for it.
-        check_type(topic, str, "topic")
-        lifetime = expiration_to_core(expiration)
-        correlation = correlation_to_core(correlation_id)
-        later = delay_to_core(delay, deliver_at, lifetime)
-        check_type(sow_key, str, "sow_key", optional=True)
-        options = (lifetime, correlation, headers, later, sow_key)
-        send = partial(self._core.publish, topic, body, number, *options)
-        try:
-            return send()
-        except BlockingIOError:
-            return finish(self._publish_when_room(self._core, send, timeout, f"publishing to {topic!r}"))
+        message = message_to_core(
+            topic,
+            data,
+            sequence,
+            expiration,
+            correlation_id,
+            headers,
+            delay,
+            deliver_at,
+            sow_key,
+            self._options.encoder,
+        )
+        return finish(self._publish(Receipt, message, on_persisted, timeout))
 
     def delta_publish(
         self,
@@ -364,21 +345,20 @@ class Client(ClientBase[Subscription]):
         over the topic, and not the merge. `flush` raises `BadMessageError` for a delta that cannot be
         merged. The record then stays as it is.
         """
-        message = Publish(
+        message = message_to_core(
+            topic,
             data,
-            topic=topic,
-            sequence=sequence,
-            expiration=expiration,
-            correlation_id=correlation_id,
-            headers=headers,
-            delay=delay,
-            deliver_at=deliver_at,
-            sow_key=sow_key,
+            sequence,
+            expiration,
+            correlation_id,
+            headers,
+            delay,
+            deliver_at,
+            sow_key,
+            self._options.encoder,
+            is_delta=True,
         )
-        if on_persisted is not None:
-            receipt = finish(self._publish_one(Receipt, message, on_persisted, timeout, is_delta=True))
-            return receipt.sequence
-        return finish(self._delta_publish(message, timeout))
+        return finish(self._publish(Receipt, message, on_persisted, timeout))
 
     def publish_receipt(
         self,
@@ -401,16 +381,17 @@ class Client(ClientBase[Subscription]):
         refused it. `flush` then does not raise that error. It raises it if the program has dropped the
         receipt before.
         """
-        message = Publish(
+        message = message_to_core(
+            topic,
             data,
-            topic=topic,
-            sequence=sequence,
-            expiration=expiration,
-            correlation_id=correlation_id,
-            headers=headers,
-            delay=delay,
-            deliver_at=deliver_at,
-            sow_key=sow_key,
+            sequence,
+            expiration,
+            correlation_id,
+            headers,
+            delay,
+            deliver_at,
+            sow_key,
+            self._options.encoder,
         )
         return finish(self._publish_one(Receipt, message, on_persisted, timeout))
 

@@ -22,12 +22,12 @@ from quire._errors import ConfigError, QuireError
 from quire._message import Encoder, to_bytes
 from quire._units import Duration
 
-#: Topic, data, sequence (0: the next one), expiration in seconds, correlation id, headers, delay,
-#: key, whether it is a delta.
+#: Topic, data, sequence (0: the next one, `None`: without one), expiration in seconds, correlation
+#: id, headers, delay, key, whether it is a delta.
 CoreMessage = tuple[
     str,
     bytes,
-    int,
+    int | None,
     int | None,
     str | None,
     Mapping[str, str | bytes] | None,
@@ -52,27 +52,74 @@ class Publish:
     deliver_at: datetime | None = None
     sow_key: str | None = None
 
-    def to_core(self, encoder: Encoder | None, is_delta: bool = False) -> CoreMessage:
-        """Raises `ConfigError`, and `TypeError` or `ValueError` for data that cannot become JSON."""
-        topic: object = self.topic
-        if topic is None:
+    def to_core(self, encoder: Encoder | None) -> CoreMessage:
+        """Raises the errors of `message_to_core`, and `ConfigError` for what no batch can have."""
+        if self.topic is None:
             raise ConfigError("it is left out in the call and in the item", key="topic")
+        message = message_to_core(
+            self.topic,
+            self.data,
+            self.sequence,
+            self.expiration,
+            self.correlation_id,
+            self.headers,
+            self.delay,
+            self.deliver_at,
+            self.sow_key,
+            encoder,
+        )
+        check_followed(message)
+        return message
+
+
+def message_to_core(
+    topic: str,
+    data: Any,
+    sequence: SequenceArgument,
+    expiration: Duration | None,
+    correlation_id: str | None,
+    headers: Mapping[str, str | bytes] | None,
+    delay: Duration | None,
+    deliver_at: datetime | None,
+    sow_key: str | None,
+    encoder: Encoder | None,
+    *,
+    is_delta: bool = False,
+) -> CoreMessage:
+    """The arguments of a publish in the form that the core takes.
+
+    Raises `ConfigError`, and `TypeError` or `ValueError` for data that cannot become JSON.
+    """
+    # Most publishes have few options. Each call of a check would cost them a twentieth of a
+    # microsecond.
+    if type(topic) is not str or not topic.isascii():
         check_type(topic, str, "topic")
-        correlation_id = correlation_to_core(self.correlation_id)
-        sequence = sequence_to_core(self.sequence)
-        if sequence is None:
-            raise ConfigError(
-                "a message without a sequence is not acknowledged, so it cannot be followed or be part of a batch",
-                key="sequence",
-            )
-        assert isinstance(topic, str)
-        data = to_bytes(self.data, encoder, topic)
-        if self.headers is not None:
-            _quire.check_headers(self.headers)
-        lifetime = expiration_to_core(self.expiration)
-        delay = delay_to_core(self.delay, self.deliver_at, lifetime)
-        check_type(self.sow_key, str, "sow_key", optional=True)
-        return topic, data, sequence, lifetime, correlation_id, self.headers, delay, self.sow_key, is_delta
+    if sow_key is not None:
+        check_type(sow_key, str, "sow_key")
+    lifetime = None if expiration is None else expiration_to_core(expiration)
+    is_later = delay is not None or deliver_at is not None
+    return (
+        topic,
+        data if type(data) is bytes else to_bytes(data, encoder, topic),
+        0 if sequence is AUTO else sequence_to_core(sequence),
+        lifetime,
+        None if correlation_id is None else correlation_to_core(correlation_id),
+        headers,
+        delay_to_core(delay, deliver_at, lifetime) if is_later else None,
+        sow_key,
+        is_delta,
+    )
+
+
+def check_followed(message: CoreMessage) -> None:
+    """Raises `ConfigError` for a message that cannot be followed or be part of a batch."""
+    if message[2] is None:
+        raise ConfigError(
+            "a message without a sequence is not acknowledged, so it cannot be followed or be part of a batch",
+            key="sequence",
+        )
+    if message[5] is not None:
+        _quire.check_headers(message[5])
 
 
 class Batch(NamedTuple):
