@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from quire import _quire
 from quire._frames import (
@@ -31,11 +31,67 @@ if TYPE_CHECKING:
     from quire.client._base import ClientBase
     from quire.client._blocking import Client
 
+C = TypeVar("C", bound="ClientBase[Any]")
+T = TypeVar("T")
+
 #: Records that are taken from the connection at a time, unless the program asks for another number.
 BATCH_COUNT = 1024
 
 
-class Query:
+class QueryBase(Generic[C]):
+    """The result of a query, apart from the iteration, and from how a client waits."""
+
+    def __init__(self, client: C, spec: QuerySpec) -> None:
+        self._client = client
+        self._spec = spec
+        #: `None` until the query has started.
+        self._core: _quire.Subscription | None = None
+        self._is_closed = False
+        self._ahead = spec.batch_size or BATCH_COUNT
+        #: The records of a data frame, until the program has the frame: its conversion can fail.
+        self._rows = _quire.Rows([])
+
+    @property
+    def total(self) -> int | None:
+        """The number of matching records before `top_n` and `skip_n`.
+
+        `None` before the last record has arrived.
+        """
+        return None if self._core is None else self._core.total
+
+    def __repr__(self) -> str:
+        total = None if self._client._is_of_parent else self.total
+        return f"{type(self).__name__}(topic={self._spec.topic!r}, total={total})"
+
+    async def _start(self) -> _quire.Subscription | None:
+        """Starts the query, once. `None`: it was closed before."""
+        if self._core is None and not self._is_closed:
+            self._core = await query(self._client, self._spec)
+        return self._core
+
+    async def _frame(self, convert: Callable[[pa.Table], T], fields: Fields) -> T:
+        """The records that the program has not taken, as a table that is converted."""
+        fields, core = check_fields(fields), await self._start()
+        if core is None:
+            return convert(arrow_table(_quire.Rows([]), fields, "json"))
+        self._rows.append(self._taken_ahead())
+        frame = convert(await arrow_of_query(self._client, core, self._spec.topic, fields, self._rows))
+        self._rows = _quire.Rows([])
+        return frame
+
+    def _taken_ahead(self) -> list[Message]:
+        """Records that were taken from the core, and that the program does not have."""
+        return []
+
+    def _end(self) -> None:
+        """Ends the query on the server, and the iteration."""
+        self._is_closed = True
+        self._rows = _quire.Rows([])
+        if self._core is not None:
+            self._core.close()
+
+
+class Query(QueryBase["Client"]):
     """The result of `Client.sow`: an iterator over its records, which can also be taken as a data frame.
 
         with client.sow("orders", filter="/qty > 50") as query:
@@ -47,26 +103,18 @@ class Query:
     """
 
     def __init__(self, client: Client, spec: QuerySpec) -> None:
-        self._client = client
-        self._spec = spec
-        self._core = finish(query(client, spec))
-        self._ahead = spec.batch_size or BATCH_COUNT
-        # The records of a data frame, until the program has the frame.
-        self._rows = _quire.Rows([])
+        super().__init__(client, spec)
+        core = finish(self._start())
+        assert core is not None, "nothing can have closed the query"
+        self._started = core
 
-    @property
-    def total(self) -> int | None:
-        """The number of matching records before `top_n` and `skip_n`; `None` before the last record
-        has arrived."""
-        return self._core.total
-
-    # The core keeps the records that it takes at once. A list of them would be lost when a signal
-    # handler raises, which happens after the call that returns it.
+    # The core keeps the records that it takes at once. A list of them would be lost with the
+    # exception of a signal handler, which comes when the call that returns it has ended.
     def __iter__(self) -> Iterator[Message]:
-        return self._core.iterate(self, self._ahead)
+        return self._started.iterate(self, self._ahead)
 
     def __next__(self) -> Message:
-        message = self._core.next(None, self._ahead)
+        message = self._started.next(None, self._ahead)
         if message is None:
             raise StopIteration
         return message
@@ -87,30 +135,27 @@ class Query:
         these records, also one of `to_pandas` or `to_polars`. The iteration does not return the
         records that the first call has collected.
         """
-        table = self._table(fields)
-        self._rows = _quire.Rows([])
-        return table
+        return finish(self._frame(_itself, fields))
 
     def to_pandas(self, fields: Fields = None) -> pd.DataFrame:
-        """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and
-        `quire-mq[arrow]`."""
+        """Returns the records as a pandas data frame. See `to_arrow`.
+
+        Requires pandas and `quire-mq[arrow]`.
+        """
         check_pandas()
-        frame = pandas_frame(self._table(fields))
-        self._rows = _quire.Rows([])
-        return frame
+        return finish(self._frame(pandas_frame, fields))
 
     def to_polars(self, fields: Fields = None) -> pl.DataFrame:
-        """Returns the records as a polars data frame. See `to_arrow`. Requires polars and
-        `quire-mq[arrow]`."""
+        """Returns the records as a polars data frame. See `to_arrow`.
+
+        Requires polars and `quire-mq[arrow]`.
+        """
         check_polars()
-        frame = polars_frame(self._table(fields))
-        self._rows = _quire.Rows([])
-        return frame
+        return finish(self._frame(polars_frame, fields))
 
     def close(self) -> None:
         """Ends the query on the server, and the iteration. Does nothing when the query has ended."""
-        self._rows = _quire.Rows([])
-        self._core.close()
+        self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -120,17 +165,8 @@ class Query:
     ) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        total = None if self._client._is_of_parent else self.total
-        return f"Query(topic={self._spec.topic!r}, total={total})"
 
-    def _table(self, fields: Fields) -> pa.Table:
-        """The records as a table. `_rows` keeps them, because the conversion of the table can fail."""
-        fields = check_fields(fields)
-        return finish(arrow_of_query(self._client, self._core, self._spec.topic, fields, self._rows))
-
-
-class AsyncQuery:
+class AsyncQuery(QueryBase["AsyncClient"]):
     """The result of `AsyncClient.sow`: an asynchronous iterator over its records, or a data frame.
 
         async for record in client.sow("orders", filter="/qty > 50"):
@@ -141,22 +177,9 @@ class AsyncQuery:
     """
 
     def __init__(self, client: AsyncClient, spec: QuerySpec) -> None:
-        self._client = client
-        self._spec = spec
-        self._core: _quire.Subscription | None = None
-        self._is_closed = False
-        self._ahead = spec.batch_size or BATCH_COUNT
-        # Records that were taken from the core at once, which is faster, and that the program does
-        # not have yet.
+        super().__init__(client, spec)
+        # Records that were taken from the core at once, which is faster.
         self._taken: deque[Message] = deque()
-        # As for `Query`.
-        self._rows = _quire.Rows([])
-
-    @property
-    def total(self) -> int | None:
-        """The number of matching records before `top_n` and `skip_n`; `None` before the last record
-        has arrived."""
-        return None if self._core is None else self._core.total
 
     def __await__(self) -> Generator[Any, Any, Self]:
         return self._entered().__await__()
@@ -177,33 +200,29 @@ class AsyncQuery:
 
     async def to_arrow(self, fields: Fields = None) -> pa.Table:
         """Returns the records that the program has not taken as a `pyarrow.Table`. See `Query.to_arrow`."""
-        table = await self._table(fields)
-        self._rows = _quire.Rows([])
-        return table
+        return await self._frame(_itself, fields)
 
     async def to_pandas(self, fields: Fields = None) -> pd.DataFrame:
-        """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and
-        `quire-mq[arrow]`."""
+        """Returns the records as a pandas data frame. See `to_arrow`.
+
+        Requires pandas and `quire-mq[arrow]`.
+        """
         check_pandas()
-        frame = pandas_frame(await self._table(fields))
-        self._rows = _quire.Rows([])
-        return frame
+        return await self._frame(pandas_frame, fields)
 
     async def to_polars(self, fields: Fields = None) -> pl.DataFrame:
-        """Returns the records as a polars data frame. See `to_arrow`. Requires polars and
-        `quire-mq[arrow]`."""
+        """Returns the records as a polars data frame. See `to_arrow`.
+
+        Requires polars and `quire-mq[arrow]`.
+        """
         check_polars()
-        frame = polars_frame(await self._table(fields))
-        self._rows = _quire.Rows([])
-        return frame
+        return await self._frame(polars_frame, fields)
 
     async def close(self) -> None:
         """Ends the query on the server, and the iteration. Does nothing when the query has ended."""
-        self._is_closed = True
         self._taken.clear()
-        self._rows = _quire.Rows([])
+        self._end()
         if self._core is not None:
-            self._core.close()
             self._client._driver.wake()
 
     async def __aenter__(self) -> Self:
@@ -214,28 +233,18 @@ class AsyncQuery:
     ) -> None:
         await self.close()
 
-    def __repr__(self) -> str:
-        total = None if self._client._is_of_parent else self.total
-        return f"AsyncQuery(topic={self._spec.topic!r}, total={total})"
-
-    async def _table(self, fields: Fields) -> pa.Table:
-        """As for `Query`."""
-        fields, core = check_fields(fields), await self._start()
-        if core is None:
-            return arrow_table(_quire.Rows([]), fields, "json")
-        self._rows.append(list(self._taken))
-        self._taken.clear()
-        return await arrow_of_query(self._client, core, self._spec.topic, fields, self._rows)
-
     async def _entered(self) -> Self:
         await self._start()
         return self
 
-    async def _start(self) -> _quire.Subscription | None:
-        """Starts the query, once. `None`: it was closed before."""
-        if self._core is None and not self._is_closed:
-            self._core = await query(self._client, self._spec)
-        return self._core
+    def _taken_ahead(self) -> list[Message]:
+        taken = list(self._taken)
+        self._taken.clear()
+        return taken
+
+
+def _itself(table: pa.Table) -> pa.Table:
+    return table
 
 
 async def arrow_of_query(
