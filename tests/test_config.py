@@ -122,6 +122,10 @@ def test_sizes_intervals_and_directories_are_read(tmp_path: Path) -> None:
         ),
         ("[transaction_log]\nzzz = 1", ["2: transaction_log.zzz: unknown key"]),
         (
+            "[transaction_log]\nsequence_jump_logged = 100",
+            ["2: transaction_log.sequence_jump_logged: unknown key"],
+        ),
+        (
             "[transaction_log]\njournal_size = '1KB'",
             ['2: transaction_log.journal_size: expected a size of at least 64KB such as "64MB", got "1KB"'],
         ),

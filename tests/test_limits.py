@@ -75,26 +75,25 @@ def test_after_the_last_sequence_append_raises(tmp_path: Path) -> None:
 
 
 def test_an_owner_whose_name_was_used_is_warned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    log = {"sequence_jump_logged": 100, "topic": [{"name": "^", "message_type": "json"}]}
     store = tmp_path / "publishes"
-    with server(tmp_path / "server", transaction_log=log) as running:
+    with server(tmp_path / "server") as running:
         with quire.Client(running.url, name="loader-9", publish_store=store) as owner:
             owner.publish("t", 1)
             owner.flush(PATIENCE)
         with caplog.at_level(logging.WARNING), quire.Client(running.url, name="loader-9") as other:
-            other.publish("t", 2, sequence=1000)
+            other.publish("t", 2, sequence=2_000_000)
             other.flush(PATIENCE)
             (shown,) = running.stats()["clients"]
-            assert (shown["sequence"], shown["sequence_jumps"]) == (1000, 1)
+            assert (shown["sequence"], shown["sequence_jumps"]) == (2_000_000, 1)
         # The line may follow the answer of the same turn.
-        wait_until(lambda: "its sequence jumped from 1 to 1000" in caplog.text)
+        wait_until(lambda: "its sequence jumped from 1 to 2000000" in caplog.text)
         with (
             caplog.at_level(logging.WARNING),
             quire.Client(running.url, name="loader-9", publish_store=store) as owner,
         ):
-            assert owner.publish("t", 3) == 1001
+            assert owner.publish("t", 3) == 2_000_001
             # A thread hands the lines of the extension to `logging`.
-            wait_until(lambda: "the server has sequence 1000" in caplog.text)
+            wait_until(lambda: "the server has sequence 2000000" in caplog.text)
         assert "its last sequence is 1)" in caplog.text
 
 

@@ -35,7 +35,6 @@ flush_interval = "100ms"              # 30us to 100ms; an idle disk is flushed a
 durability = "fsync"                  # "os": acknowledged messages can be lost when the machine fails
 max_unpersisted = "64MB"               # bytes that wait for a sync; above it the server reads no more publishes
 max_topics = 100000                   # publishes to more topics are refused
-sequence_jump_logged = 1000000        # log a client whose sequence increases by more than this at once
 # journal_archive_directory = "archive" # relative to data_directory
 
 # Maintenance of full journal files, by the age of their last message and by total size. No default.

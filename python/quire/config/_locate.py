@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 #: Limits of the core that are set together with the other keys of the log.
-_LIMITS_OF_THE_LOG = {"max_unpersisted", "max_topics", "sequence_jump_logged"}
+_LIMITS_OF_THE_LOG = {"max_unpersisted", "max_topics"}
 
 
 def line_of(text: str, place: tuple[str | int, ...]) -> int | None:

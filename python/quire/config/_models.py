@@ -252,8 +252,6 @@ class TransactionLog(Model):
     #: Topics that the log may have; a publish to another one is refused. A topic counts until the
     #: last journal file that holds it is removed.
     max_topics: Annotated[int, Field(ge=1, le=1 << 26)] = 100_000
-    #: A client whose sequence increases by more than this at once is logged, once per connection.
-    sequence_jump_logged: Annotated[int, Field(ge=1, le=(1 << 63) - 1)] = 1_000_000
     maintenance: Maintenance = Maintenance()
     #: Without an entry every topic is recorded as JSON.
     topic: tuple[RecordedTopic, ...] = (RecordedTopic(name="^", message_type="json"),)
@@ -271,7 +269,6 @@ class TransactionLog(Model):
             durability: Literal["fsync", "os"] = ...,
             max_unpersisted: SizeLike = ...,
             max_topics: int = ...,
-            sequence_jump_logged: int = ...,
             maintenance: Maintenance | Table = ...,
             topic: RecordedTopic | Table | Sequence[RecordedTopic | Table] = ...,
         ) -> None: ...
@@ -688,7 +685,6 @@ class Config(Model):
                     "max_pattern_topics": limits.max_pattern_topics,
                     "max_unpersisted": log.max_unpersisted,
                     "max_topics": log.max_topics,
-                    "sequence_jump_logged": log.sequence_jump_logged,
                 },
             }
         )
