@@ -11,7 +11,7 @@ JAR_SOURCES := $(shell find crates/quire-jvm -name '*.java' -o -name '*.py')
 # Python keeps its bytecode, whatever the environment says: otherwise each of the thousands of processes of the tests compiles the package.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup engine demo bench test quick check rust-test python-test spark-test spark-kills bench-build instructions sim model fuzz fuzz-readers crash client-crash queue-crash link-crash table-crash protocol-kills churn peers docs wheel clean
+.PHONY: setup engine demo bench test quick check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz fuzz-readers crash churn peers docs wheel clean
 
 setup: $(STAMP)
 
@@ -163,29 +163,12 @@ spark-test: setup
 spark-kills: setup
 	$(BIN)/python tests/spark/kills.py $(or $(ROUNDS),50)
 
-# A publishing server is killed with `kill -9` again and again; a bounded number of rounds is part of `make test`.
+# Processes are killed with `kill -9` at random moments, and what they left is compared. KIND is what is killed: `server` (while clients
+# publish), `client` (with stores in files, and its server), `queue` (its server or workers), `link` (instances that replicate, which are also
+# stopped and parted), `table` (the server of a last-value topic, or a program with tables), `protocol` (server, client or connection beside any
+# frame). A bounded number of rounds of each is part of `make test`. `make crash KIND=queue ROUNDS=200 SEED=7`.
 crash: setup
-	$(BIN)/python tests/crashes.py $(or $(ROUNDS),1000)
-
-# Publishers and consumers with stores in files are killed with their server; a bounded number of rounds is part of `make test`.
-client-crash: setup
-	$(BIN)/python tests/client_crashes.py $(or $(ROUNDS),200)
-
-# The server or a worker of a queue is killed; a bounded number of rounds is part of `make test`.
-queue-crash: setup
-	$(BIN)/python tests/queue_crashes.py $(or $(ROUNDS),200)
-
-# Instances that replicate to each other are killed, stopped and parted; a bounded number of rounds is part of `make test`.
-link-crash: setup
-	$(BIN)/python tests/link_crashes.py $(or $(ROUNDS),200)
-
-# The server of a last-value topic, or a program with tables, is killed; a bounded number of rounds is part of `make test`.
-table-crash: setup
-	$(BIN)/python tests/table_crashes.py $(or $(ROUNDS),200)
-
-# Server, client or connection end beside any frame of the protocol, one to three in a life; each frame once is part of `make test`.
-protocol-kills: setup
-	$(BIN)/python tests/protocol_kills.py $(or $(ROUNDS),500)
+	$(BIN)/python tests/$(or $(KIND),server)_crashes.py $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 # Connections come and go beside honest clients; a few hundred of them are part of `make test`. LATE_MAX is in seconds.
 churn: setup

@@ -1,25 +1,22 @@
-"""Kill servers and clients with `kill -9` at random moments of the protocol, start them again, compare.
+"""Kills clients with stores in files, and their server, and compares what each of them had done.
 
-`tests/test_client_crash.py` runs a few rounds; as a program it runs as many as it is told:
+`support/kills.py` describes the harnesses. `tests/test_client_crash.py` runs a few rounds.
 
-    python tests/client_crashes.py ROUNDS [SEED]
+A publisher has a publish store in a file, and a consumer a bookmark store in a file. Each of them
+runs in a separate process. They are killed and replaced, and so is the server between them. These must hold:
 
-A publisher with a publish store in a file and a consumer with a bookmark store in a file, each in a process of its own, are killed and
-replaced, and so is the server between them. What must hold:
-
-- a publish that returned is in the log once, in order, whoever was killed;
-- a message that the consumer had processed does not come again, and none is left out: each new consumer begins with
-  the message that the last one held, or with the next.
+- a publish that returned is in the log once, in order, whichever process was killed;
+- a message that the consumer had processed does not come again, and none is left out: each new
+  consumer begins with the message that the last one held, or with the next.
 """
 
 from __future__ import annotations
 
 import random
-import sys
-import tempfile
 from pathlib import Path
 
 import quire
+from support import kills
 from support.client_process import ClientProcess
 from support.server_process import ServerProcess
 from support.waiting import PATIENCE, Deadline
@@ -41,9 +38,7 @@ class Publisher:
 
     def start(self) -> None:
         # What the last one published and could not say any more counts, too: the server knows.
-        with quire.Client(
-            self._url, name="publisher", publish_store=self._store, wait=True, command_timeout=None
-        ) as client:
+        with kills.client(self._url, name="publisher", publish_store=self._store) as client:
             client.flush(PATIENCE)
             assert client.persisted >= self.published, (client.persisted, self.published)
             self.published = client.persisted
@@ -128,17 +123,11 @@ def client_crash_rounds(directory: Path, rounds: int, seed: int) -> int:
         publisher.start()
         publisher.kill()
         consumer.kill()
-        with quire.Client(
-            server.url,
-            name="publisher",
-            publish_store=directory / "publishes",
-            wait=True,
-            command_timeout=None,
-        ) as last:
+        with kills.client(server.url, name="publisher", publish_store=directory / "publishes") as last:
             last.flush(PATIENCE)
             published = last.persisted
         assert published >= publisher.published
-        with quire.Client(server.url, wait=True, command_timeout=None) as reader:
+        with kills.client(server.url) as reader:
             subscription = reader.subscribe(_TOPIC, bookmark=quire.EPOCH)
             deadline = Deadline()
             for expected in range(1, published + 1):
@@ -147,17 +136,12 @@ def client_crash_rounds(directory: Path, rounds: int, seed: int) -> int:
     return published
 
 
-def main(rounds: int, seed: int) -> None:
-    done = 0
-    while done < rounds:
-        count = min(20, rounds - done)
-        print(f"seed {seed}: ", end="", flush=True)
-        with tempfile.TemporaryDirectory(prefix="quire-client-crash-") as directory:
-            published = client_crash_rounds(Path(directory), count, seed)
-        done += count
-        print(f"{published:,} messages over {count} kills: none lost, none twice ({done}/{rounds})")
-        seed += 1
+def report(directory: Path, rounds: int, seed: int) -> str:
+    published = client_crash_rounds(directory, rounds, seed)
+    return f"{published:,} messages over {rounds} kills: none lost, none twice"
 
+
+HARNESS = kills.Harness(run=report, rounds=200, rounds_per_directory=20)
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(2**32))
+    kills.main(HARNESS)

@@ -1,33 +1,37 @@
-"""Kill, stop and part instances that replicate to each other, under load, and compare what the clients saw with what was promised.
+"""Kills, stops and parts instances that replicate, and compares what their clients saw.
 
-`tests/test_link_crash.py` runs a few rounds; a program runs the given number:
+`support/kills.py` describes the harnesses. `tests/test_link_crash.py` runs a few rounds. The checks
+of this module can be made again:
 
-    python tests/link_crashes.py ROUNDS [SEED]
     python tests/link_crashes.py --check HISTORY
 
-In each round one or two of these happen to one of two or three instances, while clients work and fail over:
+In each round one or two of these happen to one of two or three instances, while clients work and
+fail over:
 
 - `kill -9`, and a restart;
 - `SIGSTOP` for up to 12 s: links and clients give the instance up after 10 s and 2 s;
-- a partition, of both directions or of one. Where the machine has network namespaces, the program runs in a separate
-  one, and the kernel drops the packets. Elsewhere a forwarder holds the bytes;
+- a partition, of both directions or of one. Where the machine has network namespaces, the program
+  runs in a separate one, and the kernel drops the packets. Elsewhere a forwarder holds the bytes;
 - in every other directory, a lost disk: the instance is killed and its directory deleted.
 
-All links are sync and nothing is downgraded, so an acknowledged message is on every instance. Two publishers, two
-subscribers and a worker of a `[[local_queue]]` have the URLs of all instances.
+All links are sync and nothing is downgraded, so an acknowledged message is on every instance. Two
+publishers, two subscribers and a worker of a `[[local_queue]]` have the URLs of all instances.
 
-The program writes a history: one JSON object a line, with `time` (nanoseconds), `client`, `type` (`invoke`, `ok`,
-`fail`, `unknown`), `operation`, `value` and `position`. The checks read nothing else, so another program can make them, too:
+The program writes a history: one JSON object a line, with `time` (nanoseconds), `client`, `type`
+(`invoke`, `ok`, `fail`, `unknown`), `operation`, `value` and `position`. The checks read nothing
+else, so another program can make them, too:
 
 - set: an acknowledged message is missing at the end, or a message is there that was not published;
-- log: a reader skips a message, gets one twice or out of the order of its publisher. Two readers disagree about a bookmark;
-- queue: an acknowledged message was not delivered by the queue of some instance. A queue delivered a message after
-  the acknowledgement of its consumer was durable there. Or it delivered one that was not published;
+- log: a reader skips a message, gets one twice or out of the order of its publisher. Two readers
+  disagree about a bookmark;
+- queue: an acknowledged message was not delivered by the queue of some instance. A queue delivered
+  a message after the acknowledgement of its consumer was durable there. Or it delivered one that
+  was not published;
 - converge: the instances differ in the end.
 
-`position` of a message is its bookmark. Subscribers of an instance that lost its disk can miss messages and get them again
-(docs/replication.md, *The cost of a fault*). The check of readers leaves out such directories, and so does the
-check that a message does not come again.
+`position` of a message is its bookmark. Subscribers of an instance that lost its disk can miss
+messages and get them again (docs/replication.md, *The cost of a fault*). The check of readers
+leaves out such directories, and so does the check that a message does not come again.
 """
 
 from __future__ import annotations
@@ -41,7 +45,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
@@ -51,6 +54,7 @@ from typing import Any, Final
 
 import quire
 import quire.testing
+from support import kills
 from support.waiting import PATIENCE, Deadline, stop, wait_until
 
 TOPIC: Final = "crash"
@@ -62,7 +66,6 @@ MESSAGES_MAX: Final = 600
 UNACKNOWLEDGED_MAX: Final = 300
 #: Seconds that a publisher waits between two messages, at most.
 PAUSE_MAX: Final = 0.002
-ROUNDS_PER_DIRECTORY: Final = 10
 #: A stopped or parted instance: sometimes short, sometimes so long that links and clients give it
 #: up.
 LONGEST_FAULT: Final = 12.0
@@ -156,16 +159,8 @@ class Load:
     def _client(self, name: str) -> quire.Client:
         urls = self._cluster.urls
         self._dice.shuffle(urls)
-        client = quire.Client(
-            urls,
-            name=name,
-            heartbeat="1s",
-            connect_timeout="5s",
-            reconnect=RECONNECT,
-            wait=True,
-            command_timeout=None,
-        )
-        return self._clients.enter_context(client)
+        options = {"heartbeat": "1s", "connect_timeout": "5s", "reconnect": RECONNECT}
+        return self._clients.enter_context(kills.client(urls, name=name, **options))
 
     def _run(self, job: Callable[[], None]) -> None:
         try:
@@ -260,16 +255,7 @@ class Faults:
     def _kill(self, number: int) -> None:
         self._cluster.kill(number)
         self._wait(1.0)
-        self._start(number)
-
-    def _start(self, number: int) -> None:
-        """Starts an instance; now and then it is killed once more while it starts."""
-        instance = self._cluster[number]
-        while self._dice.random() < 0.2:
-            instance.launch()
-            self._wait(1.0)
-            instance.kill()
-        instance.start()
+        kills.start_again(self._cluster[number], self._dice, seconds_max=1.0)
 
     def _stop(self, number: int) -> None:
         pid = self._cluster[number].pid
@@ -345,7 +331,10 @@ def _ip(*arguments: str) -> None:
 
 
 def crash_rounds(directory: Path, rounds: int, seed: int, instances: int = 2) -> Counter[str]:
-    """Runs `rounds` faults on new instances, and checks the history. Gives the numbers of faults and of messages."""
+    """Runs `rounds` faults on new instances, and checks the history.
+
+    Gives the numbers of faults and of messages.
+    """
     dice = random.Random(seed)
     loses_disks = seed % 2 == 1
     path = directory / "history.jsonl"
@@ -465,32 +454,14 @@ def check_queues(
         assert at is None or line["time"] <= at, f"queue: {line} came after its acknowledgement"
 
 
-def main(rounds: int, seed: int, keep: Path | None = None) -> None:
-    print(
-        "packets are dropped by the kernel"
-        if in_namespace()
-        else "no network namespace: forwarders hold the bytes"
-    )
-    done = 0
-    while done < rounds:
-        count = min(ROUNDS_PER_DIRECTORY, rounds - done)
-        print(f"seed {seed}: ", end="", flush=True)
-        with tempfile.TemporaryDirectory(prefix="quire-link-crash-") as directory:
-            try:
-                counts = crash_rounds(Path(directory), count, seed, instances=2 + seed % 3 // 2)
-            except BaseException:
-                kept = Path(tempfile.gettempdir()) / f"quire-link-crash-{seed}"
-                shutil.copytree(directory, kept, dirs_exist_ok=True)
-                print(f"failed, the history is in {kept}")
-                raise
-        done += count
-        messages = counts.pop("messages")
-        happened = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
-        print(
-            f"{messages:,} messages, {happened}: nothing lost, doubled or out of order ({done}/{rounds})",
-            flush=True,
-        )
-        seed += 1
+def report(directory: Path, rounds: int, seed: int) -> str:
+    counts = crash_rounds(directory, rounds, seed, instances=2 + seed % 3 // 2)
+    messages = counts.pop("messages")
+    happened = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
+    return f"{messages:,} messages, {happened}: nothing lost, doubled or out of order"
+
+
+HARNESS: Final = kills.Harness(run=report, rounds=200, rounds_per_directory=10)
 
 
 def enter_namespace() -> None:
@@ -508,13 +479,12 @@ def enter_namespace() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--check":
+    if sys.argv[1:2] == ["--check"]:
         check(Path(sys.argv[2]))
     else:
         enter_namespace()
         # Lost connections are the purpose.
         logging.getLogger("quire.client").setLevel(logging.ERROR)
-        main(
-            int(sys.argv[1]),
-            int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(2**32),
-        )
+        is_dropped = "packets are dropped by the kernel"
+        print(is_dropped if in_namespace() else "no network namespace: forwarders hold the bytes")
+        kills.main(HARNESS)

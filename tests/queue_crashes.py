@@ -1,18 +1,16 @@
-"""Kill the server or a worker of a queue with `kill -9` at random moments, and compare what was handled with what was promised.
+"""Kills the server or a worker of a queue, and compares deliveries with acknowledgements.
 
-`tests/test_crash.py` runs a few rounds; as a program it runs as many as it is told:
+`support/kills.py` describes the harnesses. `tests/test_crash.py` runs a few rounds.
 
-    python tests/queue_crashes.py ROUNDS [SEED]
-
-A publisher outlives the server; two worker processes take jobs, acknowledge them in batches and flush. Each writes
-down, in a file of its own that survives it, what it was given and what is acknowledged for good, with the time. What
-must hold at the end:
+A publisher outlives the server. Two worker processes take jobs, acknowledge them in batches and
+flush. Each life of a worker writes a file with the jobs that it was given, and those whose
+acknowledgement is durable, with the time. These must hold at the end:
 
 - every job whose publish was persisted was acknowledged, so that the queue is empty;
-- no job was given to anybody after a flush had said that its acknowledgement is durable.
+- no job was delivered after a flush had said that its acknowledgement is durable.
 
-Every other directory has a queue whose state is kept in a file (docs/queues.md, section 5). As that is written at the end of a server,
-some of its servers are told to stop, and killed while they do.
+Every other directory has a queue whose state is kept in a file (docs/queues.md, section 5). A
+server writes it when it ends. So some of these servers get SIGTERM, and are killed while they stop.
 """
 
 from __future__ import annotations
@@ -21,23 +19,19 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import quire
+from support import kills
 from support.server_process import ServerProcess
 from support.waiting import PATIENCE
 
 #: Jobs published in one round before the kill, at most.
 _JOBS_MAX = 2000
-#: Rounds on one directory.
-_ROUNDS_PER_DIRECTORY = 25
 
-_RECONNECT = quire.Reconnect(initial="5ms", maximum="50ms")
 _TRANSACTION_LOG = {"journal_size": "256KB", "topic": [{"name": "^jobs$", "message_type": "json"}]}
 #: A lease ends with its connection only: then nobody is given what another has acknowledged.
 _QUEUE = {"name": "JOBS", "message_type": "json", "underlying_topic": "jobs", "record_leases": True}
@@ -47,28 +41,25 @@ class Worker:
     """A worker process that is started again when it is killed, each time with a file of its own."""
 
     def __init__(self, directory: Path, url: str, number: int) -> None:
-        self._directory, self._url, self._number = directory, url, number
+        self._directory, self._number = directory, number
         self._lives = 0
+        self._process = kills.Program(__file__, "work", url)
         self.start()
 
     def start(self) -> None:
         self._lives += 1
         log = self._directory / f"worker-{self._number}-{self._lives}.log"
-        command = [sys.executable, __file__, "work", self._url, str(log)]
-        self._process = subprocess.Popen(command)
+        self._process.start(str(log))
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait()
 
 
 def work(url: str, log: str) -> None:
     """One worker: lines are `given N TIME` and `gone N TIME`, the latter written behind the flush."""
     with (
         open(log, "a", buffering=1) as out,
-        quire.Client(
-            url, reconnect=_RECONNECT, ack_batch_size=30, ack_timeout="10ms", wait=True, command_timeout=None
-        ) as client,
+        kills.client(url, ack_batch_size=30, ack_timeout="10ms") as client,
     ):
         for batch in client.subscribe("JOBS", max_backlog=100).batches(50):
             now = time.monotonic_ns()
@@ -95,9 +86,7 @@ def crash_rounds(directory: Path, rounds: int, seed: int, has_state_file: bool) 
     logs = directory / "logs"
     logs.mkdir()
     with ServerProcess(directory / "data", **settings) as server, contextlib.ExitStack() as cleanup:
-        publisher = quire.Client(
-            server.url, name="publisher", reconnect=_RECONNECT, wait=True, command_timeout=None
-        )
+        publisher = kills.client(server.url, name="publisher")
         cleanup.callback(publisher.close)
         workers = [Worker(logs, server.url, number) for number in (1, 2)]
         for worker in workers:
@@ -157,25 +146,16 @@ def check(logs: Path, published: int) -> int:
     return sum(len(each) > 1 for each in given.values())
 
 
-def main(rounds: int, seed: int) -> None:
-    done = 0
-    while done < rounds:
-        count = min(_ROUNDS_PER_DIRECTORY, rounds - done)
-        print(f"seed {seed}: ", end="", flush=True)
-        with tempfile.TemporaryDirectory(prefix="quire-queue-crash-") as directory:
-            published, again = crash_rounds(Path(directory), count, seed, has_state_file=seed % 2 == 0)
-        done += count
-        print(
-            f"{published:,} jobs over {count} kills, {again:,} given again: all handled, none after it was gone ({done}/{rounds})"
-        )
-        seed += 1
+def report(directory: Path, rounds: int, seed: int) -> str:
+    published, again = crash_rounds(directory, rounds, seed, has_state_file=seed % 2 == 0)
+    jobs = f"{published:,} jobs over {rounds} kills, {again:,} given again"
+    return f"{jobs}: all handled, none after it was gone"
 
+
+HARNESS = kills.Harness(run=report, rounds=200, rounds_per_directory=25)
 
 if __name__ == "__main__":
-    if sys.argv[1] == "work":
+    if sys.argv[1:2] == ["work"]:
         work(*sys.argv[2:])
     else:
-        main(
-            int(sys.argv[1]),
-            int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(2**32),
-        )
+        kills.main(HARNESS)

@@ -1,14 +1,13 @@
-"""Kill the server of a last-value topic, or a program with tables, with `kill -9` at random moments, and compare all copies.
+"""Kills the server of a last-value topic, or a program with tables, and compares the records.
 
-`tests/test_table_crash.py` runs a few rounds. As a program, it runs ROUNDS of them:
+`support/kills.py` describes the harnesses. `tests/test_table_crash.py` runs a few rounds.
 
-    python tests/table_crashes.py ROUNDS [SEED]
+A writer publishes and deletes. The process of the writer also has a `Table`, and outlives
+everything. A subscriber in another process has two tables, one of them with a filter and
+conflation. Each round kills the server, the subscriber, or both, and starts it again. Two rounds of
+three kill the server. After each round, these are equal:
 
-A writer publishes and deletes. It and a `Table` beside it outlive everything. A subscriber in another process
-has two tables, one of them with a filter and conflation. Each round kills the server, the subscriber, or both,
-and starts it again. Two rounds of three kill the server. After each round, these are equal:
-
-- the table beside the writer;
+- the table in the process of the writer;
 - the tables of the subscriber;
 - the records that a query of another client returns;
 - the records of all publishes and deletes that the writer has made, each of which is applied once;
@@ -20,27 +19,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import quire
+from support import kills
 from support.server_process import ServerProcess
 from support.waiting import PATIENCE, wait_until
 
 SETTINGS: dict[str, Any] = {
     "sow_topic": {"name": "orders", "message_type": "json"},
     "transaction_log": {"journal_size": "256KB", "topic": [{"name": "orders", "message_type": "json"}]},
-}
-_OPTIONS: dict[str, Any] = {
-    "reconnect": quire.Reconnect(initial="5ms", maximum="50ms"),
-    "wait": True,
-    "connect_timeout": PATIENCE,
-    "command_timeout": None,
 }
 _KEYS = 200
 #: What is killed in a round: three rounds have each of these once.
@@ -70,7 +62,7 @@ class Writer:
     """A client, and the records that its publishes and deletes leave."""
 
     def __init__(self, url: str, dice: random.Random) -> None:
-        self.client = quire.Client(url, name="writer", **_OPTIONS)
+        self.client = _client(url, name="writer")
         self.records: Copy = {}
         self._dice = dice
         self._count = 0
@@ -95,8 +87,8 @@ class Subscriber:
     """A process with tables of the topic."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
-        self._process = self._started()
+        self._process = kills.Program(__file__, "subscriber", url)
+        self._process.start()
 
     def __enter__(self) -> Self:
         return self
@@ -108,28 +100,19 @@ class Subscriber:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.communicate()
 
     def start(self) -> None:
-        self._process = self._started()
+        self._process.start()
 
     def tables(self) -> list[Copy | None]:
         """The records of its tables: all, and those with an even number. `None`: a table may miss changes."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("tables\n")
-        self._process.stdin.flush()
-        answer: list[Copy | None] = json.loads(self._process.stdout.readline())
+        answer: list[Copy | None] = json.loads(self._process.ask("tables"))
         return answer
-
-    def _started(self) -> subprocess.Popen[str]:
-        command = [sys.executable, __file__, "subscriber", self._url]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def subscribe(url: str) -> None:
     """The process of a `Subscriber`."""
-    with quire.Client(url, name="subscriber", **_OPTIONS) as client:
+    with _client(url, name="subscriber") as client:
         tables = [
             client.table("orders"),
             client.table("orders", filter="/n % 2 = 0", conflation="20ms"),
@@ -146,7 +129,7 @@ def crash_rounds(directory: Path, rounds: int, seed: int) -> Done:
     with ServerProcess(directory, **SETTINGS) as server:
         writer = Writer(server.url, dice)
         with (
-            quire.Client(server.url, name="reader", **_OPTIONS) as reader,
+            _client(server.url, name="reader") as reader,
             Subscriber(server.url) as subscriber,
         ):
             table = reader.table("orders")
@@ -181,9 +164,13 @@ def _check(directory: Path, writer: Writer, url: str, table: quire.Table, subscr
     even = {key: number for key, number in records.items() if number % 2 == 0}
     wait_until(lambda: not table.stale and _records(table.values()) == records)
     wait_until(lambda: subscriber.tables() == [records, even])
-    with quire.Client(url, **_OPTIONS) as other:
+    with _client(url) as other:
         assert _records(other.sow("orders")) == records
     assert _from_the_log(directory / "journal") == records
+
+
+def _client(url: str, **options: Any) -> quire.Client:
+    return kills.client(url, connect_timeout=PATIENCE, **options)
 
 
 def _records(messages: Iterable[quire.Message]) -> Copy:
@@ -202,23 +189,14 @@ def _from_the_log(directory: Path) -> Copy:
     return records
 
 
-def main(rounds: int, seed: int) -> None:
-    done = 0
-    while done < rounds:
-        count = min(25, rounds - done)
-        print(f"seed {seed}: ", end="", flush=True)
-        with tempfile.TemporaryDirectory(prefix="quire-tables-") as directory:
-            in_portion = crash_rounds(Path(directory), count, seed)
-        done += count
-        print(f"{in_portion}: all copies are equal ({done}/{rounds} rounds)")
-        seed += 1
+def report(directory: Path, rounds: int, seed: int) -> str:
+    return f"{crash_rounds(directory, rounds, seed)}: all copies are equal"
 
+
+HARNESS = kills.Harness(run=report, rounds=200, rounds_per_directory=25)
 
 if __name__ == "__main__":
-    if sys.argv[1] == "subscriber":
+    if sys.argv[1:2] == ["subscriber"]:
         subscribe(sys.argv[2])
     else:
-        main(
-            int(sys.argv[1]),
-            int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(2**32),
-        )
+        kills.main(HARNESS)

@@ -1,7 +1,7 @@
-"""Nothing acknowledged is missing, doubled or out of order after `kill -9` (`crashes.py` and
+"""Nothing acknowledged is missing, doubled or out of order after `kill -9` (`server_crashes.py` and
 `queue_crashes.py` say what is compared).
 
-`make crash ROUNDS=1000` runs the same for longer.
+`make crash ROUNDS=1000` and `make crash KIND=queue ROUNDS=200` run the same for longer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import queue_crashes
-from crashes import crash_rounds
+from server_crashes import crash_rounds
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -1,6 +1,6 @@
 """Instances are killed, stopped and parted under load (`link_crashes.py` says what is compared), and each check sees its mistake.
 
-`make link-crash ROUNDS=200` runs the same for longer.
+`make crash KIND=link ROUNDS=200` runs the same for longer.
 """
 
 from __future__ import annotations

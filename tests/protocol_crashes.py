@@ -1,19 +1,17 @@
-"""Kill the server, the client, or only their connection at every step of the protocol, and compare.
+"""Kills the server, the client, or their connection at every step of the protocol, and compares.
 
-`tests/test_protocol_kills.py` runs the first and the last frame of each kind; as a program it runs
-as many as it is told, in any combination:
+`support/kills.py` describes the harnesses. `tests/test_protocol_crash.py` runs the first and the
+last frame of each kind. The program runs any combinations, one to three kills in a life.
 
-    python tests/protocol_kills.py ROUNDS [SEED]
-
-A *life* is one client process that goes through everything a client can say: it publishes from a
+A *life* is one client process that sends everything that a client can send. It publishes from a
 store in a file, replays what it published with a bookmark store in a file, and takes the same
-messages from a queue. Between it and the server stands a proxy that strikes right before, within
-and right behind the frame that is chosen; the client waits at each line that it says, so that it
-can be killed there, too. The next life goes on with the files of the last. What must hold:
+messages from a queue. A proxy between the client and the server strikes directly before, within and
+directly after the chosen frame. The client waits at each line that it reports, so that it can be
+killed there, too. The next life continues with the files of the last. These must hold:
 
 - a publish that returned is in the log, every message is there once, and in order;
-- the replay goes on with the message behind the last that was discarded, not one earlier or later;
-- a job that a flush has confirmed is given to nobody again, and every job is confirmed in the end.
+- the replay continues with the message after the last that was discarded, not one earlier or later;
+- a job that a flush has confirmed is not delivered again, and every job is confirmed in the end.
 """
 
 from __future__ import annotations
@@ -21,14 +19,13 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import quire
+from support import kills
 from support.forked_process import ForkedProcess, ForkedServer
 from support.proxy import Moment, Proxy, Step, Strike
 from support.waiting import PATIENCE, Deadline
@@ -64,10 +61,8 @@ class Life:
 
     def __init__(self, listener: Connection, url: str, directory: Path) -> None:
         self._listener = listener
-        self._client = quire.Client(
+        self._client = kills.client(
             url,
-            wait=True,
-            command_timeout=None,
             name="steps",
             publish_store=directory / "publishes",
             bookmark_store=directory / "places",
@@ -218,13 +213,15 @@ class World:
         return self._proxy.left
 
     def check(self) -> int:
-        """One life without a kill finishes what is left; then the log is read by one who knows
-        nothing. Gives how many messages it has."""
+        """One life without a kill finishes what is left. Then a new client reads the log.
+
+        Gives how many messages it has.
+        """
         self.live()
         published = self._ledger.published
         everything = set(range(1, published + 1))
         assert self._ledger.given == everything, f"given to nobody: {sorted(everything - self._ledger.given)}"
-        with quire.Client(self._server.url, wait=True, command_timeout=None) as reader:
+        with kills.client(self._server.url) as reader:
             assert reader.queue_stats(_QUEUE)[_QUEUE]["depth"] == 0
             replay = reader.subscribe(_TOPIC, bookmark=f"[{quire.EPOCH}:{quire.NOW}]")
             numbers = [(message.sequence, message.json()["n"]) for message in replay]
@@ -270,21 +267,23 @@ def world(directory: Path) -> Iterator[World]:
         yield World(directory, server, proxy)
 
 
-def main(rounds: int, seed: int) -> None:
+def report(directory: Path, rounds: int, seed: int) -> str:
     dice = random.Random(seed)
-    print(f"seed {seed}")
     reached = 0
-    with tempfile.TemporaryDirectory(prefix="quire-steps-") as directory, world(Path(directory)) as it:
+    print()
+    with world(directory) as it:
         steps = it.live()
         for done in range(1, rounds + 1):
             # A kill in the life that comes back from one is a kill at a reconnect.
-            kills = [_any_kill(dice, steps) for _ in range(dice.choice([1, 1, 2, 3]))]
-            what = ", ".join(f"{victim} {moment} {step.name} {step.number}" for step, moment, victim in kills)
+            strikes = [_any_kill(dice, steps) for _ in range(dice.choice([1, 1, 2, 3]))]
+            what = ", ".join(
+                f"{victim} {moment} {step.name} {step.number}" for step, moment, victim in strikes
+            )
             print(f"{done}/{rounds}: {what}", flush=True)
-            it.live(*kills)
-            reached += len(kills) - len(it.left)
+            it.live(*strikes)
+            reached += len(strikes) - len(it.left)
         published = it.check()
-    print(f"{published:,} messages over {reached:,} kills: none lost, none twice")
+    return f"{published:,} messages over {reached:,} kills: none lost, none twice"
 
 
 def _any_kill(dice: random.Random, steps: list[Step]) -> tuple[Step, Moment, Victim]:
@@ -293,5 +292,7 @@ def _any_kill(dice: random.Random, steps: list[Step]) -> tuple[Step, Moment, Vic
     return dice.choice(steps), dice.choice(moments), dice.choice(victims)
 
 
+HARNESS = kills.Harness(run=report, rounds=500)
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(2**32))
+    kills.main(HARNESS)

@@ -1,15 +1,12 @@
-"""Kill a publishing server with `kill -9` at random moments, restart it, compare what it has with
-what it promised.
+"""Kills a publishing server, starts it again, and compares its log with what it acknowledged.
 
-`tests/test_crash.py` runs a few rounds; as a program it runs as many as it is told:
-
-    python tests/crashes.py ROUNDS [SEED]
+`support/kills.py` describes the harnesses. `tests/test_crash.py` runs a few rounds.
 
 Two publishers and a follower outlive the server: they reconnect, send again what was not
-acknowledged, and go on where they were. What must hold after each kill:
+acknowledged, and continue where they were. These must hold after each kill:
 
 - a publish that the server acknowledged as persisted before it died is in the log;
-- each publisher's messages stand in the log once each, in the order of their sequence numbers,
+- the messages of each publisher are in the log once each, in the order of their sequence numbers,
   without a gap, with the data that was published;
 - the follower, which subscribed once, gets exactly that, across all kills.
 """
@@ -17,11 +14,10 @@ acknowledged, and go on where they were. What must hold after each kill:
 from __future__ import annotations
 
 import random
-import sys
-import tempfile
 from pathlib import Path
 
 import quire
+from support import kills
 from support.server_process import ServerProcess
 from support.waiting import PATIENCE, Deadline
 
@@ -30,12 +26,8 @@ _MESSAGES_MAX = 3000
 #: The limit of unacknowledged bytes of a publisher: more than the largest message, and so few that
 #: publishing waits for the server.
 _STORE_SIZE_MAX = "512KB"
-#: Rounds on one directory: after them the replay of everything would be most of the work.
-_ROUNDS_PER_DIRECTORY = 25
-
 _PUBLISHERS = ("publisher-1", "publisher-2")
 _TRANSACTION_LOG = {"journal_size": "256KB", "topic": [{"name": "^crash/", "message_type": "binary"}]}
-_RECONNECT = quire.Reconnect(initial="5ms", maximum="50ms")
 
 
 class Log:
@@ -67,14 +59,7 @@ class Publisher:
 
     def __init__(self, url: str, name: str) -> None:
         self.name = name
-        self.client = quire.Client(
-            url,
-            name=name,
-            reconnect=_RECONNECT,
-            publish_store=quire.PublishStore(size_max=_STORE_SIZE_MAX),
-            wait=True,
-            command_timeout=None,
-        )
+        self.client = kills.client(url, name=name, publish_store=quire.PublishStore(size_max=_STORE_SIZE_MAX))
         self._last = 0
 
     def publish(self) -> None:
@@ -89,13 +74,10 @@ def crash_rounds(directory: Path, rounds: int, seed: int) -> int:
     followed = Log()
     with ServerProcess(directory, transaction_log=_TRANSACTION_LOG) as server:
         publishers = [Publisher(server.url, name) for name in _PUBLISHERS]
-        follower = quire.Client(
-            server.url, name="follower", reconnect=_RECONNECT, wait=True, command_timeout=None
-        )
+        follower = kills.client(server.url, name="follower")
         subscription = follower.subscribe("^crash/", bookmark=quire.EPOCH)
         for _ in range(rounds):
-            # Killed once so many more are acknowledged, with as many on their way as the stores
-            # hold; or at once.
+            # Killed when this number of them is acknowledged, with others on their way; or at once.
             more = dice.randrange(_MESSAGES_MAX) if dice.random() < 0.9 else 0
             enough = sum(publisher.client.persisted for publisher in publishers) + more
             while sum(publisher.client.persisted for publisher in publishers) < enough:
@@ -104,7 +86,7 @@ def crash_rounds(directory: Path, rounds: int, seed: int) -> int:
             # Acknowledgements that the server had sent count, too. A kill takes nothing that was
             # written, unlike a power cut.
             acknowledged = {publisher.name: publisher.client.persisted for publisher in publishers}
-            _restart(server, dice)
+            kills.start_again(server, dice, seconds_max=0.6)
             _check_log(server, acknowledged)
         for publisher in publishers:
             publisher.client.flush(timeout=PATIENCE)
@@ -118,25 +100,15 @@ def crash_rounds(directory: Path, rounds: int, seed: int) -> int:
     return sum(published.values())
 
 
-def _restart(server: ServerProcess, dice: random.Random) -> None:
-    """Starts the server again; now and then it is killed once more while it starts and recovers."""
-    while dice.random() < 0.2:
-        server.launch()
-        server.end_after(dice.uniform(0, 0.6))
-        server.kill()
-    server.start()
-
-
 def _check_log(server: ServerProcess, acknowledged: dict[str, int]) -> None:
     """Replays everything with a client that knows nothing."""
     log = Log()
-    with quire.Client(server.url, reconnect=_RECONNECT, wait=True, command_timeout=None) as reader:
+    with kills.client(server.url) as reader:
         log.take_until(reader.subscribe("^crash/", bookmark=quire.EPOCH), acknowledged)
 
 
 def _padding(sequence: int) -> bytes:
-    """Bytes that depend on the sequence: mostly few, now and then more than a journal batch, or
-    than a journal file."""
+    """Bytes that depend on the sequence: now and then more than a journal batch or file."""
     size = sequence * 2654435761 % 400
     if sequence % 397 == 0:
         size += 90_000
@@ -145,19 +117,13 @@ def _padding(sequence: int) -> bytes:
     return bytes([sequence % 251]) * size
 
 
-def main(rounds: int, seed: int) -> None:
-    done = 0
-    while done < rounds:
-        count = min(_ROUNDS_PER_DIRECTORY, rounds - done)
-        print(f"seed {seed}: ", end="", flush=True)
-        with tempfile.TemporaryDirectory(prefix="quire-crash-") as directory:
-            published = crash_rounds(Path(directory), count, seed)
-        done += count
-        print(
-            f"{published:,} messages over {count} kills: none missing, doubled or out of order ({done}/{rounds})"
-        )
-        seed += 1
+def report(directory: Path, rounds: int, seed: int) -> str:
+    published = crash_rounds(directory, rounds, seed)
+    return f"{published:,} messages over {rounds} kills: none missing, doubled or out of order"
 
+
+#: After 25 rounds, the replay of everything would be most of the work.
+HARNESS = kills.Harness(run=report, rounds=1000, rounds_per_directory=25)
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(2**32))
+    kills.main(HARNESS)

@@ -1,6 +1,6 @@
-"""Each step of the protocol with a kill at it (see `protocol_kills.py`).
+"""Each step of the protocol with a kill at it (see `protocol_crashes.py`).
 
-`make protocol-kills ROUNDS=2000` runs any combinations for longer.
+`make crash KIND=protocol ROUNDS=2000` runs any combinations for longer.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from protocol_kills import LINES, MESSAGES, Victim, world
+from protocol_crashes import LINES, MESSAGES, Victim, world
 from support.proxy import CONNECT, Moment, Step
 
 #: What a life comes to in any case; a frame that is rare or has its own time (`place`) is killed at
