@@ -22,10 +22,8 @@ ROOT = Path(__file__).parent.parent
 LIMITS = ROOT / "tests" / "language.json"
 SENTENCE_WORDS_MAX = 35
 PROSE_COLUMNS_MAX = 100
-#: Crates whose comments are still wider than prose. A crate is removed here when it is wrapped.
-NOT_WRAPPED = {"sim"}
-#: Other folders whose comments are at most as wide as prose.
-WRAPPED_FOLDERS = ("python", "tests", "examples", "benches", "fuzz/src")
+#: Folders whose comments are at most as wide as prose.
+WRAPPED_FOLDERS = ("crates", "python", "tests", "examples", "benches", "fuzz/src")
 SOURCES = {".py", ".pyi", ".rs"}
 
 #: Idioms for which the field has a term, and clauses as subjects.
@@ -135,10 +133,7 @@ def wide_comments(path: Path) -> list[str]:
 
 def wrapped_files() -> list[Path]:
     """The files of `wide_comments` that must have none."""
-    crates = (path for path in (ROOT / "crates").iterdir() if path.is_dir())
-    folders = [path for path in crates if path.name.removeprefix("quire-") not in NOT_WRAPPED]
-    folders += (ROOT / name for name in WRAPPED_FOLDERS)
-    files = (path for folder in folders for path in folder.rglob("*"))
+    files = (path for folder in WRAPPED_FOLDERS for path in (ROOT / folder).rglob("*"))
     return sorted(path for path in files if path.suffix in SOURCES)
 
 
