@@ -46,7 +46,7 @@ given by its name: `quire publish --topic orders`. Arguments in square brackets 
 | 0 | The command has done its work. |
 | 1 | The command failed: no server, a full disk, a damaged journal, an unknown queue, topic, link or message. |
 | 2 | There is a mistake in the arguments or in the configuration. |
-| 130, 143 | Ctrl-C or SIGTERM ended the command. `quire serve` then ends with 0. |
+| 130, 143 | Ctrl-C or SIGTERM ended the command. After its start, `quire serve` ends with 0. |
 
 An empty value, as of `--url "$UNSET"`, is a mistake. Only `--data` can be empty.
 

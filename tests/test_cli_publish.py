@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import quire
 from quire.cli import run
-from support.command_line import serving, url_of
+from support.command_line import PROGRAMS, serving, url_of
 from support.waiting import PATIENCE
 
 LINES = '{"n": 1}\n{"n": 2}\n'
@@ -104,13 +104,14 @@ def test_a_named_pipe_is_read_like_the_standard_input(tmp_path: Path) -> None:
     assert published(tmp_path / "log") == [b'{"a": 1, "b": 2}']
 
 
+@pytest.mark.parametrize("program", PROGRAMS, ids=["module", "script"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_publish_says_after_which_line_it_stopped(
-    tmp_path: Path, number: signal.Signals, code: int
+    tmp_path: Path, number: signal.Signals, code: int, program: tuple[str, str]
 ) -> None:
     with serving(tmp_path) as (_, line):
         url = url_of(line)
-        command = [sys.executable, "-m", "quire", "publish", "t", "--url", url]
+        command = [sys.executable, *program, "publish", "t", "--url", url]
         # A shell's background job ignores Ctrl-C, and so would whatever it starts.
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         pipe = subprocess.PIPE

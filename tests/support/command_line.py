@@ -11,6 +11,9 @@ from pathlib import Path
 
 from support.waiting import PATIENCE
 
+#: The command as a module, and as `pyproject.toml` installs it.
+PROGRAMS = (("-m", "quire"), ("-c", "from quire_command import main; main()"))
+
 
 def quire(*arguments: str, stdin: str = "", url: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **({} if url is None else {"QUIRE_URL": url})}

@@ -62,6 +62,7 @@ def run(arguments: list[str]) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     from cyclopts import CycloptsError
+    from quire_command import interrupted
 
     from quire._errors import ConfigError
     from quire.cli._app import app
@@ -72,8 +73,8 @@ def _dispatch(arguments: list[str]) -> int:
     except CycloptsError:
         return USER_MISTAKE  # cyclopts has printed the mistake
     check_arguments(command, bound)
-    # The entry point has left Ctrl-C to the system, which ends the imports above.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+    # Until here, Ctrl-C ends the process within the imports.
+    if signal.getsignal(signal.SIGINT) is interrupted:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         result = command(*bound.args, **bound.kwargs)
