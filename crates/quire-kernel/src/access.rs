@@ -1,5 +1,5 @@
 //! Access rights. Every command passes [`Context::admit`] once, before the part that carries it out
-//! sees it.
+//! receives it.
 
 use quire_command::{Code, Command};
 
@@ -8,15 +8,15 @@ use super::context::Context;
 use super::reply::Refused;
 use crate::session::Principal;
 
-/// The rights of the peer of a connection, as far as the driver knows them from the peer's address.
+/// The rights of the peer of a connection. The driver derives them from the address of the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     /// The rights that the configuration gives to clients.
     #[default]
     Client,
-    /// Everything: the user of the server, or root, on the machine of the server.
+    /// All rights: the user of the server, or root, on the machine of the server.
     Administrator,
-    /// Nothing: another user of the machine, at the socket of the administrator.
+    /// No rights: another user of the machine, on the socket of the administrator.
     Denied,
 }
 
@@ -24,7 +24,7 @@ impl Context {
     /// Whether the requester may run an administrative command.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the refusal.
     pub fn admit_admin(&self, by: &Requester, command: &AdminCommand) -> Result<(), Refused> {
         let by_clients = &self.config.transaction_log.maintenance.by_clients;
         match (by, command) {
@@ -45,7 +45,7 @@ impl Context {
     /// command today.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the refusal.
     #[inline]
     pub fn admit(&self, _principal: &Principal, _command: &Command<'_>) -> Result<(), Refused> {
         Ok(())

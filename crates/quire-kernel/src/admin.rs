@@ -1,4 +1,4 @@
-//! Administration: commands that are the same for a client, for the local administrator and for the
+//! Administration. Its commands are the same for a client, for the local administrator and for the
 //! process of the server.
 
 use quire_journal::SegmentInfo;
@@ -27,12 +27,12 @@ pub enum AdminCommand {
     Stats,
     /// Describes the server. The reply is [`AdminReply::Server`].
     Server,
-    /// The connections with a number above this one. The reply is [`AdminReply::Clients`].
+    /// The connections with numbers above this one. The reply is [`AdminReply::Clients`].
     Clients(u64),
     /// The subscriptions after the one with this number on this connection. The reply is
     /// [`AdminReply::Subscriptions`].
     Subscriptions(u64, u32),
-    /// The topics whose names come after this one. The reply is [`AdminReply::Topics`].
+    /// The topics whose names sort after this one. The reply is [`AdminReply::Topics`].
     Topics(String),
     /// Creates a queue at run time. The reply is [`AdminReply::QueueCreated`].
     CreateQueue(Box<QueueSettings>),
@@ -60,8 +60,8 @@ pub enum AdminCommand {
 /// The answer to an [`AdminCommand`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum AdminReply {
-    /// The files that were taken, as they are now (as they were, when removed), or would be taken.
-    /// None: no file is selected, or it must stay.
+    /// The files that were taken, or would be taken, as they are now. A removed file is described
+    /// as it was. Empty: no file is selected, or the selected file must not be removed.
     Files(Vec<SegmentInfo>),
     /// The figures of queues by name.
     Queues(QueueFigures),
@@ -79,7 +79,7 @@ pub enum AdminReply {
     QueueCreated {
         /// Its name.
         queue: String,
-        /// It existed before the command, with the same settings.
+        /// The queue existed before the command, with the same settings.
         existed: bool,
     },
     /// The queue has the settings.
@@ -89,7 +89,7 @@ pub enum AdminReply {
         /// The keys that had other values before.
         keys: Vec<String>,
     },
-    /// The queue does not exist any more.
+    /// The queue no longer exists.
     QueueDropped {
         /// Its name.
         queue: String,
@@ -121,7 +121,7 @@ impl From<Refused> for AdminReply {
     }
 }
 
-/// Where a command comes from, and where its reply goes.
+/// The sender of a command, which is the receiver of the reply.
 #[derive(Clone, Debug)]
 pub enum Requester {
     /// A connection.
@@ -194,7 +194,7 @@ impl Context {
         self.session_of(connection).is_some_and(|id| self.clients.sessions.all[id].phase == Phase::Open)
     }
 
-    /// Sends the reply to where the command came from. A reply to a connection that has ended is
+    /// Sends the reply to the sender of the command. A reply to a connection that has ended is
     /// dropped.
     pub fn reply(&mut self, to: &Requester, reply: AdminReply) {
         let (connection, command) = match to {

@@ -1,9 +1,10 @@
-//! The codec of a connection: it makes commands of the bytes that arrive and bytes of the replies.
+//! The codec of a connection. It decodes the received bytes into commands, and encodes replies into
+//! bytes.
 //!
-//! The functions that run for every message are always inlined: with one protocol the choice
-//! between protocols then costs nothing.
+//! The functions that run for every message are always inlined. With one protocol, the choice
+//! between protocols then has no cost.
 //!
-//! This is the only module that imports a wire protocol. A further protocol is a further variant of
+//! This is the only module that imports a wire protocol. Another protocol is another variant of
 //! [`Codec`] and of [`Encoder`].
 
 use quire_command::{Code, Command, Message, Publish, Reply};
@@ -19,7 +20,7 @@ pub enum Codec {
     Quire(Inbox),
 }
 
-/// Encodes the replies for one connection. Every part that prepares bytes for the connection has a
+/// Encodes the replies for one connection. Every part that encodes bytes for the connection has a
 /// copy, on any thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoder {
@@ -44,8 +45,8 @@ impl From<WireError> for CodecError {
 }
 
 impl Codec {
-    /// The codec of a new connection that uses the quire protocol. It accepts commands as large as
-    /// a logon.
+    /// The codec of a new connection that uses the quire protocol. It accepts commands up to the
+    /// size of a logon.
     pub fn quire() -> Self {
         Codec::Quire(Inbox::new(LOGON_FRAME_SIZE_MAX))
     }
@@ -57,15 +58,16 @@ impl Codec {
         }
     }
 
-    /// Takes the codec out, with the unfinished command that it holds. The codec that is left
-    /// accepts no command.
+    /// Takes the codec and the unfinished command that it holds. The codec that remains in its
+    /// place accepts no command.
     pub fn take(&mut self) -> Codec {
         match self {
             Codec::Quire(inbox) => Codec::Quire(std::mem::replace(inbox, Inbox::new(0))),
         }
     }
 
-    /// Limits the size of commands: data of `message_size_max` bytes fit, `None` = only a logon.
+    /// Limits the size of commands. Data of at most `message_size_max` bytes are accepted; `None` =
+    /// only a logon.
     pub fn set_message_size_max(&mut self, message_size_max: Option<usize>) {
         match self {
             Codec::Quire(inbox) => inbox.set_frame_size_max(
@@ -82,9 +84,9 @@ impl Codec {
     }
 
     /// Calls `take` with the next command, which it removes from the front of `bytes`. Returns
-    /// whether there was one: if not, more bytes must arrive first, and `bytes` is empty.
+    /// whether there was a command. If not, more bytes must arrive first, and `bytes` is empty.
     ///
-    /// A command is handed to a function, by reference, because each move of a command within an
+    /// The command is passed to a function by reference, because each move of a command within an
     /// option or a result copies it.
     ///
     /// # Errors
@@ -104,8 +106,7 @@ impl Codec {
     }
 
     /// The publishes at the front of `bytes`, up to another command or an unfinished one. `bytes`
-    /// begins with a command: the codec has returned a command since it returned that there is
-    /// none.
+    /// must begin with a command: the last call of the codec returned a command.
     #[inline(always)]
     pub fn publishes<'b>(&self, bytes: &'b [u8]) -> impl Iterator<Item = Publish<'b>> {
         match self {
@@ -153,7 +154,8 @@ impl Encoder {
         }
     }
 
-    /// Replaces the bookmark of the encoded message `to` by that of the encoded message `from`.
+    /// Replaces the bookmark of the encoded message `to` by the bookmark of the encoded message
+    /// `from`.
     pub fn copy_bookmark(self, from: &[u8], to: &mut [u8]) {
         match self {
             Encoder::Quire => copy_bookmark(from, to),

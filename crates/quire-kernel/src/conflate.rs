@@ -1,8 +1,8 @@
-//! Conflated subscriptions: their messages are held for an interval and delivered as their
-//! connection takes them (docs/replay.md).
+//! Conflated subscriptions. Their messages are held for an interval, and then delivered when their
+//! connection accepts bytes (docs/replay.md).
 //!
-//! What is held belongs to the subscription, not to the replay or the tail that it came from: it
-//! outlives a pause and a change from the one to the other.
+//! A held message belongs to the subscription, not to the replay or the tail that it came from. It
+//! survives a pause, and the change from the replay to the tail.
 
 use crate::context::Context;
 use quire_journal::Record;
@@ -39,7 +39,7 @@ impl Context {
         }
     }
 
-    /// Holds a record that the pass at the tail has reached. `data` is the part of it that the
+    /// Holds a record that the live tail has reached. `data` is the part of the record that the
     /// subscription wants.
     pub fn conflate_record(&mut self, id: SubscriptionId, record: &Record<'_>, data: &[u8]) {
         let number = self.clients.subscriptions.all[id].number;
@@ -48,7 +48,7 @@ impl Context {
         self.conflate_message(id, record.topic, context.as_ref(), &message);
     }
 
-    /// Holds a message as it is published, or persisted.
+    /// Holds a message when it is published, or persisted.
     pub fn conflate_message(
         &mut self,
         id: SubscriptionId,
@@ -63,8 +63,8 @@ impl Context {
         self.hold(id, &key, &frame);
     }
 
-    /// Gives a subscription the change of a record in its view, or holds it for conflation. Without
-    /// `oof` a record that leaves gives no message.
+    /// Sends a subscription the change of a record in its view, or holds it for conflation. Without
+    /// `oof`, no message is sent for a record that leaves the view.
     pub fn deliver_view_change(
         &mut self,
         id: SubscriptionId,
@@ -91,7 +91,8 @@ impl Context {
         self.check_backlog(session);
     }
 
-    /// An interval is over, or the connection takes more again: delivers what is due.
+    /// Delivers the due messages, after the end of an interval or when the connection accepts bytes
+    /// again.
     pub fn deliver_due(&mut self, id: SubscriptionId) {
         let now = self.clock.now.instant;
         let is_paused = |cx: &Context| {
@@ -113,7 +114,7 @@ impl Context {
         }
     }
 
-    /// Delivers everything that is held, in its order.
+    /// Delivers all held messages in their order.
     pub fn deliver_all_conflated(&mut self, id: SubscriptionId) {
         self.deliver_conflated_while(id, |_| true);
         self.clock.timers.clear(Timer::Conflated(id));
@@ -132,7 +133,7 @@ impl Context {
             let session = &mut self.clients.sessions.all[session_id];
             let is_replayed = subscription.served_by == ServedBy::Bookmark;
             match subscription.delivery.gate.held().filter(|_| !is_replayed) {
-                // The records come first.
+                // The records are delivered first.
                 Some(held) => {
                     held.extend_from_slice(&frame);
                     session.deferred_size += frame.len();

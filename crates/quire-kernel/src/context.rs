@@ -1,9 +1,9 @@
 //! The shared context of every part of the broker: the time of the turn, the connections, the log,
 //! and the requests to the outside.
 //!
-//! A part that serves something (queues, bookmark subscriptions, publishers, ...) owns its state
-//! and gets this as an argument. Some actions need other parts: the end of a session or a
-//! subscription, or a connection whose commands may continue. The part requests such an action
+//! Each service (queues, bookmark subscriptions, publishers, ...) owns its state, and gets the
+//! context as an argument. Some actions need other services: the end of a session or a
+//! subscription, or a connection whose commands may continue. The service requests such an action
 //! here, and the run loop carries it out between two pieces of work.
 
 use std::collections::VecDeque;
@@ -42,19 +42,19 @@ pub struct Context {
     pub shutdown: Shutdown,
 }
 
-/// The time, and how much of it the work of a turn may take.
+/// The time, and the budgets of time for the work of a turn.
 pub struct Clock {
     pub now: Now,
     /// The time of the first turn; `None` before it.
     pub started: Option<Timestamp>,
     pub slices: Slices,
-    /// Effort that filters may take for one message while everything else waits.
+    /// The most effort that filters may take for one message while all other work waits.
     pub turn_effort: u64,
-    /// Bytes of a message, and of a record, that are read field by field while everything else
-    /// waits.
+    /// The largest message, and the largest record, that is read field by field while all other
+    /// work waits, in bytes.
     pub turn_size: usize,
     pub timers: Timers,
-    /// There is more to do than one turn should.
+    /// There is more work than one turn may do.
     pub wants_turn: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct Clients {
 
 /// Reading the content of messages.
 pub struct Messages {
-    /// Kept between uses: memory for the fields that keys, filters and select lists read.
+    /// Memory for the fields that keys, filters and select lists read. It is kept between uses.
     pub arena: Arena,
     pub unreadable: UnreadableLog,
 }
@@ -104,10 +104,10 @@ impl Context {
         }
     }
 
-    /// The topics of the log, and those that are published or subscribed to, whose names come after
-    /// `after`.
+    /// The topics of the log, and the topics that are published or subscribed to, whose names sort
+    /// after `after`.
     pub fn topics_after(&self, after: &str) -> Page<TopicStats> {
-        // One more than a page takes, so that it is known whether there are more.
+        // One more than a page has, to detect whether there are more.
         let mut names = self.log.journal.topics_after(after, PAGE_COUNT_MAX + 1);
         names.extend(self.topics.names_after(after, PAGE_COUNT_MAX + 1));
         names.sort_unstable();
@@ -129,13 +129,13 @@ impl Context {
         self.log.has_links = replication.accepts || !definitions.is_empty();
     }
 
-    /// The time of the first turn, in nanoseconds: it tells one run of the instance from the next.
+    /// The time of the first turn, in nanoseconds. It distinguishes the runs of the instance.
     pub fn started_ns(&self) -> u64 {
         self.clock.started.unwrap_or(self.clock.now.wall).as_ns()
     }
 
-    /// The part of a message that a subscription wants; `memory` holds it when that is not the
-    /// whole.
+    /// The part of a message that a subscription wants. `memory` holds it unless it is the whole
+    /// message.
     #[inline]
     pub fn select<'a>(
         &mut self,
@@ -150,7 +150,7 @@ impl Context {
         select.apply(message_type, data, &mut self.messages.arena, memory)
     }
 
-    /// Says that something happened. The driver writes it to the log of the server.
+    /// Reports an event. The driver writes it to the log of the server.
     pub fn note(&mut self, event: Event) {
         self.outputs.push_back(Output::Log(event));
     }

@@ -1,4 +1,4 @@
-//! A journal that takes no writes, and its codes on the wire.
+//! A journal that accepts no writes, and its codes on the wire.
 
 use quire_command::Code;
 use quire_journal::JournalError;
@@ -6,12 +6,12 @@ use quire_journal::JournalError;
 use super::context::Context;
 use super::io::Event;
 
-/// Why the journal takes no writes.
+/// Why the journal accepts no writes.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub code: Code,
     pub reason: String,
-    /// It ends when there is room again: the journal keeps what is appended until then.
+    /// The failure ends when there is room again. The journal buffers appended records until then.
     pub passes: bool,
 }
 
@@ -32,7 +32,7 @@ pub fn code_of(error: &JournalError) -> Code {
         JournalError::SequencesEnd { .. } => Code::LimitExceeded,
         JournalError::Closed => Code::ShuttingDown,
         JournalError::Behind { .. } | JournalError::Panicked { .. } => Code::Internal,
-        // A locked journal is an error of opening it. No connection gets this one.
+        // The journal reports this error only when it is opened. No connection receives it.
         JournalError::Io { .. }
         | JournalError::OutOfFiles { .. }
         | JournalError::Locked { .. }
@@ -41,12 +41,12 @@ pub fn code_of(error: &JournalError) -> Code {
 }
 
 impl Context {
-    /// Whether the journal takes no more writes until the server is started again.
+    /// Whether the journal accepts no writes until the server is restarted.
     pub fn has_failed(&self) -> bool {
         self.log.failure.as_ref().is_some_and(|failure| !failure.passes)
     }
 
-    /// The journal takes no more writes until the server is started again. The run loop notifies
+    /// The journal accepts no writes until the server is restarted. The run loop notifies
     /// publishers. Reading continues.
     pub fn fail(&mut self, error: &JournalError) {
         if self.has_failed() {

@@ -1,8 +1,8 @@
 //! The names that the parts of the broker use for connections, sessions, subscriptions, replays,
 //! publishers and topics.
 //!
-//! Keys are generational: that of something that is gone finds nothing, never its successor. This
-//! module imports nothing of the crate.
+//! Keys are generational: the key of a removed object never finds its successor. This module
+//! imports no other module of the crate.
 
 use slotmap::{Key, KeyData};
 
@@ -10,7 +10,7 @@ use slotmap::{Key, KeyData};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// A transport, by its place in [`BrokerConfig::transports`](crate::BrokerConfig::transports).
+/// A transport, by its index in [`BrokerConfig::transports`](crate::BrokerConfig::transports).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransportId(pub u16);
 
@@ -18,16 +18,17 @@ pub struct TransportId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopicId(pub u32);
 
-/// A last-value topic. Those that the configuration names come first, in its order.
+/// A last-value topic. The topics that the configuration names have the first numbers, in its
+/// order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(pub u32);
 
-/// A last-value topic with a pattern, by its place among those of the configuration.
+/// A last-value topic with a pattern, by its index in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ContainerId(pub u32);
 
-/// Keys as those of `slotmap::new_key_type`. That macro marks nothing `#[inline]`, and the broker
-/// looks up a session and a publisher for each message.
+/// Keys like those of `slotmap::new_key_type`. That macro does not mark functions as `#[inline]`,
+/// and the broker looks up a session and a publisher for each message.
 macro_rules! keys {
     ($(#[doc = $doc:literal] $name:ident;)+) => {$(
         #[doc = $doc]

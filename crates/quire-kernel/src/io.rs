@@ -17,7 +17,7 @@ use quire_queue::Reasons;
 
 pub use crate::ids::{ConnectionId, TransportId};
 
-/// Something that happened outside.
+/// An event outside of the broker.
 pub enum Input<'a> {
     /// A peer connected.
     Connected {
@@ -38,14 +38,16 @@ pub enum Input<'a> {
         /// Any number of whole and broken frames.
         bytes: &'a [u8],
     },
-    /// The transport of the connection rose above its high-water mark, or fell below its low one.
+    /// The send buffer of the connection rose above its high-water mark, or fell below its
+    /// low-water mark.
     Writable {
         /// Which.
         connection: ConnectionId,
-        /// Whether it takes more.
+        /// Whether the connection accepts more bytes.
         writable: bool,
     },
-    /// The connection is gone. Also allowed after [`Output::Close`], where it changes nothing.
+    /// The connection has ended. This is also allowed after [`Output::Close`], and has no effect
+    /// then.
     Disconnected {
         /// Which.
         connection: ConnectionId,
@@ -75,7 +77,7 @@ pub enum Input<'a> {
     LinkNotOpened {
         /// The number of the destination.
         destination: u32,
-        /// Why, for the log.
+        /// The reason, for the log.
         reason: &'a str,
     },
     /// Another instance connected to the address for links.
@@ -85,21 +87,21 @@ pub enum Input<'a> {
         /// Where it comes from, for the log.
         peer: &'a str,
     },
-    /// The time given by `next_timeout` has come.
+    /// The time that `next_timeout` returned has been reached.
     Timeout,
-    /// Stop: taken publishes are flushed and acknowledged, all clients are notified, and all
+    /// Stop: accepted publishes are flushed and acknowledged, all clients are notified, and all
     /// connections are closed.
     Shutdown,
 }
 
-/// Something that the driver must do.
+/// An action that the driver must take.
 pub enum Output {
     /// Write these bytes, after those of an earlier output for the connection.
     Send {
         /// The connection.
         connection: ConnectionId,
         /// Frames. The last one may continue in the next output for the connection. The buffer may
-        /// be handed back through `recycle`.
+        /// be returned through `recycle`.
         bytes: Vec<u8>,
     },
     /// Write these bytes, after those of an earlier output for the connection. Other connections
@@ -110,7 +112,7 @@ pub enum Output {
         /// The end of the frame that the output before began.
         bytes: Arc<[u8]>,
     },
-    /// Close the connection when the earlier output was written, or its peer does not take it.
+    /// Close the connection when the earlier output was written, or when the peer does not read it.
     Close {
         /// Which.
         connection: ConnectionId,
@@ -133,10 +135,10 @@ pub enum Output {
         /// Which.
         connection: ConnectionId,
     },
-    /// Run it where blocking does no harm. Then hand in its result as [`Input::ReadDone`].
+    /// Run it on a thread that may block. Then hand in its result as [`Input::ReadDone`].
     Read(ReadRequest),
-    /// Run it where blocking does no harm. Then hand in its result as [`Input::MaintenanceDone`].
-    /// There is one at a time.
+    /// Run it on a thread that may block. Then hand in its result as [`Input::MaintenanceDone`].
+    /// The broker requests one job at a time.
     Maintenance(MaintenanceJob),
     /// The answer to [`Input::Admin`]. A command that waits when the broker stops is not answered.
     AdminReply {
@@ -149,18 +151,18 @@ pub enum Output {
     Log(Event),
 }
 
-/// How urgent an [`Event`] is for a reader of the log.
+/// The urgency of an [`Event`] for a reader of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// An event of normal operation.
     Info,
     /// A client was refused or cut off.
     Warning,
-    /// The broker cannot do all that it should.
+    /// The broker works with restrictions.
     Error,
 }
 
-/// Something worth a line in the log. Holds no payload and no password.
+/// An event for the log of the server. It contains no payload and no password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A client logged on.
@@ -172,18 +174,18 @@ pub enum Event {
         /// Its name.
         client_name: String,
     },
-    /// A connection ended without a request of the broker.
+    /// A connection ended, and the broker had not requested it.
     Disconnected {
         /// Which.
         connection: ConnectionId,
-        /// The name, once logged on.
+        /// The name of the client; `None` before its logon.
         client_name: Option<String>,
     },
     /// The broker ended a connection.
     Ended {
         /// Which.
         connection: ConnectionId,
-        /// The name, once logged on.
+        /// The name of the client; `None` before its logon.
         client_name: Option<String>,
         /// The code that the peer received.
         code: Code,
@@ -201,8 +203,8 @@ pub enum Event {
         /// The reason that the client received.
         reason: String,
     },
-    /// The sequence of a publisher went up by more than [`super::Limits::sequence_jump_logged`] at
-    /// once, for the first time since it logged on.
+    /// The sequence of a publisher increased by more than [`super::Limits::sequence_jump_logged`]
+    /// at once, for the first time since it logged on.
     SequenceJumped {
         /// Its connection.
         connection: ConnectionId,
@@ -210,10 +212,10 @@ pub enum Event {
         client_name: String,
         /// The highest sequence before.
         from: u64,
-        /// The sequence that came.
+        /// The received sequence.
         to: u64,
     },
-    /// The journal takes no more writes. Reading continues.
+    /// The journal accepts no more writes. Reading continues.
     JournalFailed {
         /// The code that publishers receive.
         code: Code,
@@ -227,9 +229,9 @@ pub enum Event {
         /// The reason that publishers receive.
         reason: String,
     },
-    /// The journal has room again, and everything that waited is written.
+    /// The journal has room again, and all buffered records are written.
     JournalResumed,
-    /// Damage keeps a message of a queue from being read.
+    /// A message of a queue cannot be read, because the journal is damaged.
     QueueMessageUnreadable {
         /// Its place in the log.
         position: u64,
@@ -238,19 +240,19 @@ pub enum Event {
         /// What is wrong.
         reason: String,
     },
-    /// A message expired from a queue, and is a dead letter. At most one of these and of the next
-    /// for each queue and minute.
+    /// A message expired from a queue, and is a dead letter. At most one of this event and of the
+    /// next is logged for each queue and minute.
     DeadLetter {
         /// The queue.
         queue: String,
-        /// The bookmark of the message, or its place in the log if damage keeps the message from
-        /// being read.
+        /// The bookmark of the message, or its position in the log if the message cannot be read
+        /// because of damage.
         message: String,
         /// Why it expired.
         reasons: Reasons,
-        /// How often it was delivered.
+        /// The number of its deliveries.
         deliveries: u32,
-        /// Where the dead letter is.
+        /// The topic of the dead letter.
         topic: String,
     },
     /// Further messages expired from a queue since the last line, and are dead letters.
@@ -260,8 +262,8 @@ pub enum Event {
         /// How many messages.
         count: u64,
     },
-    /// A message expired at a limit of its queue, and no topic gets it. At most one of these and of
-    /// the next for each queue and minute.
+    /// A message expired at a limit of its queue, and no topic receives it. At most one of this
+    /// event and of the next is logged for each queue and minute.
     MessageExpired {
         /// The queue.
         queue: String,
@@ -269,30 +271,30 @@ pub enum Event {
         message: String,
         /// Why it expired.
         reasons: Reasons,
-        /// How often it was delivered.
+        /// The number of its deliveries.
         deliveries: u32,
-        /// How often it was cancelled.
+        /// The number of its cancels.
         cancels: u32,
     },
-    /// Further messages expired at a limit of their queue since the last line, and no topic gets
-    /// them.
+    /// Further messages expired at a limit of their queue since the last line, and no topic
+    /// receives them.
     MessagesExpired {
         /// The queue.
         queue: String,
         /// How many messages.
         count: u64,
     },
-    /// A message was cancelled again and again. At most one of these and of the next for each queue
-    /// and minute.
+    /// A message was cancelled repeatedly. At most one of this event and of the next is logged for
+    /// each queue and minute.
     MessageCancelled {
         /// The queue.
         queue: String,
         /// As in [`Event::DeadLetter`].
         message: String,
-        /// How often it was cancelled.
+        /// The number of its cancels.
         cancels: u32,
     },
-    /// Messages were cancelled again and again since the last line.
+    /// Messages were cancelled repeatedly since the last line.
     MessagesCancelled {
         /// The queue.
         queue: String,
@@ -305,14 +307,14 @@ pub enum Event {
         /// The error of the disk.
         reason: String,
     },
-    /// The states of queues that are kept in a file stay in memory from here on, as far as the file
-    /// has no room: it cannot be made, or not made larger.
+    /// The file for the states of queues cannot be created or extended. From now on, states without
+    /// room in the file are in memory.
     QueuesNotPaged {
         /// The error of the disk.
         reason: String,
     },
-    /// The records of last-value topics that are kept in a file stay in memory from here on, as far
-    /// as the file has no room.
+    /// The file for the records of last-value topics cannot be created or extended. From now on,
+    /// records without room in the file are in memory.
     TablesNotPaged {
         /// The error of the disk.
         reason: String,
@@ -324,9 +326,9 @@ pub enum Event {
         /// With how many.
         count: usize,
     },
-    /// A full journal file was archived, compressed or removed because a client asked for it.
+    /// A full journal file was archived, compressed or removed at the request of a client.
     JournalFileTaken {
-        /// The client's connection; it may be gone.
+        /// The connection of the client. It may have ended.
         connection: ConnectionId,
         /// The client's name.
         client_name: Option<String>,
@@ -342,14 +344,14 @@ pub enum Event {
         /// The error of the disk.
         reason: String,
     },
-    /// The end of the log was torn by a kill or a power cut, and was cut at the start. Nothing in
-    /// it was acknowledged.
+    /// The end of the log was incomplete after a kill or a power failure, and was truncated at the
+    /// start. It contained no acknowledged record.
     TornTailCut {
         /// The journal file.
         path: PathBuf,
-        /// Where it was cut, in bytes.
+        /// The offset at which it was truncated, in bytes.
         offset: u64,
-        /// Bytes that were cut.
+        /// The number of truncated bytes.
         size: u64,
     },
     /// The sequences of some publishers are lost. Messages that these publishers send again are
@@ -394,8 +396,8 @@ pub enum Event {
         /// The requester.
         by: String,
     },
-    /// Messages of a queue that are not acknowledged do not fit the configuration any more. At each
-    /// start, while it is so.
+    /// Unacknowledged messages of a queue no longer match the configuration. This is reported at
+    /// each start until it is resolved.
     QueueMessagesLeftOut {
         /// The queue.
         queue: String,
@@ -411,13 +413,13 @@ pub enum Event {
         /// The key.
         key: String,
     },
-    /// A setting in the configuration is allowed and probably not intended.
+    /// A setting in the configuration is valid and probably not intended.
     ConfigWarning {
         /// A description of the setting.
         text: String,
     },
-    /// A message has no value for a field of the key of its last-value topic; the first such
-    /// message of the topic.
+    /// A message has no value for a field of the key of its last-value topic. Only the first such
+    /// message of the topic is reported.
     KeyFieldMissing {
         /// The topic.
         topic: String,
@@ -426,7 +428,7 @@ pub enum Event {
     MessageUnreadable {
         /// The first of them since the last line.
         example: Unreadable,
-        /// How often a message could not be read since the last line.
+        /// The number of failed reads since the last line.
         count: u64,
     },
     /// A snapshot of a last-value topic could not be written. The next start reads more of the log.
@@ -451,8 +453,8 @@ pub enum Event {
         /// The first position of the log.
         first: u64,
     },
-    /// The wall clock shows an earlier time than the last record of the log has: it was set back,
-    /// or was ahead before.
+    /// The wall clock shows an earlier time than the last record of the log. It was set back, or it
+    /// was fast before.
     ClockBehind {
         /// The difference.
         behind: Duration,
@@ -478,7 +480,7 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// Publishers wait for a destination from now on, or do not.
+    /// Publishers wait for a destination from now on, or no longer wait for it.
     LinkWaitedFor {
         /// The destination.
         destination: String,
@@ -491,7 +493,7 @@ pub enum Event {
     LinkPaused {
         /// The destination.
         destination: String,
-        /// Whether nothing is sent to it from now on.
+        /// Whether the link is paused from now on.
         is_paused: bool,
     },
     /// The log no longer has all records that a destination lacks.
@@ -503,14 +505,14 @@ pub enum Event {
         /// The first position of the log.
         first: u64,
     },
-    /// Another instance sends its records.
+    /// Another instance begins to send its records.
     LinkAccepted {
         /// The instance.
         source: String,
         /// Its address.
         peer: String,
     },
-    /// The link of another instance was ended here.
+    /// This instance ended the link of another instance.
     LinkRefused {
         /// The instance, or its address.
         source: String,
@@ -526,20 +528,21 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// A message of another instance counts as a duplicate, but the log here does not have it.
+    /// A message of another instance counts as a duplicate, but the local log does not have it.
     LinkConflict {
         /// The instance that sent it.
         source: String,
         /// Its bookmark.
         bookmark: Bookmark,
-        /// The log here has another message with the bookmark; otherwise it has none.
+        /// The local log has another message with the bookmark. Otherwise, it has no message with
+        /// it.
         is_other: bool,
     },
     /// The broker is stopping.
     ShuttingDown,
 }
 
-/// The change of the configuration because of which messages do not fit.
+/// The change of the configuration that messages no longer match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeftOutBecause {
     /// Another filter, other topics, or another message type.
@@ -554,7 +557,7 @@ pub enum LeftOutBecause {
 }
 
 impl Event {
-    /// How urgent it is for a reader of the log.
+    /// The urgency of the event for a reader of the log.
     pub fn level(&self) -> Level {
         match self {
             Event::LoggedOn { .. }

@@ -1,4 +1,4 @@
-//! Work on full journal files, off the loop: they are archived, compressed or removed.
+//! Work on full journal files outside of the loop: files are archived, compressed or removed.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use quire_types::Files;
 pub struct Maintenance {
     /// What is done.
     pub action: Action,
-    /// With which files. One is taken, the oldest.
+    /// The selected files. The action is taken on the oldest one.
     pub files: Files,
     /// No file is changed. The reply names every selected file.
     pub dry_run: bool,
@@ -21,9 +21,9 @@ pub struct Maintenance {
     pub archive_directory: Option<PathBuf>,
 }
 
-/// Work on a journal file. It blocks on the disk: run it off the loop, then hand the result back as
-/// [`Input::MaintenanceDone`](crate::Input::MaintenanceDone). The broker hands out no other job
-/// before that.
+/// Work on a journal file. It blocks on the disk. Run it outside of the loop, then hand in the
+/// result as [`Input::MaintenanceDone`](crate::Input::MaintenanceDone). The broker requests no
+/// other job before that.
 pub struct MaintenanceJob {
     pub maintenance: quire_journal::FileMaintenance,
     pub action: Action,
@@ -33,8 +33,8 @@ pub struct MaintenanceJob {
     pub archive_directory: Option<PathBuf>,
 }
 
-/// The result of a [`MaintenanceJob`]: the files that were taken, or would be, or why there are
-/// none.
+/// The result of a [`MaintenanceJob`]: the files that were taken or would be taken, or the reason
+/// why there are none.
 pub struct MaintenanceDone(pub Result<Vec<SegmentInfo>, Failed>);
 
 pub struct Failed {
@@ -48,7 +48,7 @@ impl MaintenanceJob {
         self.action
     }
 
-    /// Whether nothing is changed.
+    /// Whether this is a dry run, which changes no file.
     pub fn is_dry_run(&self) -> bool {
         self.dry_run
     }
@@ -76,12 +76,12 @@ impl MaintenanceJob {
 }
 
 impl MaintenanceDone {
-    /// The work could not be begun, or panicked.
+    /// The work could not be started, or it panicked.
     pub fn failed(reason: &str) -> Self {
         MaintenanceDone(Err(Failed { code: Code::Internal, reason: reason.to_owned() }))
     }
 
-    /// The files that were taken, or would be; `None` when the job failed.
+    /// The files that were taken or would be taken; `None` when the job failed.
     pub fn files(&self) -> Option<&[SegmentInfo]> {
         self.0.as_deref().ok()
     }

@@ -2,8 +2,8 @@
 //! the log and its positions, time, background jobs, configuration, and the input and output of a
 //! driver.
 //!
-//! No part of this crate knows a service. A service gets the [`Context`](context::Context) as an
-//! argument. It ends a session or a subscription there, sends replies and messages, and begins
+//! No part of this crate depends on a service. A service gets the [`Context`](context::Context) as
+//! an argument. It ends a session or a subscription there, sends replies and messages, and begins
 //! jobs. The run loop (`quire-broker`) calls the services.
 
 // Only the broker uses the crate. The broker exports the items that programs use, and these are

@@ -1,10 +1,10 @@
-//! The log as the parts of the broker see it, and how far it has come.
+//! The log as the parts of the broker see it, and its positions.
 //!
-//! Four positions follow each other. An *appended* record has its place in the log. A *persisted*
-//! record is on the disk. A *visible* record may be handed to consumers of the log: it is
-//! persisted. A *served* record has been handed to every consumer. A record is *safe*, and may be
-//! reported to its publisher, when it is persisted here and on the sync destinations that it goes
-//! to (`replicated.rs`).
+//! Four positions follow each other. An *appended* record has a position in the log. A *persisted*
+//! record is on the disk. A *visible* record is persisted, and may be handed to consumers of the
+//! log. A *served* record was handed to every consumer. A record is *safe*, and may be reported to
+//! its publisher, when it is persisted here and on the sync destinations that it goes to
+//! (`replicated.rs`).
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -17,16 +17,15 @@ use super::failure::Failure;
 use super::replicated::{Destinations, Replicated};
 use quire_types::time::{Instant, Now};
 
-/// The bytes that wait for the disk count as a single publish up to this size. More bytes come from
-/// publishers that do not wait for each message, and the subscribers that read after them must keep
-/// up.
+/// The bytes that wait for the disk count as a single publish up to this size. More bytes are from
+/// publishers that do not wait for each message. Subscribers must keep up with such publishers.
 const LONE_SIZE_MAX: usize = 8 * 1024;
 
 /// The longest pause of a replay, and of a link. With full chunks a replay still reads 256 MB/s,
 /// which is more than single publishes can produce meanwhile.
 pub const YIELD_MAX: Duration = Duration::from_millis(1);
 
-/// Smaller steps of the clock are not reported. Time synchronization makes them.
+/// Smaller steps of the clock are not reported, because time synchronization causes them.
 const SETBACK_MIN: Duration = Duration::from_secs(1);
 
 /// The shortest time between two reports.
@@ -36,31 +35,31 @@ const SETBACK_INTERVAL: Duration = Duration::from_secs(60);
 pub struct Log {
     pub journal: Journal,
     pub reader: Reader,
-    /// How far the destinations are.
+    /// The positions of the destinations.
     pub replicated: Replicated,
-    /// Records may come from other instances, or go there.
+    /// Records may be received from other instances, or sent to them.
     pub has_links: bool,
     pub failure: Option<Failure>,
     /// Publishers were not notified of the failure yet.
     pub is_failure_news: bool,
     /// The last timestamp given to a record.
     pub stamped: Timestamp,
-    /// It was reported that the clock shows an earlier time than `stamped`, and it still does.
+    /// The clock shows an earlier time than `stamped`, and this was reported.
     is_clock_behind: bool,
     /// No report before.
     setback_due: Instant,
-    /// Every consumer was handed everything up to here.
+    /// The position up to which every consumer has received all records.
     pub served: Position,
-    /// Records that a service will append.
+    /// Records that a service announced and will append.
     pub announced: Announced,
 }
 
-/// Records that will be appended, in the order in which they were announced. A flush waits for
-/// those that were announced before it, because they belong to commands that were answered.
+/// Records that will be appended, in the order of their announcements. A flush waits for the
+/// records that were announced before it, because they belong to commands that were answered.
 #[derive(Default)]
 pub struct Announced {
     count: u64,
-    /// The first ones are in the log, or will not come: this many.
+    /// The number of the first records that are in the log, or that will never be appended.
     done: u64,
 }
 
@@ -71,23 +70,23 @@ impl Announced {
         self.count
     }
 
-    /// Those before the record with this number are done; `None`: all of them.
+    /// The records before this number are done; `None`: all records are done.
     pub fn set_next(&mut self, next: Option<u64>) {
         self.done = next.map_or(self.count, |next| next - 1);
     }
 
-    /// The number of the last one, unless all are done.
+    /// The number of the last record, unless all are done.
     pub fn last(&self) -> Option<NonZeroU64> {
         NonZeroU64::new(self.count).filter(|_| self.done < self.count)
     }
 
-    /// Whether all up to this number are done.
+    /// Whether all records up to this number are done.
     pub fn is_done(&self, number: NonZeroU64) -> bool {
         self.done >= number.get()
     }
 }
 
-/// A moment of the log: a time, and the message that has it when a message was named.
+/// An instant of the log: a time, and the message with this time when a message was named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     pub time: Timestamp,
@@ -109,8 +108,8 @@ impl Log {
         Log {
             reader: journal.reader(),
             served: journal.persisted(),
-            // The journal gives no record an earlier time. Subscribers and last-value topics have
-            // the same time as the log.
+            // The journal never gives a record an earlier time. So subscribers and last-value
+            // topics see the same time as the log.
             stamped: journal.last_timestamp(),
             is_clock_behind: false,
             setback_due: Instant::default(),
@@ -129,8 +128,8 @@ impl Log {
         self.journal.appended()
     }
 
-    /// Whether a record that was published here, and goes to these destinations, may be reported as
-    /// safe to its publisher.
+    /// Whether a record that was published here, and is sent to these destinations, may be reported
+    /// as safe to its publisher.
     #[inline]
     pub fn is_safe(&self, position: Position, destinations: Destinations) -> bool {
         self.is_safe_after(position, 0, destinations)
@@ -142,25 +141,24 @@ impl Log {
         position <= self.journal.persisted() && self.replicated.has(position, hops, destinations)
     }
 
-    /// The position up to which everything is persisted here and on the destinations that it goes
-    /// to.
+    /// The position up to which all records are persisted here and on their destinations.
     pub fn replicated(&self) -> Position {
         self.replicated.everywhere(self.journal.persisted())
     }
 
-    /// The position up to which consumers and readers get records.
+    /// The position up to which consumers and readers receive records.
     #[inline]
     pub fn visible(&self) -> Position {
         self.journal.persisted()
     }
 
-    /// The position up to which a replay gets records. A durable one waits for the sync
+    /// The position up to which a replay receives records. A durable replay waits for the sync
     /// destinations.
     pub fn replay_end(&self, is_durable: bool) -> Position {
         if is_durable { self.served.min(self.replicated()) } else { self.served }
     }
 
-    /// Whether everything appended is persisted.
+    /// Whether all appended records are persisted.
     #[inline]
     pub fn is_settled(&self) -> bool {
         self.journal.persisted() == self.appended()
@@ -172,31 +170,31 @@ impl Log {
         self.journal.unpersisted_bytes()
     }
 
-    /// Whether something waits for the disk.
+    /// Whether any bytes wait for the disk.
     #[inline]
     pub fn has_publishes(&self) -> bool {
         self.unpersisted_size() > 0 && self.failure.is_none()
     }
 
-    /// Whether something small waits for the disk. Readers with a lag give way to it for
+    /// Whether a small number of bytes waits for the disk. Readers with a lag pause for it, for
     /// [`YIELD_MAX`] at most.
     pub fn has_lone_publish(&self) -> bool {
         self.has_publishes() && self.unpersisted_size() <= LONE_SIZE_MAX
     }
 
-    /// The highest sequence of a publisher that the log knows.
+    /// The highest sequence of a publisher in the log.
     pub fn highest_sequence(&self, publisher: PublisherId) -> Option<u64> {
         self.journal.highest_sequence(publisher)
     }
 
-    /// The sequence that the next record gets when its publisher gives it none.
+    /// The sequence of the next record when its publisher sends none.
     pub fn next_sequence(&self, publisher: PublisherId) -> u64 {
         let highest = self.journal.highest_sequence(publisher).unwrap_or_default();
         self.appended().next().get().max(highest.saturating_add(1))
     }
 
-    /// The time for the next record: `now`, or that of the record before when the wall clock was
-    /// set back. Lifetimes count from `now`
+    /// The time for the next record: `now`, or the time of the previous record when the wall clock
+    /// was set back. Lifetimes count from `now`
     /// ([`NewAttributes::received`](quire_journal::NewAttributes::received)).
     #[inline]
     pub fn stamp(&mut self, now: Timestamp) -> Timestamp {
@@ -204,8 +202,9 @@ impl Log {
         self.stamped
     }
 
-    /// The time from the clock to the later time of the last record, when that is to be reported:
-    /// once each time that the clock was set back, and at most once per [`SETBACK_INTERVAL`].
+    /// Returns the difference between the time of the last record and the clock, when it must be
+    /// reported: once each time that the clock was set back, and at most once per
+    /// [`SETBACK_INTERVAL`].
     #[inline]
     pub fn look_at_clock(&mut self, now: Now) -> Option<Duration> {
         if now.wall >= self.stamped {

@@ -9,12 +9,12 @@ use quire_journal::{Journal, Memory};
 #[derive(Default)]
 pub struct PagedMemory {
     memory: Option<Memory>,
-    /// Why it is the heap, until it is reported.
+    /// Why the memory is the heap, until this is reported.
     unpaged: Option<io::Error>,
 }
 
 impl PagedMemory {
-    /// Makes the file, if there is none. When the system refuses it, the memory is the heap.
+    /// Creates the file, if there is none. When the system refuses it, the memory is the heap.
     pub fn open(&mut self, journal: &Journal) -> &Memory {
         self.memory.get_or_insert_with(|| {
             journal.paged_memory().unwrap_or_else(|error| {
@@ -29,7 +29,7 @@ impl PagedMemory {
         self.memory.clone().unwrap_or_else(Memory::heap)
     }
 
-    /// Why something is on the heap since the last call.
+    /// Why some memory is on the heap, if this happened since the last call.
     pub fn take_failure(&mut self) -> Option<io::Error> {
         self.unpaged.take().or_else(|| self.memory.as_ref().and_then(Memory::take_failure))
     }

@@ -11,7 +11,7 @@ use quire_command::{Ack, AckKind, Acks, Code, FailureScope, Reply};
 use quire_expression::filter::FilterError;
 use quire_expression::topic::TopicError;
 
-/// Why a command is refused. The fault of the caller.
+/// Why a command is refused: an error of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     pub code: Code,
@@ -39,8 +39,8 @@ impl Context {
         }
     }
 
-    /// As [`acknowledge_processed`](Self::acknowledge_processed), with what `detail` means for the
-    /// command (protocol.md, `ack`), and with a note that the client logs.
+    /// As [`acknowledge_processed`](Self::acknowledge_processed), with a note that the client logs,
+    /// and with `detail`, whose meaning depends on the command (protocol.md, `ack`).
     pub fn acknowledge_with(
         &mut self,
         id: SessionId,
@@ -62,14 +62,14 @@ impl Context {
         self.put(id, &Reply::Ack(ack));
     }
 
-    /// A failed command gets one `processed` with its code, for any `acks`.
+    /// A failed command is answered by one `processed` with its code, for any `acks`.
     pub fn fail_command(&mut self, id: SessionId, command: u32, subscription: u32, failure: &Failure) {
         let Failure { code, reason, .. } = failure;
         let ack = Ack { kind: AckKind::Processed, code: *code, command, subscription, detail: 0, reason };
         self.put(id, &Reply::Ack(ack));
     }
 
-    /// A command about a queue that is not there.
+    /// A command about a queue that does not exist.
     pub fn no_queue(&mut self, id: SessionId, command: u32, queue: &str) {
         if command != 0 {
             let reason = format!("no queue has the name {queue:?}");
@@ -77,7 +77,7 @@ impl Context {
         }
     }
 
-    /// A refused command gets one `processed` with the code, for any `acks`.
+    /// A refused command is answered by one `processed` with the code, for any `acks`.
     pub fn refuse_command(&mut self, id: SessionId, command: u32, subscription: u32, refused: &Refused) {
         let Refused { code, column, reason } = refused;
         let kind = AckKind::Processed;
@@ -91,7 +91,7 @@ impl Refused {
     }
 }
 
-/// Options that do not go together.
+/// Options that cannot be combined.
 pub fn bad_option(error: OptionError) -> Refused {
     Refused::new(Code::BadOption, error.to_string())
 }
@@ -109,7 +109,7 @@ pub fn unknown_subscription(number: u32) -> Refused {
     Refused::new(Code::UnknownSubscription, format!("the connection has no subscription {number}"))
 }
 
-/// `is_container`: the name is that of an entry with a pattern.
+/// `is_container`: an entry with a pattern has the name.
 pub fn not_last_value(topic: &str, is_container: bool) -> Refused {
     let reason = if is_container {
         format!("{topic:?} is the name of an entry with a pattern, and no topic: name one of its topics")
@@ -128,7 +128,7 @@ pub enum Refusal {
     BadMessage(String),
     /// No entry of the transaction log names this topic.
     NotRecorded(Arc<str>),
-    /// The message has a delay, and no queue takes messages from this topic.
+    /// The message has a delay, and no queue has this underlying topic.
     NoQueue(Arc<str>),
     /// The delay is longer than [`DELAY_MAX_NS`](quire_types::DELAY_MAX_NS).
     DelayTooLong,
@@ -136,7 +136,7 @@ pub enum Refusal {
     NotLastValue(Arc<str>),
     /// The topic keeps last values by its pattern, and cannot get a table.
     NoTable(Refused),
-    /// The journal does not take the message, and takes others.
+    /// The journal refuses this message, and accepts others.
     NotAppended(Code, String),
 }
 

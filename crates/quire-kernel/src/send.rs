@@ -11,32 +11,32 @@ use crate::topic::Stage;
 use quire_command::{Code, Message, Reply};
 use quire_expression::filter::MessageContext;
 
-/// The most bytes that a connection is sent in one turn, plus at most one chunk. The backlog of a
-/// connection that takes bytes again must not delay the others.
+/// The most bytes that are sent to a connection in one turn, plus at most one chunk. The backlog of
+/// a connection that accepts bytes again must not delay other connections.
 const SEND_SIZE_MAX: usize = 1024 * 1024;
 
 /// Bytes of buffers kept for the next turn's output: enough for a fan-out to a thousand
 /// connections.
 const SPARES_SIZE_MAX: usize = 16 * 1024 * 1024;
 
-/// The same as a number: replies to commands are small and need no spare buffer, so every
-/// connection ever made would leave one.
+/// The most buffers that are kept. Replies to commands are small and need no spare buffer, so
+/// without the limit every connection would leave a buffer.
 const SPARES_COUNT_MAX: usize = 1024;
 
-/// A spare buffer larger than this is given back to the allocator: one huge message must not stay
-/// in memory.
+/// A larger spare buffer is returned to the allocator, so that the memory of one huge message is
+/// freed.
 const SPARE_SIZE_MAX: usize = 1024 * 1024;
 
-/// A spare buffer smaller than this is given back too: the head of a message whose data is shared
-/// has a buffer of a few dozen bytes.
+/// A smaller spare buffer is also returned. The head of a message with shared data has a buffer of
+/// a few dozen bytes.
 const SPARE_SIZE_MIN: usize = 128;
 
 /// Outboxes share data of at least this many bytes. Every separate part of the output costs the
 /// driver about the time of a copy of 2 KiB.
 const SHARED_SIZE_MIN: usize = 4 * 1024;
 
-/// Sharing saves copies of at least this many bytes. With 16 KiB for two connections it gains
-/// nothing.
+/// Sharing saves copies of at least this many bytes. With 16 KiB for two connections, sharing has
+/// no benefit.
 const SAVED_SIZE_MIN: usize = 32 * 1024;
 
 /// Used buffers for the next turn's output.
@@ -48,7 +48,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Keeps a buffer that is not needed any more, if there is room for it.
+    /// Keeps a buffer that is no longer needed, if there is room for it.
     pub fn recycle(&mut self, mut buffer: Vec<u8>) {
         let size = buffer.capacity();
         if (SPARE_SIZE_MIN..=SPARE_SIZE_MAX).contains(&size)
@@ -78,12 +78,12 @@ impl Buffers {
     }
 }
 
-/// The sessions that something was sent to.
+/// The sessions with new output.
 #[derive(Default)]
 pub struct Sent {
-    /// They have room for more.
+    /// These sessions have room for more output.
     pub to: Vec<SessionId>,
-    /// They were sent the last of it.
+    /// The last output of these sessions was sent.
     pub closed: Vec<SessionId>,
 }
 
@@ -97,7 +97,7 @@ pub fn mark_dirty(session: &mut Session, dirty: &mut Vec<SessionId>, id: Session
 }
 
 impl Context {
-    /// Queues the pending output of every touched session, as far as its connection takes it.
+    /// Queues the pending output of every touched session, as far as its connection accepts bytes.
     pub fn send(&mut self) -> Sent {
         let mut sent = Sent::default();
         let mut unsent = Vec::new();
@@ -157,13 +157,13 @@ impl Context {
                 });
             }
         }
-        // They have had enough of this turn.
+        // These sessions have used their share of this turn.
         self.clock.wants_turn |= !unsent.is_empty();
         self.clients.sessions.dirty.extend(unsent);
         sent
     }
 
-    /// Whether a session that takes bytes has output.
+    /// Whether a session that accepts bytes has output.
     #[inline]
     pub fn has_output(&self) -> bool {
         let mut sessions =
@@ -177,8 +177,8 @@ impl Context {
         self.clients.buffers.give(&mut self.clients.sessions.all[id].outbox);
     }
 
-    /// The data of a message for the outboxes of its subscriptions to hold together; `None` when
-    /// each gets a copy.
+    /// The data of a message that the outboxes of its subscriptions share; `None` when each outbox
+    /// has a copy.
     #[inline]
     pub fn share(&self, data: &[u8], subscription_count: usize, stage: Stage) -> Option<Arc<SharedData>> {
         let saved_size = data.len() * subscription_count.saturating_sub(1);
@@ -187,18 +187,19 @@ impl Context {
         }
         Some(match stage {
             Stage::Published => SharedData::new(data, &self.clients.sessions.shared_size),
-            // It does not count as backlog, so no sum counts it.
+            // This data does not count as backlog, so no sum includes it.
             Stage::Persisted => SharedData::new(data, &Arc::default()),
         })
     }
 
-    /// Makes the end of the turn look at the session.
+    /// Marks the session for a check at the end of the turn.
     #[inline]
     pub fn touch(&mut self, id: SessionId) {
         mark_dirty(&mut self.clients.sessions.all[id], &mut self.clients.sessions.dirty, id);
     }
 
-    /// Queues a frame for the session. Bytes that a connection does not take count as its backlog.
+    /// Queues a frame for the session. Bytes that a connection does not accept count as its
+    /// backlog.
     pub fn put(&mut self, id: SessionId, frame: &Reply<'_>) {
         let session = self.session(id);
         if session.phase == Phase::Closed {
@@ -212,8 +213,8 @@ impl Context {
         }
     }
 
-    /// Puts a message into the outbox of the connection of the subscription, or where the
-    /// subscription holds it. `shared` has the same bytes as the data of the message.
+    /// Puts a message into the outbox of the connection of the subscription, or into the messages
+    /// that the subscription holds. `shared` has the same bytes as the data of the message.
     pub fn deliver_published(
         &mut self,
         id: SubscriptionId,
@@ -222,7 +223,8 @@ impl Context {
         is_queue: bool,
         shared: Option<&Arc<SharedData>>,
     ) {
-        // A connection that was ended while this message was served took its subscriptions along.
+        // A connection may have been ended while this message was served. Its subscriptions ended
+        // with it.
         let Some(subscription) = self.clients.subscriptions.get_mut(id) else { return };
         let session_id = subscription.session;
         let message = Message { subscription: subscription.number, ..*message };
@@ -245,7 +247,7 @@ impl Context {
             // The name belongs to a queue, which serves the subscriptions without a bookmark.
             ServedBy::Stream | ServedBy::Queue => is_queue,
             ServedBy::Sow | ServedBy::Table => subscription.leaves_out(message.key),
-            // A bookmark subscription gets what is recorded, and nothing else.
+            // A bookmark subscription receives only recorded messages.
             ServedBy::Bookmark => {
                 let taken_after = subscription.wanted.taken_after();
                 message.bookmark.is_none()
@@ -263,7 +265,8 @@ impl Context {
             Some(held) => {
                 let size_before = held.len();
                 session.outbox.encoder().put_message(&message, held);
-                // The frames that wait for a `live` subscription to be in step count for it alone.
+                // Frames that wait until a `live` subscription is synchronized count only for that
+                // subscription.
                 let deferred_size = match subscription.served_by {
                     ServedBy::Bookmark => held.len(),
                     _ => {
@@ -285,7 +288,8 @@ impl Context {
         }
     }
 
-    /// Conflated messages have one bound. Beyond it messages go to the backlog, which has another.
+    /// Held messages of a conflated subscription have a limit. Messages beyond it are added to the
+    /// backlog, which has its own limit.
     pub fn check_backlog(&mut self, id: SessionId) {
         let session = self.session(id);
         let size = session.outbox.backlog_size() + session.deferred_size;
@@ -294,14 +298,14 @@ impl Context {
         }
     }
 
-    /// Ends a connection for which more waits than `max_client_backlog`.
+    /// Ends a connection whose backlog exceeds `max_client_backlog`.
     pub fn end_slow(&mut self, id: SessionId) {
         let limit = self.transport_of(id).max_client_backlog;
         self.drop_slow(id, &format!("more than max_client_backlog, {limit} bytes, wait for it"));
     }
 
-    /// Ends the connection for which most waits. There is one: only a sum above its limit leads
-    /// here.
+    /// Ends the connection with the largest backlog. There is always one, because this is only
+    /// called for a sum above its limit.
     pub fn end_slowest(&mut self) {
         let waiting_size = |session: &Session| session.outbox.backlog_size() + session.deferred_size;
         let slowest = self.clients.sessions.all.iter().max_by_key(|(_, session)| waiting_size(session));
@@ -312,12 +316,12 @@ impl Context {
         self.drop_slow(id, &reason);
     }
 
-    /// Ends a connection that does not take its messages. Its buffered output is dropped.
+    /// Ends a connection that does not read its messages. Its buffered output is dropped.
     pub fn drop_slow(&mut self, id: SessionId, reason: &str) {
         let session = self.session(id);
         if session.phase == Phase::Closed {
-            // The messages of the same input follow the dropped ones. The client gets the reason,
-            // and none of them.
+            // Later messages of the same input are also dropped. The client receives the reason,
+            // and no messages.
             return session.outbox.drop_unsendable();
         }
         session.outbox.clear();

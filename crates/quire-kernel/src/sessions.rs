@@ -1,4 +1,5 @@
-//! The connections, and the actions of each part on them: end one, make it wait, let it continue.
+//! The connections, and the actions on them: to end a connection, to make it wait, and to let it
+//! continue.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -17,8 +18,9 @@ use super::timer::Timer;
 use crate::session::{ACK_BACKLOG_MAX, Flush, KeptBytes, Phase, Session, SessionId, Stall};
 use quire_command::{Code, Reply};
 
-/// The most connections of administrators. A few commands can run at a time when the transports are
-/// full, and the open files that the server keeps for itself suffice for them.
+/// The most connections of administrators. Administrators can run a few commands at a time when the
+/// transports are full. The open files that the server reserves for itself are sufficient for these
+/// connections.
 pub const ADMINISTRATORS_MAX: usize = 5;
 
 /// The connections.
@@ -26,30 +28,30 @@ pub const ADMINISTRATORS_MAX: usize = 5;
 pub struct Sessions {
     pub all: SlotMap<SessionId, Session>,
     pub by_connection: HashMap<ConnectionId, SessionId, FxBuildHasher>,
-    /// How many there are of clients, for each transport.
+    /// The number of connections of clients, for each transport.
     counts: Vec<usize>,
-    /// How many there are of administrators. They are not among those of a transport.
+    /// The number of connections of administrators. They do not count for a transport.
     pub administrator_count: usize,
-    /// Bytes of unfinished frames that all sessions keep.
+    /// Bytes of unfinished frames of all sessions.
     pub unfinished_size: usize,
-    /// Bytes that wait for one connection each, replays apart.
+    /// Bytes that wait for one connection each, without replays.
     pub waiting_size: usize,
-    /// Bytes of messages that wait for several connections, replays apart. Each message counts
+    /// Bytes of messages that wait for several connections, without replays. Each message counts
     /// once.
     pub shared_size: Arc<AtomicUsize>,
     pub dirty: Vec<SessionId>,
     /// Closed sessions that still have their subscriptions and their names.
     pub closed: Vec<SessionId>,
-    /// Sessions that are owed acknowledgements of what is not persisted yet.
+    /// Sessions that wait for acknowledgements of records that are not persisted yet.
     pub flushing: BTreeSet<SessionId>,
-    /// Sessions whose reason to wait may be gone, and that reason.
+    /// Sessions whose reason to wait may have ended, and that reason.
     pub resumable: Vec<(SessionId, Stall)>,
-    /// Publishers are not read from until the journal has caught up.
+    /// Reading from publishers is paused until the journal has caught up.
     pub is_pushing_back: bool,
 }
 
 impl Sessions {
-    /// Bytes that wait for connections, replays apart.
+    /// Bytes that wait for connections, without replays.
     pub fn all_waiting_size(&self) -> usize {
         self.waiting_size + self.shared_size.load(Ordering::Relaxed)
     }
@@ -74,7 +76,7 @@ impl Sessions {
         self.by_connection.remove(&session.connection);
     }
 
-    /// The number of connections that the session counts in; `None`: it is closed at once.
+    /// The counter of connections that includes the session; `None`: the session is closed at once.
     fn count_for(&mut self, session: &Session) -> Option<&mut usize> {
         match session.access {
             Access::Administrator => Some(&mut self.administrator_count),
@@ -108,8 +110,8 @@ impl Context {
         }
     }
 
-    /// The session gets the `persisted` acknowledgement of a command once all that was appended or
-    /// announced so far is persisted.
+    /// The session receives the `persisted` acknowledgement of a command after all records that
+    /// were appended or announced so far are persisted.
     pub fn owe_persisted(&mut self, id: SessionId, command: u32) {
         let position = self.log.appended();
         let announced = self.log.announced.last();
@@ -137,8 +139,8 @@ impl Context {
         self.clients.sessions.all[id].kept.push(bytes, &mut self.clients.kept_buffers);
     }
 
-    /// Counts what is kept of unfinished frames, and ends a session that lifts the sum of all above
-    /// the limit.
+    /// Counts the bytes of unfinished frames, and ends a session that raises the sum above the
+    /// limit.
     pub fn count_unfinished(&mut self, id: SessionId) {
         let Some(session) = self.clients.sessions.all.get_mut(id) else { return };
         if session.phase == Phase::Closed {
@@ -151,8 +153,9 @@ impl Context {
         self.clients.sessions.unfinished_size =
             self.clients.sessions.unfinished_size - session.unfinished_size + size;
         session.unfinished_size = size;
-        // The large message of a connection is whole. It counts against the others, and not against
-        // its own connection, which would send it again for ever.
+        // The large message of a connection is complete. It counts against other connections, and
+        // not against its own. Otherwise its connection would be ended, and would send the message
+        // again.
         let own_size = session.preparing_size;
         let limit = self.config.limits.max_unfinished;
         if grows && (self.clients.sessions.unfinished_size - own_size) as u64 > limit {
@@ -166,8 +169,7 @@ impl Context {
         self.touch(id);
     }
 
-    /// The most bytes of data that the session may send in a message now; `None` = nothing but a
-    /// logon.
+    /// The most bytes of data that the session may send in a message now; `None` = only a logon.
     pub fn message_size_max(&self, id: SessionId) -> Option<usize> {
         let size = self.transport_of(id).max_message_size as usize;
         (self.clients.sessions.all[id].phase != Phase::AwaitingLogon).then_some(size)
@@ -195,9 +197,9 @@ impl Context {
         self.close_session(id);
     }
 
-    /// Takes no more input from a session and adds nothing to its output. Its subscriptions and its
-    /// name stay until [`Broker::remove_ended`], because one frame too many closes a session in the
-    /// middle of work on these.
+    /// Stops the input and the output of a session. Its subscriptions and its name remain until
+    /// [`Broker::remove_ended`], because a session may be closed for its backlog in the middle of
+    /// work on its subscriptions.
     pub fn close_session(&mut self, id: SessionId) {
         let session = self.session(id);
         session.phase = Phase::Closed;
@@ -206,7 +208,7 @@ impl Context {
         self.touch(id);
     }
 
-    /// Sends a heartbeat unless something else was sent since the last one, or waits to be sent.
+    /// Sends a heartbeat, unless other output was sent since the last one or waits to be sent.
     pub fn beat(&mut self, id: SessionId) {
         let now = self.clock.now.instant;
         let session = self.session(id);
@@ -221,8 +223,8 @@ impl Context {
         }
     }
 
-    /// Ends a connection from which nothing came for two intervals. While it is not read from,
-    /// nothing can come.
+    /// Ends a connection that sent no bytes for two intervals. It is not ended while reading from
+    /// it is paused.
     pub fn check_silence(&mut self, id: SessionId) {
         let now = self.clock.now.instant;
         let session = self.session(id);

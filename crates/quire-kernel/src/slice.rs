@@ -1,12 +1,12 @@
-//! The share of a turn that one connection's commands get, and one kind of work gets.
+//! The budget of a turn for the commands of one connection, and for each kind of other work.
 //!
 //! A turn must be short, because every other connection waits for its end. So the commands of a
 //! connection run for one slice at a time. The rest of its bytes waits for a later turn. In that
 //! turn all waiting connections share one budget. The passes over the log and over replays have
 //! separate budgets, and also continue in the next turn.
 //!
-//! The stopwatch that the driver lends ([`Broker::set_stopwatch`]) measures how long something
-//! took. A broker without one has no budgets.
+//! The stopwatch of the driver ([`Broker::set_stopwatch`]) measures the time of the work. A broker
+//! without a stopwatch has no budgets.
 
 use crate::context::Context;
 use std::collections::VecDeque;
@@ -15,17 +15,18 @@ use std::time::Duration;
 use crate::session::{SessionId, Stall};
 use quire_types::time::Instant;
 
-/// The longest that the commands of one connection run before the next one's.
+/// The longest time that the commands of one connection run before those of the next connection.
 const SLICE: Duration = Duration::from_micros(500);
 
 /// The longest time in one turn, in total, for connections whose slice was over.
 pub const CONTINUATION: Duration = Duration::from_micros(500);
 
-/// The longest that a pass over the log, or over the replays, takes in one turn. A pass ends
+/// The longest time that a pass over the log, or over the replays, takes in one turn. A pass ends
 /// between two of its steps.
 pub const PASS: Duration = Duration::from_millis(1);
 
-/// Bytes of commands kept for a connection whose slice is over, above which it is not read from.
+/// Bytes of commands that wait for the next slice of a connection. Above this limit, reading from
+/// the connection is paused.
 pub const PENDING_INPUT_MAX: usize = 64 * 1024;
 
 /// The clock is read after commands of this weight. Reading it costs about a tenth of a publish.
@@ -34,24 +35,24 @@ pub const WEIGHT_MAX: usize = 32;
 /// The weight of a command that does more than append one message.
 const HEAVY: usize = WEIGHT_MAX;
 
-/// The weight of finding the subscriptions that are served at once with a publish; each of them
-/// adds one.
+/// The weight of the search for subscriptions that are served at once with a publish. Each
+/// subscription adds one.
 pub const SERVED: usize = 2;
 
-/// Bytes of data that have the weight of a small publish.
+/// Bytes of data with the weight of a small publish.
 const WEIGHED_SIZE: usize = 1024;
 
-/// Effort of filters that has the weight of a small publish.
+/// Effort of filters with the weight of a small publish.
 pub const WEIGHED_EFFORT: usize = 500;
 
-/// Nanoseconds that it takes to write a byte to a socket. The driver writes after the turn, but the
-/// others wait for that too.
+/// Nanoseconds that it takes to write a byte to a socket. The driver writes after the turn, but
+/// other connections also wait for this.
 const WRITE_NS: u64 = 1;
 
 /// Measures time within a turn.
 pub type Stopwatch = Box<dyn FnMut() -> Instant + Send>;
 
-/// The budgets of the turn under way.
+/// The budgets of the current turn.
 #[derive(Default)]
 pub struct Slices {
     stopwatch: Option<Stopwatch>,
@@ -59,8 +60,8 @@ pub struct Slices {
     charged: Duration,
     ends_at: Instant,
     weight: usize,
-    /// The connections whose slices were over before their bytes were, the one that waits longest
-    /// first.
+    /// The connections whose slices ended before their bytes were processed, in the order of their
+    /// waiting times: the longest first.
     waiting: VecDeque<SessionId>,
 }
 
@@ -69,14 +70,14 @@ impl Slices {
         self.stopwatch = Some(stopwatch);
     }
 
-    /// When something that may take `budget` from now on has to end; `None` = there is no budget.
+    /// When work with this `budget` must end if it begins now; `None` = there is no budget.
     #[inline]
     pub fn deadline(&mut self, budget: Duration) -> Option<Instant> {
         let charged = self.charged;
         self.stopwatch.as_mut().map(|stopwatch| stopwatch() + charged + budget)
     }
 
-    /// Whether it has to end.
+    /// Whether the work must end.
     #[inline]
     pub fn is_past(&mut self, deadline: Option<Instant>) -> bool {
         match (&mut self.stopwatch, deadline) {
@@ -102,20 +103,20 @@ impl Slices {
         self.is_past(Some(ends_at))
     }
 
-    /// Adds to the weight of the command under way.
+    /// Adds to the weight of the current command.
     #[inline]
     pub fn weigh(&mut self, weight: usize) {
         self.weight += weight;
     }
 
-    /// Adds to the weight of the command under way the bytes of data that it has read or written
-    /// besides its own.
+    /// Adds bytes to the weight of the current command: other data that the command has read or
+    /// written.
     #[inline]
     pub fn weigh_bytes(&mut self, size: usize) {
         self.weight += size / WEIGHED_SIZE;
     }
 
-    /// Puts connections back that cannot continue yet. The others come first.
+    /// Returns connections that cannot continue yet to the end of the queue.
     pub fn hold(&mut self, sessions: Vec<SessionId>) {
         self.waiting.extend(sessions);
     }
@@ -125,8 +126,8 @@ impl Slices {
         self.waiting.pop_front()
     }
 
-    /// Counts the time that it takes to write data that was not copied: a pointer for each of many
-    /// connections is put down at once, and each of them is a copy into a socket.
+    /// Counts the time to write data that was not copied. Adding a pointer for each of many
+    /// connections is fast, but each pointer later becomes a copy into a socket.
     #[inline]
     pub fn charge(&mut self, size: usize) {
         self.charged += Duration::from_nanos(size as u64 * WRITE_NS);
@@ -144,7 +145,7 @@ impl Context {
         self.clock.slices.begin();
     }
 
-    /// Call after each command but a publish. Makes the connection wait for its next slice when
+    /// Call after each command except a publish. Makes the connection wait for its next slice when
     /// this one is over.
     pub fn end_of_command(&mut self, id: SessionId) {
         if self.clock.slices.is_over(HEAVY) {
@@ -161,7 +162,7 @@ impl Context {
     }
 
     pub fn wait_for_slice(&mut self, id: SessionId) {
-        // A session that is stalled already gets a slice when that stall ends.
+        // A session that is already stalled gets a slice when that stall ends.
         if self.session(id).takes_commands() {
             self.stall(id, Stall::Waiting);
             self.clock.slices.waiting.push_back(id);

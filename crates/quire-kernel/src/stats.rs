@@ -11,11 +11,11 @@ use crate::config::links::SyncType;
 /// Counters since the start, and the current numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// Connections, those not yet logged on included.
+    /// Connections, including connections before their logon.
     #[serde(rename = "connections")]
     pub connection_count: usize,
-    /// Client names that the broker keeps state of: connected ones, and those with messages that
-    /// are not persisted or not answered.
+    /// Client names with state in the broker: connected clients, and clients with messages that are
+    /// not persisted or not answered.
     #[serde(rename = "publishers")]
     pub publisher_count: usize,
     /// Subscriptions of all connections.
@@ -26,7 +26,7 @@ pub struct Stats {
     pub replay_count: usize,
     /// The largest [`SubscriptionStats::lag`] of the replays that are not paused.
     pub replay_lag: u64,
-    /// Messages published, refused ones and duplicates included.
+    /// Published messages, including refused messages and duplicates.
     #[serde(rename = "published")]
     pub published_count: u64,
     /// Of these, dropped as duplicates.
@@ -38,8 +38,8 @@ pub struct Stats {
     /// Messages sent to subscriptions.
     #[serde(rename = "delivered")]
     pub delivered_count: u64,
-    /// How often a message could not be read for a filter or an expression (docs/filters.md section
-    /// 12).
+    /// The number of times that a message could not be read for a filter or an expression
+    /// (docs/filters.md section 12).
     #[serde(rename = "unreadable")]
     pub unreadable_count: u64,
     /// Bytes received.
@@ -52,7 +52,7 @@ pub struct Stats {
     pub appended: u64,
     /// Position of the last record persisted.
     pub persisted: u64,
-    /// Whether the journal still takes writes.
+    /// Whether the journal accepts writes.
     pub journal_failed: bool,
     /// The figures of every queue by its name (docs/queues.md section 10).
     pub queues: QueueFigures,
@@ -73,8 +73,8 @@ pub struct ConnectionStats {
     pub client_name: String,
     /// The highest sequence of its client name; 0 before logon.
     pub sequence: u64,
-    /// How often its sequence went up by more than [`super::Limits::sequence_jump_logged`] at once
-    /// since it logged on.
+    /// The number of times that its sequence increased by more than
+    /// [`super::Limits::sequence_jump_logged`] at once since it logged on.
     #[serde(rename = "sequence_jumps")]
     pub sequence_jump_count: u64,
     /// Its subscriptions.
@@ -82,14 +82,14 @@ pub struct ConnectionStats {
     pub subscription_count: usize,
     /// Bytes that wait in the broker for it.
     pub backlog_bytes: usize,
-    /// Whether its transport takes more.
+    /// Whether its transport accepts more bytes.
     pub writable: bool,
 }
 
 /// One subscription.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SubscriptionStats {
-    /// The connection that it is of.
+    /// The connection of the subscription.
     #[serde(serialize_with = "number_of")]
     pub connection: ConnectionId,
     /// The client name of the connection.
@@ -106,11 +106,11 @@ pub struct SubscriptionStats {
     /// For a replay: the position of the log up to which its messages were handed to the
     /// connection.
     pub position: Option<u64>,
-    /// For a replay: the records of the log after this position, whether or not they are of its
-    /// topic.
+    /// For a replay: the number of records of the log after this position, including those of other
+    /// topics.
     pub lag: Option<u64>,
-    /// For a replay: the age of the first of these records at most, in seconds; 0 when there is
-    /// none.
+    /// For a replay: an upper limit for the age of the first of these records, in seconds; 0 when
+    /// there is no such record.
     pub lag_s: Option<f64>,
     /// For a queue subscription: its outstanding messages.
     pub backlog: Option<u32>,
@@ -134,7 +134,7 @@ pub struct ServerStats {
     /// Nanoseconds since 1970 UTC now, by the same clock.
     #[serde(rename = "now_ns", serialize_with = "ns_of")]
     pub now: Timestamp,
-    /// Files of the journal, archived ones included.
+    /// Files of the journal, including archived files.
     #[serde(rename = "journal_files")]
     pub journal_file_count: usize,
     /// Bytes of these files.
@@ -145,7 +145,7 @@ pub struct ServerStats {
     /// Queues.
     #[serde(rename = "queues")]
     pub queue_count: usize,
-    /// Connections, those not yet logged on included.
+    /// Connections, including connections before their logon.
     #[serde(rename = "connections")]
     pub connection_count: usize,
     /// Subscriptions of all connections.
@@ -166,14 +166,14 @@ pub struct ServerStats {
     pub persisted: u64,
     /// Bytes appended to the journal but not yet persisted.
     pub unpersisted_bytes: usize,
-    /// Whether the journal still takes writes.
+    /// Whether the journal accepts writes.
     pub journal_failed: bool,
 }
 
 /// The figures of queues by name.
 pub type QueueFigures = BTreeMap<String, QueueStats>;
 
-/// The figures of one queue: those of the engine, and further ones of the broker.
+/// The figures of one queue: those of the engine, and further figures of the broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct QueueStats {
     /// The figures of the engine.
@@ -184,13 +184,13 @@ pub struct QueueStats {
     /// Its messages are dead letters of a queue: the `dead_letter_topic` of one is among its
     /// underlying topics.
     pub takes_dead_letters: bool,
-    /// The position up to which the queue needs nothing of the log.
+    /// The position up to which the queue needs no record of the log.
     pub settled: u64,
-    /// Messages that are not acknowledged, and that do not fit the configuration any more.
+    /// Unacknowledged messages that no longer match the configuration.
     pub left_out: u64,
     /// Only the holder of a message can settle it.
     pub strict: bool,
-    /// It was created at run time, not by the configuration.
+    /// The queue was created at run time, not by the configuration.
     pub created: bool,
 }
 
@@ -201,13 +201,13 @@ pub struct TopicStats {
     pub topic: String,
     /// The type of its messages.
     pub message_type: &'static str,
-    /// Whether the log records its messages, or those that match a filter.
+    /// Whether the log records its messages, or the messages that match a filter.
     #[serde(rename = "recorded")]
     pub is_recorded: bool,
-    /// The queues that take its messages.
+    /// The queues that its messages enter.
     pub queues: Vec<String>,
-    /// Subscriptions to the topic, those to patterns included. Subscriptions to queues do not
-    /// count, apart from patterns.
+    /// Subscriptions to the topic, including subscriptions with patterns. Subscriptions to queues
+    /// do not count, unless they have a pattern.
     #[serde(rename = "subscriptions")]
     pub subscription_count: usize,
     /// The records of a last-value topic; `None` for another topic.
@@ -217,7 +217,7 @@ pub struct TopicStats {
 /// The records of a last-value topic, and how it is configured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TableFigures {
-    /// How many there are.
+    /// The number of records.
     #[serde(rename = "records")]
     pub record_count: u64,
     /// Bytes of their messages.
@@ -226,13 +226,13 @@ pub struct TableFigures {
     /// Bytes of memory that the topic uses.
     #[serde(rename = "memory")]
     pub memory_size: u64,
-    /// Indexes that queries made, and that they use.
+    /// Indexes that were created for queries, and that queries use.
     #[serde(rename = "made_indexes")]
     pub made_index_count: u64,
-    /// Indexes that queries need, and that are being built.
+    /// Indexes that are being built for queries.
     #[serde(rename = "building_indexes")]
     pub building_index_count: u64,
-    /// The fields of the key; none when publishers supply the keys.
+    /// The fields of the key. Empty when publishers supply the keys.
     pub key: Vec<String>,
     /// `persistent` or `transient`.
     pub durability: &'static str,
@@ -242,7 +242,7 @@ pub struct TableFigures {
     /// topics together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
-    /// For a last-value topic that has a pattern: how many topics have records.
+    /// For a last-value topic that has a pattern: the number of topics with records.
     #[serde(rename = "topics", skip_serializing_if = "Option::is_none")]
     pub topic_count: Option<u64>,
 }
@@ -252,9 +252,9 @@ pub struct TableFigures {
 pub struct ReplicationStats {
     /// The name of the instance.
     pub name: String,
-    /// The group that it is in.
+    /// The group of the instance.
     pub group: String,
-    /// Clients wait to be let in until the instance has back what it lost.
+    /// Clients cannot log on until the instance has recovered the records that it lost.
     pub holds_logons: bool,
     /// The instances that it sends to.
     pub destinations: Vec<DestinationStats>,
@@ -269,7 +269,7 @@ pub struct DestinationStats {
     pub name: String,
     /// The name of the instance that is connected; `None` without a connection.
     pub instance: Option<String>,
-    /// The address that is connected, or tried next. Empty: the destination is to connect.
+    /// The address that is connected, or tried next. Empty: the destination must connect.
     pub address: String,
     /// `waiting`, `connecting`, `catching_up`, `live`, `paused` or `gap`.
     pub state: &'static str,
@@ -277,13 +277,14 @@ pub struct DestinationStats {
     pub configured_sync_type: SyncType,
     /// As it is now: `async` after a downgrade.
     pub sync_type: SyncType,
-    /// The position of the log here up to which it has everything.
+    /// The position of the local log up to which the destination has all records.
     pub acknowledged: u64,
-    /// The position of the log here that was looked at for it.
+    /// The position of the local log up to which records were read for the destination.
     pub scanned: u64,
     /// Bytes of records that are sent and not acknowledged.
     pub unacknowledged_bytes: u64,
-    /// The age of the oldest message that it has not acknowledged; 0 when there is none.
+    /// The age of the oldest message that the destination has not acknowledged; 0 when there is no
+    /// such message.
     pub seconds_behind: f64,
     /// Records sent since the start.
     #[serde(rename = "sent")]
@@ -300,15 +301,15 @@ pub struct DestinationStats {
 /// A connection of an instance that sends to this one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SourceStats {
-    /// The name of the instance, or its address before it has said its name.
+    /// The name of the instance, or its address before its logon.
     pub name: String,
     /// Its address.
     pub peer: String,
     /// `connecting` or `live`.
     pub state: &'static str,
-    /// The position of its log up to which its records came.
+    /// The position of its log up to which its records were received.
     pub received: u64,
-    /// The position of its log up to which it got acknowledgements.
+    /// The position of its log up to which it received acknowledgements.
     pub acknowledged: u64,
     /// Records that this connection received.
     #[serde(rename = "records")]
@@ -316,8 +317,8 @@ pub struct SourceStats {
     /// Of these, dropped as duplicates.
     #[serde(rename = "duplicates")]
     pub duplicate_count: u64,
-    /// Of the duplicates that were compared with the log here, those that it does not have: another
-    /// message has their bookmark, or none.
+    /// Duplicates that the local log does not have, of those that were compared with it. Another
+    /// message has their bookmark, or no message has it.
     #[serde(rename = "conflicts")]
     pub conflict_count: u64,
 }
@@ -327,7 +328,7 @@ pub struct SourceStats {
 pub struct Page<T> {
     /// The entries, in order.
     pub items: Vec<T>,
-    /// More come after the last one.
+    /// There are more entries after the last one.
     pub has_more: bool,
 }
 
@@ -338,7 +339,7 @@ pub const PAGE_COUNT_MAX: usize = 1000;
 const PAGE_SIZE_MAX: usize = 96 * 1024;
 
 impl<T: Serialize> Page<T> {
-    /// As many of the items as one reply may have.
+    /// The items that fit into one reply.
     pub fn of(items: impl IntoIterator<Item = T>) -> Self {
         let mut page = Page { items: Vec::new(), has_more: false };
         let mut size = 0;

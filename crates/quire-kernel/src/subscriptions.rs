@@ -20,14 +20,14 @@ pub struct Subscriptions {
     pub all: SlotMap<SubscriptionId, Subscription>,
     /// Patterns in the filters of all subscriptions.
     pub pattern_count: usize,
-    /// Those that the server has ended and that are still to be removed.
+    /// Subscriptions that the server has ended, and that will be removed.
     ended: Vec<SubscriptionId>,
-    /// Those that have got the state at their bookmark, and follow the log from there.
+    /// Subscriptions that have received the state at their bookmark, and follow the log from there.
     following: Vec<SubscriptionId>,
 }
 
 impl Subscriptions {
-    /// The subscription with this key; `None` once it was removed or ended.
+    /// The subscription with this key; `None` after it was removed or ended.
     #[inline]
     pub fn get(&self, id: SubscriptionId) -> Option<&Subscription> {
         self.all.get(id).filter(|subscription| !subscription.delivery.has_ended)
@@ -47,7 +47,7 @@ impl Subscriptions {
         }
     }
 
-    /// One that follows the log from now on.
+    /// A subscription that follows the log from now on.
     pub fn next_following(&mut self) -> Option<SubscriptionId> {
         while let Some(id) = self.following.pop() {
             if self.get(id).is_some() {
@@ -57,13 +57,13 @@ impl Subscriptions {
         None
     }
 
-    /// Whether one was ended and is to be removed.
+    /// Whether an ended subscription must be removed.
     #[inline]
     pub fn has_ended(&self) -> bool {
         !self.ended.is_empty()
     }
 
-    /// One that was ended and is to be removed.
+    /// An ended subscription that must be removed.
     pub fn next_ended(&mut self) -> Option<SubscriptionId> {
         std::iter::from_fn(|| self.ended.pop()).find(|id| self.all.contains_key(*id))
     }
@@ -76,8 +76,8 @@ impl Context {
     }
 
     /// Ends one subscription for a reason of the server. The connection continues. The client is
-    /// notified at once and gets no further message. The run loop removes the subscription after
-    /// the phase. Code that works on the subscription keeps a valid key until then.
+    /// notified at once, and receives no further message. The run loop removes the subscription
+    /// after the phase. Code that works on the subscription keeps a valid key until then.
     pub fn end_subscription(&mut self, id: SubscriptionId, code: Code, reason: &str) {
         let Some(subscription) = self.clients.subscriptions.get_mut(id) else { return };
         let (session, number) = (subscription.session, subscription.number);
@@ -89,8 +89,8 @@ impl Context {
         self.put(session, &Reply::SubscriptionEnded { subscription: number, code, reason });
     }
 
-    /// The subscription gets nothing more from now on; the run loop removes it between two pieces
-    /// of work.
+    /// The subscription receives no more messages from now on. The run loop removes it between two
+    /// pieces of work.
     pub fn remove_subscription_later(&mut self, id: SubscriptionId) {
         let Some(subscription) = self.clients.subscriptions.get_mut(id) else { return };
         subscription.delivery.has_ended = true;
@@ -98,7 +98,7 @@ impl Context {
         self.clock.wants_turn = true;
     }
 
-    /// A filter takes so much effort that its subscription is ended.
+    /// Ends a subscription because its filter takes too much effort.
     pub fn end_costly(&mut self, id: SubscriptionId, size: usize) {
         let reason = format!(
             "the filter takes more than the limit of effort for one message, of {size} bytes; use fewer patterns, or smaller messages"
@@ -122,7 +122,7 @@ impl Context {
         found.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// A subscription, apart from the figures of the service that serves it.
+    /// The figures of a subscription, without those of the service that serves it.
     pub fn describe(&self, id: SubscriptionId) -> SubscriptionStats {
         let subscription = &self.clients.subscriptions.all[id];
         let session = &self.clients.sessions.all[subscription.session];
@@ -157,7 +157,7 @@ impl Context {
         filter.map_or(0, Filter::pattern_count)
     }
 
-    /// Counts the patterns of a subscription that begins; undone by [`Context::release_patterns`].
+    /// Counts the patterns of a new subscription. [`Context::release_patterns`] undoes this.
     fn count_patterns(&mut self, id: SubscriptionId) {
         let count = self.pattern_count_of(id);
         self.clients.subscriptions.pattern_count += count;
@@ -174,8 +174,8 @@ impl Context {
         }
     }
 
-    /// Whether a subscription is served from the publish stream, apart from one of the log. The
-    /// name of a queue alone is not a topic.
+    /// Whether a subscription without a bookmark is served from the publish stream. The exact name
+    /// of a queue is not a topic.
     pub fn is_in_audience(&self, id: SubscriptionId) -> bool {
         let subscription = &self.clients.subscriptions.all[id];
         match subscription.served_by {
@@ -199,7 +199,7 @@ impl Context {
         self.topics.remove(selector, stage, id);
     }
 
-    /// Puts a new subscription, or one that replaces another, among those of its connection.
+    /// Adds a new subscription, or one that replaces another, to its connection.
     pub fn put_subscription(
         &mut self,
         subscription: Subscription,
@@ -230,8 +230,8 @@ impl Context {
         self.session(subscription.session).subscriptions.remove(&subscription.number);
     }
 
-    /// Whether the filter keeps within the limits on patterns, when the subscription `replaced` is
-    /// gone.
+    /// Whether the filter is within the limits on patterns, when the subscription `replaced` is
+    /// removed.
     pub fn check_pattern_count(
         &mut self,
         id: SessionId,

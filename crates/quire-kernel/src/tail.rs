@@ -3,7 +3,7 @@
 //!
 //! A consumer is a part of the broker that follows the log: queues and bookmark subscriptions, each
 //! with its own state. It gets every persisted record once. It reports the first position that it
-//! still needs, so that no journal file is removed that it would have to read again. To add one,
+//! still needs, so that a journal file that it must read again is not removed. To add one,
 //! implement [`LogConsumer`] and name it in the macro `consumers` of `broker/mod.rs`.
 
 use quire_journal::{Batch, Cursor, JournalError, Position, Record, TopicFilter};
@@ -13,13 +13,14 @@ use super::slice::{PASS, WEIGHT_MAX};
 use crate::topic::TopicId;
 use quire_types::time::Instant;
 
-/// Bytes of records that are handed on in one turn: more would keep the connections waiting.
+/// Bytes of records that are handed to consumers in one turn. With more bytes, connections would
+/// wait too long.
 const SIZE_MAX: usize = 4 * 1024 * 1024;
 
-/// The result for a record that was handed to a consumer.
+/// The result of handing a record to a consumer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Consumed {
-    /// The weight of the work, as [`super::slice`] counts.
+    /// The weight of the work, in the units of [`super::slice`].
     pub weight: usize,
     /// The consumer has work after this record, before the next one.
     pub has_reached: bool,
@@ -39,30 +40,30 @@ pub trait LogConsumer {
         None
     }
 
-    /// Takes a record: the one after [`Log::served`](super::context::Log::served).
+    /// Takes the record after [`Log::served`](super::context::Log::served).
     fn on_record(&mut self, cx: &mut Context, topic: TopicId, record: &Record<'_>) -> Consumed;
 
     /// [`Log::served`](super::context::Log::served) has stopped, or has reached the end of what is
     /// delivered in this turn.
     fn on_reached(&mut self, _cx: &mut Context) {}
 
-    /// The records of this batch were handed on.
+    /// The records of this batch were handed to the consumers.
     fn on_batch(&mut self, _batch: &Batch) {}
 
     /// The records between [`Log::served`](super::context::Log::served) and `limit` cannot be read,
-    /// and are left out.
+    /// and are skipped.
     fn on_unreadable(&mut self, cx: &mut Context, limit: Position, error: &JournalError);
 
-    /// Everything persisted was handed on. A turn that has no time for more records ends without
-    /// this call.
+    /// All persisted records were handed to the consumers. A turn that has no time for more records
+    /// ends without this call.
     fn on_end_of_turn(&mut self, _cx: &mut Context) {}
 
-    /// The first position of the log that it needs, also after a crash at this moment; `None` when
-    /// it needs nothing.
+    /// The first position of the log that the consumer needs, also after a crash now; `None` when
+    /// it needs no record.
     fn needed_from(&self, cx: &Context) -> Option<Position>;
 }
 
-/// Where the tail reads on.
+/// Where the tail continues to read.
 #[derive(Default)]
 pub struct Tail {
     /// `Some` while a service follows the log.
@@ -70,8 +71,8 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Hands on the records that became persistent since the last turn, up to the budget of one
-    /// turn.
+    /// Hands the records that became persistent since the last turn to the consumers, up to the
+    /// budget of one turn.
     pub fn advance(&mut self, cx: &mut Context, consumers: &mut [&mut dyn LogConsumer]) {
         let persisted = cx.log.visible();
         if cx.log.served < persisted {
@@ -89,7 +90,7 @@ impl Tail {
                 cx.clock.wants_turn = true;
                 return;
             }
-            // It stops where something has to be done, so that this comes between the right two
+            // It stops where a consumer has work, so that this work is done between the right two
             // messages.
             let stops = consumers.iter().filter_map(|consumer| consumer.next_stop(cx));
             let limit = stops.fold(persisted, Position::min);
@@ -172,7 +173,7 @@ impl Tail {
     }
 }
 
-/// The tail looks at every record.
+/// The tail reads every record.
 struct Everything;
 
 impl TopicFilter for Everything {

@@ -10,18 +10,18 @@ use crate::session::SessionId;
 use crate::subscription::SubscriptionId;
 use quire_types::time::Instant;
 
-/// What is due at a time. Each runs at most once: setting it again moves it.
+/// The events of timers. Each timer runs at most once at a time: setting it again moves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Timer {
-    /// The logon must have been taken: the connection is ended.
+    /// The time for the logon is over: a connection without a logon is ended.
     Logon(SessionId),
-    /// Nothing may have been sent for an interval: a heartbeat is sent.
+    /// If no output was sent for an interval, a heartbeat is sent.
     Heartbeat(SessionId),
     /// If no byte arrived for two intervals, the connection is ended.
     Silence(SessionId),
-    /// The shortest time between two acknowledgements has passed: the one that is due is sent.
+    /// The shortest time between two acknowledgements has passed: the due acknowledgement is sent.
     Acknowledge(SessionId),
-    /// The next message of a replay may go.
+    /// The next message of a replay may be sent.
     Replay(ReplayId),
     /// The interval of a conflated message is over.
     Conflated(SubscriptionId),
@@ -29,18 +29,18 @@ pub enum Timer {
     End,
     /// The interval of the maintenance schedule is over.
     Maintenance,
-    /// The resume positions of subscribers are due.
+    /// The resume positions of subscribers must be written.
     Progress,
-    /// A lease or a message of a queue may end, or the state of the queues is to be saved.
+    /// A lease or a message of a queue may expire, or the state of the queues must be saved.
     Queues,
     /// The lifetime of a record of a last-value topic is over.
     Tables,
-    /// A link to another instance has something to do.
+    /// A link to another instance has work.
     Links,
 }
 
 /// The timers that run, earliest first. A frequent event does not set a timer again. Instead the
-/// timer checks, when it fires, whether its time has really come. So a received frame costs nothing
+/// timer checks, when it fires, whether its time has been reached. So a received frame has no cost
 /// here.
 #[derive(Debug, Default)]
 pub struct Timers {
@@ -69,8 +69,8 @@ impl Timers {
         }
     }
 
-    /// The connection of these subscriptions takes more: what is overdue is delivered with the next
-    /// turn.
+    /// The connection of these subscriptions accepts bytes again. The overdue messages are
+    /// delivered with the next turn.
     pub fn recall(&mut self, overdue: Vec<SubscriptionId>, now: Instant) {
         overdue.into_iter().for_each(|id| self.set(Timer::Conflated(id), now));
     }
@@ -89,17 +89,17 @@ impl Timers {
         }
     }
 
-    /// Whether it runs, and has not fired.
+    /// Whether the timer runs, and has not fired.
     pub fn is_set(&self, timer: Timer) -> bool {
         self.by_timer.contains_key(&timer)
     }
 
-    /// When the next one fires.
+    /// When the next timer fires.
     pub fn next(&self) -> Option<Instant> {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    /// Takes one whose time has come.
+    /// Takes a timer whose time has been reached.
     pub fn take(&mut self, now: Instant) -> Option<Timer> {
         let &(at, timer) = self.by_time.first()?;
         if at > now {
@@ -109,7 +109,8 @@ impl Timers {
         Some(timer)
     }
 
-    /// The replays that wait for their time, the one that waits longest first.
+    /// The replays that wait for their time, in the order of their waiting times: the longest
+    /// first.
     pub fn waiting_replays(&self) -> impl Iterator<Item = ReplayId> {
         self.by_time.iter().rev().filter_map(|(_, timer)| match timer {
             Timer::Replay(replay) => Some(*replay),

@@ -1,4 +1,4 @@
-//! Messages whose content could not be read: how often, and a line in the log at intervals
+//! Messages whose content could not be read. They are counted, and logged at intervals
 //! (docs/filters.md, "Unreadable messages").
 
 use std::time::Duration;
@@ -10,15 +10,15 @@ use quire_types::time::Instant;
 use crate::Event;
 use crate::context::Context;
 
-/// The shortest time between two lines in the log. A line names one message, and says how many
-/// there were since the line before.
+/// The shortest time between two lines in the log. A line names one message, and contains the
+/// number of messages since the previous line.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The unreadable messages of a broker.
 #[derive(Default)]
 pub struct UnreadableLog {
     all: Unreadables,
-    /// How many were logged.
+    /// The number of logged messages.
     logged_count: u64,
     /// When the next line may be logged; `None` before the first one.
     next_at: Option<Instant>,
@@ -30,14 +30,15 @@ impl UnreadableLog {
         Arena::reporting_to(&self.all)
     }
 
-    /// Where arenas report to.
+    /// The counter to which arenas report.
     pub fn reports(&self) -> &Unreadables {
         &self.all
     }
 }
 
 impl Context {
-    /// Logs the unreadable messages since the last line, unless that was a short time ago.
+    /// Logs the unreadable messages since the last line, unless the last line was logged a short
+    /// time ago.
     pub fn log_unreadable(&mut self) {
         let log = &mut self.messages.unreadable;
         let count = log.all.count();

@@ -1,6 +1,6 @@
-//! Background jobs: work that may wait for the disk, and what its owner does with the result.
+//! Background jobs: work that may wait for the disk, and the functions for its results.
 //!
-//! A part hands a job to [`Context::begin_job`], together with what happens afterwards. The driver
+//! A service passes a job to [`Context::begin_job`], with a function for its result. The driver
 //! runs the job on another thread and hands in its result. The run loop calls the owner with it.
 
 use std::any::Any;
@@ -13,9 +13,9 @@ use rustc_hash::FxBuildHasher;
 use super::Output;
 use super::context::Context;
 
-/// A job that reads from the journal, or writes a file next to it. It may block on the disk: run it
-/// off the loop, then hand the result back as `Input::ReadDone`. Requests are independent of each
-/// other and may be run in any order, on any thread.
+/// A job that reads from the journal, or writes a file next to it. It may block on the disk. Run it
+/// outside of the loop, then hand in the result as `Input::ReadDone`. Requests are independent of
+/// each other and may be run in any order, on any thread.
 pub struct ReadRequest {
     number: u64,
     job: Box<dyn FnOnce(Arena) -> Found + Send>,
@@ -30,23 +30,23 @@ pub struct ReadDone {
     found: Option<Found>,
 }
 
-/// A [`ReadRequest`] that is being run: what is left of it when running it panics.
+/// Identifies a running [`ReadRequest`], also after a panic of its job.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadTicket(u64);
 
 /// The result of a job. Only [`Context::begin_job`] knows its type.
 type Found = Box<dyn Any + Send>;
 
-/// The end of a job: finds the owner among the parts, and calls it.
+/// The continuation of a job: it finds the owner among the services, and calls it.
 type Continuation = Box<dyn FnOnce(Parts<'_, '_>, &mut Context, u64, Option<Found>) + Send>;
 
-/// The parts of the broker that can own jobs.
+/// The services of the broker that can own jobs.
 pub type Parts<'p, 'a> = &'p mut [&'a mut dyn Any];
 
-/// The jobs under way.
+/// The jobs in progress.
 #[derive(Default)]
 pub struct Work {
-    /// That of the last job.
+    /// The number of the last job.
     number: u64,
     continuations: HashMap<u64, Continuation, FxBuildHasher>,
 }
@@ -60,9 +60,9 @@ impl Work {
 }
 
 impl Context {
-    /// Has a job run on another thread, and gives its number. `done` is called with the part of
-    /// type `Owner`, the number of the job, and its result; `None` when the job panicked, by a bug
-    /// of ours.
+    /// Runs a job on another thread, and returns its number. `done` is called with the service of
+    /// type `Owner`, the number of the job, and its result. The result is `None` when the job
+    /// panicked because of a bug in quire.
     pub fn begin_job<Owner: 'static, T: Send + 'static>(
         &mut self,
         job: impl FnOnce(Arena) -> T + Send + 'static,
@@ -82,7 +82,7 @@ impl Context {
         number
     }
 
-    /// Hands the result of a job to the part that waits for it.
+    /// Passes the result of a job to the service that waits for it.
     pub fn finish_job(&mut self, ReadDone { number, found }: ReadDone, parts: Parts<'_, '_>) {
         if let Some(continuation) = self.work.continuations.remove(&number) {
             continuation(parts, self, number, found);
@@ -91,7 +91,7 @@ impl Context {
 }
 
 impl ReadRequest {
-    /// What to keep while [`ReadRequest::run`] runs.
+    /// The ticket of this request. Keep it while [`ReadRequest::run`] runs.
     pub fn ticket(&self) -> ReadTicket {
         ReadTicket(self.number)
     }

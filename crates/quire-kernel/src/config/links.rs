@@ -19,51 +19,51 @@ const DESTINATIONS_MAX: usize = 64;
 /// The longest name of an instance or a group, in bytes, as in the path of a record.
 const NAME_SIZE_MAX: usize = 100;
 
-/// Replication to and from other instances. Without it the instance has no links.
+/// Replication to and from other instances. Without this setting, the instance has no links.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReplicationConfig {
-    /// The group that the instance is in; by default its own name.
+    /// The group of the instance. The default is the name of the instance.
     pub group: Option<String>,
-    /// Whether other instances may connect. The driver listens.
+    /// Whether other instances may connect. The driver listens for them.
     pub accepts: bool,
-    /// The sync destinations that must have a message before it is acknowledged; `None`: all of
-    /// them.
+    /// The sync destinations that must have a message before it is acknowledged; `None`: all sync
+    /// destinations.
     pub required_acks: Option<u32>,
-    /// The queues of this instance only, by name. Such a queue may take messages that come from
+    /// The names of the queues that only this instance has. Such a queue may contain messages from
     /// other instances.
     pub local_queues: Vec<String>,
-    /// The instances that this one sends to.
+    /// The instances that this instance sends to.
     pub destinations: Vec<DestinationSettings>,
 }
 
-/// One instance that this one sends to.
+/// An instance that this instance sends to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DestinationSettings {
     /// The name of the instance.
     pub name: String,
-    /// The group that it is in. With a group, any instance of the group may answer at the
+    /// The group of the instance. With a group, any instance of the group may answer at the
     /// addresses.
     pub group: Option<String>,
-    /// Equivalent addresses, tried from the top. Without one, the destination is to connect to this
-    /// instance.
+    /// Equivalent addresses, tried in their order. Without an address, the destination connects to
+    /// this instance.
     pub addresses: Vec<String>,
     /// Whether publishers wait for it.
     pub sync_type: SyncType,
-    /// Patterns of groups: messages that came from an instance of such a group are sent on.
+    /// Patterns of groups. Messages from an instance of a matching group are forwarded.
     pub pass_through: Vec<String>,
-    /// Of the records on their way.
+    /// The compression of the records that are sent.
     pub compression: Compression,
-    /// A sync destination whose oldest message without an acknowledgement is older is not waited
-    /// for; `None`: it is always waited for.
+    /// Publishers stop waiting for a sync destination when its oldest unacknowledged message is
+    /// older than this; `None`: they always wait.
     pub downgrade_after_ns: Option<u64>,
-    /// It is waited for again when that message is younger than this.
+    /// Publishers wait for the destination again when that message is younger than this.
     pub upgrade_below_ns: Option<u64>,
-    /// Bytes of the journal, its newest files, that are kept for it. Older files may be removed
-    /// although it needs them; `None`: no limit.
+    /// Bytes of the newest journal files that are retained for the destination. Older files may be
+    /// removed although the destination needs them; `None`: no limit.
     pub retained_size_max: Option<u64>,
-    /// Checks of the two configurations that are left out.
+    /// Checks of the two configurations that are skipped.
     pub exclude_validation: Vec<String>,
     /// What is sent.
     pub topics: Vec<ReplicatedTopic>,
@@ -73,23 +73,23 @@ pub struct DestinationSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SyncType {
-    /// A message is persisted when the destination has it, too.
+    /// A message counts as persisted when the destination has it, too.
     #[default]
     Sync,
-    /// It is not waited for.
+    /// Publishers do not wait for the destination.
     Async,
 }
 
-/// How records are made smaller on their way.
+/// The compression of records on a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
-    /// They are sent as they are.
+    /// Records are sent without compression.
     #[default]
     None,
     /// LZ4: little time.
     Lz4,
-    /// Zstandard: smaller, and more time.
+    /// Zstandard: fewer bytes, and more processor time.
     Zstd,
 }
 
@@ -99,7 +99,7 @@ pub enum Compression {
 pub struct ReplicatedTopic {
     /// Exact name or pattern.
     pub name: String,
-    /// That of the messages.
+    /// The type of the messages.
     pub message_type: String,
     /// Only messages that match are sent.
     pub filter: Option<String>,
@@ -112,7 +112,7 @@ pub const TXLOG: &str = "txlog";
 pub const MESSAGE_TYPE: &str = "message_type";
 pub const SOW: &str = "sow";
 pub const KEY: &str = "key";
-/// For sync links only: clients fail over between their ends.
+/// Only for sync links: clients fail over between the two instances.
 pub const REPLICATE: &str = "replicate";
 pub const CASCADE: &str = "cascade";
 
@@ -132,21 +132,21 @@ impl Definition {
         self.settings.upgrade_below_ns.map(Duration::from_nanos)
     }
 
-    /// The checks that the link leaves out.
+    /// The checks that the link skips.
     pub fn excluded(&self) -> impl Iterator<Item = &str> {
         let one_way = (self.settings.sync_type == SyncType::Async).then_some(REPLICATE);
         self.settings.exclude_validation.iter().map(String::as_str).chain(one_way)
     }
 
-    /// Whether it is the link to an instance.
+    /// Whether this is the link to the instance.
     pub fn leads_to(&self, instance: &str, group: &str) -> bool {
         self.settings.name == instance || self.settings.group.as_deref() == Some(group)
     }
 }
 
 impl DestinationSettings {
-    /// Whether the destination has to send the same topics to this instance: clients fail over
-    /// between both.
+    /// Whether the destination must send the same topics to this instance, because clients fail
+    /// over between both.
     pub fn is_mutual(&self) -> bool {
         self.sync_type == SyncType::Sync && !self.exclude_validation.iter().any(|check| check == REPLICATE)
     }
@@ -191,7 +191,7 @@ impl ReplicationConfig {
 }
 
 impl DestinationSettings {
-    /// `accepts`: other instances can connect to this one.
+    /// `accepts`: other instances can connect to this instance.
     fn compile(
         &self,
         path: &str,
@@ -258,7 +258,7 @@ impl DestinationSettings {
     }
 }
 
-/// Refuses a name that a path cannot hold.
+/// Refuses a name that the path of a record cannot contain.
 pub fn check_name(key: &str, name: &str) -> Result<(), ConfigError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > NAME_SIZE_MAX || !name.chars().all(plain) {

@@ -1,5 +1,4 @@
-//! The configuration of a broker, as the drivers pass it on: one JSON object, every key of which is
-//! checked.
+//! The configuration of a broker, as the drivers pass it: one JSON object. Every key is checked.
 
 pub mod links;
 pub mod queues;
@@ -21,18 +20,19 @@ use quire_expression::topic::TopicSelector;
 use quire_queue::QUEUES_MAX;
 use tables::{SowTopicSettings, TableDefinition};
 
-/// Everything that a broker needs to know before it starts.
+/// The settings that a broker needs before it starts.
 ///
-/// From JSON every key may be left out and an unknown one is an error. Without a `transaction_log`
+/// In JSON, every key is optional, and an unknown key is an error. Without a `transaction_log`
 /// every topic is recorded as JSON.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BrokerConfig {
-    /// Name of the instance: part of the publisher ids derived for publishes without a sequence.
+    /// Name of the instance. It is part of the publisher ids that are derived for publishes without
+    /// a sequence.
     pub name: String,
     /// What is recorded, where and how durably.
     pub transaction_log: TransactionLogConfig,
-    /// Whether filters may hold patterns that only a backtracking engine runs; see
+    /// Whether filters may contain patterns that require a backtracking engine; see
     /// [`FilterOptions::allow_backtracking`].
     pub allow_backtracking_patterns: bool,
     /// The queues over recorded topics.
@@ -41,7 +41,7 @@ pub struct BrokerConfig {
     pub sow_topics: Vec<SowTopicSettings>,
     /// Links to other instances.
     pub replication: ReplicationConfig,
-    /// The transports. The driver names one with each connection, by its place here.
+    /// The transports. The driver names the transport of each connection by its index in this list.
     pub transports: Vec<TransportConfig>,
     /// The limits of all connections together.
     pub limits: Limits,
@@ -51,65 +51,66 @@ pub struct BrokerConfig {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TransactionLogConfig {
-    /// Where the journal files are; `None` keeps the journal in memory.
+    /// The directory of the journal files; `None` keeps the journal in memory.
     pub journal_directory: Option<PathBuf>,
-    /// Where archived journal files go, and where those are that went there.
+    /// The directory of archived journal files.
     pub journal_archive_directory: Option<PathBuf>,
-    /// What is done with full journal files, and when.
+    /// The actions on full journal files, and their schedule.
     pub maintenance: MaintenanceConfig,
     /// Size of a journal file in bytes, at least 64 KiB.
     pub journal_size: u64,
-    /// Journal files made ready before they are needed, at least 1.
+    /// Journal files that are created before they are needed, at least 1.
     pub preallocated_journal_files: u32,
-    /// The longest a message may wait for its flush to start, in nanoseconds: 30 us to 100 ms.
+    /// The longest time that a message may wait for its flush to start, in nanoseconds: 30 us to
+    /// 100 ms.
     pub flush_interval_ns: u64,
     /// The meaning of "persisted".
     pub durability: Durability,
     /// The topics that are recorded; every topic as JSON by default. The first entry that names a
-    /// topic decides. A publish with a sequence to a topic that no entry names is refused.
+    /// topic decides. A publish with a sequence is refused when no entry names its topic.
     pub topics: Vec<RecordedTopic>,
 }
 
-/// The schedule for full journal files. Ages are those of the last record.
+/// The schedule for full journal files. The age of a file is the age of its last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MaintenanceConfig {
-    /// They move to the archive directory at this age, in nanoseconds; `None`: never.
+    /// Files move to the archive directory at this age, in nanoseconds; `None`: never.
     pub archive_after_ns: Option<u64>,
-    /// They are compressed at this age, in nanoseconds; `None`: never.
+    /// Files are compressed at this age, in nanoseconds; `None`: never.
     pub compress_after_ns: Option<u64>,
-    /// They are removed at this age, in nanoseconds, unless they are needed; `None`: never.
+    /// Files are removed at this age, in nanoseconds, unless they are needed; `None`: never.
     pub remove_after_ns: Option<u64>,
-    /// The oldest move to the archive directory until those outside of it are this large at most,
-    /// in bytes; `None`: never.
+    /// The oldest files move to the archive directory until the files outside of it have at most
+    /// this total size, in bytes; `None`: never.
     pub archive_size_max: Option<u64>,
-    /// The oldest are compressed until those that are not are this large at most, in bytes; `None`:
-    /// never.
+    /// The oldest files are compressed until the uncompressed files have at most this total size,
+    /// in bytes; `None`: never.
     pub compress_size_max: Option<u64>,
-    /// The oldest are removed, unless they are needed, until all have at most this size, in bytes;
-    /// `None`: never.
+    /// The oldest files are removed, unless they are needed, until all files have at most this
+    /// total size, in bytes; `None`: never.
     pub remove_size_max: Option<u64>,
-    /// The time between two looks at all of them, in nanoseconds.
+    /// The time between two checks of all files, in nanoseconds.
     pub interval_ns: u64,
-    /// The actions that clients may ask for.
+    /// The actions that clients may request.
     pub by_clients: ByClients,
 }
 
-/// The actions on full journal files that clients may ask for. All are allowed by default here: the
-/// driver, which listens, knows the clients that can reach the server.
+/// The actions on full journal files that clients may request. All are allowed by default here. The
+/// driver listens, so it decides which clients can reach the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ByClients {
-    /// They may archive them.
+    /// Clients may archive files.
     pub archive: bool,
-    /// They may compress them.
+    /// Clients may compress files.
     pub compress: bool,
-    /// They may remove them, unless they are needed.
+    /// Clients may remove files, unless the files are needed.
     pub remove: bool,
 }
 
 impl ByClients {
-    /// Whether clients may ask for it.
+    /// Whether clients may request the action.
     pub fn allows(&self, action: Action) -> bool {
         match action {
             Action::Archive => self.archive,
@@ -144,10 +145,11 @@ impl Default for MaintenanceConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
-    /// A sync of the file returned: survives a power cut.
+    /// A sync of the file has returned: the message survives a power failure.
     #[default]
     Fsync,
-    /// The operating system has it: survives the process, not the machine.
+    /// The operating system has the message: it survives a crash of the process, but not a crash of
+    /// the machine.
     Os,
 }
 
@@ -155,17 +157,18 @@ pub enum Durability {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedTopic {
-    /// Exact name, or a pattern when it holds any of `^ $ * + ? [ ] ( ) { } | \`.
+    /// Exact name, or a pattern when it contains any of `^ $ * + ? [ ] ( ) { } | \`.
     pub name: String,
     /// Name of the message type, as in `json`.
     pub message_type: String,
     /// Only messages that match are recorded. The others are accepted.
     #[serde(default)]
     pub filter: Option<String>,
-    /// `false`: the topics are unrecorded on purpose. Their publishes are accepted, not persisted.
+    /// `false`: the topics are deliberately unrecorded. Their publishes are accepted, and not
+    /// persisted.
     #[serde(default = "is_recorded_by_default")]
     pub recorded: bool,
-    /// Messages that are not well formed are refused. The message type is `json` then.
+    /// Messages that are not well formed are refused. This requires the message type `json`.
     #[serde(default)]
     pub validate: bool,
 }
@@ -194,19 +197,21 @@ fn is_recorded_by_default() -> bool {
 pub struct TransportConfig {
     /// For logs and messages.
     pub name: String,
-    /// Largest data of a message that a client may publish, in bytes. A larger one closes the
-    /// connection. Subscribers get larger ones, too.
+    /// Largest data of a message that a client may publish, in bytes. A larger message closes the
+    /// connection. Subscribers also receive larger messages.
     pub max_message_size: u32,
-    /// Connections at a time. Another one gets `limit_exceeded` and is closed.
+    /// The most concurrent connections. A further connection receives `limit_exceeded` and is
+    /// closed.
     pub max_connections: u32,
-    /// Subscriptions of one connection. One more fails with `limit_exceeded`.
-    pub max_subscriptions_per_connection: u32,
-    /// Patterns (`LIKE`, `REGEXP_REPLACE`) in the filters of the subscriptions of one connection:
-    /// each takes some 10 KB, and microseconds for each message. A subscription beyond fails with
+    /// The most subscriptions of one connection. A further subscription fails with
     /// `limit_exceeded`.
+    pub max_subscriptions_per_connection: u32,
+    /// Patterns (`LIKE`, `REGEXP_REPLACE`) in the filters of the subscriptions of one connection.
+    /// Each takes some 10 KB, and microseconds for each message. A subscription that exceeds the
+    /// limit fails with `limit_exceeded`.
     pub max_patterns_per_connection: u32,
-    /// Bytes waiting for one connection, those of replays apart. Above it the connection is ended
-    /// as `slow_consumer`.
+    /// Bytes that wait to be sent on one connection, without the bytes of replays. Above the limit,
+    /// the connection is ended as `slow_consumer`.
     pub max_client_backlog: u64,
     /// Time within which a connection must have logged on, in nanoseconds.
     pub logon_timeout_ns: u64,
@@ -219,28 +224,31 @@ pub struct Limits {
     /// Patterns in the filters of all subscriptions: see
     /// [`TransportConfig::max_patterns_per_connection`].
     pub max_patterns: u32,
-    /// Bytes waiting for all connections. Above it the connection for which most waits is ended as
-    /// `slow_consumer`: without it, `max_connections` times `max_client_backlog` could wait.
+    /// Bytes that wait to be sent on all connections. Above the limit, the connection with the
+    /// largest share is ended as `slow_consumer`. Without the limit, `max_connections` times
+    /// `max_client_backlog` could wait.
     pub max_waiting: u64,
-    /// Bytes appended but not yet persisted. Above it publishers are not read from until the
-    /// journal has caught up.
+    /// Bytes appended but not yet persisted. Above the limit, the server stops reading from
+    /// publishers until the journal has caught up.
     pub max_unpersisted: u64,
-    /// Bytes kept of frames that have not arrived completely, or that wait for their turn. The
-    /// connection that exceeds the limit gets `limit_exceeded` and is closed. Without the limit,
-    /// `max_connections` times a frame could be held.
+    /// Bytes of buffered frames that are incomplete, or that wait to be processed. The connection
+    /// that exceeds the limit gets `limit_exceeded` and is closed. Without the limit, one frame for
+    /// each of `max_connections` connections could be buffered.
     pub max_unfinished: u64,
-    /// Topics of the log. A publish to one more is refused with `limit_exceeded`. A topic counts
-    /// until the last journal file that holds it is removed.
+    /// Topics of the log. A publish to a further topic is refused with `limit_exceeded`. A topic
+    /// counts until the last journal file that contains it is removed.
     pub max_topics: u32,
-    /// Queues that clients created at run time. Creating one more fails with `limit_exceeded`.
+    /// Queues that clients created at run time. A command to create a further queue fails with
+    /// `limit_exceeded`.
     pub max_created_queues: u32,
     /// Bytes of records that were replaced before a query had sent them, for one query. A query
     /// that needs more ends with `limit_exceeded`.
     pub max_query_copies: u64,
-    /// Topics with records of all last-value topics that have a pattern. A publish to one more is
-    /// refused with `limit_exceeded`.
+    /// Topics with records of all last-value topics that have a pattern. A publish to a further
+    /// topic is refused with `limit_exceeded`.
     pub max_pattern_topics: u32,
-    /// A publisher whose sequence goes up by more than this at once is logged, once per connection.
+    /// A publisher whose sequence increases by more than this at once is logged, once per
+    /// connection.
     pub sequence_jump_logged: u64,
 }
 
@@ -252,14 +260,14 @@ pub struct Compiled {
     pub links: Vec<LinkDefinition>,
 }
 
-/// A value that cannot be used. The fault of the author of the configuration.
+/// A value that cannot be used: an error in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {reason}")]
 pub struct ConfigError {
     /// Path of the key, as in `transaction_log.topics[0].filter`; empty when the text is not an
     /// object at all.
     pub key: String,
-    /// What is wrong with its value, and what would be right.
+    /// What is wrong with its value, and which values are valid.
     pub reason: String,
 }
 
@@ -293,7 +301,7 @@ impl From<ConfigError> for ConfigErrors {
     }
 }
 
-/// The first of them.
+/// The first error.
 impl From<ConfigErrors> for ConfigError {
     fn from(errors: ConfigErrors) -> Self {
         errors.0.into_iter().next().unwrap_or_else(|| ConfigError::new("", "no error"))
@@ -312,7 +320,7 @@ pub enum OpenError {
     /// A value of the configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The log, of which the queues are to be rebuilt, cannot be read.
+    /// The log cannot be read, so the queues cannot be rebuilt.
     #[error(transparent)]
     Journal(#[from] JournalError),
 }
@@ -322,7 +330,7 @@ impl ConfigError {
         ConfigError { key: key.into(), reason: reason.into() }
     }
 
-    /// Text that is not what was expected.
+    /// Text of another form than expected.
     pub fn of_json(error: &serde_json::Error) -> Self {
         ConfigError::new(key_of(error), error.to_string())
     }
@@ -339,9 +347,9 @@ impl BrokerConfig {
         Ok(config)
     }
 
-    /// The mistakes in a configuration. Without mistakes, the settings that are allowed and
-    /// probably not intended (nothing is recorded, or messages that a queue takes are not). Text
-    /// that is not a configuration at all is one mistake.
+    /// The mistakes in a configuration. Without mistakes, the result is the settings that are valid
+    /// and probably not intended: for example, no topic is recorded, or messages of a queue are not
+    /// recorded. Text that is not a configuration counts as one mistake.
     pub fn diagnose(text: &str) -> (Vec<ConfigError>, Vec<String>) {
         let checked = Self::unchecked(text).map_err(ConfigErrors::from).and_then(|config| {
             config.check()?;
@@ -369,7 +377,7 @@ impl BrokerConfig {
                 Durability::Fsync => quire_journal::Durability::Fsync,
                 Durability::Os => quire_journal::Durability::Os,
             },
-            // `max_unpersisted` pushes publishers back. A second limit would refuse messages that
+            // `max_unpersisted` slows publishers down. A second limit would refuse messages that
             // they were allowed to send.
             unpersisted_size_max: usize::MAX,
             archive_directory: log.journal_archive_directory.clone(),
@@ -378,7 +386,7 @@ impl BrokerConfig {
     }
 
     /// The options for filters, and the values of `INSTANCE_NAME()` and similar functions. The
-    /// client is not known here.
+    /// client is unknown here.
     pub fn filter_options(&self) -> FilterOptions {
         FilterOptions {
             allow_backtracking: self.allow_backtracking_patterns,
@@ -396,7 +404,7 @@ impl BrokerConfig {
         self.replication.group.as_deref().unwrap_or(&self.name)
     }
 
-    /// Whether the queue is of this instance only.
+    /// Whether only this instance has the queue.
     pub fn is_local_queue(&self, name: &str) -> bool {
         self.replication.local_queues.iter().any(|queue| queue == name)
     }
@@ -438,7 +446,7 @@ impl BrokerConfig {
         for (index, transport) in self.transports.iter().enumerate() {
             transport.check(&format!("transports[{index}]"), &mut errors);
         }
-        // However else it is spelled, opening the journal finds out.
+        // Other spellings of the same path are detected when the journal is opened.
         if log.journal_directory.is_some() && log.journal_archive_directory == log.journal_directory {
             let key = "transaction_log.journal_archive_directory";
             errors.push(ConfigError::new(key, "it is the journal directory itself"));
@@ -459,8 +467,8 @@ impl BrokerConfig {
     }
 
     /// The recording rules, the queues and the last-value topics, with their patterns and filters
-    /// compiled. Queues and last-value topics are checked when the rules are good, because their
-    /// checks depend on the rules.
+    /// compiled. Queues and last-value topics are checked only when the rules are valid, because
+    /// their checks depend on the rules.
     pub fn compile(&self) -> Result<Compiled, ConfigErrors> {
         let options = self.filter_options();
         let rules = RecordingRule::compile(&self.transaction_log.topics, &options)?;
@@ -530,8 +538,8 @@ impl BrokerConfig {
                     queue.name
                 ));
             }
-            // Dead letters on a topic without a queue are for subscribers, unless the name looks
-            // misspelled.
+            // Dead letters on a topic without a queue are for subscribers, unless the name is
+            // probably misspelled.
             let is_taken = queues.iter().any(|other| other.selector.matches(topic));
             let others = queues.iter().map(|other| other.selector.text());
             if let Some(similar) = similar(topic, others).filter(|_| !is_taken) {
@@ -544,8 +552,8 @@ impl BrokerConfig {
         warnings
     }
 
-    /// Warns of limits that do not fit the largest message of another transport. Every connection
-    /// may receive it.
+    /// Warns of limits that are too small for the largest message of another transport. Every
+    /// connection may receive this message.
     fn warn_of_sizes(&self, warnings: &mut Vec<String>) {
         let Some(largest) = self.transports.iter().max_by_key(|transport| transport.max_message_size) else {
             return;
@@ -588,9 +596,9 @@ impl ReplicationConfig {
         found.map(|destination| destination.name.as_str())
     }
 
-    /// Why a queue that is not a local one cannot be here: messages of its topics come from another
-    /// instance, too. With `is_certain`: the destination of a sync link has to send them here, or
-    /// it refuses the link. Otherwise: it may.
+    /// Why a queue that is not local cannot exist here: messages of its topics also arrive from
+    /// another instance. With `is_certain`, the destination of a sync link must send them here, or
+    /// it refuses the link. Otherwise, it may send them.
     pub fn refuses(&self, queue: &Definition, is_certain: bool) -> Option<String> {
         if !self.accepts {
             return None;
@@ -706,7 +714,7 @@ impl Default for Limits {
 /// A limit far above the number of transports of a server.
 const TRANSPORTS_MAX: usize = 64;
 
-/// A journal file below this would hold hardly more than its own header.
+/// A smaller journal file would contain hardly more than its header.
 const JOURNAL_SIZE_MIN: u64 = 64 << 10;
 
 /// The longest name of an instance.
@@ -736,7 +744,7 @@ fn check_name(name: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The key that a JSON error is about, as far as the error names it between backticks.
+/// The key that a JSON error is about, when the error names it between backticks.
 fn key_of(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split('`').nth(1).unwrap_or_default().to_owned()

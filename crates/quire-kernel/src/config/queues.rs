@@ -19,24 +19,26 @@ use quire_queue::{
     self as queue, ExpirationModel, FairnessModel, Leasing, QueueConfig, QueueEntry, Semantics, Time,
 };
 
-/// One queue. Every key but `name` and `message_type` may be left out.
+/// One queue. Every key except `name` and `message_type` is optional.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QueueSettings {
     /// The name that consumers subscribe to.
     pub name: String,
-    /// That of all underlying topics.
+    /// The message type of all underlying topics.
     pub message_type: String,
-    /// The topic whose messages enter, or a pattern over several; without it the topic of the
-    /// queue's own name.
+    /// The topic whose messages enter, or a pattern for several topics. The default is the topic
+    /// with the name of the queue.
     pub underlying_topic: Option<String>,
-    /// Where a message published to the queue's name goes; without it the underlying topic.
+    /// The topic for a message that is published to the name of the queue. The default is the
+    /// underlying topic.
     pub default_publish_target: Option<String>,
-    /// How often a message may be delivered.
+    /// The delivery semantics: whether a message may be delivered more than once.
     pub semantics: Semantics,
-    /// The choice of the next subscription; without it the one that belongs to the semantics.
+    /// The choice of the next subscription. The default depends on the semantics.
     pub fairness_model: Option<FairnessModel>,
-    /// How long a subscription may hold a message, in nanoseconds; without it without end.
+    /// How long a subscription may hold a message, in nanoseconds. Without this setting, there is
+    /// no limit.
     pub lease_period_ns: Option<u64>,
     /// The consumers that may acknowledge.
     pub leasing: Leasing,
@@ -46,14 +48,14 @@ pub struct QueueSettings {
     pub max_per_subscription_backlog: Option<u32>,
     /// The most deliveries of one message.
     pub max_deliveries: Option<u32>,
-    /// The cancels that one message may have.
+    /// The most cancels of one message.
     pub max_cancels: Option<u32>,
-    /// How long a message waits after its first cancel, its second, and so on, in nanoseconds; the
-    /// last one repeats.
+    /// How long a message waits after its first cancel, its second, and so on, in nanoseconds. The
+    /// last delay repeats.
     pub retry_delay_ns: Vec<u64>,
     /// The most time in the queue, in nanoseconds.
     pub expiration_ns: Option<u64>,
-    /// How that combines with a message's own expiration.
+    /// How this limit combines with the expiration of a message.
     pub expiration_model: ExpirationModel,
     /// Only messages that match enter.
     pub filter: Option<String>,
@@ -63,11 +65,11 @@ pub struct QueueSettings {
     pub barrier_expression: Option<String>,
     /// The most messages active at a time.
     pub target_queue_depth: Option<u64>,
-    /// Where a new queue begins: `epoch`, `now`, a bookmark or a time.
+    /// The start of a new queue: `epoch`, `now`, a bookmark or a time.
     pub recovery_point: Option<String>,
-    /// The topic or queue that gets expired messages.
+    /// The topic or queue that receives expired messages.
     pub dead_letter_topic: Option<String>,
-    /// The queue's state is kept in a file, so that a restart need not read the log for it.
+    /// The state of the queue is saved in a file, so that a restart need not read the log for it.
     pub file_backed_metadata: bool,
     /// The journal also records the holders of messages.
     pub record_leases: bool,
@@ -83,7 +85,7 @@ pub struct Selection {
     pub filter: Option<String>,
 }
 
-/// A queue whose settings were found good.
+/// A queue with valid settings.
 pub struct Definition {
     pub name: Arc<str>,
     pub message_type: MessageType,
@@ -95,14 +97,14 @@ pub struct Definition {
     pub filter: Option<Filter>,
     pub priority: Option<Priority>,
     pub barrier: Option<Filter>,
-    /// As it was written, and its meaning.
+    /// The filter as written, and its compiled form.
     pub recovery_point: (String, Start),
     /// The topic that dead letters are published to.
     pub dead_letter_topic: Option<Arc<str>>,
     /// As configured. See [`keeps_state`](Self::keeps_state).
     pub file_backed_metadata: bool,
-    /// Everything that the state of the queue depends on, other than the log. A state that was kept
-    /// under another key is not used.
+    /// All settings that the state of the queue depends on. A state that was saved with another key
+    /// is not used.
     pub state_key: String,
     pub config: QueueConfig,
 }
@@ -116,7 +118,7 @@ impl Definition {
     ///
     /// # Errors
     /// [`ConfigErrors`] with every bad key. The queues are compared with each other when each of
-    /// them can be.
+    /// them is valid.
     pub fn compile(
         all: &[QueueSettings],
         rules: &[RecordingRule],
@@ -133,7 +135,8 @@ impl Definition {
             })
             .collect();
         if errors.any() {
-            // The queues cannot be checked together. A topic that is not a queue can be checked.
+            // Dead letters between queues cannot be checked here. Dead letters to other topics can
+            // be checked.
             for (index, settings) in all.iter().enumerate() {
                 let is_queue = |topic: &str| all.iter().any(|queue| queue.name == topic);
                 settings.check_dead_letters(&format!("queues[{index}]."), rules, is_queue, &mut errors);
@@ -148,8 +151,8 @@ impl Definition {
     /// Checks the settings of one queue that is added to others.
     ///
     /// # Errors
-    /// [`ConfigErrors`] with every bad key. The queue is compared with the others when its own keys
-    /// are good.
+    /// [`ConfigErrors`] with every bad key. The queue is compared with the others when its keys are
+    /// valid.
     pub fn compile_one(
         settings: &QueueSettings,
         others: &[&Definition],
@@ -169,13 +172,13 @@ impl Definition {
         errors.none_or(definition)
     }
 
-    /// Whether its state is kept in a file. With a target depth the state is small, and only the
-    /// log has the place up to which it is valid.
+    /// Whether its state is saved in a file. With a target depth, the state is small, and only the
+    /// log has the position up to which it is valid.
     pub fn keeps_state(&self) -> bool {
         self.file_backed_metadata && self.config.target_queue_depth.is_none()
     }
 
-    /// The keys that have no effect together with the others.
+    /// The keys that have no effect in combination with the other keys.
     pub fn ineffective(&self) -> Vec<&'static str> {
         let mut keys = self.config.ineffective();
         if self.file_backed_metadata && !self.keeps_state() {
@@ -184,15 +187,15 @@ impl Definition {
         keys
     }
 
-    /// Whether the record is a message of the queue, its filter apart.
+    /// Whether the record is a message of the queue. The filter is not applied.
     pub fn takes(&self, record: &Record<'_>) -> bool {
         record.kind == RecordKind::Publish
             && record.message_type == self.message_type.code()
             && self.selector.matches(record.topic)
     }
 
-    /// The properties of a message that the engine keeps; `None` when the queue's filter keeps it
-    /// out.
+    /// The properties of a message that the engine stores; `None` when the message does not match
+    /// the filter of the queue.
     pub fn entry_of(
         &self,
         record: &Record<'_>,
@@ -201,7 +204,7 @@ impl Definition {
         arena: &mut Arena,
     ) -> Option<QueueEntry> {
         let delayed_until = record.not_before().map(|end| {
-            // On the clock of the engine, for which it is `now`.
+            // By the clock of the engine, which shows `now`.
             let now = received.get() + wall.as_ns().saturating_sub(record.received().as_ns());
             Time::new(now.saturating_add(end.as_ns()).saturating_sub(wall.as_ns()))
         });
@@ -235,7 +238,7 @@ impl Definition {
 impl Priority {
     /// The rank of a message: a whole number without its fraction, at most 2^64 - 1. The value is
     /// converted to a number as in a filter. `None` when it is NULL, not a number, or negative: the
-    /// message then comes last.
+    /// message then sorts last.
     pub fn of(&self, message: &MessageContext<'_>, arena: &mut Arena) -> Option<u64> {
         let number = self.0.evaluate(message, arena).to_number()?;
         match number.as_i128() {
@@ -253,8 +256,8 @@ const LEASE_PERIOD_NS: u64 = 300_000_000_000;
 const RETRY_DELAY_NS: [u64; 4] = [100_000_000, 1_000_000_000, 10_000_000_000, 60_000_000_000];
 
 /// Some settings of a queue, by their keys in [`QueueSettings`]. A key with the value null gets its
-/// default. For `lease_period` and `retry_delay` without `_ns` that is the default of the
-/// configuration, which depends on the semantics of the queue.
+/// default. For `lease_period` and `retry_delay` without `_ns`, this is the default of the
+/// configuration. It depends on the semantics of the queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueChanges(Map<String, Value>);
 
@@ -296,13 +299,13 @@ impl QueueChanges {
 }
 
 impl QueueSettings {
-    /// The settings as [`from_json`](Self::from_json) reads them. Keys that have their defaults are
-    /// left out, so that an older version can read the settings unless they use a newer key.
+    /// The settings as [`from_json`](Self::from_json) reads them. Keys with default values are
+    /// omitted, so that an older version can read the settings unless they use a newer key.
     pub fn to_json(&self) -> String {
         Value::from(self.explicit()).to_string()
     }
 
-    /// The keys that do not have their defaults.
+    /// The keys with other values than their defaults.
     pub fn explicit(&self) -> Map<String, Value> {
         let defaults = QueueSettings::default().all_keys();
         let mut all = self.all_keys();
@@ -312,7 +315,7 @@ impl QueueSettings {
 
     /// Every key, with its value.
     fn all_keys(&self) -> Map<String, Value> {
-        // Texts, numbers and lists of numbers: there is nothing that JSON cannot hold.
+        // The values are texts, numbers and lists of numbers. JSON can represent all of them.
         match serde_json::to_value(self) {
             Ok(Value::Object(all)) => all,
             _ => Map::new(),
@@ -322,8 +325,7 @@ impl QueueSettings {
     /// Reads the settings from a JSON object with the keys of this type.
     ///
     /// # Errors
-    /// [`ConfigError`] for text that is not such an object. It names the key, as far as that is
-    /// known.
+    /// [`ConfigError`] for text that is not such an object. It names the key when the key is known.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         serde_json::from_str(text).map_err(|error| ConfigError::of_json(&error))
     }
@@ -333,11 +335,11 @@ impl QueueSettings {
         let (left, right) = (serde_json::to_value(self), serde_json::to_value(other));
         let (Ok(Value::Object(left)), Ok(Value::Object(right))) = (left, right) else { return Vec::new() };
         let differing = left.iter().filter(|(key, value)| right.get(*key) != Some(value));
-        // Users write `lease_period`; the name of the value in nanoseconds is internal.
+        // Users write `lease_period`. The name of the value in nanoseconds is internal.
         differing.map(|(key, _)| key.strip_suffix("_ns").unwrap_or(key).to_owned()).collect()
     }
 
-    /// The queue; `None` after a mistake, which is among the errors then.
+    /// The queue; `None` after a mistake, which is then in the errors.
     fn compile(
         &self,
         path: &str,
@@ -398,7 +400,7 @@ impl QueueSettings {
         })
     }
 
-    /// The topics whose messages enter, and the topic that messages to the name of the queue go to.
+    /// The topics whose messages enter, and the topic for messages to the name of the queue.
     fn compile_topics(
         &self,
         name: &Arc<str>,
@@ -442,7 +444,7 @@ impl QueueSettings {
         errors: &mut ConfigErrors,
     ) {
         let Some(topic) = self.dead_letter_topic.as_deref().filter(|topic| !is_queue(topic)) else { return };
-        // Another form was reported before.
+        // Another form was already reported.
         if let Ok(TopicSelector::Name(topic)) = TopicSelector::new(topic)
             && let Err(reason) = check_dead_letters(rules, &topic)
         {
@@ -498,7 +500,7 @@ impl QueueSettings {
     }
 }
 
-/// Checks that need all queues: names, publish targets and dead letters. A queue that gets dead
+/// Checks that need all queues: names, publish targets and dead letters. A queue that receives dead
 /// letters is replaced by the topic of these dead letters.
 fn check_together(all: &mut [Definition], rules: &[RecordingRule], errors: &mut ConfigErrors) {
     let named = |all: &[Definition], name: &str| all.iter().position(|other| *other.name == *name);
@@ -534,7 +536,7 @@ fn target_is_queue(target: &str) -> String {
     format!("{target:?} is another queue; name a topic that is not a queue (the default is underlying_topic)")
 }
 
-/// As [`check_together`], for one queue that is added to others, which fit together.
+/// As [`check_together`], for one queue that is added to others. The others have passed the check.
 fn check_added(
     queue: &mut Definition,
     others: &[&Definition],
@@ -572,14 +574,14 @@ fn check_added(
         }
         queue.dead_letter_topic = Some(target);
     }
-    // A queue that is added may close a circle of queues that were there before.
+    // An added queue may close a cycle of existing queues.
     let every: Vec<&Definition> = others.iter().copied().chain([&*queue]).collect();
     if leads_back(&every, others.len()) {
         refuse("dead_letter_topic", "dead letters would come back to the queue".to_owned());
     }
 }
 
-/// Whether a topic can take dead letters; else why not.
+/// Whether a topic accepts dead letters. The error is the reason why not.
 fn check_dead_letters(rules: &[RecordingRule], target: &str) -> Result<(), String> {
     check_recorded(rules, target, MessageType::Json)?;
     if Recording::of(rules, target).records_all() {
@@ -588,7 +590,7 @@ fn check_dead_letters(rules: &[RecordingRule], target: &str) -> Result<(), Strin
     Err(format!("the transaction log does not record every message on {target:?}"))
 }
 
-/// Whether a dead letter of the queue can enter it again, over any other queues.
+/// Whether a dead letter of the queue can enter the queue again, directly or through other queues.
 fn leads_back(all: &[&Definition], from: usize) -> bool {
     let mut seen = vec![false; all.len()];
     let mut to_visit = vec![from];
@@ -603,7 +605,7 @@ fn leads_back(all: &[&Definition], from: usize) -> bool {
     seen[from]
 }
 
-/// Whether the log records messages of this type on the topic; else why not.
+/// Whether the log records messages of this type on the topic. The error is the reason why not.
 fn check_recorded(rules: &[RecordingRule], topic: &str, message_type: MessageType) -> Result<(), String> {
     match RecordingRule::message_type_of(rules, topic) {
         None => Err(format!("the transaction log does not record {topic:?}")),
@@ -626,7 +628,7 @@ fn key_of(error: &queue::ConfigError) -> &'static str {
     }
 }
 
-/// A topic that is a name and not a pattern.
+/// A topic that is an exact name, not a pattern.
 fn exact_name(topic: &str) -> Result<Arc<str>, String> {
     match TopicSelector::new(topic) {
         Ok(TopicSelector::Name(name)) => Ok(name),

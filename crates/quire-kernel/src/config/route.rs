@@ -1,9 +1,10 @@
-//! The four routing tests: which records go to a destination (docs/replication.md, *What is sent*).
+//! The four routing tests. They decide which records are sent to a destination
+//! (docs/replication.md, *What is sent*).
 //!
-//! The same tests decide what is sent and which destinations a publisher waits for. One of them
-//! differs. A publisher never waits for an instance that the message has passed. What is *sent*
-//! depends on whether that instance still has the message, and not on the path alone: an instance
-//! that lost its disk gets its own messages back.
+//! The same tests decide which records are sent and which destinations a publisher waits for. One
+//! test differs. A publisher never waits for an instance that the message has passed. Whether a
+//! message is *sent* depends on whether that instance still has it, and not on the path alone. So
+//! an instance that lost its disk receives its own messages again.
 
 use quire_expression::filter::{EVALUATION_EFFORT_MAX, Filter, MessageContext};
 use quire_expression::message_type::{Arena, MessageType};
@@ -15,7 +16,7 @@ use quire_journal::{InstancePath, TopicFilter};
 pub struct Route {
     /// The name of the instance.
     pub destination: String,
-    /// Groups whose messages are sent on.
+    /// Groups whose messages are forwarded.
     pub pass_through: Vec<TopicSelector>,
     pub topics: Vec<TopicRoute>,
 }
@@ -30,7 +31,7 @@ pub struct TopicRoute {
 
 impl Route {
     /// Test 2: the topic, the message type and the content. `context` is only called for a filter.
-    /// A filter that would take too much effort counts as a match, so that nothing is missing.
+    /// A filter that would take too much effort counts as a match, so that no message is lost.
     pub fn takes<'a>(
         &self,
         topic: &str,
@@ -58,19 +59,19 @@ impl Route {
         })
     }
 
-    /// Whether it sends messages of the topic, apart from their content.
+    /// Whether it sends messages of the topic. The content is not tested.
     pub fn names(&self, topic: &str, message_type: &str) -> bool {
         self.topics
             .iter()
             .any(|route| route.message_type.name() == message_type && route.selector.matches(topic))
     }
 
-    /// Whether it sends on what came from an instance of a group.
+    /// Whether messages from an instance of a group are forwarded.
     pub fn passes_on_from(&self, group: &str) -> bool {
         self.pass_through.iter().any(|pattern| pattern.matches(group))
     }
 
-    /// Test 3: published here, or passed on from a group.
+    /// Test 3: the message was published here, or is forwarded from a group.
     pub fn passes_on(&self, path: InstancePath<'_>) -> bool {
         path.instances().last().is_none_or(|from| self.passes_on_from(from.group))
     }

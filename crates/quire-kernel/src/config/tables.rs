@@ -17,24 +17,24 @@ use quire_journal::Memory;
 use quire_table::{HistoryConfig, IndexLimits, KeyFields, KeyRule, Table, TableConfig, TableConfigError};
 use quire_types::Timestamp;
 
-/// One last-value topic. Every key but `name` and `message_type` may be left out.
+/// One last-value topic. Every key except `name` and `message_type` is optional.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SowTopicSettings {
     /// The topic.
     pub name: String,
-    /// That of its messages.
+    /// The type of its messages.
     pub message_type: String,
-    /// The fields that a key is made of; without them publishers supply the keys.
+    /// The fields that form the key. Without fields, publishers supply the keys.
     pub key: Vec<String>,
-    /// Topics with the same domain and the same values have the same keys; without it the name of
-    /// the topic.
+    /// Topics with the same domain and the same values have the same keys. The default is the name
+    /// of the topic.
     pub key_domain: Option<String>,
     /// Whether the records survive a restart.
     pub durability: TableDurability,
-    /// Fields that queries compare with `=`, each list an index.
+    /// Fields that queries compare with `=`. Each list is an index.
     pub hash_index: Vec<Vec<String>>,
-    /// Fields that queries compare in other ways.
+    /// Fields that queries compare with other operators.
     pub index: Vec<String>,
     /// The lifetimes of records.
     pub expiration: TableExpiration,
@@ -42,12 +42,12 @@ pub struct SowTopicSettings {
     pub preprocessing: Vec<String>,
     /// Fields that the server computes after the key, also from the previous record.
     pub enrichment: Vec<String>,
-    /// Earlier states are kept.
+    /// Earlier states are retained.
     pub history: Option<HistorySettings>,
-    /// The topics that belong to this one: each whole name that matches is a last-value topic with
+    /// The topics of this container. Each topic whose whole name matches is a last-value topic with
     /// these settings. `name` then only names the settings.
     pub pattern: Option<String>,
-    /// The records and their indexes are in a file that the system can page out.
+    /// The records and their indexes are in a file, so that the system can page them out.
     pub file_backed: bool,
     /// For a transient topic: `epoch` reads it from the log at a start, `now` leaves it empty.
     pub recovery_point: Option<String>,
@@ -57,9 +57,10 @@ pub struct SowTopicSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistorySettings {
-    /// How far back states are kept, in nanoseconds.
+    /// How long states are retained, in nanoseconds.
     pub window_ns: u64,
-    /// The distance of the instants whose states are kept, in nanoseconds; 0: every instant.
+    /// The interval between the instants whose states are retained, in nanoseconds; 0: every
+    /// instant.
     #[serde(default)]
     pub granularity_ns: u64,
     /// The most bytes of earlier messages.
@@ -104,7 +105,7 @@ pub enum TableDurability {
 }
 
 impl TableDurability {
-    /// As programs and people read it.
+    /// The name in settings and figures.
     pub const fn name(self) -> &'static str {
         match self {
             TableDurability::Persistent => "persistent",
@@ -120,14 +121,15 @@ pub enum TableExpiration {
     /// Unlimited. The expiration of a message is ignored.
     #[default]
     Disabled,
-    /// That of the message; without one unlimited.
+    /// The lifetime of the message. Without one, it is unlimited.
     Enabled,
-    /// That of the message; without one this time, in nanoseconds.
+    /// The lifetime of the message. Without one, this time, in nanoseconds.
     AfterNs(u64),
 }
 
 impl TableExpiration {
-    /// When the record of a message that was taken at `received` by the clock ends; `None`: never.
+    /// When the lifetime of a record ends, for a message that was taken at `received` by the clock;
+    /// `None`: never.
     pub fn end_of(self, received: Timestamp, expiration_s: Option<u32>) -> Option<Timestamp> {
         let lifetime_ns = match (self, expiration_s) {
             (TableExpiration::Disabled, _) | (_, Some(0)) | (TableExpiration::Enabled, None) => return None,
@@ -138,7 +140,7 @@ impl TableExpiration {
     }
 }
 
-/// A last-value topic whose settings were found good.
+/// A last-value topic with valid settings.
 #[derive(Clone)]
 pub struct TableDefinition {
     pub name: Arc<str>,
@@ -146,7 +148,7 @@ pub struct TableDefinition {
     pub pattern: Option<(String, TopicPattern)>,
     pub message_type: MessageType,
     pub key_rule: KeyRule,
-    /// The fields of the key; none when publishers supply the keys.
+    /// The fields of the key. Empty when publishers supply the keys.
     pub key_fields: Arc<[Vec<Step>]>,
     /// As configured; for lists.
     pub key: Vec<String>,
@@ -155,7 +157,7 @@ pub struct TableDefinition {
     pub expiration: TableExpiration,
     /// The records and their indexes are in memory that can be paged out.
     pub file_backed: bool,
-    /// It is read from the log at a start.
+    /// The records are read from the log at a start.
     pub is_recovered: bool,
     /// `None`: the server writes no fields into the messages.
     pub fields: Option<Arc<ConstructedFields>>,
@@ -200,14 +202,14 @@ impl TableDefinition {
 
 /// The memory of the records of all topics.
 pub struct TableMemory {
-    /// Of topics that are file-backed.
+    /// The memory of the records of file-backed topics.
     pub paged: PagedMemory,
-    /// Of the others.
+    /// The memory of the records of the other topics.
     pub heap: Memory,
 }
 
 impl TableDefinition {
-    /// The fields that are made after the key is known.
+    /// The fields that are constructed after the key is known.
     pub fn enrichment(&self) -> Option<&Assignments> {
         self.fields.as_deref()?.enrichment.as_ref()
     }
@@ -217,7 +219,7 @@ impl TableDefinition {
         self.enrichment().is_some_and(Assignments::reads_previous)
     }
 
-    /// Whether the key of a message, or its preprocessing, reads its data.
+    /// Whether the key or the preprocessing of a message reads its data.
     pub fn key_reads_data(&self) -> bool {
         matches!(self.key_rule, KeyRule::Fields(_))
             || self.fields.as_ref().is_some_and(|fields| fields.has_preprocessing())
@@ -310,8 +312,8 @@ impl ConstructedFields {
 }
 
 impl SowTopicSettings {
-    /// Whether a topic is this one, or belongs to it. A pattern that cannot be compiled includes
-    /// none.
+    /// Whether a topic is this topic, or belongs to this container. A pattern that cannot be
+    /// compiled includes no topic.
     pub fn includes(&self, topic: &str) -> bool {
         match &self.pattern {
             Some(pattern) => whole_names(pattern).is_ok_and(|pattern| pattern.matches(topic)),
@@ -319,7 +321,7 @@ impl SowTopicSettings {
         }
     }
 
-    /// The topic; `None` after a mistake, which is among the errors then.
+    /// The topic; `None` after a mistake, which is then in the errors.
     fn compile(
         &self,
         rules: &[RecordingRule],
@@ -475,7 +477,7 @@ impl SowTopicSettings {
         Ok(())
     }
 
-    /// Whether the log and the topic fit together.
+    /// Whether the rules of the log and the settings of the topic are compatible.
     fn check_recording(
         &self,
         rules: &[RecordingRule],
@@ -513,7 +515,7 @@ fn whole_names(text: &str) -> Result<TopicPattern, String> {
     if text.is_empty() {
         return Err("the pattern is empty: leave it out, or write one such as \"orders/.*\"".to_owned());
     }
-    // It is compiled as written first, so that an error shows what was written.
+    // The pattern is first compiled as written, so that an error shows the text of the user.
     TopicSelector::new(text).map_err(|bad| bad.to_string())?;
     TopicPattern::new(&format!("^(?:{text})$")).map_err(|bad| bad.to_string())
 }
@@ -533,5 +535,6 @@ fn key_of(error: &TableConfigError) -> &'static str {
 /// The smallest limit of a history: a few messages.
 const HISTORY_SIZE_MIN: u64 = 64 * 1024;
 
-/// More last-value topics than a program has. Each turn looks at the next lifetime of each of them.
+/// More last-value topics than an application needs. Each turn checks the next lifetime of each
+/// topic.
 const TABLES_MAX: usize = 1_000;

@@ -1,5 +1,5 @@
-//! Deciding, away from the loop, which of some messages a subscription wants: for filters that take
-//! more effort than a turn has.
+//! Decides outside of the loop which messages a subscription wants, for filters that take more
+//! effort than a turn has.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use quire_expression::filter::{EVALUATION_EFFORT_MAX, Filter, MessageContext};
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::select::Select;
 
-/// A message that outlives the frame in which it came.
+/// A message that outlives its received frame.
 #[derive(Debug)]
 pub struct OwnedMessage {
     pub message_type: MessageType,
@@ -55,11 +55,12 @@ impl OwnedMessage {
 pub struct Question {
     pub subscription: SubscriptionId,
     pub message: Arc<OwnedMessage>,
-    /// The subscription's filter when the message came; `None` when it is known to match.
+    /// The filter of the subscription when the message arrived; `None` when the message is known to
+    /// match.
     pub filter: Option<Filter>,
     pub select: Option<Select>,
-    /// Bytes that are counted for it: those of the message with the first question of a session
-    /// about it.
+    /// Bytes that are counted for the question. The first question of a session about a message
+    /// counts the bytes of the message.
     pub charge: usize,
 }
 
@@ -73,13 +74,13 @@ pub struct Answer {
 pub enum Verdict {
     Unwanted,
     Wanted,
-    /// It is wanted in part.
+    /// A part of the message is wanted.
     Selected(Vec<u8>),
     /// The filter takes more effort than [`EVALUATION_EFFORT_MAX`].
     TooCostly,
 }
 
-/// Answers all questions, in their order.
+/// Answers all questions in their order.
 pub fn decide_all(questions: Vec<Question>, mut arena: Arena) -> Vec<Answer> {
     let mut selected = Vec::new();
     let answer = |Question { subscription, message, filter, select, .. }| {

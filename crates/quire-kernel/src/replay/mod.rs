@@ -1,9 +1,10 @@
-//! Replays: reading the log for bookmark subscriptions that have not caught up.
+//! Replays read the log for bookmark subscriptions that have not caught up.
 //!
-//! A replay serves one subscription, or several that were resumed together: from the lowest of
-//! their places on, and each after its own. It never reads itself: the broker makes a [`Reading`] a
-//! background job (`broker/work.rs`). A read matches and encodes. It returns frames that are ready
-//! to be sent, up to a stated size, and the place after them.
+//! A replay serves one subscription, or several that were resumed together. It begins at the lowest
+//! of their places, and each subscription receives the messages after its own place. A replay never
+//! reads itself: the broker runs a [`Reading`] as a background job (`broker/work.rs`). A read
+//! matches and encodes. It returns frames that are ready to be sent, up to a given size, and the
+//! place after them.
 
 mod decide;
 mod rate;
@@ -25,14 +26,14 @@ use quire_types::time::Instant;
 /// small.
 pub const CHUNK_SIZE_MAX: usize = 256 * 1024;
 
-/// The same for a replay with a rate, which may have to wait for long with its data. It is larger
-/// when the rate needs more.
+/// The same for a replay with a rate, which may hold its data for a long time. It is larger when
+/// the rate requires more.
 pub const PACED_CHUNK_SIZE_MIN: usize = 32 * 1024;
 
-/// A place in the log, exact to one message for one member.
+/// A place in the log, with the precision of one message for one member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReplayPosition {
-    /// Everything up to here was served to every member.
+    /// All records up to this position were served to every member.
     pub after: Position,
     /// The record after `after` was served to this many members.
     pub served: u32,
@@ -47,30 +48,30 @@ pub struct Replay {
     pub place: ReplayPosition,
     /// The place up to which messages were read, or are being read: at or ahead of `place`.
     pub read_position: ReplayPosition,
-    /// Where reading continues. Not here while a read is in progress, and gone after a change of
-    /// plan.
+    /// Where reading continues; `None` while a read is in progress, and after
+    /// [`rewind`](Self::rewind).
     pub cursor: Option<Cursor>,
-    /// The number of the read under way.
+    /// The number of the read in progress.
     pub reading: Option<u64>,
-    /// Read, not yet handed on.
+    /// The chunk that was read and not yet delivered.
     pub ready: Option<Chunk>,
-    /// It is in the line for a read.
+    /// The replay waits in the queue for a read.
     pub is_queued: bool,
     /// Why the log after the ready chunk cannot be read.
     pub error: Option<JournalError>,
     /// The member whose filter takes too much effort for the message after the ready chunk, and the
     /// size of that message.
     pub costly: Option<(usize, usize)>,
-    /// How fast it may go; its subscriptions share it.
+    /// The limit of its rate, which its subscriptions share.
     pub pace: Option<Box<Pace>>,
-    /// Its last read on the loop ended at a message whose filter takes too much effort for that:
-    /// the next one is run elsewhere.
+    /// Its last read on the loop ended at a message whose filter takes too much effort for the
+    /// loop. The next read runs on another thread.
     pub is_heavy: bool,
     /// Bytes of frames after which its reads end.
     pub chunk_size_max: usize,
-    /// Until then they do not become more.
+    /// Until this instant, the size does not increase.
     pub throttled_until: Instant,
-    /// It gets what the sync destinations have persisted, too.
+    /// The replay receives only records that the sync destinations have also persisted.
     pub is_durable: bool,
 }
 
@@ -86,12 +87,12 @@ impl Replay {
         self.costly = None;
     }
 
-    /// How fast it may go.
+    /// The limit of its rate.
     pub fn rate(&self) -> Option<Rate> {
         self.pace.as_ref().map(|pace| pace.rate)
     }
 
-    /// How far the member at `index` has come.
+    /// The place of the member at `index`.
     pub fn after(&self, index: usize) -> Position {
         let ahead = u64::from((index as u32) < self.place.served);
         Position::new(self.place.after.get() + ahead)

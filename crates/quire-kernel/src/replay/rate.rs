@@ -1,9 +1,9 @@
-//! The pace of a replay: the fastest rate of its messages (docs/replay.md).
+//! The pace of a replay: the highest rate of its messages (docs/replay.md).
 //!
-//! Every message has an instant before which it is not sent. It follows from when the one before it
-//! was due, so that an error does not add up: a timer that fires late, or a read that takes long,
-//! is made up for. What is *not* made up for is time in which the server could not have sent
-//! anything: then the pace begins again.
+//! Every message has an instant before which it is not sent. The instant is computed from the due
+//! time of the previous message, so that errors do not add up: the replay compensates for a late
+//! timer or a long read. It does *not* compensate for time in which the server could not have sent
+//! anything. The pace then begins again.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use quire_journal::Timestamp;
 
 use quire_types::time::Instant;
 
-/// The fastest rate at which messages may be sent.
+/// The highest rate at which messages may be sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
     /// This number per second.
     Messages(f64),
     /// This number of bytes of data per second.
     Bytes(f64),
-    /// This many times as fast as they were published.
+    /// This multiple of the rate at which they were published.
     Multiple {
         /// How many times.
         factor: f64,
@@ -27,10 +27,10 @@ pub enum Rate {
     },
 }
 
-/// Why a text is not a rate. The fault of the caller.
+/// Why a text is not a rate: an error of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
-    /// Not a number with or without one of the units.
+    /// The text is not a number, with or without one of the units.
     #[error(
         "rate: {text:?} is not messages per second like `1000`, bytes per second like `500KB`, or a multiple like `2X`"
     )]
@@ -38,7 +38,7 @@ pub enum RateError {
         /// The text as given.
         text: String,
     },
-    /// Zero: nothing would ever come.
+    /// Zero: no message would ever be sent.
     #[error("rate: it must be above zero")]
     Zero,
     /// A longest wait of zero, or one for a rate that is not a multiple.
@@ -64,7 +64,7 @@ impl Rate {
             (None, Some((count, size))) => number(count).map(|count| Rate::Bytes(count * size)),
             (None, None) => number(&upper).map(Rate::Messages),
         };
-        // The text comes from a peer and goes into a reason. A prefix of it is enough.
+        // The text is from a peer, and becomes part of a reason. A prefix of it is enough.
         let rate = rate.ok_or_else(|| RateError::NotARate { text: text.chars().take(64).collect() })?;
         let (Rate::Messages(value) | Rate::Bytes(value) | Rate::Multiple { factor: value, .. }) = rate;
         if value <= 0.0 {
@@ -85,8 +85,9 @@ fn number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| is_plain && value.is_finite())
 }
 
-/// The longest delay of the server that is made up for. It is longer than the delays of timers and
-/// reads on a busy machine. It is short enough that the burst after the delay is harmless.
+/// The longest delay of the server that the pace compensates for. It is longer than the delays of
+/// timers and reads on a busy machine. It is short enough that the burst after the delay is
+/// harmless.
 const LATE_MAX: Duration = Duration::from_millis(200);
 
 /// The shortest time between two groups of messages: a timer for each message would cost more than
@@ -99,11 +100,12 @@ const GROUP_INTERVAL: Duration = Duration::from_millis(1);
 pub struct Pace {
     pub rate: Rate,
     last: Option<Last>,
-    /// Nothing could have been sent for a while: what is due in the meantime is not made up for.
+    /// No message could have been sent for a while. The pace does not compensate for messages that
+    /// were due in this time.
     is_resting: bool,
 }
 
-/// The message that went last.
+/// The last sent message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Last {
     /// When it was due, in picoseconds: at a million messages per second a nanosecond is a
@@ -117,15 +119,15 @@ struct Last {
 const PS_PER_NS: u128 = 1000;
 
 impl Pace {
-    /// A pace whose first message goes at once.
+    /// A pace whose first message is sent at once.
     pub fn new(rate: Rate) -> Self {
         Pace { rate, last: None, is_resting: true }
     }
 
-    /// When a message that was taken at `timestamp` may be sent, seen from `now`. If the result is
-    /// not after `now`, it may be sent now. Messages are sent in groups. A call for the next
-    /// message with a later `now` returns an instant that is at least a millisecond after the last
-    /// group. The exception is a message that was due with that group but had not been read.
+    /// Returns when a message that was taken at `timestamp` may be sent. If the result is not after
+    /// `now`, it may be sent now. Messages are sent in groups. A call for the next message with a
+    /// later `now` returns an instant that is at least a millisecond after the last group. The
+    /// exception is a message that was due with that group but had not been read.
     pub fn opens_at(&self, now: Instant, timestamp: Timestamp) -> Instant {
         let Some(last) = &self.last else { return now };
         let due =
@@ -133,12 +135,12 @@ impl Pace {
         if last.went_at == now || due <= last.went_at { due } else { due.max(last.went_at + GROUP_INTERVAL) }
     }
 
-    /// When to look again, if a message may go at `opens_at` and not now.
+    /// When to check again, if a message may be sent at `opens_at` and not now.
     pub fn wakes_at(&self, opens_at: Instant) -> Instant {
         self.last.map_or(opens_at, |last| opens_at.max(last.went_at + GROUP_INTERVAL))
     }
 
-    /// A message goes now.
+    /// Records that a message is sent now.
     pub fn went(&mut self, now: Instant, size: usize, timestamp: Timestamp) {
         let now_ps = u128::from(now.0) * PS_PER_NS;
         let floor_ps = match self.is_resting {
@@ -150,8 +152,8 @@ impl Pace {
         self.last = Some(Last { due_ps, went_at: now, size, timestamp });
     }
 
-    /// From here until the next message nothing could be sent: it was paused, its connection took
-    /// nothing, or there was nothing to send.
+    /// From now until the next message, no message could be sent: the replay was paused, its
+    /// connection accepted no bytes, or there was no message.
     pub fn rest(&mut self) {
         self.is_resting = true;
     }
@@ -163,7 +165,8 @@ impl Pace {
     }
 
     fn due_ps(&self, last: &Last, timestamp: Timestamp) -> u128 {
-        // A float beyond the range of the integer becomes its end: a time that never comes.
+        // A float beyond the range of the integer becomes its largest value: a time that is never
+        // reached.
         let gap_ps = match self.rate {
             Rate::Messages(per_second) => (1e12 / per_second) as u128,
             Rate::Bytes(per_second) => (last.size as f64 * 1e12 / per_second) as u128,

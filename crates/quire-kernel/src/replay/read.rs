@@ -1,4 +1,4 @@
-//! One read of the log for a replay, as a value that can be run anywhere.
+//! One read of the log for a replay, as a value that can run on any thread.
 
 use crate::scan::{context_of, message_of};
 use quire_journal::{Batch, Cursor, JournalError, Position, Record, RecordKind, Timestamp, TopicFilter};
@@ -13,9 +13,10 @@ use quire_expression::message_type::{Arena, MessageType};
 /// The place of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Located {
-    /// What is wanted comes after it; `None` when none of the bookmarks is in the log.
+    /// The range begins after this position; `None` when the log contains none of the bookmarks.
     pub after: Option<Position>,
-    /// The last position that is wanted; `None` when there is no end, or none yet.
+    /// The last position of the range; `None` when the range has no end, or its end is not known
+    /// yet.
     pub until: Option<Position>,
 }
 
@@ -27,12 +28,12 @@ pub struct Reading {
     pub members: Members,
     /// Bytes of frames after which to stop.
     pub chunk_size_max: usize,
-    /// Whether the messages are to be handed on one by one.
+    /// Whether the messages are to be delivered one by one.
     pub is_itemized: bool,
     /// The current time for `NOW`-like functions of a filter.
     pub now: Timestamp,
-    /// It is run on the loop: the effort that all filters together may take. Elsewhere each may
-    /// take [`EVALUATION_EFFORT_MAX`] for each message.
+    /// For a read on the loop: the effort that all filters together may take. On another thread,
+    /// each filter may take [`EVALUATION_EFFORT_MAX`] for each message.
     pub inline_effort: Option<u64>,
 }
 
@@ -45,7 +46,7 @@ pub struct Found {
     /// The member whose filter takes too much effort for the message after the chunk, and the size
     /// of that message in bytes.
     pub costly: Option<(usize, usize)>,
-    /// It was run on the loop.
+    /// The read ran on the loop.
     pub was_inline: bool,
 }
 
@@ -58,11 +59,11 @@ pub struct Chunk {
     pub size: usize,
     /// The place after them.
     pub next: ReplayPosition,
-    /// A description of each message, when they are handed on one by one.
+    /// A description of each message, when they are delivered one by one.
     pub items: Vec<Item>,
     /// The conflation keys of the items, one after the other.
     pub keys: Vec<u8>,
-    /// Of the items, those that were handed on.
+    /// The number of items that were delivered.
     pub taken_count: usize,
 }
 
@@ -90,9 +91,8 @@ impl Reading {
         let mut chunk = Chunk { next: place, ..Chunk::default() };
         let mut scanned_size = 0;
         let cursor = loop {
-            // A replay that takes little at a time, because of others or of a rate, must not have
-            // much read ahead either. Data that is read beyond the chunk is read again for the next
-            // one.
+            // A replay with small chunks, because of other replays or of a rate, must also limit
+            // its read-ahead. Data that is read beyond the chunk is read again for the next chunk.
             cursor.set_read_step(chunk_size_max.saturating_sub(chunk.frames.len()));
             let batch = match cursor.next(limit, &Wanted(&members)) {
                 Ok(Some(batch)) => batch,
@@ -108,7 +108,7 @@ impl Reading {
                 break Ok(cursor);
             }
         };
-        // A replay may wait for long with its cursor, and there may be thousands of them.
+        // A replay may hold its cursor for a long time, and there may be thousands of replays.
         let cursor = cursor.map(|mut cursor| {
             cursor.rest_at(chunk.next.after);
             cursor
@@ -119,8 +119,8 @@ impl Reading {
 }
 
 impl Chunk {
-    /// Takes from a batch what is wanted of it; false when the chunk became full, or `limit` was
-    /// reached, within it.
+    /// Takes the wanted records of a batch. Returns false when the chunk became full, or `limit`
+    /// was reached, within the batch.
     fn take(
         &mut self,
         batch: &Batch,
@@ -137,7 +137,7 @@ impl Chunk {
                 return false;
             }
             if record.position.get() > self.next.after.get() + 1 {
-                // The record that was partly served is no longer wanted by anyone, and was skipped.
+                // No member wants the partly served record any more, so it was skipped.
                 self.next.served = 0;
             }
             let members = matcher.members;
@@ -187,8 +187,8 @@ impl Chunk {
     }
 }
 
-/// Decides which members want a record. It remembers the answers about the topic, which seldom
-/// changes from one record to the next.
+/// Decides which members want a record. It caches the answers about the topic, because successive
+/// records usually have the same topic.
 struct Matcher<'a> {
     members: &'a [Member],
     now: Timestamp,
@@ -200,7 +200,7 @@ struct Matcher<'a> {
     selected: Vec<u8>,
     /// Whether the effort is for all messages together.
     is_inline: bool,
-    /// The member whose filter had too little effort left, and the size of the message.
+    /// The member whose filter had too small a budget of effort left, and the size of the message.
     costly: Option<(usize, usize)>,
 }
 

@@ -1,5 +1,5 @@
-//! Ranges of the log: where one begins, which of its records are wanted, and reading it without a
-//! broker. Records as filters and clients see them.
+//! Ranges of the log: the start of a range, the conditions for its records, and reads without a
+//! broker. This module also converts records to the form that filters and clients see.
 
 mod read;
 mod record;

@@ -2,8 +2,9 @@
 //!
 //! A [`Scan`] is a cursor together with its conditions: the places between which to read, topics, a
 //! content filter. It reads in steps of limited size, so that the caller can check other things
-//! between them (a signal, a deadline). Places are those of a subscription: after the first, up to
-//! and including the second. So adjacent ranges neither overlap nor leave records out.
+//! between them (a signal, a deadline). Places have the same meaning as for a subscription: a range
+//! begins after the first place, and includes the second. So adjacent ranges neither overlap nor
+//! omit records.
 
 use bytes::Bytes;
 use quire_journal::{
@@ -17,8 +18,8 @@ use quire_expression::filter::{Filter, FilterError, FilterOptions};
 use quire_expression::message_type::Arena;
 use quire_expression::topic::{TopicError, TopicSelector};
 
-/// Bytes of records that one step looks at: a rare topic must not keep a reader thread from the
-/// others for long.
+/// Bytes of records that one step examines. A scan for a rare topic must not delay other scans of
+/// the thread for long.
 pub const SCAN_SIZE_MAX: usize = 8 * 1024 * 1024;
 
 /// What to read, as given by a user.
@@ -27,7 +28,7 @@ pub struct LogRange<'a> {
     /// Read the records after this place: `0`, a bookmark, a list of them (the oldest counts) or a
     /// time.
     pub after: &'a str,
-    /// Up to and including this place; `None` = what is persistent now.
+    /// Up to and including this place; `None` = the last record that is persistent now.
     pub until: Option<&'a str>,
     /// One topic or a pattern; `None` = all.
     pub topic: Option<&'a str>,
@@ -38,16 +39,16 @@ pub struct LogRange<'a> {
 /// Why a range cannot be read.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ScanError {
-    /// The name is not a valid topic. The fault of the caller.
+    /// The name is not a valid topic: an error of the caller.
     #[error(transparent)]
     Topic(#[from] TopicError),
-    /// The filter does not parse. The fault of the caller.
+    /// The filter cannot be parsed: an error of the caller.
     #[error("{}", .0.reason)]
     Filter(#[from] FilterError),
-    /// The text does not name a place in a log. The fault of the caller.
+    /// The text does not name a place in a log: an error of the caller.
     #[error(transparent)]
     Bookmark(#[from] BookmarkError),
-    /// The journal does not have it.
+    /// The journal does not contain the place.
     #[error("{text:?} is not in this journal")]
     NotFound {
         /// The bookmark, or the list of them.
@@ -91,11 +92,11 @@ impl Scan {
         Ok(Scan { cursor: reader.cursor(after), limit, selector, filter, arena: Arena::default() })
     }
 
-    /// Gives every record of the next step that is wanted, of every kind, with the batch that holds
-    /// it; false when the end was reached.
+    /// Passes on every wanted record of the next step, of every kind, with its batch. Returns false
+    /// when the end was reached.
     ///
-    /// A step ends after `size` bytes of wanted records or after a stated number of scanned bytes,
-    /// at the end of a batch. So a step may find no record and yet not be the last. `now` is the
+    /// A step ends at the end of a batch, after `size` bytes of wanted records or a fixed number of
+    /// scanned bytes. So a step may find no record although it is not the last step. `now` is the
     /// current time for functions of the filter.
     ///
     /// # Errors
@@ -148,7 +149,7 @@ impl Scan {
     fn wants(&mut self, record: &Record<'_>, now: Timestamp) -> bool {
         self.selector.as_ref().is_none_or(|selector| selector.matches(record.topic))
             && self.filter.as_ref().is_none_or(|filter| match record.kind {
-                // It has no content. A reader that keeps a copy of the records needs it.
+                // It has no content. A reader that maintains a copy of the records needs it.
                 RecordKind::Delete => true,
                 RecordKind::Publish => context_of(record, now)
                     .is_some_and(|context| filter.matches_with(&context, &mut self.arena)),

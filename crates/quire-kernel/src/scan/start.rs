@@ -1,11 +1,11 @@
-//! Where a bookmark subscription begins.
+//! The start of a bookmark subscription.
 
 use std::str::FromStr;
 
 use quire_journal::{Bookmark, JournalError, Position, Reader, Timestamp};
 
-/// Bookmarks in a list: far more than publishers that one subscriber follows, and a bound for the
-/// search.
+/// The most bookmarks in a list. It is far more than the publishers that one subscriber follows,
+/// and limits the search.
 pub const BOOKMARKS_MAX: usize = 4096;
 
 /// One place to begin after.
@@ -13,7 +13,7 @@ pub const BOOKMARKS_MAX: usize = 4096;
 pub enum StartPoint {
     /// `0`: before everything.
     Epoch,
-    /// `0|1|`: after everything taken so far.
+    /// `0|1|`: after all messages that were taken so far.
     Now,
     /// After this message.
     Bookmark(Bookmark),
@@ -21,14 +21,14 @@ pub enum StartPoint {
     Time(Timestamp),
 }
 
-/// One or several points; of several the oldest counts, in the order of this log.
+/// One or several points. The oldest of several counts, in the order of this log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start(Vec<StartPoint>);
 
-/// Why a text is not a bookmark. The fault of the caller.
+/// Why a text is not a bookmark: an error of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BookmarkError {
-    /// Neither a bookmark nor a time.
+    /// The text is neither a bookmark nor a time.
     #[error("{text:?} is not `0`, `0|1|`, `<publisher>|<sequence>|` or `YYYYmmddTHHMMSS[.ffffff][Z]`")]
     NotABookmark {
         /// The text as given.
@@ -43,7 +43,7 @@ pub enum BookmarkError {
     /// More than [`BOOKMARKS_MAX`].
     #[error("a list of {count} bookmarks, the limit is {BOOKMARKS_MAX}")]
     TooMany {
-        /// How many there are.
+        /// The number of bookmarks in the list.
         count: usize,
     },
 }
@@ -72,7 +72,7 @@ impl FromStr for StartPoint {
         if let Ok(bookmark) = text.parse() {
             return Ok(StartPoint::Bookmark(bookmark));
         }
-        // The text comes from a peer and goes into a reason. A prefix of it is enough.
+        // The text is from a peer, and becomes part of a reason. A prefix of it is enough.
         let not = || BookmarkError::NotABookmark { text: text.chars().take(64).collect() };
         text.parse().map(StartPoint::Time).map_err(|_| not())
     }
@@ -86,7 +86,7 @@ impl From<StartPoint> for Start {
 
 impl Start {
     /// The instant, when the start is a single time. Records that were taken up to this time are
-    /// left out, even when they are recorded later.
+    /// omitted, even when they are recorded later.
     pub fn time(&self) -> Option<Timestamp> {
         match self.0[..] {
             [StartPoint::Time(time)] => Some(time),
@@ -94,7 +94,7 @@ impl Start {
         }
     }
 
-    /// Its place, when no search is needed.
+    /// The place of the start, when no search is needed.
     pub fn without_search(&self, now: Position) -> Option<Position> {
         match self.0[..] {
             [StartPoint::Epoch] => Some(Position::default()),
@@ -104,8 +104,8 @@ impl Start {
     }
 
     /// The place after the oldest of the points in this log, or before it with `is_included`;
-    /// `None` when the log contains none of them. A list can have a message that this log lacks:
-    /// then it begins before the next message of the same publisher. May read from the disk.
+    /// `None` when the log contains none of them. When the log lacks a message of the list, the
+    /// start is before the next message of the same publisher. May read from the disk.
     pub fn locate(
         &self,
         reader: &Reader,

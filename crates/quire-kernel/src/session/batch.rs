@@ -1,5 +1,5 @@
-//! Messages that a connection has sent and that have to wait: the rest of a batch when the slice of
-//! the connection is over, and a message that is prepared on another thread.
+//! Received messages of a connection that must wait: the rest of a batch when the slice of the
+//! connection is over, and a message that another thread prepares.
 
 use quire_command::{Publish, PublishBatch};
 use quire_types::{Delay, HeadersBuffer};
@@ -17,11 +17,11 @@ pub struct OwnedPublish {
     data: Vec<u8>,
 }
 
-/// The messages of a batch that a slice had no time for.
+/// The messages of a batch that a slice could not process.
 pub struct RestOfBatch {
     /// Its data is the items.
     head: OwnedPublish,
-    /// Of the items, done.
+    /// The bytes of the items that are done.
     done_size: usize,
 }
 
@@ -61,7 +61,7 @@ impl RestOfBatch {
         RestOfBatch { head, done_size: 0 }
     }
 
-    /// Remembers that `left` bytes of messages are not done, the first with this sequence.
+    /// Records that `left` bytes of messages are not done, and the sequence of the first of them.
     pub fn keep(&mut self, sequence: u64, left: usize) {
         self.head.sequence = sequence;
         self.done_size = self.head.data.len() - left;

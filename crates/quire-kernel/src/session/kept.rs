@@ -1,15 +1,15 @@
 //! Received bytes whose commands wait, and the memory for them.
 //!
-//! A publisher that is faster than the server has bytes that wait in every turn, up to a megabyte.
-//! With memory from the allocator, the system gives and takes its pages each time. That took a
-//! fifth of the time of the loop. So buffers are used again ([`KeptBuffers`]).
+//! When a publisher is faster than the server, up to a megabyte of its bytes waits in every turn.
+//! With memory from the allocator, the system maps and unmaps its pages each time. That took a
+//! fifth of the time of the loop. So buffers are reused ([`KeptBuffers`]).
 
-/// Buffers that wait for the next use. A megabyte for each of a few publishers that are faster than
-/// the server.
+/// The most buffers that are kept for reuse: one megabyte for each of a few publishers that are
+/// faster than the server.
 const SPARES_MAX: usize = 4;
 
-/// A larger buffer is given back to the allocator. A turn brings a little more than a megabyte of
-/// one connection.
+/// A larger buffer is returned to the allocator. One turn receives a little more than a megabyte
+/// from one connection.
 const SPARE_SIZE_MAX: usize = 2 * 1024 * 1024;
 
 /// Bytes of commands that wait, the next command first.
@@ -20,7 +20,7 @@ pub struct KeptBytes {
     taken_size: usize,
 }
 
-/// Used buffers of connections whose commands wait no more.
+/// Used buffers of connections whose commands no longer wait.
 #[derive(Debug, Default)]
 pub struct KeptBuffers {
     spares: Vec<Vec<u8>>,
@@ -43,8 +43,8 @@ impl KeptBytes {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Removes bytes from the front. It moves the rest only when at least as much was removed
-    /// before. The reason: a slice takes a few KiB, and the rest may be megabytes.
+    /// Removes bytes from the front. It moves the rest only when at least as many bytes were
+    /// removed before, because a slice takes a few KiB, and the rest may be megabytes.
     pub fn remove(&mut self, size: usize) {
         self.taken_size += size;
         if self.taken_size >= self.size() {
@@ -53,14 +53,14 @@ impl KeptBytes {
         }
     }
 
-    /// Frees memory of which most is not needed: the connection may wait for long.
+    /// Frees memory when most of it is unused, because the connection may wait for a long time.
     pub fn shrink(&mut self) {
         self.bytes.shrink_to(2 * self.bytes.len());
     }
 }
 
 impl KeptBuffers {
-    /// Takes the buffer of a connection whose commands wait no more.
+    /// Takes the buffer of a connection whose commands no longer wait.
     pub fn recycle(&mut self, kept: KeptBytes) {
         let mut buffer = kept.bytes;
         if self.spares.len() < SPARES_MAX && (1..=SPARE_SIZE_MAX).contains(&buffer.capacity()) {

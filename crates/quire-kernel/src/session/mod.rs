@@ -35,20 +35,21 @@ use quire_types::time::Instant;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing but a logon is taken.
+    /// Only a logon is accepted.
     AwaitingLogon,
     /// Logged on, not answered. The earlier publishes of this name must be persisted first, so that
-    /// the last sequence in the answer is true.
+    /// the answer contains the correct last sequence.
     LoggingOn,
     /// Commands are taken.
     Open,
-    /// Said goodbye; acknowledgements are still owed.
+    /// The client has logged off. Some acknowledgements must still be sent.
     Closing,
-    /// Nothing is taken any more; the rest is sent, then the connection is closed.
+    /// No command is accepted. The rest of the output is sent, then the connection is closed.
     Closed,
 }
 
-/// Why no further command of a connection is taken for now. Bytes that arrive meanwhile are kept.
+/// Why no further command of a connection is accepted for now. Bytes that arrive meanwhile are
+/// buffered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stall {
     /// Until the logon of the session is accepted.
@@ -67,17 +68,18 @@ pub enum Stall {
     Preparing,
     /// Until it gets its next share of a turn.
     Waiting,
-    /// Until refusals or flushes have been answered, of which there are [`ACK_BACKLOG_MAX`].
+    /// Until refusals or flushes have been answered, because their number has reached
+    /// [`ACK_BACKLOG_MAX`].
     AckBacklog,
 }
 
-/// Refusals, and flushes, that wait for an earlier publish of the connection to be persisted:
-/// enough for every message of a large read to be refused, small enough to be kept for every
-/// connection. At the limit no further command is taken.
+/// The most refusals and flushes that wait until an earlier publish of the connection is persisted.
+/// The limit allows a refusal for every message of a large read, and is small enough for every
+/// connection. At the limit, no further command is accepted.
 pub const ACK_BACKLOG_MAX: usize = 16 * 1024;
 
-/// Bytes in an outbox above which replays, queues and last-value topics wait: enough for a
-/// connection to be busy until the next turn.
+/// Bytes in an outbox above which replays, queues and last-value topics wait. They keep a
+/// connection busy until the next turn.
 const FEED_SIZE_MAX: usize = 512 * 1024;
 
 /// Everything about one connection.
@@ -88,27 +90,27 @@ pub struct Session {
     pub access: Access,
     pub phase: Phase,
     pub codec: Codec,
-    /// Why commands wait, and the bytes that hold them.
+    /// Why commands wait, and the bytes of these commands.
     pub stall: Option<Stall>,
     pub kept: KeptBytes,
-    /// The input before `kept`: the messages of a batch that a slice had no time for.
+    /// The input before `kept`: the messages of a batch that a slice could not process.
     pub batch: Option<Box<RestOfBatch>>,
     /// Bytes of the large message that another thread prepares.
     pub preparing_size: usize,
-    /// Bytes of unfinished frames and of `kept`, as the broker has counted them into its sum.
+    /// Bytes of unfinished frames and of `kept` that the sum of the broker includes.
     pub unfinished_size: usize,
-    /// The driver was asked to read no more.
+    /// The driver was requested to stop reading.
     pub is_reading_paused: bool,
     pub outbox: Outbox,
-    /// Bytes of the backlog of `outbox` that only this session holds, and `deferred_size`, as the
-    /// broker has counted them into its sum.
+    /// Bytes of the backlog of `outbox` that only this session holds, and `deferred_size`, as
+    /// included in the sum of the broker.
     pub waiting_size: usize,
     /// Bytes of messages that wait until filters of its subscriptions are evaluated.
     pub deferred_size: usize,
     pub is_writable: bool,
-    /// It is in the list of sessions that the end of the turn looks at.
+    /// The session is in the list of sessions that are checked at the end of the turn.
     pub is_dirty: bool,
-    /// Name, user, publisher; from the logon on.
+    /// Name, user and publisher, after the logon.
     pub identity: Option<Identity>,
     pub heartbeat: Option<Duration>,
     pub received_at: Instant,
@@ -119,15 +121,16 @@ pub struct Session {
     pub pattern_count: usize,
     /// The replays among them.
     pub replays: Vec<ReplayId>,
-    /// Those that hold messages whose interval is over and that the connection did not take.
+    /// The subscriptions that hold due messages, because the connection did not accept them at the
+    /// end of their interval.
     pub overdue: Vec<SubscriptionId>,
     pub flushes: VecDeque<Flush>,
-    /// The topic of the last publish: publishers seldom change it from one message to the next.
+    /// The topic of the last publish. Successive publishes usually have the same topic.
     pub topic: Option<KnownTopic>,
-    /// Something was appended to the journal for it since it last was below the limit of
+    /// Records of the session were appended to the journal since it was last below the limit of
     /// unpersisted bytes.
     pub has_published: bool,
-    /// It sent a verdict on messages of a queue.
+    /// The session has settled messages of a queue.
     pub has_settled: bool,
     /// It was notified that the journal takes no more writes.
     pub knows_of_failure: bool,
@@ -143,7 +146,8 @@ pub struct Principal {
 pub struct Identity {
     pub principal: Principal,
     pub publisher: PublisherKey,
-    /// Of the client, and the number of the connection among its connections; 0 = unknown.
+    /// The publisher of the client, and the number of this connection among its connections; 0 =
+    /// unknown.
     pub incarnation: (u64, u32),
 }
 
@@ -153,8 +157,8 @@ pub struct Flush {
     pub command: u32,
     /// The last appended position when it arrived.
     pub position: Position,
-    /// It also waits for the announced records of the log up to this one. The position is known
-    /// once they are appended.
+    /// The flush also waits for the announced records of the log up to this number. Their positions
+    /// are known after they are appended.
     pub announced: Option<NonZeroU64>,
 }
 
@@ -209,7 +213,7 @@ impl Session {
         }
     }
 
-    /// Whether commands are taken at present.
+    /// Whether commands are accepted now.
     #[inline]
     pub fn takes_commands(&self) -> bool {
         self.stall.is_none() && matches!(self.phase, Phase::AwaitingLogon | Phase::Open)

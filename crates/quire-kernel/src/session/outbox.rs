@@ -8,25 +8,25 @@ use crate::codec::Encoder;
 use quire_command::{Message, Reply};
 
 /// Bytes of a chunk above which the next frame begins another chunk. So the backlog of a connection
-/// that takes no bytes grows without copies, and is freed in parts that the allocator keeps.
+/// that accepts no bytes grows without copies, and is freed in parts that the allocator reuses.
 const CHUNK_SIZE: usize = 256 * 1024;
 
-/// Bytes of frames, in order. Holds no memory while it is empty.
+/// Bytes of frames, in order. Uses no memory while it is empty.
 #[derive(Debug)]
 pub struct Outbox {
     encoder: Encoder,
     full: VecDeque<Chunk>,
-    /// Where frames are appended.
+    /// The chunk to which frames are appended.
     last: Vec<u8>,
-    /// Of these, the bytes from replays, which follow the pace of the connection and so do not
-    /// count as backlog.
+    /// Bytes of the frames that are from replays. Replays adapt to the pace of the connection, so
+    /// these bytes do not count as backlog.
     last_replayed_size: usize,
-    /// Bytes of all full chunks, and of these those of replays.
+    /// Bytes of all full chunks, and bytes of replays among them.
     full_size: usize,
     full_replayed_size: usize,
-    /// Of the backlog, bytes that other outboxes hold as well.
+    /// Bytes of the backlog that other outboxes also hold.
     shared_size: usize,
-    /// Once it was closed: bytes that are still sent. The outbox drops the bytes after them.
+    /// After the close: bytes that are still sent. The outbox drops the bytes after them.
     closed_size: Option<usize>,
 }
 
@@ -52,7 +52,7 @@ impl Bytes {
     }
 }
 
-/// The data of a message that several connections get. Their outboxes hold the same bytes.
+/// The data of a message for several connections. Their outboxes share the bytes.
 #[derive(Debug)]
 pub struct SharedData {
     bytes: Arc<[u8]>,
@@ -61,7 +61,7 @@ pub struct SharedData {
 }
 
 impl SharedData {
-    /// Copies the data, and counts it in `waiting_size` until no outbox holds it any more.
+    /// Copies the data, and counts it in `waiting_size` until the last outbox has released it.
     pub fn new(data: &[u8], waiting_size: &Arc<AtomicUsize>) -> Arc<Self> {
         waiting_size.fetch_add(data.len(), Ordering::Relaxed);
         Arc::new(SharedData { bytes: data.into(), waiting_size: waiting_size.clone() })
@@ -150,8 +150,8 @@ impl Outbox {
         self.push_full(Chunk { bytes: Bytes::Shared(shared.clone()), replayed_size });
     }
 
-    /// Where encoders append a frame that counts as backlog. What is there already belongs to
-    /// earlier frames.
+    /// The buffer to which encoders append a frame that counts as backlog. The bytes in it belong
+    /// to earlier frames.
     fn bytes_mut(&mut self) -> &mut Vec<u8> {
         if self.last.len() >= CHUNK_SIZE {
             self.begin_chunk(Vec::new());
@@ -184,7 +184,7 @@ impl Outbox {
         self.full.push_back(chunk);
     }
 
-    /// Marks the last `size` bytes, which are one frame, as a replay's.
+    /// Marks the last `size` bytes, which are one frame, as bytes of a replay.
     fn count_as_replayed(&mut self, size: usize) {
         self.last_replayed_size += size;
     }
@@ -243,12 +243,12 @@ impl Outbox {
         (taken.size() > 0).then_some(taken)
     }
 
-    /// What is appended from now on is not sent.
+    /// Bytes that are appended from now on are not sent.
     pub fn close(&mut self) {
         self.closed_size = Some(self.size());
     }
 
-    /// Drops what was appended after the close.
+    /// Drops the bytes that were appended after the close.
     pub fn drop_unsendable(&mut self) {
         let Some(closed_size) = self.closed_size else { return };
         let mut excess = self.size().saturating_sub(closed_size);
@@ -286,7 +286,7 @@ impl Outbox {
         self.last = buffer;
     }
 
-    /// Drops the buffered output. The connection will not get it.
+    /// Drops the buffered output. It is never sent.
     pub fn clear(&mut self) {
         *self = Outbox::new(self.encoder);
     }

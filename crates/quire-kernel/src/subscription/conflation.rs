@@ -1,11 +1,11 @@
-//! Conflation: of the messages that agree in a key, at most one per interval is delivered, the
-//! newest (docs/replay.md).
+//! Conflation: of the messages with the same key, only the newest in each interval is delivered
+//! (docs/replay.md).
 //!
-//! All intervals of a subscription are equally long. So the intervals of the held messages end in
-//! the order in which they began: a queue of the messages is sufficient, and the place of each key
-//! in it. That is also the order of the first messages of the intervals in the log, whose bookmarks
-//! the delivered ones have. So a client that resumes after the last bookmark that it got misses no
-//! message.
+//! All intervals of a subscription have the same length. So the intervals of the held messages end
+//! in the order in which they began. A queue of the messages, with the place of each key in it, is
+//! sufficient. This is also the order of the first messages of the intervals in the log. A
+//! delivered message has the bookmark of the first message of its interval. So a client that
+//! resumes after the last received bookmark misses no message.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use quire_expression::filter::{Expression, FilterOptions, MessageContext};
 use quire_expression::message_type::{Arena, FieldId, FieldPlan, Value};
 use quire_types::time::Instant;
 
-/// Fields of a key: far more than an application needs to identify a thing.
+/// The most fields of a key: far more than an application needs to identify an object.
 pub const KEY_FIELDS_MAX: usize = 16;
 
-/// The shortest interval: below it a message would cost a timer each.
+/// The shortest interval. With a shorter one, each message would need a timer.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
-/// Bytes of frames and keys that one subscription holds: some hundred thousand keys of small
-/// messages.
+/// The most bytes of frames and keys that one subscription holds: some hundred thousand keys of
+/// small messages.
 const HELD_SIZE_MAX: usize = 16 * 1024 * 1024;
 
 /// The cost of a held message in addition to its frame and its key, in bytes.
 const HELD_OVERHEAD_SIZE: usize = 128;
 
-/// The values in which messages must agree to be conflated. Cloning shares it.
+/// The values that must be equal for messages to be conflated. Clones share the key.
 #[derive(Clone, Debug)]
 pub enum ConflationKey {
     /// The key in the last-value topic.
@@ -49,7 +49,7 @@ pub struct KeyPlan {
     fields: Vec<FieldId>,
 }
 
-/// Why a subscription cannot be conflated so. The fault of the caller.
+/// Why a subscription cannot be conflated: an error of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConflationError {
     /// A part of the key is not the name of a field.
@@ -61,7 +61,7 @@ pub enum ConflationError {
     /// More than [`KEY_FIELDS_MAX`].
     #[error("conflation_key: {count} fields, the limit is {KEY_FIELDS_MAX}")]
     TooManyFields {
-        /// How many there are.
+        /// The number of fields.
         count: usize,
     },
     /// Below [`INTERVAL_MIN`].
@@ -86,7 +86,7 @@ impl ConflationKey {
         let field = |part: &str| {
             let expression = Expression::parse(part, &FilterOptions::default()).ok();
             let path = expression.and_then(|expression| expression.path());
-            // The text comes from a peer and goes into a reason. A prefix of it is enough.
+            // The text is from a peer, and becomes part of a reason. A prefix of it is enough.
             let not = || ConflationError::NotAField { text: part.chars().take(64).collect() };
             Ok(plan.add(&path.ok_or_else(not)?))
         };
@@ -133,7 +133,8 @@ impl ConflationKey {
 
 const UNREADABLE: u8 = 255;
 
-/// Values that are equal give equal bytes, others do not. Nested no deeper than a message may be.
+/// Equal values produce equal bytes, and different values produce different bytes. The nesting is
+/// limited to that of a message.
 fn put_value(out: &mut Vec<u8>, value: &Value<'_>) {
     match *value {
         Value::Null => out.push(0),
@@ -182,7 +183,7 @@ pub struct Conflation {
     pub encoder: Encoder,
     interval: Duration,
     held: VecDeque<HeldMessage>,
-    /// Of all that were ever held, the number of the first that still is.
+    /// The number of the first held message, counted over all messages that were ever held.
     first: u64,
     by_key: HashMap<Arc<[u8]>, u64, FxBuildHasher>,
     size: usize,
@@ -193,7 +194,7 @@ struct HeldMessage {
     key: Arc<[u8]>,
     /// When its interval ends.
     ends_at: Instant,
-    /// Empty: nothing is left to deliver.
+    /// Empty: there is no message to deliver.
     frame: Vec<u8>,
     /// The subscription did not have the record when the interval began.
     is_new: bool,
@@ -202,17 +203,17 @@ struct HeldMessage {
 /// The change of a record in the view of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ViewChange {
-    /// It came into view.
+    /// The record came into view.
     Entered,
-    /// It was in view, and still is.
+    /// The record was in view, and still is.
     Replaced,
-    /// It is not in view any more.
+    /// The record is no longer in view.
     Left,
 }
 
 impl Conflation {
     /// # Errors
-    /// [`ConflationError`] when the interval and its key do not make a conflation.
+    /// [`ConflationError`] when the interval and its key cannot be combined.
     pub fn parse(
         wanted: &Interval<'_>,
         has_default: bool,
@@ -238,7 +239,7 @@ impl Conflation {
         })
     }
 
-    /// Takes a message: it is held, in place of the one of its key that is.
+    /// Holds a message. It replaces the held message with the same key.
     pub fn hold(&mut self, now: Instant, key: &[u8], frame: &[u8]) {
         if let Some(number) = self.by_key.get(key) {
             let held = &mut self.held[(number - self.first) as usize];
@@ -251,7 +252,7 @@ impl Conflation {
     }
 
     /// Takes the change of a record. `frame` is the message about it; empty = none. A record that
-    /// came and left within one interval gives no message.
+    /// comes into view and leaves it within one interval produces no message.
     pub fn hold_change(&mut self, now: Instant, key: &[u8], change: ViewChange, frame: Vec<u8>) {
         let Some(number) = self.by_key.get(key) else {
             if !frame.is_empty() {
@@ -288,7 +289,8 @@ impl Conflation {
         self.held.is_empty()
     }
 
-    /// The message held longest; empty when nothing is left of it.
+    /// The message that was held for the longest time. It is empty when the record left within its
+    /// interval.
     pub fn take(&mut self) -> Option<Vec<u8>> {
         let held = self.held.pop_front()?;
         self.first += 1;

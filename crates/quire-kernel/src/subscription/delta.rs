@@ -1,5 +1,5 @@
-//! Delta subscriptions: of each change of a record only the fields that differ
-//! (docs/last-values.md, delta subscriptions).
+//! Delta subscriptions receive only the changed fields of a record (docs/last-values.md, delta
+//! subscriptions).
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::topic::TableId;
 /// The options of a delta subscription.
 #[derive(Debug)]
 pub struct Delta {
-    /// It gets no message for a change in which no field differs.
+    /// The subscription receives no message for a change in which no field differs.
     pub no_empties: bool,
-    /// With a select list: for each of its tables the list with the key fields.
+    /// With a select list: for each table of the subscription, the list extended by the key fields.
     selects: Vec<(TableId, Select)>,
 }
 
@@ -25,7 +25,7 @@ impl Delta {
         Delta { no_empties, selects }
     }
 
-    /// The select list with the key fields of one of its tables.
+    /// Sets the select list, extended by the key fields, of one table.
     pub fn set_select(&mut self, table: TableId, select: Select) {
         self.selects.retain(|(id, _)| *id != table);
         self.selects.push((table, select));
@@ -37,10 +37,10 @@ impl Delta {
     }
 }
 
-/// The record that the message on its way to the subscriptions replaces.
+/// The record that a message replaces while it is delivered to subscriptions.
 pub struct Replaced {
     pub table: TableId,
-    /// The fields of the key, which every difference has.
+    /// The fields of the key. Every difference contains them.
     pub key_fields: Arc<[Vec<Step>]>,
     pub position: Position,
     pub expires: Option<Timestamp>,

@@ -1,4 +1,4 @@
-//! Subscriptions: what is wanted, and how far each has come.
+//! Subscriptions: their conditions and their positions.
 
 mod conflation;
 mod delta;
@@ -30,7 +30,7 @@ pub struct Subscription {
     pub session: SessionId,
     /// The client's number for it.
     pub number: u32,
-    /// With which it was made.
+    /// The command that created the subscription.
     pub family: Family,
     pub wanted: Interest,
     /// The service that it belongs to.
@@ -38,14 +38,14 @@ pub struct Subscription {
     pub delivery: Delivery,
 }
 
-/// The wishes of the client.
+/// The conditions and options of the client.
 #[derive(Debug)]
 pub struct Interest {
     pub selector: TopicSelector,
     pub filter: Option<Filter>,
     /// The part of each message that is wanted; `None` = the whole.
     pub select: Option<Select>,
-    /// Few subscriptions have any.
+    /// Few subscriptions have bounds.
     pub bounds: Option<Box<Bounds>>,
 }
 
@@ -56,12 +56,12 @@ pub struct Bounds {
     pub keys: Option<KeySet>,
     /// Only messages taken after this instant are wanted.
     pub taken_after: Option<Timestamp>,
-    /// It gets a message for each record that leaves its view.
+    /// The subscription receives a message for each record that leaves its view.
     pub wants_oof: bool,
 }
 
 impl Bounds {
-    /// In a box; `None` when nothing is bounded.
+    /// Boxed; `None` when there is no bound.
     pub fn boxed(self) -> Option<Box<Self>> {
         let is_bounded = self.keys.is_some() || self.taken_after.is_some() || self.wants_oof;
         is_bounded.then(|| Box::new(self))
@@ -87,15 +87,15 @@ impl Interest {
     }
 }
 
-/// The way of its messages to the connection.
+/// The delivery of its messages to the connection.
 #[derive(Debug, Default)]
 pub struct Delivery {
     /// Messages that are held to be replaced by newer ones.
     pub conflation: Option<Box<Conflation>>,
     pub gate: Gate,
-    /// The client paused it.
+    /// The client has paused the subscription.
     pub is_paused: bool,
-    /// The server has ended it. It gets no further message and is about to be removed.
+    /// The server has ended the subscription. It receives no further message, and will be removed.
     pub has_ended: bool,
 }
 
@@ -105,25 +105,25 @@ pub enum ServedBy {
     Stream,
     /// From the log.
     Bookmark,
-    /// From queues, and for a pattern from the publish stream.
+    /// From queues. With a pattern, also from the publish stream.
     Queue,
-    /// From the publish stream, in view of the records of last-value topics. It may get these
+    /// From the publish stream, with the records of last-value topics in view. It may receive these
     /// records first.
     Sow,
-    /// From last-value topics: a page, and a conflated one that gets a message for each record that
-    /// leaves its view.
+    /// From last-value topics: a subscription to a page, and a conflated subscription that receives
+    /// a message for each record that leaves its view.
     Table,
 }
 
-/// Whether messages of a subscription go to its connection. It is closed while its service sends
-/// something first. The frames that it holds then follow. Those of a subscription in view of
-/// records count in `deferred_size` of the session.
+/// Whether messages of a subscription are sent to its connection. The gate is closed while its
+/// service sends other messages first. The frames that it holds are then sent. The held frames of a
+/// subscription with records in view count in `deferred_size` of the session.
 #[derive(Debug, Default)]
 pub struct Gate {
     held: Option<Box<Held>>,
 }
 
-/// Apart from the subscription, because few gates are closed.
+/// A separate allocation, because few gates are closed.
 #[derive(Debug)]
 struct Held {
     frames: Vec<u8>,
@@ -150,7 +150,7 @@ impl Gate {
         self.held.as_mut().map(|held| &mut held.frames)
     }
 
-    /// Opens it. Gives the frames that it held; `None` when it was open.
+    /// Opens the gate. Returns the frames that it held; `None` when it was open.
     pub fn open(&mut self) -> Option<Vec<u8>> {
         self.held.take().map(|held| held.frames)
     }
@@ -162,29 +162,30 @@ pub type KeySet = HashSet<Box<[u8]>, FxBuildHasher>;
 /// The view of a subscription that has records of last-value topics in view.
 #[derive(Debug)]
 pub struct SowView {
-    /// It gets only the fields that a change of a record changes.
+    /// The subscription receives only the fields that a change of a record changes.
     pub delta: Option<Delta>,
-    /// The time of its records: those whose lifetime had ended are not among them.
+    /// The time of its records. Records whose lifetime had ended are not included.
     pub begun: Begun,
 }
 
 /// The views of subscriptions. The service of last-value topics owns them, and lends them to the
-/// one that serves the publish stream.
+/// service of the publish stream.
 pub type SowViews = SecondaryMap<SubscriptionId, Box<SowView>>;
 
 /// The instant at which a subscription with records begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
-    /// By the clock, which may be set back later.
+    /// The time of the clock, which may be set back later.
     pub time: Timestamp,
     /// The last message of the log.
     pub recorded: Position,
-    /// The last message that is not in the log. Its position is at least [`UNRECORDED_BEGIN`].
+    /// The last message that is not recorded. Its position is at least [`UNRECORDED_BEGIN`].
     pub unrecorded: Position,
 }
 
-/// Messages of topics that are not recorded have no position. Each gets a number from here on, so
-/// that two messages never have the same one. The positions of the log end below it.
+/// Messages of topics that are not recorded have no position. Each message gets a number that is at
+/// least this one, so that two messages never have the same number. The positions of the log are
+/// below it.
 pub const UNRECORDED_BEGIN: u64 = 1 << 62;
 
 impl Begun {
@@ -195,16 +196,16 @@ impl Begun {
 }
 
 impl SowView {
-    /// Whether it had the record at this position, which has this end of its lifetime.
+    /// Whether the subscription had the record with this position and this end of its lifetime.
     pub fn had(&self, position: Position, expires: Option<Timestamp>) -> bool {
         expires.is_none_or(|expires| expires > self.begun.time) || self.begun.is_before(position)
     }
 }
 
 impl Subscription {
-    /// Whether a message about a record, or without a key, does not belong to it. The table
-    /// compares the keys for a page. While the page is turned, the messages are those of the former
-    /// page, which can have other keys.
+    /// Whether a message about a record, or without a key, does not belong to the subscription. The
+    /// table compares the keys for a page. While the page is turned, the messages are those of the
+    /// former page, which can have other keys.
     pub fn leaves_out(&self, key: &[u8]) -> bool {
         let is_chosen = self.served_by == ServedBy::Table && !key.is_empty();
         !is_chosen && !self.wanted.wants_key(key)
@@ -219,7 +220,7 @@ pub struct Member {
     pub encoder: Encoder,
     pub selector: TopicSelector,
     pub filter: Option<Filter>,
-    /// It wants the records after this one.
+    /// The subscription wants the records after this position.
     pub after: Position,
     pub taken_after: Option<Timestamp>,
     pub wants_deletions: bool,

@@ -1,4 +1,4 @@
-//! A range of the log: where a bookmark subscription begins and, if it has an end, where it ends
+//! A range of the log: the start of a bookmark subscription and, if it has one, its end
 //! (docs/replay.md).
 
 use std::str::FromStr;
@@ -10,11 +10,11 @@ use crate::scan::BookmarkError;
 use crate::scan::Start;
 use crate::scan::StartPoint;
 
-/// Where to begin, and where to end.
+/// The start and the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
     pub start: Start,
-    /// Whether the message that the start names is wanted too.
+    /// Whether the range includes the message that the start names.
     pub starts_with: bool,
     pub end: Option<End>,
 }
@@ -23,7 +23,7 @@ pub struct Range {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     pub point: StartPoint,
-    /// Whether the message, or the instant, that it names is wanted too.
+    /// Whether the range includes the message, or the instant, that the end names.
     pub is_included: bool,
 }
 
@@ -36,7 +36,7 @@ impl FromStr for Range {
         let Some(rest) = text.strip_prefix(['[', '(']) else {
             return Ok(Range { start: text.parse()?, starts_with: false, end: None });
         };
-        // The text comes from a peer and goes into a reason. A prefix of it is enough.
+        // The text is from a peer, and becomes part of a reason. A prefix of it is enough.
         let not = || BookmarkError::NotARange { text: text.chars().take(64).collect() };
         let (inner, is_included) = match (rest.strip_suffix(']'), rest.strip_suffix(')')) {
             (Some(inner), _) => (inner, true),
@@ -54,18 +54,18 @@ impl FromStr for Range {
 }
 
 impl Range {
-    /// Everything from now on.
+    /// All messages from now on.
     pub fn now() -> Range {
         Range { start: StartPoint::Now.into(), starts_with: false, end: None }
     }
 
-    /// Everything after an instant.
+    /// All messages after an instant.
     pub fn after(time: Timestamp) -> Range {
         Range { start: StartPoint::Time(time).into(), starts_with: false, end: None }
     }
 
-    /// The last instant that is not wanted, when the start is a single time. Records that were
-    /// taken up to this time are left out, even when they are recorded later.
+    /// The last instant before the range, when the start is a single time. Records that were taken
+    /// up to this time are omitted, even when they are recorded later.
     pub fn taken_after(&self) -> Option<Timestamp> {
         let Timestamp(ns) = self.start.time()?;
         Some(Timestamp(ns.saturating_sub(u64::from(self.starts_with))))
@@ -82,7 +82,7 @@ impl Range {
 }
 
 impl End {
-    /// The last position that is wanted, when no search is needed.
+    /// The last position of the range, when no search is needed.
     pub fn without_search(&self, now: Position) -> Option<Position> {
         match self.point {
             StartPoint::Epoch => Some(Position::default()),
@@ -91,14 +91,15 @@ impl End {
         }
     }
 
-    /// The last position that is wanted; `None` while what is persisted does not reach it. May read
+    /// The last position of the range; `None` while the persisted records do not reach it. May read
     /// from the disk.
     pub fn locate(&self, reader: &Reader, now: Position) -> Result<Option<Position>, JournalError> {
         match self.point {
             StartPoint::Epoch | StartPoint::Now => Ok(self.without_search(now)),
             StartPoint::Bookmark(bookmark) => Ok(reader.find(bookmark)?.map(|position| self.with(position))),
             StartPoint::Time(_) => {
-                // Read first: a message that is taken meanwhile may be after the end.
+                // This is read first, because a message that is taken meanwhile may be after the
+                // end.
                 let persisted = reader.persisted();
                 let last = reader.position_before(self.last_instant().unwrap_or_default())?;
                 Ok((last < persisted).then_some(last))
@@ -106,17 +107,17 @@ impl End {
         }
     }
 
-    /// The last position that is wanted, when the message that it names is at `position`.
+    /// The last position of the range, when the message that the end names is at `position`.
     pub fn with(&self, position: Position) -> Position {
         Position(position.0 - u64::from(!self.is_included))
     }
 
-    /// The position of the end, when the last position that is wanted is `last`.
+    /// The position of the end, when the last position of the range is `last`.
     pub fn named(&self, last: Position) -> Position {
         Position(last.0 + u64::from(!self.is_included && self.bookmark().is_some()))
     }
 
-    /// The message that it names.
+    /// The message that the end names.
     pub fn bookmark(&self) -> Option<Bookmark> {
         match self.point {
             StartPoint::Bookmark(bookmark) => Some(bookmark),
@@ -124,7 +125,7 @@ impl End {
         }
     }
 
-    /// The last instant that is wanted.
+    /// The last instant of the range.
     pub fn last_instant(&self) -> Option<Timestamp> {
         match self.point {
             StartPoint::Time(Timestamp(ns)) => {

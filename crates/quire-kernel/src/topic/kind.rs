@@ -3,22 +3,22 @@
 use super::recording::Recording;
 use crate::ids::TableId;
 
-/// The kind of a topic. It decides which way the messages of the topic take.
+/// The kind of a topic. It decides how the messages of the topic are processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopicKind {
-    /// The log records its messages by its rules, and its subscriptions get them.
+    /// The log records the messages by its rules, and the subscriptions receive them.
     Plain,
-    /// A queue has the name. A message that is published to it goes to the target of the queue. A
-    /// subscription without a bookmark never subscribes to the topic itself.
+    /// A queue has the name. A message that is published to it is published to the target of the
+    /// queue. A subscription without a bookmark never subscribes to the topic itself.
     Queue,
-    /// It keeps last values, in this table. `None`: by the pattern of its container, and its next
-    /// message gives it a table.
+    /// The topic keeps last values in this table. `None`: it matches the pattern of a container,
+    /// and its next message creates the table.
     Table(Option<TableId>),
 }
 
 impl TopicKind {
-    /// Whether messages that ask for nothing special are taken without a check. The topic is
-    /// configured, validates nothing and keeps no last values then.
+    /// Whether messages without special options are accepted without a check. The topic is then
+    /// configured, has no validation and keeps no last values.
     pub(super) fn takes_plain(self, recording: &Recording) -> bool {
         match self {
             TopicKind::Plain | TopicKind::Queue => recording.is_configured() && !recording.validates(),

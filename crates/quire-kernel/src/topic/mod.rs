@@ -1,4 +1,4 @@
-//! Topics: names and patterns, which of them are recorded, and the table of those in use.
+//! Topics: names and patterns, the rules for recording, and the table of the topics in use.
 
 mod kind;
 mod pattern_index;

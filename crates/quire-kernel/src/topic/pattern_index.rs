@@ -1,16 +1,16 @@
-//! The patterns that could be found in a topic, by how their topics begin: a topic is not matched
-//! against patterns for other topics.
+//! The patterns that can match a topic, by the prefixes of their topics. A topic is not matched
+//! against patterns with other prefixes.
 
 use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-/// Patterns by number. Those that do not say how their topics begin are candidates for every topic.
+/// Patterns by number. A pattern without a prefix is a candidate for every topic.
 #[derive(Debug, Default)]
 pub struct PatternIndex {
     by_prefix: HashMap<String, Vec<u32>, FxBuildHasher>,
-    /// How many prefixes have which size, in bytes.
+    /// The number of prefixes of each size, in bytes.
     sizes: BTreeMap<usize, usize>,
 }
 
@@ -38,7 +38,7 @@ impl PatternIndex {
         }
     }
 
-    /// Every pattern that could be found in `topic`.
+    /// Every pattern that can match `topic`.
     pub fn candidates(&self, topic: &str) -> impl Iterator<Item = u32> {
         let prefixes = self.sizes.range(..=topic.len()).filter_map(|(size, _)| topic.get(..*size));
         prefixes.filter_map(|prefix| self.by_prefix.get(prefix)).flatten().copied()

@@ -7,7 +7,7 @@ use quire_expression::filter::{Filter, FilterOptions, MessageContext};
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
 
-/// The type of messages on a topic that no entry of the log names.
+/// The type of messages on a topic without an entry of the log.
 const MESSAGE_TYPE_DEFAULT: MessageType = MessageType::Json;
 
 /// One entry of the log's topics, compiled.
@@ -23,7 +23,7 @@ pub struct RecordingRule {
 /// The result of the rules for one topic.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// How the messages of the topic are read.
+    /// The type of the messages of the topic.
     pub message_type: MessageType,
     validates: bool,
     when: When,
@@ -36,7 +36,7 @@ enum When {
     /// An entry with `recorded = false` names it.
     Never,
     Always,
-    /// When any of these matches: overlapping entries record the union.
+    /// Messages that match any of these filters are recorded: overlapping entries record the union.
     Matches(Vec<Filter>),
 }
 
@@ -45,7 +45,7 @@ impl RecordingRule {
     ///
     /// # Errors
     /// [`ConfigErrors`] with every bad key, by entry. The order of the entries is checked when each
-    /// of them can be.
+    /// of them is valid.
     pub fn compile(
         topics: &[RecordedTopic],
         options: &FilterOptions,
@@ -60,7 +60,7 @@ impl RecordingRule {
         errors.none_or(rules)
     }
 
-    /// `None` after a mistake, which is among the errors then.
+    /// `None` after a mistake, which is then in the errors.
     fn compile_one(
         index: usize,
         topic: &RecordedTopic,
@@ -90,7 +90,7 @@ impl RecordingRule {
         Some(RecordingRule { selector, message_type, filter, records, validates })
     }
 
-    /// Whether it records messages. If not, its topics are unrecorded on purpose.
+    /// Whether the entry records messages. If not, its topics are deliberately unrecorded.
     pub fn records(&self) -> bool {
         self.records
     }
@@ -115,7 +115,7 @@ impl RecordingRule {
     }
 
     /// Whether a subscription to `selector` can ever see a recorded message: its topic is recorded,
-    /// or its pattern and an entry could meet.
+    /// or its pattern and an entry can match the same topic.
     pub fn could_record(rules: &[RecordingRule], selector: &TopicSelector) -> bool {
         let TopicSelector::Pattern(pattern) = selector else {
             return RecordingRule::message_type_of(rules, selector.text()).is_some();
@@ -127,7 +127,8 @@ impl RecordingRule {
     }
 }
 
-/// Refuses a name with `recorded = false` that an entry before it records: it would have no effect.
+/// Refuses a name with `recorded = false` that an earlier entry records, because it would have no
+/// effect.
 fn check_order(rules: &[RecordingRule], errors: &mut ConfigErrors) {
     for (index, rule) in rules.iter().enumerate() {
         let TopicSelector::Name(name) = &rule.selector else { continue };
@@ -159,7 +160,7 @@ impl Recording {
         Recording { message_type, validates, when: filters.map_or(When::Always, When::Matches) }
     }
 
-    /// The same for a last-value topic, which the configuration names with its message type.
+    /// The same for a last-value topic. The configuration contains its message type.
     pub fn of_table(self, message_type: MessageType) -> Recording {
         let when = if self.is_configured() { self.when } else { When::Never };
         Recording { message_type, when, ..self }
@@ -170,8 +171,8 @@ impl Recording {
         self.validates
     }
 
-    /// Whether an entry of the configuration names the topic. Otherwise it is not known that the
-    /// topic is unrecorded on purpose.
+    /// Whether an entry of the configuration names the topic. Otherwise the topic may be unrecorded
+    /// by mistake.
     pub fn is_configured(&self) -> bool {
         !matches!(self.when, When::Unnamed)
     }
@@ -194,7 +195,7 @@ impl Recording {
             When::Unnamed | When::Never => false,
             When::Matches(filters) => {
                 let message = message();
-                // The publisher is not to lose a message because its filter is slow.
+                // A message must not be lost because its filter is slow.
                 arena.allow(u64::MAX);
                 filters.iter().any(|filter| filter.matches_with(&message, arena))
             }

@@ -1,10 +1,10 @@
-//! The topics in use, and the subscriptions to serve for each.
+//! The topics in use, and the subscriptions of each topic.
 //!
-//! For the publish path a topic is looked up once per name, and then identified by a small number.
-//! The table is a cache of the subscriptions and of the rules of the log. Any topic that no
-//! subscription names may be forgotten and made again, so the names that publishers send cannot
-//! fill the memory. Subscriptions by pattern share one audience per pattern text, and a topic holds
-//! the numbers of the patterns found in its name. So a message is never matched against a pattern.
+//! The publish path looks up a topic once per name, and then identifies it by a small number. The
+//! table is a cache of the subscriptions and of the rules of the log. A topic that no subscription
+//! names may be removed and created again, so the names that publishers send cannot fill the
+//! memory. Subscriptions with the same pattern text share one audience, and a topic has the numbers
+//! of the patterns that match its name. So a message is never matched against a pattern.
 
 pub use crate::ids::{ContainerId, TableId, TopicId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,24 +25,24 @@ use quire_expression::topic::TopicPattern;
 use quire_expression::topic::TopicSelector;
 use quire_queue::QueueId;
 
-/// The most topics that are remembered without a subscription that names them. It is more than most
-/// systems have, and at 200 bytes each 13 MB. At the limit all of them are forgotten together, and
-/// made again when they are published to.
+/// The most topics in the table that no subscription names. It is more than most systems have. With
+/// 200 bytes for each topic, they use 13 MB. At the limit, all of them are removed together, and
+/// created again when they are published to.
 const TOPICS_UNPINNED_MAX: usize = 65_536;
 
-/// Pairs of a topic and a pattern found in it: 4 bytes each, so 16 MB. At the limit the unpinned
-/// topics are forgotten; a subscription that could pass it even then is refused.
+/// The most pairs of a topic and a matching pattern: 4 bytes each, so 16 MB. At the limit, the
+/// unpinned topics are removed. A subscription that could still exceed the limit is refused.
 const LINKS_MAX: usize = 4 << 20;
 
-/// Patterns that the topics of one answer are matched with: tens of milliseconds.
+/// The most pattern matches for the topics of one answer. They take tens of milliseconds.
 const MATCHES_MAX: usize = 1 << 17;
 
-/// Topics of other instances whose names are kept: more than the log of most instances has, 100
-/// bytes each. At the limit no further name is kept, and [`TopicTable::incoming`] says of each
-/// selection that it may have one.
+/// The most topics of other instances whose names are kept. It is more than the log of most
+/// instances has, with 100 bytes each. At the limit, no further name is kept.
+/// [`TopicTable::incoming`] then returns for each selection that it may include such a topic.
 const INCOMING_MAX: usize = 1 << 18;
 
-/// When the members of an audience get a message.
+/// When the members of an audience receive a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// At once: ordinary and `live` subscriptions.
@@ -59,14 +59,14 @@ struct Audience {
     persisted_count: u32,
 }
 
-/// A queue, as far as topics are concerned.
+/// The topics of a queue.
 #[derive(Clone, Debug)]
 pub struct QueueRoute {
     pub name: Arc<str>,
     pub message_type: MessageType,
     /// The topics whose messages enter.
     pub selector: TopicSelector,
-    /// Where a message published to the name goes.
+    /// The topic for a message that is published to the name.
     pub publish_target: Arc<str>,
 }
 
@@ -77,16 +77,16 @@ impl QueueRoute {
     }
 }
 
-/// A last-value topic with a pattern, as far as topics are concerned.
+/// The topics of a last-value topic with a pattern.
 #[derive(Clone, Debug)]
 pub struct ContainerRoute {
     pub name: Arc<str>,
     pub message_type: MessageType,
-    /// The topics that belong to it. It matches whole names.
+    /// The topics of the container. The pattern matches whole names.
     pub pattern: TopicPattern,
 }
 
-/// The last-value topics of a configuration, as far as topics are concerned.
+/// The last-value topics of a configuration.
 #[derive(Default)]
 pub struct TableRoutes {
     pub tables: BTreeMap<Arc<str>, (TableId, MessageType)>,
@@ -95,19 +95,19 @@ pub struct TableRoutes {
 
 pub struct Topic {
     pub name: Arc<str>,
-    /// The log has it, or has taken it in; the name is the log's copy then.
+    /// The log has the topic, or has added it. The name is then the copy of the log.
     is_admitted: bool,
     pub recording: Recording,
-    /// The queues that its messages enter.
+    /// The queues that the messages of the topic enter.
     pub queues: Box<[QueueId]>,
     kind: TopicKind,
-    /// [`TopicKind::takes_plain`], kept: it is asked for each message.
+    /// The result of [`TopicKind::takes_plain`], which is needed for each message.
     takes_plain: bool,
-    /// It is among [`TopicTable::incoming`].
+    /// The topic is in [`TopicTable::incoming`].
     is_incoming: bool,
     /// Subscriptions that name this topic.
     audience: Audience,
-    /// The patterns found in the name.
+    /// The patterns that match the name.
     patterns: Vec<u32>,
 }
 
@@ -127,7 +127,7 @@ impl Topic {
         }
     }
 
-    /// Whether messages that ask for nothing special are taken without a check.
+    /// Whether messages without special options are accepted without a check.
     #[inline]
     pub fn takes_plain(&self) -> bool {
         self.takes_plain
@@ -146,15 +146,15 @@ struct PatternGroup {
 
 pub struct TopicTable {
     rules: Vec<RecordingRule>,
-    /// By the numbers of the queues; `None`: no queue has the number any more.
+    /// The routes by the numbers of the queues; `None`: the queue with the number was removed.
     routes: Vec<Option<QueueRoute>>,
-    /// The last-value topics, and those of containers that have records.
+    /// The last-value topics, and the topics of containers that have records.
     tables: BTreeMap<Arc<str>, (TableId, MessageType)>,
     containers: Vec<ContainerRoute>,
     topics: Slab<Topic>,
     by_name: BTreeMap<Arc<str>, u32>,
-    /// The topics of which messages come from other instances. They stay when the topics are
-    /// forgotten.
+    /// The topics with messages from other instances. They remain when topics are removed from the
+    /// table.
     incoming: BTreeSet<Arc<str>>,
     is_incoming_full: bool,
     groups: Slab<PatternGroup>,
@@ -164,20 +164,20 @@ pub struct TopicTable {
     link_count: usize,
     persisted_count: usize,
     generation: u64,
-    /// Where the fields of a message are read to, for one audience after the other.
+    /// Memory for the fields of a message, for one audience after the other.
     arena: Arena,
 }
 
-/// Where the messages of a topic come from, as [`TopicTable::incoming`] answers.
+/// The sources of the messages of a topic, as [`TopicTable::incoming`] returns them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Incoming {
-    /// Messages of this topic come from other instances.
+    /// Messages of this topic arrive from other instances.
     Topic(Arc<str>),
-    /// Perhaps: other instances send more topics than the table keeps the names of.
+    /// Perhaps: other instances send more topics than the table has names for.
     TooMany,
 }
 
-/// [`LINKS_MAX`] would be passed.
+/// [`LINKS_MAX`] would be exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyLinks;
 
@@ -208,7 +208,7 @@ impl TopicTable {
         }
     }
 
-    /// Messages of the topic come from other instances.
+    /// Records that messages of the topic arrive from other instances.
     pub fn note_incoming(&mut self, topic: TopicId) {
         let topic = &mut self.topics[topic.0 as usize];
         if topic.is_incoming {
@@ -222,7 +222,7 @@ impl TopicTable {
         }
     }
 
-    /// Whether messages of topics that are selected come from other instances.
+    /// Whether messages of the selected topics arrive from other instances.
     pub fn incoming(&self, selector: &TopicSelector) -> Option<Incoming> {
         let named = match selector {
             TopicSelector::Name(name) => self.incoming.get(&**name),
@@ -236,8 +236,8 @@ impl TopicTable {
         self.tables.get(name).map(|(table, _)| *table)
     }
 
-    /// The container that a topic without a table belongs to. The names of queues and containers
-    /// belong to none.
+    /// The container of a topic without a table. The names of queues and containers belong to no
+    /// container.
     pub fn container_of(&self, name: &str) -> Option<ContainerId> {
         if self.containers.is_empty()
             || self.is_container(name)
@@ -262,7 +262,7 @@ impl TopicTable {
         }
     }
 
-    /// From now on the topic has this table.
+    /// Sets the table of the topic.
     pub fn add_table(&mut self, name: &Arc<str>, table: TableId, message_type: MessageType) {
         self.tables.insert(name.clone(), (table, message_type));
         if let Some(&topic) = self.by_name.get(name) {
@@ -270,8 +270,8 @@ impl TopicTable {
         }
     }
 
-    /// From now on the topic has no table, until the next message makes one. Sessions look for it
-    /// again.
+    /// Removes the table of the topic. The next message creates a new one. Sessions look up the
+    /// topic again.
     pub fn remove_table(&mut self, name: &str) {
         self.tables.remove(name);
         if let Some(&topic) = self.by_name.get(name) {
@@ -319,7 +319,7 @@ impl TopicTable {
         &self.rules
     }
 
-    /// From now on a queue has this number, or none has.
+    /// Sets the route of the queue with this number, or removes it.
     pub fn set_route(&mut self, queue: QueueId, route: Option<QueueRoute>) {
         let index = queue.get() as usize;
         if self.routes.len() <= index {
@@ -339,14 +339,14 @@ impl TopicTable {
         }
     }
 
-    /// Changes whenever a [`TopicId`] may have been given to another topic.
+    /// The generation changes whenever a [`TopicId`] may have been assigned to another topic.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The first `count_max` names after `after` of those in the table, and of the last-value
-    /// topics; each in order.
+    /// The first `count_max` names after `after` in the table, and those of the last-value topics.
+    /// Each group is sorted.
     pub fn names_after(&self, after: &str, count_max: usize) -> Vec<Arc<str>> {
         let from = (Bound::Excluded(after), Bound::Unbounded);
         let used = self.by_name.range::<str, _>(from).take(count_max).map(|(name, _)| name);
@@ -355,8 +355,8 @@ impl TopicTable {
         used.chain(tables).chain(containers.filter(|name| ***name > *after)).cloned().collect()
     }
 
-    /// How many of these topics, at least one, [`TopicTable::describe`] describes in one piece of
-    /// work.
+    /// The number of these topics, at least one, that [`TopicTable::describe`] describes in one
+    /// piece of work.
     pub fn describable_count(&self, names: &[Arc<str>]) -> usize {
         let mut match_count = 0;
         let is_within = |name: &&Arc<str>| {
@@ -399,13 +399,13 @@ impl TopicTable {
         self.persisted_count > 0
     }
 
-    /// Whether a bookmark subscription to `selector` could ever get a message.
+    /// Whether a bookmark subscription to `selector` can ever receive a message.
     pub fn could_record(&self, selector: &TopicSelector) -> bool {
         RecordingRule::could_record(&self.rules, selector)
     }
 
-    /// The topic that a message published to `name` goes to: another one when that is the name of a
-    /// queue.
+    /// The topic for a message that is published to `name`. It is another topic when `name` is the
+    /// name of a queue.
     pub fn publish_target(&self, name: &str) -> Option<Arc<str>> {
         let route = self.routes.iter().flatten().find(|route| *route.name == *name)?;
         Some(route.publish_target.clone())
@@ -416,7 +416,8 @@ impl TopicTable {
         &self.topics[id.0 as usize]
     }
 
-    /// The number of the topic with this name, which is taken into the table when it is not there.
+    /// The number of the topic with this name. The topic is added to the table when it is not in
+    /// it.
     pub fn intern(&mut self, name: &str) -> TopicId {
         if let Some(&id) = self.by_name.get(name) {
             return TopicId(id);
@@ -448,8 +449,8 @@ impl TopicTable {
         TopicId(id)
     }
 
-    /// Whether messages may be published to the topic. `admit` has the log take in the name of one
-    /// that is recorded, unless it has too many, and gives its copy of the name.
+    /// Whether messages may be published to the topic. `admit` adds the name of a recorded topic to
+    /// the log, unless the log has too many topics, and returns the copy of the log.
     pub fn admit(&mut self, id: TopicId, admit: impl FnOnce(&Arc<str>) -> Option<Arc<str>>) -> bool {
         let topic = &mut self.topics[id.0 as usize];
         if topic.is_admitted || !topic.recording.records_any() {
@@ -459,14 +460,15 @@ impl TopicTable {
         topic.is_admitted = true;
         if !Arc::ptr_eq(&topic.name, &name) {
             topic.name = name.clone();
-            // One copy in memory, not two: a key that is equal would stay.
+            // The old key is removed first, because an equal key would remain. So memory has one
+            // copy, not two.
             self.by_name.remove(&name);
             self.by_name.insert(name, id.0);
         }
         true
     }
 
-    /// From now on `subscription` is among those served for `selector` at `stage`.
+    /// Adds `subscription` to those that are served for `selector` at `stage`.
     pub fn add(
         &mut self,
         selector: &TopicSelector,
@@ -490,7 +492,7 @@ impl TopicTable {
         self.persisted_count += usize::from(stage == Stage::Persisted);
     }
 
-    /// Whether a subscription to `selector` keeps within [`LINKS_MAX`].
+    /// Whether [`LINKS_MAX`] allows a subscription to `selector`.
     pub fn prepare(&mut self, selector: &TopicSelector) -> Result<(), TooManyLinks> {
         let count = |table: &Self| match selector {
             TopicSelector::Name(_) => table.groups.len(),
@@ -524,8 +526,8 @@ impl TopicTable {
         }
     }
 
-    /// Calls `serve` with every subscription that gets this message at `stage`, and with every one
-    /// of which that could not be decided within `effort`. Gives the effort that it took.
+    /// Calls `serve` with every subscription that gets this message at `stage`, and with every
+    /// subscription whose filter could not be evaluated within `effort`. Returns the used effort.
     pub fn for_each_decision(
         &mut self,
         id: TopicId,
@@ -544,7 +546,7 @@ impl TopicTable {
         effort - arena.effort_left()
     }
 
-    /// Whether anyone could get a message of this topic at `stage`.
+    /// Whether any subscription can receive a message of this topic at `stage`.
     #[inline]
     pub fn has_audience(&self, id: TopicId, stage: Stage) -> bool {
         let topic = &self.topics[id.0 as usize];
@@ -582,7 +584,7 @@ impl TopicTable {
         }
     }
 
-    /// Forgets every topic that no subscription names.
+    /// Removes every topic that no subscription names.
     pub fn forget_unpinned(&mut self) {
         let (by_name, link_count) = (&mut self.by_name, &mut self.link_count);
         self.topics.retain(|_, topic| {
