@@ -178,14 +178,17 @@ impl DeadLetters {
         self.counts[queue.get() as usize]
     }
 
-    /// Where a dead letter comes from: the name of the queue, and the position.
+    /// Where a dead letter of this log comes from: the name of the queue, and the position. A
+    /// letter that another instance sent has a position of another log, also if it was published
+    /// here before this instance lost its log.
     pub fn origin(&self, record: &Record<'_>) -> Option<(String, Position)> {
         #[derive(Deserialize)]
         struct Origin {
             queue: String,
             position: u64,
         }
-        if record.kind != RecordKind::Publish || !self.publishers.contains(&record.publisher) {
+        let is_letter = record.kind == RecordKind::Publish && self.publishers.contains(&record.publisher);
+        if !is_letter || record.source().is_some() {
             return None;
         }
         let Origin { queue, position } = serde_json::from_slice(record.data).ok()?;

@@ -150,29 +150,37 @@ fn messages_that_nobody_holds_are_named_by_bookmark() {
     assert!(check_names(&pair) > 4);
 }
 
-/// Ends the server, and gives the data of a record of changes to its log.
-fn append_changes(pair: Pair, data: &[u8]) -> std::sync::Arc<MemoryDisk> {
+/// Ends the server, and appends a record to its log.
+fn append(pair: Pair, record: &NewRecord<'_>) -> std::sync::Arc<MemoryDisk> {
     let Pair { broker, disk, .. } = pair;
     std::mem::forget(broker);
     let options = Options { segment_size: 256 * 1024, ..config().journal_options() };
     let (mut journal, _) = Journal::driven_by_hand(disk.clone(), Path::new("journal"), &options).unwrap();
-    let record = NewRecord {
-        kind: RecordKind::Acknowledge,
-        message_type: 0,
-        publisher: PublisherId::of_instance("test", "queues"),
-        sequence: 0,
-        timestamp: journal.last_timestamp(),
-        topic: "jobs",
-        correlation_id: b"",
-        expiration_s: None,
-        attributes: Attributes::NONE,
-        data,
-    };
-    journal.append(&record).unwrap();
+    let timestamp = journal.last_timestamp();
+    journal.append(&NewRecord { timestamp, ..*record }).unwrap();
     journal.submit();
     journal.write_waiting();
     drop(journal);
     disk
+}
+
+fn record_of_changes<'a>(queue: &'a str, data: &'a [u8]) -> NewRecord<'a> {
+    NewRecord {
+        kind: RecordKind::Acknowledge,
+        message_type: 0,
+        publisher: PublisherId::of_instance("test", "queues"),
+        sequence: 0,
+        timestamp: Timestamp::from_ns(0),
+        topic: queue,
+        correlation_id: b"",
+        expiration_s: None,
+        attributes: Attributes::NONE,
+        data,
+    }
+}
+
+fn append_changes(pair: Pair, data: &[u8]) -> std::sync::Arc<MemoryDisk> {
+    append(pair, &record_of_changes("jobs", data))
 }
 
 fn three_of_six_acknowledged() -> Pair {
@@ -208,4 +216,38 @@ fn a_record_of_a_group_or_of_a_later_version_keeps_the_server_from_starting() {
         let text = error.to_string();
         assert!(text.contains(named) && text.contains("the record at position 8"), "{text}");
     }
+}
+
+/// The data of what a worker gets after a restart from a log with three messages and a dead letter
+/// of the second position, which came from this instance or from another one.
+fn left_after_a_dead_letter(path: InstancePath<'_>) -> Vec<String> {
+    let settings = || QueueSettings { dead_letter_topic: Some("dead".into()), ..queue("jobs") };
+    let mut pair = working(settings());
+    publish_all(&mut pair, 1..=3);
+    let mut buffer = AttributesBuffer::default();
+    let position = (!path.is_empty()).then_some(Position::new(9));
+    let attributes = buffer.encode(&NewAttributes { path, position, ..NewAttributes::default() }).unwrap();
+    let letter = NewRecord {
+        kind: RecordKind::Publish,
+        message_type: 1,
+        publisher: PublisherId::of_instance("test", "dead letters"),
+        sequence: 1,
+        attributes,
+        ..record_of_changes("dead", br#"{"queue": "jobs", "position": 2, "reason": ["forced_expire"]}"#)
+    };
+    let mut pair = Pair::on(append(pair, &letter), queue_config([settings()]));
+    pair.client(2, "worker");
+    pair.subscribe(2, &consume(1, "jobs", 10));
+    pair.turn();
+    data(&pair.take_queued(2)).into_iter().map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn a_dead_letter_that_came_back_from_another_instance_expires_no_message() {
+    assert_eq!(left_after_a_dead_letter(InstancePath::EMPTY), ["1", "3"]);
+    // This instance lost its log, and another one sent the letter back. The position in the letter
+    // is that of the lost log.
+    let mut path = InstancePathBuffer::default();
+    path.push(Instance { name: "other", group: "other" }).unwrap();
+    assert_eq!(left_after_a_dead_letter(path.as_path()), ["1", "2", "3"]);
 }
