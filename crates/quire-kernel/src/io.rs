@@ -406,6 +406,14 @@ pub enum Event {
         /// The change of the configuration.
         why: LeftOutBecause,
     },
+    /// The messages of a queue that is no longer configured were counted without a part of a record
+    /// of its changes.
+    QueueRecordPassedOver {
+        /// The queue.
+        queue: String,
+        /// The record, and why its rest cannot be read.
+        reason: String,
+    },
     /// A setting of a queue has no effect.
     QueueSettingIgnored {
         /// The queue.
@@ -580,6 +588,7 @@ impl Event {
             Event::Ended { .. }
             | Event::SequenceJumped { .. }
             | Event::QueueSettingIgnored { .. }
+            | Event::QueueRecordPassedOver { .. }
             | Event::QueueMessagesLeftOut { .. }
             | Event::DeadLetter { .. }
             | Event::DeadLetters { .. }
@@ -747,6 +756,10 @@ impl fmt::Display for Event {
                     ),
                 }
             }
+            Event::QueueRecordPassedOver { queue, reason } => write!(
+                f,
+                "queue {queue:?}: {reason}. The number of its messages that are not acknowledged can be too high"
+            ),
             Event::QueueSettingIgnored { queue, key } => write!(f, "queue {queue:?}: {key} has no effect"),
             Event::ConfigWarning { text } => write!(f, "configuration: {text}"),
             Event::KeyFieldMissing { topic } => write!(

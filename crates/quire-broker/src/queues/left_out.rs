@@ -277,7 +277,7 @@ impl Counting {
     }
 
     /// Takes the next record of the log.
-    pub fn take(&mut self, service: &QueueService, record: &Record<'_>) {
+    pub fn take(&mut self, service: &QueueService, cx: &mut Context, record: &Record<'_>) {
         let Counting { queues, left_out, arena } = self;
         let all = || (0..).map(QueueId::new).zip(&*queues);
         match record.kind {
@@ -297,8 +297,16 @@ impl Counting {
                 let Some((number, _)) = all().find(|(_, counted)| counted.point.queue == record.topic) else {
                     return;
                 };
-                for logged in changes_in(record).into_iter().flatten() {
-                    logged.changes(number).for_each(|change| left_out.restore(change));
+                for logged in changes_in(record) {
+                    match logged {
+                        Ok(logged) => logged.changes(number).for_each(|change| left_out.restore(change)),
+                        // The queue is only counted. If it is configured, the start fails by this
+                        // record.
+                        Err(error) => {
+                            let (queue, reason) = (record.topic.to_owned(), error.to_string());
+                            cx.note(Event::QueueRecordPassedOver { queue, reason });
+                        }
+                    }
                 }
             }
             RecordKind::Lease | RecordKind::Delete => (),

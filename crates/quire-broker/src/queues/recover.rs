@@ -54,8 +54,8 @@ impl QueueService {
             beginnings.iter().map(|beginning| beginning.read_after).chain(counting.reads_after()).min();
         if let Some(oldest) = oldest {
             self.read_log(cx, oldest, on_progress, |service, cx, record| {
-                counting.take(service, record);
-                service.restore(cx, record, &beginnings);
+                counting.take(service, cx, record);
+                service.restore(cx, record, &beginnings)
             })?;
         }
         self.engine.begin_figures();
@@ -109,7 +109,7 @@ impl QueueService {
         }
         if let Some(after) = search_after {
             self.read_log(cx, after, on_progress, |service, _, record| {
-                service.find_beginning(record, &mut known);
+                service.find_beginning(record, &mut known)
             })?;
         }
         let now = cx.log.journal.persisted();
@@ -146,7 +146,7 @@ impl QueueService {
         cx: &mut Context,
         after: Position,
         on_progress: &mut dyn FnMut(RecoveryProgress),
-        mut each: impl FnMut(&mut Self, &mut Context, &Record<'_>),
+        mut each: impl FnMut(&mut Self, &mut Context, &Record<'_>) -> Result<(), JournalError>,
     ) -> Result<(), JournalError> {
         let limit = cx.log.journal.persisted();
         let segments = cx.log.reader.segments().into_iter();
@@ -156,8 +156,7 @@ impl QueueService {
         let mut cursor = cx.log.reader.cursor(after);
         while let Some(batch) = cursor.next(limit, &AllTopics)? {
             for record in batch.records() {
-                check_version(&record)?;
-                each(self, cx, &record);
+                each(self, cx, &record)?;
             }
             done_bytes = total_bytes.min(done_bytes + batch.size() as u64);
             on_progress(RecoveryProgress { done_bytes, total_bytes });
@@ -165,7 +164,12 @@ impl QueueService {
         Ok(())
     }
 
-    fn restore(&mut self, cx: &mut Context, record: &Record<'_>, beginnings: &[Beginning]) {
+    fn restore(
+        &mut self,
+        cx: &mut Context,
+        record: &Record<'_>,
+        beginnings: &[Beginning],
+    ) -> Result<(), JournalError> {
         match record.kind {
             RecordKind::Publish => {
                 let topic = cx.topics.intern(record.topic);
@@ -182,9 +186,10 @@ impl QueueService {
                 }
                 self.restore_dead_letter(record);
             }
-            RecordKind::Acknowledge => self.restore_changes(record),
+            RecordKind::Acknowledge => self.restore_changes(record)?,
             RecordKind::Lease | RecordKind::Delete => (),
         }
+        Ok(())
     }
 
     /// Notes in the log where a queue begins, unless that is plain to see.
@@ -233,21 +238,15 @@ impl QueueService {
         Ok(())
     }
 
-    fn logged<'a>(
-        &self,
-        record: &Record<'a>,
-    ) -> Option<(QueueId, impl Iterator<Item = Logged<'a>> + use<'a>)> {
-        Some((self.find(record.topic)?, changes_in(record)?))
-    }
-
-    fn restore_changes(&mut self, record: &Record<'_>) {
-        let Some((queue, logged)) = self.logged(record) else { return };
+    fn restore_changes(&mut self, record: &Record<'_>) -> Result<(), JournalError> {
+        let Some(queue) = self.find(record.topic) else { return Ok(()) };
         if record.position <= self.defining.created_at(queue) {
-            return;
+            return Ok(());
         }
-        for logged in logged {
-            logged.changes(queue).for_each(|change| self.engine.restore(change));
+        for logged in changes_in(record) {
+            logged?.changes(queue).for_each(|change| self.engine.restore(change));
         }
+        Ok(())
     }
 
     /// A dead letter is the record of an expiry.
@@ -261,35 +260,37 @@ impl QueueService {
         self.engine.restore(Change { queue, position, bookmark: None, kind });
     }
 
-    fn find_beginning(&self, record: &Record<'_>, known: &mut [Option<(Position, String)>]) {
-        let Some((queue, logged)) = self.logged(record) else { return };
-        for logged in logged {
-            if let Logged::Begins { after, recovery_point } = logged {
+    fn find_beginning(
+        &self,
+        record: &Record<'_>,
+        known: &mut [Option<(Position, String)>],
+    ) -> Result<(), JournalError> {
+        let Some(queue) = self.find(record.topic) else { return Ok(()) };
+        if record.position <= self.defining.created_at(queue) {
+            return Ok(());
+        }
+        for logged in changes_in(record) {
+            if let Logged::Begins { after, recovery_point } = logged? {
                 known[queue.get() as usize] = Some((after, recovery_point.to_owned()));
             }
         }
+        Ok(())
     }
 }
 
-/// The changes in a record of changes of this log. The positions in it are those of this log.
-pub(super) fn changes_in<'a>(record: &Record<'a>) -> Option<impl Iterator<Item = Logged<'a>> + use<'a>> {
-    let logged = Logged::read(record.data, record.position).map_while(Result::ok);
-    is_of_this_log(record).then_some(logged)
-}
-
-/// Whether it is a record of changes that was written here. Without a source it is a record of this
-/// log's own server, under any name that the server had: no client can append a record of this
-/// kind.
-fn is_of_this_log(record: &Record<'_>) -> bool {
-    record.kind == RecordKind::Acknowledge && record.source().is_none()
-}
-
-/// Refuses a record of changes whose meaning is not known here. Without it, the queues would have
-/// messages that were acknowledged.
-fn check_version(record: &Record<'_>) -> Result<(), JournalError> {
-    if !is_of_this_log(record) {
-        return Ok(());
-    }
-    Logged::check_header(record.data)
-        .map_err(|error| JournalError::LaterRecord { position: record.position, reason: error.to_string() })
+/// The changes in a record of changes of this log; none in any other record. The positions in it
+/// are those of this log. Without a source it is a record of this log's own server, under any name
+/// that the server had: no client can append a record of this kind.
+///
+/// The last item is an error if the meaning of the rest is not known here. Without it, the queue
+/// would have messages that were acknowledged.
+pub(super) fn changes_in<'a>(
+    record: &Record<'a>,
+) -> impl Iterator<Item = Result<Logged<'a>, JournalError>> + use<'a> {
+    let position = record.position;
+    let is_of_this_log = record.kind == RecordKind::Acknowledge && record.source().is_none();
+    let data = if is_of_this_log { record.data } else { b"" };
+    Logged::read(data, position).map(move |logged| {
+        logged.map_err(|error| JournalError::LaterRecord { position, reason: error.to_string() })
+    })
 }

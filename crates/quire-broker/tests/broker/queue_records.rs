@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use quire_broker::{OpenError, QueueSettings};
+use quire_broker::{Event, OpenError, QueueSettings};
 use quire_command::*;
 use quire_journal::*;
 use quire_queue::{LeaseRun, Leasing, Logged, NamedRun, Names, Semantics, Verdict};
@@ -216,6 +216,46 @@ fn a_record_of_a_group_or_of_a_later_version_keeps_the_server_from_starting() {
         let text = error.to_string();
         assert!(text.contains(named) && text.contains("the record at position 8"), "{text}");
     }
+}
+
+#[test]
+fn a_record_that_is_not_a_list_of_changes_keeps_the_server_from_starting() {
+    // The first message is acknowledged, and the rest is not a change.
+    let disk = append_changes(three_of_six_acknowledged(), &[1, 2, 0x80]);
+    let options = Options { segment_size: 256 * 1024, ..config().journal_options() };
+    let (journal, _) = Journal::driven_by_hand(disk, Path::new("journal"), &options).unwrap();
+    let error = quire_broker::Broker::new(queue_config([queue("jobs")]), journal).err().unwrap();
+    assert!(matches!(error, OpenError::Journal(JournalError::LaterRecord { .. })), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("the record at position 8") && text.contains("not a list of changes"), "{text}");
+}
+
+#[test]
+fn a_record_of_a_later_version_of_a_queue_that_is_not_configured_stops_nobody() {
+    let later = [24, 0, 1, 2, 0];
+    let disk = append(three_of_six_acknowledged(), &record_of_changes("another", &later));
+    let mut pair = Pair::on(disk, queue_config([queue("jobs")]));
+    pair.client(2, "worker");
+    pair.subscribe(2, &consume(1, "jobs", 10));
+    pair.turn();
+    assert_eq!(data(&pair.take_queued(2)), ["1", "3", "4", "5", "6"]);
+}
+
+#[test]
+fn a_record_that_is_passed_over_when_a_removed_queue_is_counted_is_in_the_log_of_the_server() {
+    let mut pair = three_of_six_acknowledged();
+    // The file says that the queue was there.
+    pair.pass(Duration::from_secs(20));
+    let pair = pair.restart(queue_config([queue("jobs")]));
+    let disk = append_changes(pair, &[24, 0, 1, 2, 0]);
+    let mut pair = Pair::on(disk, queue_config([queue("other")]));
+    pair.turn();
+    let passed_over = |event: &Event| match event {
+        Event::QueueRecordPassedOver { queue, reason } => Some((queue.clone(), reason.clone())),
+        _ => None,
+    };
+    let said: Vec<_> = pair.log.iter().filter_map(passed_over).collect();
+    assert!(said.len() == 1 && said[0].0 == "jobs" && said[0].1.contains("the version 3"), "{:?}", pair.log);
 }
 
 /// The data of what a worker gets after a restart from a log with three messages and a dead letter
