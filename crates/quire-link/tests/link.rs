@@ -585,10 +585,11 @@ fn mark(position: u64, time_ns: u64) -> Mark {
 #[test]
 fn a_mark_counts_only_with_the_time_that_the_message_has_there() {
     let answer = || Answer { instance: "there", group: "there", started_ns: 1, sends_back: false };
-    for (time_ns, is_there) in [(5, true), (6, false)] {
+    // Without a time, the mark was saved by an earlier version.
+    for (marked_ns, time_ns, is_there) in [(5, 5, true), (5, 6, false), (0, 6, true)] {
         let (now, end) = (Instant::default(), Position::new(3));
         let mut destination = Destination::accepted(Connection(1), "peer", now);
-        let mark = mark(2, 5);
+        let mark = mark(2, marked_ns);
         let hello = Hello { version: VERSION, instance: "here", mark: Some(mark), ..Hello::default() };
         let mut bytes = Vec::new();
         Frame::Hello(hello).encode(&mut bytes);
@@ -634,4 +635,28 @@ fn a_link_resumes_after_records_of_its_destination_only_with_a_mark_that_include
     assert_eq!(source.place().resume_from, Position::ZERO);
     source.handle_last_there(mark(7, 1));
     assert_eq!((source.place().resume_from, source.place().mark), (through, Some(mark(7, 1))));
+}
+
+#[test]
+fn a_mark_with_a_time_replaces_the_same_mark_without_one() {
+    let now = Instant::default();
+    let (settings, instance) =
+        (SourceSettings { name: "there".into(), ..Default::default() }, Some("there".to_owned()));
+    let place = LinkPlace { resume_from: Position::new(3), mark: Some(mark(7, 0)), instance };
+    let mut source = Source::new(settings, place);
+    let log = LogState {
+        first: Position::new(1),
+        appended: Position::new(3),
+        persisted: Position::new(3),
+        has_publishes: false,
+        single_publish: None,
+    };
+    source.begin(now, Connection(1), None, Introduction::default());
+    let welcome = Welcome { version: VERSION, instance: "there", has_mark: true, ..Welcome::default() };
+    source.handle_frame(now, &log, &Frame::Welcome(welcome));
+    assert_eq!(source.place().resume_from, Position::new(3));
+    for (told, kept) in [(mark(6, 9), mark(7, 0)), (mark(7, 5), mark(7, 5)), (mark(7, 0), mark(7, 5))] {
+        source.handle_last_there(told);
+        assert_eq!(source.place().mark, Some(kept));
+    }
 }

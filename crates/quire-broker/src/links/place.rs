@@ -18,8 +18,8 @@ const FILE: &str = "destinations.place";
 const NAME: &str = "destinations";
 const VERSION: u32 = 3;
 
-/// Bytes of an entry without its names.
-const ENTRY_SIZE: usize = 2 + 2 + 5 * 8;
+/// It has no times of marks. Without a time, the position and the bookmark of a mark decide.
+const VERSION_WITHOUT_TIMES: u32 = 2;
 
 /// How often the file is written, at most.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -56,8 +56,8 @@ impl Places {
     /// Reads the places that an earlier run saved. Nothing when the file cannot be used.
     pub(super) fn read(&self) -> Vec<(String, LinkPlace)> {
         match self.files.read(FILE, NAME) {
-            Ok(FoundSidecar::Whole(SidecarHead { version: VERSION, .. }, content)) => {
-                decode(&content).unwrap_or_default()
+            Ok(FoundSidecar::Whole(SidecarHead { version, .. }, content)) => {
+                decode(version, &content).unwrap_or_default()
             }
             _ => Vec::new(),
         }
@@ -123,16 +123,21 @@ impl PlacesFile {
     }
 }
 
-fn decode(mut content: &[u8]) -> Option<Vec<(String, LinkPlace)>> {
+fn decode(version: u32, mut content: &[u8]) -> Option<Vec<(String, LinkPlace)>> {
+    let count = match version {
+        VERSION_WITHOUT_TIMES => 4,
+        VERSION => 5,
+        _ => return None,
+    };
     let mut places = Vec::new();
     while !content.is_empty() {
-        let (head, rest) = content.split_at_checked(ENTRY_SIZE)?;
+        let (head, rest) = content.split_at_checked(2 + 2 + count * size_of::<u64>())?;
         let (sizes, numbers) = head.split_first_chunk::<4>()?;
         let mut sizes = sizes.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes).into());
         let mut numbers = numbers.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
         let (resume_from, position) = (Position::new(numbers.next()?), numbers.next()?);
         let bookmark = Bookmark::new(PublisherId::new(numbers.next()?), numbers.next()?);
-        let time = Timestamp::from_ns(numbers.next()?);
+        let time = Timestamp::from_ns(numbers.next().unwrap_or_default());
         let (name, rest) = rest.split_at_checked(sizes.next()?)?;
         let (instance, rest) = rest.split_at_checked(sizes.next()?)?;
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
@@ -146,8 +151,11 @@ fn decode(mut content: &[u8]) -> Option<Vec<(String, LinkPlace)>> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
     use super::*;
-    use quire_journal::Options;
+    use quire_journal::{Disk, MemoryDisk, Options};
 
     #[test]
     fn what_is_saved_is_read_again() {
@@ -161,5 +169,22 @@ mod tests {
         places.write_now(Saved { places: saved.clone(), needs: Some(Position::new(1)) }).unwrap();
         assert_eq!(places.read(), saved);
         assert_eq!(journal.sidecars().needs(), Some(Position::new(1)));
+    }
+
+    /// Made from the description of version 2 in docs/journal-format.md.
+    #[test]
+    fn a_file_of_version_2_is_read_with_marks_without_times() {
+        let disk = MemoryDisk::new(1 << 20);
+        let options = Options { segment_size: 64 * 1024, ..Options::default() };
+        let directory = Path::new("journal");
+        let (journal, _) = Journal::driven_by_hand(Arc::new(disk.clone()), directory, &options).unwrap();
+        let bytes = include_bytes!("../../../../tests/golden/destinations-v2.place");
+        let file = disk.create(&directory.join(FILE), bytes.len() as u64).unwrap();
+        file.write_at(bytes, 0).unwrap();
+        let bookmark = Bookmark::new(PublisherId::new(7), 9);
+        let mark = Some(Mark { position: Position::new(3), bookmark, time: Timestamp::default() });
+        let east = LinkPlace { resume_from: Position::new(5), mark, instance: Some("east-2".to_owned()) };
+        let saved = [("east".to_owned(), east), ("b".to_owned(), LinkPlace::default())];
+        assert_eq!(Places::new(&journal).read(), saved);
     }
 }

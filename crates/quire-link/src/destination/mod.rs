@@ -424,7 +424,10 @@ impl Destination {
                 // A record that maintenance has removed was there, because the log continues after
                 // it.
                 let was_removed = mark.position < first;
-                let is_there = found == Some((mark.position, mark.time));
+                let is_there = found.is_some_and(|(position, time)| {
+                    // A mark that an earlier version saved has no time.
+                    position == mark.position && (time == mark.time || mark.time.as_ns() == 0)
+                });
                 self.welcome(now, is_there || was_removed, answer);
             }
             _ => (),

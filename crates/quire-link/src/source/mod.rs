@@ -67,8 +67,9 @@ pub struct LinkPlace {
 
 impl LinkPlace {
     fn note_mark(&mut self, mark: Option<Mark>) {
-        let known = self.mark.map(|mark| mark.position);
-        if let Some(mark) = mark.filter(|mark| Some(mark.position) > known) {
+        // A mark that an earlier version saved has no time.
+        let rank = |mark: Mark| (mark.position, mark.time.as_ns() > 0);
+        if let Some(mark) = mark.filter(|mark| Some(rank(*mark)) > self.mark.map(rank)) {
             self.mark = Some(mark);
         }
     }
