@@ -256,7 +256,7 @@ impl Scan {
                 };
                 if is_included {
                     for event in Event::of(&record) {
-                        self.matcher.event(compiled, &record, &event, &mut self.table);
+                        self.matcher.event(compiled, &record, &event?, &mut self.table);
                     }
                 }
             }

@@ -11,7 +11,8 @@ use arrow_array::types::{Float64Type, Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, RecordBatch};
 use quire_arrow::{Bounds, Plan, ScanError, ScanSpec, SpecError};
 use quire_journal::{
-    Attributes, Journal, NewRecord, Options, Position, PublisherId, Reader, RecordKind, Timestamp, Which,
+    Attributes, AttributesBuffer, Instance, InstancePathBuffer, Journal, JournalError, NewAttributes,
+    NewRecord, Options, Position, PublisherId, Reader, RecordKind, Timestamp, Which,
 };
 use quire_queue::{
     Bookmark, ChangeKind, ChangesWriter, ConnectionId, LeaseEvent, LeaseEventKind, LeasesWriter, QueueId,
@@ -399,6 +400,10 @@ fn segment_files(directory: &Path) -> Vec<PathBuf> {
 
 /// The records of a queue, with each of the data.
 fn append_of_queue(directory: &Path, kind: RecordKind, data: [&[u8]; 2]) {
+    append_with(directory, kind, data, Attributes::NONE);
+}
+
+fn append_with(directory: &Path, kind: RecordKind, data: [&[u8]; 2], attributes: Attributes<'_>) {
     let options = Options { segment_size: 64 * 1024, ..Options::default() };
     let (mut journal, _) = Journal::open(directory, &options, &mut |_| ()).unwrap();
     for (sequence, data) in (1..).zip(data) {
@@ -411,12 +416,58 @@ fn append_of_queue(directory: &Path, kind: RecordKind, data: [&[u8]; 2]) {
             topic: "queue",
             correlation_id: b"",
             expiration_s: None,
-            attributes: Attributes::NONE,
+            attributes,
             data,
         };
         journal.append(&record).unwrap();
     }
     journal.flush(SOON).unwrap();
+}
+
+#[test]
+fn a_record_of_a_group_or_of_a_later_version_is_an_error() {
+    let headers: [(_, [u8; 2], _); 4] = [
+        (RecordKind::Acknowledge, [16, 8], "the group 4"),
+        (RecordKind::Acknowledge, [24, 0], "the version 3"),
+        (RecordKind::Lease, [47, 8], "the group 4"),
+        (RecordKind::Lease, [63, 0], "the version 3"),
+    ];
+    for (kind, header, named) in headers {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path());
+        append_of_queue(directory.path(), kind, [&header, b""]);
+        let reader = Reader::open_read_only(directory.path()).unwrap();
+        let plan = |includes: bool| {
+            let spec = format!(
+                r#"{{"columns": [{{"name": "kind", "attribute": "kind"}}], "topics": {{"names": ["queue"]}}, "includes_events": {includes}}}"#
+            );
+            Plan::new(ScanSpec::from_json(&spec).unwrap()).unwrap()
+        };
+        let scanned: Result<Vec<_>, _> = plan(true).scan(&reader, all(&reader)).unwrap().collect();
+        let error = scanned.err().unwrap();
+        let is_later = matches!(error, ScanError::Journal(JournalError::LaterRecord { .. }));
+        let text = error.to_string();
+        assert!(is_later && text.contains(named) && text.contains("position 3001"), "{text}");
+        assert!(read(&plan(false), &reader, all(&reader)).is_empty());
+    }
+}
+
+#[test]
+fn changes_and_leases_of_another_log_give_no_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let mut changes = ChangesWriter::default();
+    changes.push(Position::new(5), None, ChangeKind::Acknowledged);
+    let mut path = InstancePathBuffer::default();
+    path.push(Instance { name: "other", group: "other" }).unwrap();
+    let mut buffer = AttributesBuffer::default();
+    let new = NewAttributes { path: path.as_path(), ..NewAttributes::default() };
+    let attributes = buffer.encode(&new).unwrap();
+    append_with(directory.path(), RecordKind::Acknowledge, [changes.finish(), b""], attributes);
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let spec = r#"{"columns": [{"name": "first", "attribute": "first_position"}], "topics": {"names": ["queue"]}, "includes_events": true}"#;
+    let plan = Plan::new(ScanSpec::from_json(spec).unwrap()).unwrap();
+    assert!(read(&plan, &reader, all(&reader)).is_empty());
 }
 
 #[test]
@@ -478,7 +529,7 @@ fn who_held_queue_messages_comes_with_its_own_times() {
     push(6, LeaseEventKind::Lost, 0, 8_000_000);
     push(6, LeaseEventKind::ExpiredUnheld, 1, 8_000_000);
     push(7, LeaseEventKind::Released, 0, 8_000_000);
-    append_of_queue(directory.path(), RecordKind::Lease, [leases.finish(), b"\x0f no list of leases"]);
+    append_of_queue(directory.path(), RecordKind::Lease, [leases.finish(), b"\x0e no list of leases"]);
     let reader = Reader::open_read_only(directory.path()).unwrap();
     let spec = r#"{"columns": [{"name": "first", "attribute": "first_position"}, {"name": "last", "attribute": "last_position"},
         {"name": "time", "attribute": "timestamp_ns"}, {"name": "kind", "attribute": "kind"},
