@@ -165,28 +165,49 @@ fn a_change_that_is_not_known_is_refused() {
 }
 
 #[test]
-fn a_record_of_version_1_is_read_without_bookmarks() {
-    let mut lines = GOLDEN.lines().filter(|line| !line.starts_with('#'));
-    let hexadecimal = lines.next().unwrap();
-    let bytes: Vec<u8> = (0..hexadecimal.len() / 2)
-        .map(|at| u8::from_str_radix(&hexadecimal[2 * at..2 * at + 2], 16).unwrap())
-        .collect();
-    let mut found = Vec::new();
-    for logged in Logged::read(&bytes, Position::new(100_000)) {
-        found.push(match logged.unwrap() {
-            Logged::Changed { first, last, kind, names } => {
-                assert!(names.is_empty());
-                format!("{first}-{last} {kind:?}")
+fn records_of_every_version_are_read() {
+    for (golden, is_current) in [(GOLDEN, false), (GOLDEN_V2, true)] {
+        let mut lines = golden.lines().filter(|line| !line.starts_with('#'));
+        let hexadecimal = lines.next().unwrap();
+        let bytes: Vec<u8> = (0..hexadecimal.len() / 2)
+            .map(|at| u8::from_str_radix(&hexadecimal[2 * at..2 * at + 2], 16).unwrap())
+            .collect();
+        let (mut found, mut writer) = (Vec::new(), ChangesWriter::default());
+        for logged in Logged::read(&bytes, Position::new(100_000)) {
+            let logged = logged.unwrap();
+            found.push(match &logged {
+                Logged::Changed { first, last, kind, names } => {
+                    assert_eq!(names.is_empty(), !is_current);
+                    let named = |name: NamedRun| {
+                        let first = name.first.map_or("an unknown one".to_owned(), |first| first.to_string());
+                        format!(", {} from {first}", name.count)
+                    };
+                    let names: String = names.iter().copied().map(named).collect();
+                    format!("{first}-{last} {kind:?}{names}")
+                }
+                Logged::Begins { after, recovery_point } => format!("begins {after} {recovery_point:?}"),
+            });
+            if let Logged::Begins { after, recovery_point } = logged {
+                writer.push_beginning(after, recovery_point);
+            } else {
+                let changes = logged.changes(QueueId::new(0));
+                changes.for_each(|change| writer.push(change.position, change.bookmark, change.kind));
             }
-            Logged::Begins { after, recovery_point } => format!("begins {after} {recovery_point:?}"),
-        });
+        }
+        assert_eq!(found, lines.collect::<Vec<_>>());
+        if is_current {
+            let written: String = writer.finish().iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(written, hexadecimal);
+        }
     }
-    assert_eq!(found, lines.collect::<Vec<_>>());
 }
 
 /// Written by the build before version 2; as in `tests/golden/filters.txt`, lines that begin with
 /// `#` are remarks.
 const GOLDEN: &str = include_str!("../../../../tests/golden/change-record-v1.txt");
+
+/// Made from the description of version 2 in docs/journal-format.md.
+const GOLDEN_V2: &str = include_str!("../../../../tests/golden/change-record-v2.txt");
 
 #[test]
 fn a_record_of_another_version_or_of_a_group_is_refused_with_its_number() {
