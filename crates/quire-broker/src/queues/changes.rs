@@ -1,5 +1,6 @@
 //! Logs the changes of messages: one record per queue and turn.
 
+use hashbrown::HashMap;
 use quire_journal::{Attributes, JournalError, NewRecord, PublisherId, RecordKind};
 
 use super::QueueService;
@@ -24,8 +25,9 @@ impl QueueService {
             match change.kind {
                 ChangeKind::Acknowledged => {
                     let known = self.outstanding[index].remove(change.position);
+                    let searched = || self.searched.get(&(change.queue, change.position)).copied();
                     // The engine does not have a message that is not active yet.
-                    bookmark = bookmark.or(known);
+                    bookmark = bookmark.or(known).or_else(searched);
                 }
                 ChangeKind::Expired { reasons, deliveries, cancels } => {
                     self.outstanding[index].remove(change.position);
@@ -59,6 +61,9 @@ impl QueueService {
             if writer.size() >= RECORD_SIZE_MAX {
                 self.log_record(cx, change.queue);
             }
+        }
+        if !self.searched.is_empty() {
+            self.searched = HashMap::default();
         }
         if is_any {
             for queue in std::mem::take(&mut self.to_log) {

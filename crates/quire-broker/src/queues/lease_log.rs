@@ -56,7 +56,9 @@ impl QueueService {
         while let Some(mut event) = self.engine.poll_lease_event() {
             // The engine does not have a message that is not active yet.
             let outstanding = &self.outstanding[event.queue.get() as usize];
-            event.bookmark = event.bookmark.or_else(|| outstanding.bookmark(event.position));
+            let searched = || self.searched.get(&(event.queue, event.position)).copied();
+            event.bookmark =
+                event.bookmark.or_else(|| outstanding.bookmark(event.position)).or_else(searched);
             // The record is a trace, so it may be missing.
             if cx.has_failed() {
                 continue;

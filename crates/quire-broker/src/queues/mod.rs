@@ -61,7 +61,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use quire_journal::{Journal, JournalError, Position, PublisherId};
+use quire_journal::{Bookmark, Journal, JournalError, Position, PublisherId};
 use rustc_hash::FxBuildHasher;
 use slotmap::SecondaryMap;
 
@@ -117,6 +117,9 @@ pub(super) struct QueueService {
     defining: Defining,
     /// Bookmarks of what is out, by the numbers of the queues.
     outstanding: Vec<Outstanding>,
+    /// Bookmarks that acknowledgements named and that were searched in the log, until the changes
+    /// are logged. Most of these messages are not out, or were acknowledged before.
+    searched: HashMap<(QueueId, Position), Bookmark, FxBuildHasher>,
     filters: Filters,
     recent: Recent,
     /// Positions that damage keeps from being read.
@@ -186,6 +189,7 @@ impl QueueService {
             by_name,
             defining,
             outstanding: definitions.iter().map(|_| Outstanding::default()).collect(),
+            searched: HashMap::default(),
             filters: Filters::new(unreadable.arena()),
             recent: Recent::default(),
             unreadable: BTreeSet::new(),

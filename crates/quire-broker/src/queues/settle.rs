@@ -249,11 +249,8 @@ impl QueueService {
         found: Option<Vec<(Bookmark, Position)>>,
     ) {
         let Some(job) = self.settling.get(&id).filter(|job| job.number == Some(number)) else { return };
-        // The record of the change names the messages by their bookmarks.
-        let outstanding = &mut self.outstanding[job.queue.get() as usize];
-        for (bookmark, position) in found.iter().flatten() {
-            outstanding.insert(*bookmark, *position);
-        }
+        let of_queue = |(bookmark, position): &(Bookmark, Position)| ((job.queue, *position), *bookmark);
+        self.searched.extend(found.iter().flatten().map(of_queue));
         let positions = found.map(|found| found.into_iter().map(|(_, position)| position).collect());
         self.settle_found(cx, id, number, positions);
     }

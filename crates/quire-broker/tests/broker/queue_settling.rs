@@ -381,6 +381,33 @@ fn a_late_acknowledgement_removes_the_message_unless_leasing_is_strict() {
 }
 
 #[test]
+fn a_holder_that_never_got_the_message_is_not_told_that_another_connection_acknowledged_it() {
+    let mut pair = with_queues([queue("jobs")]);
+    pair.client(1, "publisher");
+    pair.publish(1, 1, "jobs", "a");
+    pair.turn();
+    // The message has to be read from the log before it is sent.
+    let mut pair = pair.restart(queue_config([queue("jobs")]));
+    pair.client(2, "worker");
+    pair.client(4, "other");
+    pair.reads_at_once = false;
+    pair.subscribe(2, &consume(1, "jobs", 1));
+    pair.turn();
+    pair.take(2);
+    assert_eq!(pair.figure("jobs", "backlog"), 1);
+    let bookmark = (pair.publisher_of("publisher"), 1);
+    pair.settle_bookmarks(4, "jobs", Verdict::Acknowledge, &[bookmark]);
+    // The search of the acknowledgement ends first.
+    assert!(pair.run_last_read());
+    pair.turn();
+    assert_eq!(pair.figure("jobs", "depth"), 0);
+    while pair.run_reads() {
+        pair.turn();
+    }
+    assert_eq!(pair.take(2), []);
+}
+
+#[test]
 fn a_message_that_nobody_holds_is_found_in_the_log_while_further_commands_wait() {
     let mut pair = working(queue("jobs"), 0);
     pair.publish(1, 1, "jobs", "a");
