@@ -187,14 +187,6 @@ impl<'a> Logged<'a> {
         })
     }
 
-    /// Whether [`read`](Logged::read) knows the version of a record.
-    ///
-    /// # Errors
-    /// It does not, or the record is one of a group.
-    pub fn check_header(data: &'a [u8]) -> Result<(), BadChanges> {
-        ChangeList { rest: data, behind: 0, names: None }.take_header()
-    }
-
     /// The changes of a run, one by one.
     pub fn changes(self, queue: QueueId) -> impl Iterator<Item = Change> {
         let run = match self {
