@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -49,8 +50,7 @@ class Deletions:
 def replay(source: str, options: ReplayOptions, *, url: str | None, as_json: bool) -> int:
     into = options.into
     destination = destination_of(url, into)
-    is_server = "://" in source or source.startswith("file:")
-    if is_server and options.archive_directory is not None:
+    if _is_server(source) and options.archive_directory is not None:
         raise quire.ConfigError("--archive-directory: a server knows its own")
     begin, until = bookmark_to_core(options.from_, "--from"), point_to_core(options.until, "--until")
     range = replace(options, from_=begin, until=until)
@@ -62,12 +62,11 @@ def replay(source: str, options: ReplayOptions, *, url: str | None, as_json: boo
     deletions = Deletions()
     total: int | None = None
     message: Replayed | None = None
-    with quire.Client(destination, name=options.name) as client:
+    with _opened(source, range) as steps, quire.Client(destination, name=options.name) as client:
         sequence = client._last_sequence
-        messages = _from_server if is_server else _from_directory
         try:
             with _progress() as advance:
-                for message, position, total in messages(source, range, client.persisted, deletions):
+                for message, position, total in steps(client.persisted, deletions):
                     if message is None:
                         skipped += 1
                     else:
@@ -157,28 +156,42 @@ def _sought(options: ReplayOptions) -> str:
 Step = tuple[Replayed | None, int | None, int | None]
 
 
+def _is_server(source: str) -> bool:
+    return "://" in source or source.startswith("file:")
+
+
+@contextmanager
+def _opened(source: str, range: ReplayOptions) -> Iterator[Callable[[int, Deletions], Iterator[Step]]]:
+    """Opens the source. It is opened before the destination, where a client may create a journal."""
+    if _is_server(source):
+        with connect(source, key="SOURCE") as client:
+            yield partial(_from_server, client, range)
+        return
+    with quire.Journal(Path(source), archive_directory=range.archive_directory, read_only=True) as journal:
+        yield partial(_from_directory, journal, range)
+
+
 def _from_directory(
-    source: str, range: ReplayOptions, persisted: int, deletions: Deletions
+    journal: quire.Journal, range: ReplayOptions, persisted: int, deletions: Deletions
 ) -> Iterator[Step]:
     """Publishes with positions as sequences. Messages that the destination has under this name are skipped without waiting."""
     gap = delta_to_core(range.rate_max_gap, "rate_max_gap")
     if range.rate is None and gap is not None:
         raise quire.ConfigError("--rate-max-gap: it is for a multiple of the original pace, as in --rate 2X")
     pace = None if range.rate is None else _quire.Pace(range.rate, gap)
-    with quire.Journal(Path(source), archive_directory=range.archive_directory, read_only=True) as journal:
-        total = journal.persisted
-        begin = _begin_in(journal, range)
-        records = journal.records(begin, until=range.until, topic=range.topic, filter=range.filter)
-        for record in records:
-            if record.kind != "publish":
-                deletions.count += len(record.deleted_keys)
-                continue
-            if record.position <= persisted:
-                yield None, record.position, total
-                continue
-            if pace is not None:
-                pace.wait(record.timestamp_ns, len(record.data))
-            yield record, record.position, total
+    total = journal.persisted
+    begin = _begin_in(journal, range)
+    records = journal.records(begin, until=range.until, topic=range.topic, filter=range.filter)
+    for record in records:
+        if record.kind != "publish":
+            deletions.count += len(record.deleted_keys)
+            continue
+        if record.position <= persisted:
+            yield None, record.position, total
+            continue
+        if pace is not None:
+            pace.wait(record.timestamp_ns, len(record.data))
+        yield record, record.position, total
 
 
 def _begin_in(journal: quire.Journal, range: ReplayOptions) -> str:
@@ -194,25 +207,26 @@ def _begin_in(journal: quire.Journal, range: ReplayOptions) -> str:
     return range.from_
 
 
-def _from_server(source: str, range: ReplayOptions, _persisted: int, deletions: Deletions) -> Iterator[Step]:
+def _from_server(
+    client: quire.Client, range: ReplayOptions, _persisted: int, deletions: Deletions
+) -> Iterator[Step]:
     """The server keeps the pace. Messages do not tell their positions, so that they are counted."""
     place = f"({range.from_}:{range.until}]"
-    with connect(source, key="SOURCE") as client:
-        subscription = client.subscribe(
-            "^" if range.topic is None else range.topic,
-            filter=range.filter,
-            bookmark=place,
-            bookmark_not_found=range.bookmark_not_found,
-            rate=range.rate,
-            rate_max_gap=range.rate_max_gap,
-            deletions=True,
-        )
-        for batch in subscription.batches():
-            for message in batch:
-                if message.command == "delete":
-                    deletions.count += 1
-                else:
-                    yield message, None, None
+    subscription = client.subscribe(
+        "^" if range.topic is None else range.topic,
+        filter=range.filter,
+        bookmark=place,
+        bookmark_not_found=range.bookmark_not_found,
+        rate=range.rate,
+        rate_max_gap=range.rate_max_gap,
+        deletions=True,
+    )
+    for batch in subscription.batches():
+        for message in batch:
+            if message.command == "delete":
+                deletions.count += 1
+            else:
+                yield message, None, None
 
 
 class Advance(Protocol):
