@@ -97,7 +97,10 @@ def test_a_replay_from_a_directory_without_a_journal_creates_none(
     source, target = tmp_path / "misspelt", tmp_path / "target"
     assert run(["replay", f"file:{source}", "--url", f"file:{target}"]) == USER_MISTAKE
     assert capsys.readouterr() == ("", f"quire: SOURCE: there is no directory {source}\n")
-    assert not source.exists()
+    assert list(tmp_path.iterdir()) == []
+    assert run(["replay", str(source), "--url", f"file:{target}"]) == USER_MISTAKE
+    assert str(source) in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_command_on_a_data_directory_names_the_journal_in_it(
@@ -442,3 +445,15 @@ def test_a_pipeline_reports_a_missing_journal_before_it_starts_java(tmp_path: Pa
         2,
         f"quire: path: {str(missing)!r} is no directory on this machine\n",
     )
+
+
+def test_a_mistake_of_a_record_is_not_named_as_an_option_that_was_not_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = tmp_path / "dump.jsonl"
+    records.write_text('{"data": 1, "expiration_s": 3600}\n')
+    url = f"file:{tmp_path / 'log'}"
+    assert run(["publish", "t", str(records), "--records", "--delay", "2h", "--url", url]) == USER_MISTAKE
+    assert "quire: expiration: " in capsys.readouterr().err
+    assert run(["publish", "t", "--data", "1", "--delay", "2h", "--expiration", "1h", "--url", url]) == 2
+    assert "quire: --expiration: " in capsys.readouterr().err

@@ -124,12 +124,13 @@ def is_argument(value: object, bound: inspect.BoundArguments) -> bool:
 def _given(bound: inspect.BoundArguments) -> dict[str, tuple[Any, bool]]:
     """The arguments by name, and whether each is an option.
 
-    The members of an object are options of the command.
+    The members of an object are options of the command. One with its default counts as left out.
     """
     given: dict[str, tuple[Any, bool]] = {}
     for name, value in bound.arguments.items():
         if is_dataclass(value):
-            given |= {field.name: (getattr(value, field.name), True) for field in fields(value)}
+            members = ((field, getattr(value, field.name)) for field in fields(value))
+            given |= {field.name: (member, True) for field, member in members if member != field.default}
         else:
             kind = bound.signature.parameters[name].kind
             given[name] = (value, kind is inspect.Parameter.KEYWORD_ONLY)
