@@ -168,7 +168,7 @@ def test_one_column_may_have_another_delimiter_in_its_name(tmp_path: Path) -> No
 def test_options_of_csv_are_checked(
     options: list[str], what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["publish", "rows", "--url", "memory:", *options]) == 2
+    assert run(["publish", "rows", "missing.csv", "--url", "memory:", *options]) == 2
     assert capsys.readouterr().err.startswith(f"quire: {what}")
 
 

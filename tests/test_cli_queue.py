@@ -115,6 +115,9 @@ def test_subscribe_says_what_a_queue_requires(url: str) -> None:
     backlog = run("subscribe", "JOBS", "--max-backlog", "2", url=url)
     assert (backlog.returncode, backlog.stdout) == (2, "")
     assert "JOBS is a queue, and --max-backlog requires --ack" in backlog.stderr
+    conflated = run("subscribe", "JOBS", "--conflation", "0s", "--timeout", "0.1", url=url)
+    assert (conflated.returncode, conflated.stdout) == (2, "")
+    assert "JOBS is a queue, and --conflation requires --ack" in conflated.stderr
     for option, value in (("--max-backlog", "0"), ("--bookmark", "epoch")):
         refused = run("subscribe", "JOBS", "--ack", option, value, url=url)
         assert (refused.returncode, refused.stdout) == (2, "")

@@ -10,6 +10,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from operator import itemgetter
 from typing import Any, Self
@@ -21,6 +22,7 @@ from quire._process import start_thread
 from quire._topics import is_pattern
 from quire._units import counted, seconds
 from quire.cli._connect import connect
+from quire.cli._csv import delimiter_of
 from quire.cli._options import Format, PublishOptions, SowOptions, SubscribeOptions, given
 from quire.cli._output import (
     check_count,
@@ -62,6 +64,7 @@ def publish(topic: str, file: str, options: PublishOptions, *, url: str, as_json
     for_csv = {"--csv-types": options.csv_types, "--delimiter": options.delimiter}
     if not options.csv and (lonely := [option for option, value in for_csv.items() if value is not None]):
         raise quire.ConfigError("it requires --csv", key=lonely[0])
+    options = replace(options, delimiter=delimiter_of(options.delimiter))
     # The options of the command come before those that a record has.
     said = {
         "expiration": lifetime,
@@ -150,7 +153,8 @@ def _headers(options: list[str]) -> dict[str, str]:
 
 #: Options of `subscribe` that say what the command does, and not what it subscribes to.
 _OF_THE_COMMAND = frozenset({"ack", "sow", "delta", "count", "timeout", "format"})
-#: Options of `subscribe` that go together with every other one.
+#: Options of `subscribe` that `check_options` of the core does not get: those of the command, those
+#: that go together with every other one, and `bookmark`, which it gets as a value.
 _WITHOUT_RULES = frozenset({"ack", "filter", "bookmark", "select", "count", "timeout", "format"})
 
 
@@ -187,7 +191,7 @@ def subscribe(topic: str, options: SubscribeOptions, *, url: str | None, as_json
             # A message that is delivered and handed back counts as delivered, and may expire by
             # that.
             of_deliveries = ("select", "max_backlog", "conflation")
-            if refused := [option for option in of_deliveries if said.get(option)]:
+            if refused := [option for option in of_deliveries if option in said]:
                 option = f"--{refused[0].replace('_', '-')}"
                 raise quire.ConfigError(f"{topic} is a queue, and {option} requires --ack")
             note(f"{topic} is a queue: this shows its messages and takes none; --ack takes them")

@@ -16,7 +16,7 @@ from typing import IO, Any, BinaryIO, Final, NamedTuple, cast
 
 from quire import _quire
 from quire._errors import ConfigError
-from quire.cli._csv import delimiter_of, json_rows, number_columns
+from quire.cli._csv import json_rows, number_columns
 from quire.cli._options import PublishOptions
 
 #: Bytes of the standard input that are kept in memory, while its columns are looked at. More of it
@@ -60,7 +60,7 @@ class Source:
         self._is_csv = options.csv
         self._is_records = options.records
         self._has_text_only = options.csv_types == "text"
-        self._delimiter = delimiter_of(options.delimiter)
+        self._delimiter = options.delimiter
         self._line = self._position = 0
         #: Which columns of CSV have numbers; `None` when all have text.
         self._numbers: Sequence[bool] | None = None
