@@ -17,7 +17,8 @@ Format = Literal["json", "raw", "table"]
 #: text.
 CsvTypes = Literal["infer", "text"]
 
-_Flag = Annotated[bool, Parameter(negative="")]
+#: An option without a value, and without a negation.
+Flag = Annotated[bool, Parameter(negative="")]
 #: A text that can begin with a hyphen.
 _Text = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
 _BookmarkNotFound = Literal["epoch", "now", "fail"]
@@ -92,12 +93,12 @@ class PublishOptions:
     correlation_id: str | None = None
     expiration: str | None = None
     key: str | None = None
-    delta: _Flag = False
+    delta: Flag = False
     data: _Text = None
-    csv: _Flag = False
+    csv: Flag = False
     csv_types: CsvTypes | None = None
     delimiter: _Text = None
-    records: _Flag = False
+    records: Flag = False
 
 
 @_of_command
@@ -164,15 +165,15 @@ class SubscribeOptions:
     filter: str | None = None
     bookmark: _Text = None
     bookmark_not_found: _BookmarkNotFound | None = None
-    live: _Flag = False
+    live: Flag = False
     max_backlog: int | None = None
-    ack: _Flag = False
+    ack: Flag = False
     rate: str | None = None
     select: _Text = None
-    sow: _Flag = False
-    oof: _Flag = False
-    delta: _Flag = False
-    no_empties: _Flag = False
+    sow: Flag = False
+    oof: Flag = False
+    delta: Flag = False
+    no_empties: Flag = False
     order_by: str | None = None
     top_n: int | None = None
     skip_n: int | None = None

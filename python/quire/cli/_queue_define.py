@@ -13,10 +13,9 @@ from quire._units import counted
 from quire.cli import default_url
 from quire.cli._app import Json, Url
 from quire.cli._connect import connect
-from quire.cli._options import given
+from quire.cli._options import Flag, given
 from quire.cli._output import print_json, say, visible
 
-_Flag = Annotated[bool, Parameter(negative="")]
 _Texts = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")]
 
 
@@ -93,8 +92,8 @@ class Settings:
     target_queue_depth: int | None = None
     recovery_point: Literal["now", "epoch"] | None = None
     dead_letter_topic: str | None = None
-    file_backed_metadata: _Flag = False
-    record_leases: _Flag = False
+    file_backed_metadata: Flag = False
+    record_leases: Flag = False
 
 
 def create(queue: str, *, url: Url = None, settings: Settings = Settings(), json: Json = False) -> int:
@@ -183,7 +182,7 @@ class Changes:
     expiration: str | None = None
     expiration_model: Literal["message", "queue", "minimum"] | None = None
     dead_letter_topic: str | None = None
-    record_leases: _Flag = False
+    record_leases: Flag = False
     reset: Annotated[list[Alterable] | None, Parameter(consume_multiple=True, negative="")] = None
 
 
