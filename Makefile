@@ -11,7 +11,7 @@ JAR_SOURCES := $(shell find crates/quire-jvm -name '*.java' -o -name '*.py')
 # Python keeps its bytecode, whatever the environment says: otherwise each of the thousands of processes of the tests compiles the package.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup engine demo bench test quick check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz fuzz-readers crash churn peers docs wheel clean
+.PHONY: setup engine demo bench test quick check rust-test python-test spark-test spark-kills bench-build instructions sim model fuzz fuzz-readers crash churn peers docs wheel clean
 
 setup: $(STAMP)
 
