@@ -1,10 +1,10 @@
-//! Ends of subscriptions: a range of bookmarks, or of time, that has one (docs/replay.md).
+//! The ends of subscriptions to a range of bookmarks or of time (docs/replay.md).
 //!
-//! An end that is in the log is a position, and is reached like any other goal. An end that is not
-//! there yet is looked for by the pass over newly persisted records, which sees every record before
-//! any replay does. A bookmark is found when it is recorded. An instant is found when a later
-//! record is recorded, or when it has passed and all records that were taken until then are
-//! persisted.
+//! An end that is in the log is a position, and is reached like any other goal. The pass over newly
+//! persisted records searches for an end that is not in the log yet. The pass sees every record
+//! before any replay does. A bookmark is found when its message is recorded. An instant is found
+//! when a later record is recorded, or when it has passed and all records that were taken until
+//! then are persisted.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use quire_command::{Code, Reply};
 #[derive(Debug, Default)]
 pub(super) struct AwaitedEnds {
     bookmarks: HashMap<Bookmark, Vec<SubscriptionId>, FxBuildHasher>,
-    /// By the last instant that is wanted.
+    /// The subscriptions by the last instant of their range.
     instants: BTreeSet<(Timestamp, SubscriptionId)>,
 }
 
@@ -57,7 +57,7 @@ impl AwaitedEnds {
 }
 
 impl Bookmarks {
-    /// From now on the subscription ends there.
+    /// Sets the end of the subscription.
     pub(crate) fn set_until(&mut self, cx: &mut Context, id: SubscriptionId, until: Option<EndPosition>) {
         self.clear_until(id);
         if let Some(EndPosition::Awaited(end)) = &until {
@@ -69,7 +69,7 @@ impl Bookmarks {
         }
     }
 
-    /// The subscription no longer has an end to look for.
+    /// The search for the end of the subscription is over.
     pub(crate) fn clear_until(&mut self, id: SubscriptionId) {
         let until = self.subscriptions.get_mut(id).and_then(|progress| progress.until.take());
         if let Some(EndPosition::Awaited(end)) = until {
@@ -77,7 +77,8 @@ impl Bookmarks {
         }
     }
 
-    /// Finds the ends that this record, the next one of the pass, decides; whether there were any.
+    /// Finds the ends that this record, the next one of the pass, determines. Returns whether there
+    /// were any.
     pub(crate) fn find_ends(&mut self, cx: &mut Context, record: &Record<'_>) -> bool {
         let before = Position::new(record.position.get() - 1);
         let mut found = Vec::new();
@@ -99,8 +100,8 @@ impl Bookmarks {
         !found.is_empty()
     }
 
-    /// Finds the ends that are decided by time alone: everything taken until then is persisted, and
-    /// nothing more can come.
+    /// Finds the ends that time alone determines: all messages that were taken until then are
+    /// persisted, and no further message can belong to the range.
     pub(crate) fn find_passed_ends(&mut self, cx: &mut Context) {
         let is_all_served = cx.log.served == cx.log.appended() || cx.log.failure.is_some();
         let mut any = false;
@@ -134,12 +135,13 @@ impl Bookmarks {
         }
     }
 
-    /// The wall clock may be set meanwhile: when the timer fires, the time is looked at again.
+    /// The wall clock may be set meanwhile, so the time is checked again when the timer fires.
     fn set_end_timer(&mut self, cx: &mut Context) {
         let Some((instant, _)) = self.awaited_ends.instants.first() else {
             return cx.clock.timers.clear(Timer::End);
         };
-        // What is decided but not persisted yet is found when it is; that needs no timer.
+        // An end that is determined but not persisted yet is found when it is persisted. This needs
+        // no timer.
         match instant.0.checked_sub(cx.clock.now.wall.0) {
             Some(wait_ns) => {
                 let at = cx.clock.now.instant + Duration::from_nanos(wait_ns.saturating_add(1));

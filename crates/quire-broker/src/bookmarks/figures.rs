@@ -1,5 +1,5 @@
-//! How far bookmark subscriptions have come, for those who ask. Nothing is counted while messages
-//! are served.
+//! The positions of bookmark subscriptions, computed on request. The delivery of messages maintains
+//! no counters for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::stats::{Page, SubscriptionStats, TopicStats};
 use crate::subscription::SubscriptionId;
 use crate::topic::PatternIndex;
 
-/// How far members of replays have come.
+/// The positions of members of replays.
 pub(crate) type ReplayPositions = BTreeMap<SubscriptionId, Position>;
 
-/// Patterns that one answer about topics is matched with: tens of milliseconds. An answer that
-/// would need more has fewer topics.
+/// The most pattern matches for one answer about topics. They take tens of milliseconds. An answer
+/// that would need more contains fewer topics.
 const MATCHES_MAX: usize = 1 << 17;
 
 impl Bookmarks {
-    /// How far the members of the replays of some subscriptions have come. Each replay is walked
-    /// through once, because it may have any number of members.
+    /// Collects the positions of the members of the replays of some subscriptions. Each replay is
+    /// traversed once, because it may have any number of members.
     pub(crate) fn replay_positions(&self, ids: &[SubscriptionId]) -> ReplayPositions {
         let stages = ids.iter().filter_map(|id| self.progress(*id));
         let replays: BTreeSet<ReplayId> = stages
@@ -36,7 +36,8 @@ impl Bookmarks {
         replays.flat_map(positions_in).collect()
     }
 
-    /// Adds the position and the lag of a subscription. `positions` are those of its replay.
+    /// Adds the position and the lag of a subscription. `positions` are the positions of its
+    /// replay.
     pub(crate) fn describe(
         &self,
         cx: &Context,
@@ -71,7 +72,7 @@ impl Bookmarks {
     }
 
     /// Counts the subscriptions that are not in the audience of their topics: those that read the
-    /// log, and those that are paused. The page gets shorter when their patterns are many.
+    /// log, and those that are paused. The page is shorter when they have many patterns.
     pub(crate) fn count_subscriptions(&self, cx: &Context, page: &mut Page<TopicStats>) {
         let reads = |id: SubscriptionId| {
             let stage = self.progress(id).map(|progress| &progress.stage);
@@ -107,13 +108,13 @@ impl Bookmarks {
     }
 }
 
-/// The members of a replay, and how far each has come.
+/// The members of a replay, and the position of each.
 fn positions_in(replay: &Replay) -> impl Iterator<Item = (SubscriptionId, Position)> {
     replay.subscriptions.iter().enumerate().map(|(index, id)| (*id, replay.after(index)))
 }
 
-/// Everything up to here was handed to the connection, or is not wanted. `replayed` is the position
-/// in the replay that it is a member of.
+/// The position up to which all wanted records were handed to the connection. `replayed` is its
+/// position in its replay.
 fn position_of(cx: &Context, progress: &LogProgress, replayed: Option<Position>) -> Position {
     let after = match progress.stage {
         Source::Detached => progress.after,

@@ -1,14 +1,14 @@
 //! The live tail: one pass over newly persisted records serves every bookmark subscription that has
 //! caught up.
 //!
-//! `served` is the position of the last record that the pass has handed on. A replay that arrives
-//! there becomes a follower and is served from the next record on, without a gap or a duplicate,
-//! also while messages are published. A subscription whose connection takes no more leaves the
-//! pass, and a replay serves it from the first record that it did not get.
+//! `served` is the position of the last record that the pass has handed on. A replay that reaches
+//! this position becomes a follower, and is served from the next record on, without a gap or a
+//! duplicate, also while messages are published. A subscription whose connection accepts no more
+//! bytes leaves the pass. A replay then serves it from the first record that it did not receive.
 //!
-//! A `live` subscription that arrives is served from the publish stream instead. Records that were
-//! appended but not persisted by then still come through the pass, and messages that are published
-//! meanwhile wait until that is done.
+//! A `live` subscription that reaches the tail is served from the publish stream instead. The pass
+//! still delivers records that were appended but not persisted by then. Messages that are published
+//! meanwhile wait until these records are delivered.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use quire_command::Message;
 use quire_expression::filter::Decision;
 
 impl Bookmarks {
-    /// A subscription has arrived at the tail, or begins there or beyond it.
+    /// A subscription has reached the tail, or begins at the tail or after it.
     pub(crate) fn follow_tail(&mut self, cx: &mut Context, id: SubscriptionId) {
         let appended = cx.log.appended();
         let Some(progress) = self.subscriptions.get_mut(id) else { return };
@@ -57,7 +57,8 @@ impl Bookmarks {
         }
     }
 
-    /// The nearest position above `served` at which a subscription ends or gets its `completed`.
+    /// The nearest position above `served` at which a subscription ends or receives its
+    /// `completed`.
     pub(super) fn next_awaited_above(&self, cx: &Context, served: Position) -> Option<Position> {
         let progress = |id: &SubscriptionId| self.running(cx, *id);
         self.awaiting
@@ -75,7 +76,8 @@ impl Bookmarks {
             let stage = self.running(cx, id).map(|progress| &progress.stage);
             match stage {
                 Some(Source::Tailing | Source::SwitchingToLive { .. }) => self.reach(cx, id, served),
-                // It reaches its goals elsewhere, and returns here if it has not passed them then.
+                // The subscription reaches its goals in a replay. It returns here if it has not
+                // passed them by then.
                 _ => drop(self.awaiting.remove(&id)),
             }
         }
@@ -84,7 +86,7 @@ impl Bookmarks {
         }
     }
 
-    /// Serves those that follow; gives the weight of that, as [`super::slice`] counts.
+    /// Serves the followers. Returns the weight of this work, in the units of [`super::slice`].
     pub(super) fn serve_persisted(&mut self, cx: &mut Context, topic: TopicId, record: &Record<'_>) -> usize {
         if record.kind == RecordKind::Delete {
             self.serve_delete(cx, record);
@@ -114,8 +116,8 @@ impl Bookmarks {
         effort as usize / WEIGHED_EFFORT
     }
 
-    /// Replays deliver the deletes, also those that come at the live tail. Deletes are rare, so
-    /// that this costs little.
+    /// Replays deliver the deletes, also at the live tail. Deletes are rare, so that this has a low
+    /// cost.
     fn serve_delete(&mut self, cx: &mut Context, record: &Record<'_>) {
         let is_wanted = |id: &SubscriptionId| {
             let Some(subscription) = cx.clients.subscriptions.get(*id) else { return false };
@@ -128,8 +130,8 @@ impl Bookmarks {
         }
     }
 
-    /// The filter of a subscription takes more effort for the record than the pass has: a replay,
-    /// run elsewhere, evaluates it.
+    /// The filter of a subscription takes more effort for the record than the pass has: a replay on
+    /// another thread evaluates it.
     fn evaluate_in_replay(&mut self, cx: &mut Context, id: SubscriptionId, record: &Record<'_>) {
         let Some(progress) = self.running(cx, id) else { return };
         let is_served_otherwise =
@@ -161,11 +163,12 @@ impl Bookmarks {
             return;
         }
         let can_go = progress.pace.as_mut().is_none_or(|pace| {
-            // What is at the tail has just come: nothing could be sent before.
+            // The messages at the tail have just arrived. No message could have been sent before.
             pace.rest();
             pace.opens_at(now, record.timestamp) <= now
         });
-        // What is conflated is held for a connection that takes nothing, as long as there is room.
+        // Conflated messages are held for a connection that accepts no bytes, as long as there is
+        // room.
         let has_room = conflation.as_ref().is_some_and(|conflation| conflation.has_room());
         if !can_go || !(has_room || cx.clients.sessions.all[session_id].has_room()) {
             return self.fall_back(cx, id, Position::new(record.position.get() - 1));
@@ -190,7 +193,7 @@ impl Bookmarks {
     /// log.
     pub(crate) fn fall_back_from_publish(&mut self, cx: &mut Context, id: SubscriptionId) {
         let Some(progress) = self.running(cx, id) else { return };
-        // One that is not in step yet is served up to the tail.
+        // A subscription that is not synchronized yet is served up to the tail.
         let after = match progress.stage {
             Source::Live => Position::new(cx.log.appended().get() - 1),
             _ => progress.after.max(cx.log.served),
@@ -205,7 +208,7 @@ impl Bookmarks {
         if let Some(progress) = self.subscriptions.get_mut(id) {
             progress.after = after;
         }
-        // The tail moves past this record before anything is read, so the replay begins after it.
+        // The tail moves past this record before the replay reads, so the replay begins after it.
         self.begin_replay(cx, session, vec![id]);
     }
 
@@ -223,8 +226,8 @@ impl Bookmarks {
         }
     }
 
-    /// A `live` subscription goes over to the publish stream once the pass has served all that was
-    /// appended before it joined.
+    /// A `live` subscription changes to the publish stream after the pass has served all records
+    /// that were appended before it joined.
     fn switch_to_live(&mut self, cx: &mut Context, id: SubscriptionId) {
         let served = cx.log.served;
         let subscription = &mut cx.clients.subscriptions.all[id];

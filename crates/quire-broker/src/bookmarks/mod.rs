@@ -1,9 +1,10 @@
-//! Bookmark subscriptions: served from the log, each from its own place on.
+//! Bookmark subscriptions. They are served from the log, each from its place.
 //!
 //! A subscription that has not caught up reads the log separately, at the pace of its connection
 //! (`replay.rs`). A subscription that has caught up follows the tail of the log with all others
-//! (`live.rs`). With `live` it follows the publishes themselves. It changes between them without a
-//! gap or a duplicate: its state ([`LogProgress`]) contains the place up to which it was served.
+//! (`live.rs`). With `live` it follows the publishes themselves. It changes between these sources
+//! without a gap or a duplicate, because its state ([`LogProgress`]) contains the place up to which
+//! it was served.
 
 mod ends;
 mod figures;
@@ -36,32 +37,32 @@ pub(crate) use subscribe::{FormerPlace, LogPlan, LogRequest};
 
 /// See the module's documentation.
 pub(crate) struct Bookmarks {
-    /// How far each subscription has come. Boxed: other subscriptions leave gaps.
+    /// The progress of each subscription. It is boxed, because other subscriptions leave gaps.
     subscriptions: SecondaryMap<SubscriptionId, Box<LogProgress>>,
     resume_positions: ResumePositions,
     replays: SlotMap<ReplayId, Replay>,
-    /// Replays to look at before the turn ends.
+    /// Replays that are checked before the turn ends.
     runnable: VecDeque<ReplayId>,
-    /// Those that must wait for the next turn.
+    /// Replays that must wait for the next turn.
     runnable_next_turn: Vec<ReplayId>,
-    /// They wait, each with a timer, for a publish that waits for the disk.
+    /// Replays that wait, each with a timer, for a publish that waits for the disk.
     yielding: BTreeSet<ReplayId>,
     /// Replays of several subscriptions that have caught up. These subscriptions continue together.
     caught_up_groups: Vec<ReplayId>,
     /// Durable replays at the position that the sync destinations have.
     awaiting_destinations: Vec<ReplayId>,
     read_slots: ReadSlots,
-    /// Caught up subscriptions for which something has to be done at a certain position, or was
-    /// until just now.
+    /// Caught up subscriptions with a goal at a certain position, or with a goal that was just
+    /// reached.
     awaiting: BTreeSet<SubscriptionId>,
     awaited_ends: AwaitedEnds,
-    /// `live` subscriptions that are not yet in step.
+    /// `live` subscriptions that are not synchronized yet.
     switching: BTreeSet<SubscriptionId>,
-    /// Those at the live tail that get deletes, too.
+    /// Subscriptions at the live tail that also receive deletes.
     wanting_deletions: BTreeSet<SubscriptionId>,
-    /// The subscriptions that get the current record. A buffer that is used again.
+    /// The subscriptions that receive the current record. The buffer is reused.
     matched: Vec<(SubscriptionId, Decision)>,
-    /// Kept between uses: the part of a message that a subscription wants.
+    /// The part of a message that a subscription wants. The buffer is reused.
     selected: Vec<u8>,
 }
 
@@ -86,7 +87,7 @@ impl Bookmarks {
         }
     }
 
-    /// How far a subscription has come; `None` for one that another service serves.
+    /// The progress of a subscription; `None` for a subscription of another service.
     pub(crate) fn progress(&self, id: SubscriptionId) -> Option<&LogProgress> {
         self.subscriptions.get(id).map(|progress| &**progress)
     }
@@ -107,12 +108,12 @@ impl Bookmarks {
         self.resume_positions.appended(position, bookmark);
     }
 
-    /// The open batch goes to the journal.
+    /// The open batch is submitted to the journal.
     pub(crate) fn submitted(&mut self) {
         self.resume_positions.submitted();
     }
 
-    /// The session is gone.
+    /// The session has ended.
     pub(crate) fn forget_session(&mut self, id: SessionId) {
         self.resume_positions.forget(id);
     }
@@ -152,7 +153,7 @@ impl LogConsumer for Bookmarks {
         self.advance_followers(cx);
     }
 
-    /// The subscriptions fall back to replays, which meet the damage again and report it.
+    /// The subscriptions fall back to replays, which find the damage again and report it.
     fn on_unreadable(&mut self, cx: &mut Context, limit: Position, _: &JournalError) {
         self.fall_back_all(cx, limit);
     }

@@ -10,13 +10,14 @@ use crate::subscription::SubscriptionId;
 use quire_command::{Acks, Code, SubscriptionNumbers};
 
 impl Bookmarks {
-    /// How fast a subscription that no replay serves may go.
+    /// The limit of the rate of a subscription that no replay serves.
     fn rate(&self, cx: &Context, id: SubscriptionId) -> Option<Rate> {
         let progress = self.running(cx, id)?;
         progress.pace.as_ref().map(|pace| pace.rate)
     }
 
-    /// The subscriptions that may be paused, and the first reason why one may not.
+    /// The subscriptions that may be paused, and the first reason why a subscription may not be
+    /// paused.
     fn pausable(
         &self,
         cx: &mut Context,
@@ -62,9 +63,10 @@ impl Bookmarks {
         answer(cx, id, command, acks, refused);
     }
 
-    /// The subscriptions continue where they were paused. One replay serves those with one rate,
-    /// and keeps the order of the log across them. It begins at the lowest of their places: after a
-    /// lost connection, a client enters each subscription after its own last message.
+    /// The subscriptions continue where they were paused. One replay serves the subscriptions with
+    /// the same rate, and keeps the order of the log across them. It begins at the lowest of their
+    /// places: after a lost connection, a client enters each subscription after its own last
+    /// message.
     pub(crate) fn resume(
         &mut self,
         cx: &mut Context,
@@ -85,7 +87,7 @@ impl Bookmarks {
             }
         }
         answer(cx, id, command, acks, refused);
-        // Those with one rate, in the order in which the command names them.
+        // The subscriptions with the same rate, in the order of the command.
         let mut groups: Vec<(Option<Rate>, Vec<SubscriptionId>)> = Vec::new();
         for subscription in resumed {
             let rate = self.rate(cx, subscription);
@@ -99,8 +101,8 @@ impl Bookmarks {
         }
     }
 
-    /// The subscriptions of the replay that serves one: this one and others, in their order. Empty
-    /// when it is served alone.
+    /// The subscriptions of the replay that serves this one, including this one, in their order.
+    /// Empty when the subscription has its own replay.
     pub(super) fn companions(&self, cx: &Context, id: SubscriptionId) -> Vec<SubscriptionId> {
         match self.running(cx, id).map(|progress| &progress.stage) {
             Some(Source::Replaying(replay)) if self.replays[*replay].subscriptions.len() > 1 => {
@@ -110,8 +112,8 @@ impl Bookmarks {
         }
     }
 
-    /// A subscription was replaced, and continues where it was: with its `companions`, unless its
-    /// rate is another one now.
+    /// A subscription was replaced, and continues at its place. It stays with its `companions`,
+    /// unless its rate has changed.
     pub(super) fn restart(
         &mut self,
         cx: &mut Context,

@@ -1,4 +1,4 @@
-//! How far a bookmark subscription has come.
+//! The progress of a bookmark subscription.
 
 use quire_command::subscribe::Delivery;
 use quire_journal::Position;
@@ -6,24 +6,25 @@ use quire_journal::Position;
 use crate::replay::{Pace, ReplayId};
 use crate::subscription::End;
 
-/// How far a bookmark subscription has come.
+/// The progress of a bookmark subscription.
 #[derive(Debug)]
 pub(crate) struct LogProgress {
-    /// Records up to here are not wanted, or were delivered. Exact while it is detached. A replay
-    /// keeps its own place, and the live tail does not advance it for records that do not match.
+    /// Records up to this position are not wanted, or were delivered. It is exact while the
+    /// subscription is detached. A replay has its own place, and the live tail does not advance
+    /// this position for records that do not match.
     pub(crate) after: Position,
-    /// The options of its command, as far as they have an effect: `is_live` not with conflation,
-    /// and `is_fully_durable` not without sync destinations. It may have been paused or resumed
+    /// The options of its command that have an effect. `is_live` has no effect with conflation, and
+    /// `is_fully_durable` has none without sync destinations. It may have been paused or resumed
     /// since then.
     pub(crate) delivery: Delivery,
-    /// It asked for resume positions.
+    /// The subscription requested resume positions.
     pub(crate) wants_resume_positions: bool,
-    /// The acknowledgement that is owed when `after` reaches a position.
+    /// The acknowledgement that is sent when `after` reaches a position.
     pub(crate) completed: Option<PendingCompletion>,
     pub(crate) stage: Source,
-    /// It gets the state of its last-value topic at the bookmark first.
+    /// The subscription first receives the state of its last-value topic at the bookmark.
     pub(crate) awaits_records: bool,
-    /// How fast it may go, while no replay does that for it.
+    /// The pace of the subscription, while no replay has it.
     pub(crate) pace: Option<Box<Pace>>,
     /// Where it ends.
     pub(crate) until: Option<EndPosition>,
@@ -32,9 +33,9 @@ pub(crate) struct LogProgress {
 /// The end of a bookmark subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EndPosition {
-    /// The last position that is wanted.
+    /// The last position of the range.
     At(Position),
-    /// Not in the log yet: the pass over what is persisted looks for it.
+    /// The end is not in the log yet. The pass over persisted records searches for it.
     Awaited(Box<End>),
 }
 
@@ -47,25 +48,24 @@ pub(crate) struct PendingCompletion {
     pub(crate) goal: Position,
 }
 
-/// Where the messages of a bookmark subscription come from at present.
+/// The current source of the messages of a bookmark subscription.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// From nowhere: it is paused, or between two of the others.
+    /// No source: the subscription is paused, or between two other sources.
     Detached,
     /// From a separate replay, or from one that it shares.
     Replaying(ReplayId),
     /// From the tail over newly persisted records.
     Tailing,
-    /// `live`, not yet in step. What is published from here on is held back until the tail has
-    /// passed `switch_at`, the last record that comes from the log.
+    /// `live`, not synchronized yet. Messages that are published from now on are held until the
+    /// tail has passed `switch_at`, the last record that the log delivers.
     SwitchingToLive { switch_at: Position },
-    /// `live` and in step: from the publish stream.
+    /// `live` and synchronized: from the publish stream.
     Live,
 }
 
 impl LogProgress {
-    /// The next positions at which something has to be done: a `completed` is owed, or the
-    /// subscription ends.
+    /// The next goals: positions at which a `completed` is sent, or the subscription ends.
     pub(crate) fn awaited_positions(&self) -> impl Iterator<Item = Position> {
         let end = match &self.until {
             Some(EndPosition::At(position)) => Some(*position),

@@ -1,18 +1,18 @@
-//! Feeding the subscriptions that have not caught up, each replay at the pace of its connection.
+//! Serves the subscriptions that have not caught up, each replay at the pace of its connection.
 //!
 //! While a connection takes its output, each of its replays has one read in progress or one chunk
-//! ready. When a chunk has been handed over, the next read begins, so that reading and sending
-//! overlap. Reads, and their data until it is handed over, share one limit for the whole broker.
-//! Above the limit, replays wait in line. The last range before the live tail is read at once, on
-//! the loop. It was just written, and during a read on another thread the tail would move further
-//! away under full load.
+//! ready. When a chunk has been delivered, the next read begins, so that reading and sending
+//! overlap. Reads, and their data until its delivery, share one limit for the whole broker. Above
+//! the limit, replays wait in a queue. The last range before the live tail is read at once, on the
+//! loop. It was just written. Under full load, the tail would move further away during a read on
+//! another thread.
 //!
-//! A replay with a rate hands its messages on one by one, and sets a timer for the next of them. A
+//! A replay with a rate delivers its messages one by one, and sets a timer for the next message. A
 //! replay of several subscriptions never ends: at the tail it waits for more, so that their
 //! messages stay in the order of the log and share one rate.
 //!
 //! A replay pauses while a single small publish waits for the disk. A publisher that sends one
-//! message at a time waits for each of them. The replay would compete for everything that this
+//! message at a time waits for each of them. The replay would compete for the resources that this
 //! publisher waits for: the disk, the loop and the processors.
 
 use crate::context::Context;
@@ -34,12 +34,12 @@ use crate::subscription::{Interest, Member, Members, Subscription, SubscriptionI
 use crate::topic::Stage;
 use quire_command::{AckKind, Code};
 
-/// Reads under way and chunks not yet handed over, together: with chunks of 256 KiB, 32 MiB for all
-/// replays of a broker.
+/// The most reads in progress and chunks not yet delivered, together. With chunks of 256 KiB, they
+/// use 32 MiB for all replays of a broker.
 const READS_MAX: usize = 128;
 
-/// Bytes of chunks of replays with a rate, which may wait for long: as much again. Beyond it the
-/// one that would wait longest gives its chunk back.
+/// Bytes of chunks of replays with a rate, which may wait for a long time: another 32 MiB. Above
+/// the limit, the replay that would wait longest drops its chunk.
 const PACED_SIZE_MAX: usize = 32 * 1024 * 1024;
 
 /// A range of at most this many records before the live tail is read on the loop.
@@ -50,8 +50,8 @@ const INLINE_RECORDS_MAX: u64 = 256;
 /// reads takes half a millisecond.
 const CHUNK_SIZE_THROTTLED: usize = 64 * 1024;
 
-/// How long another single publish is expected. Then the chunks grow again, twice as large with
-/// each that goes whole.
+/// The time in which another single publish is expected. After it, the chunks grow again. Their
+/// size doubles with each chunk that is delivered whole.
 const THROTTLE_TIME: Duration = Duration::from_millis(100);
 
 /// Reads on the loop in one turn.
@@ -62,9 +62,9 @@ const INLINE_READS_MAX: usize = 64;
 pub(super) struct ReadSlots {
     /// Reads that are in progress, including those whose result is no longer needed.
     under_way: usize,
-    /// Chunks not yet handed over.
+    /// Chunks not yet delivered.
     ready: usize,
-    /// Bytes of those of replays with a rate.
+    /// Bytes of the chunks of replays with a rate.
     paced_size: usize,
     waiting: VecDeque<ReplayId>,
 }
@@ -82,7 +82,7 @@ impl ReadSlots {
         }
     }
 
-    /// It has handed the chunk over, or given it back.
+    /// The replay has delivered or dropped its chunk.
     fn remove(&mut self, replay: &Replay, chunk: &Chunk) {
         match replay.pace {
             Some(_) => self.paced_size -= chunk.size,
@@ -92,8 +92,8 @@ impl ReadSlots {
 }
 
 impl Bookmarks {
-    /// Serves these subscriptions of one session from the log: from the lowest of their places on,
-    /// and each after its own.
+    /// Serves these subscriptions of one session from the log. The replay begins at the lowest of
+    /// their places, and each subscription receives the messages after its place.
     pub(crate) fn start_replay(
         &mut self,
         cx: &mut Context,
@@ -158,7 +158,7 @@ impl Bookmarks {
         self.runnable.push_back(id);
     }
 
-    /// Takes a bookmark subscription out of where its messages come from; its place in the log is
+    /// Detaches a bookmark subscription from the source of its messages. Its place in the log is
     /// then exact.
     pub(crate) fn detach_bookmark(&mut self, cx: &mut Context, id: SubscriptionId) {
         let (served, appended) = (cx.log.served, cx.log.appended());
@@ -175,7 +175,7 @@ impl Bookmarks {
                 progress.after = progress.after.max(served);
             }
             Source::SwitchingToLive { .. } => {
-                // The log has what was held back.
+                // The log has the held messages.
                 delivery.gate.open();
                 cx.topics.remove(selector, Stage::Persisted, id);
                 cx.topics.remove(selector, Stage::Published, id);
@@ -189,7 +189,7 @@ impl Bookmarks {
         }
     }
 
-    /// Takes one subscription out of a replay. The others continue where they are.
+    /// Removes one subscription from a replay. The other subscriptions continue at their places.
     pub(crate) fn leave_replay(&mut self, cx: &mut Context, id: ReplayId, subscription: SubscriptionId) {
         self.rewind(id);
         let replay = self.replay(id);
@@ -202,7 +202,7 @@ impl Bookmarks {
             replay.place.served -= 1;
         }
         let rest = replay.subscriptions.clone();
-        // The one that leaves may have been the only one that wanted the next messages.
+        // The removed subscription may have been the only one that wanted the next messages.
         let lowest = self.lowest_place(cx, &rest);
         let replay = self.replay(id);
         if lowest > replay.place.after {
@@ -238,7 +238,7 @@ impl Bookmarks {
         }
     }
 
-    /// Forgets the data that was read ahead for a replay.
+    /// Drops the data that was read ahead for a replay.
     fn rewind(&mut self, id: ReplayId) {
         let replay = &mut self.replays[id];
         if let Some(chunk) = &replay.ready {
@@ -247,7 +247,7 @@ impl Bookmarks {
         replay.rewind();
     }
 
-    /// A connection that takes nothing keeps no chunk that others could use.
+    /// A connection that accepts no bytes holds no chunk that others could use.
     pub(crate) fn give_back_reads(&mut self, cx: &mut Context, id: SessionId) {
         for replay in cx.session(id).replays.clone() {
             if self.read_slots.waiting.is_empty() && self.read_slots.paced_size < PACED_SIZE_MAX {
@@ -259,12 +259,12 @@ impl Bookmarks {
         }
     }
 
-    /// These may continue before the turn ends.
+    /// These replays may continue before the turn ends.
     pub(crate) fn wake(&mut self, replays: &[ReplayId]) {
         self.runnable.extend(replays);
     }
 
-    /// Takes every replay as far as it can go, then those in line for as long as there is room.
+    /// Advances every replay as far as possible, then the queued replays as long as there is room.
     pub(crate) fn serve_replays(&mut self, cx: &mut Context) {
         self.runnable.extend(std::mem::take(&mut self.runnable_next_turn));
         if !self.yielding.is_empty() && !cx.log.has_lone_publish() {
@@ -289,8 +289,8 @@ impl Bookmarks {
                     return;
                 }
             }
-            // One at a time: a waiting replay may have no more to read, or its connection may take
-            // no data.
+            // One at a time, because a waiting replay may have no more to read, or its connection
+            // may accept no data.
             if !self.read_slots.has_room() {
                 return;
             }
@@ -300,7 +300,7 @@ impl Bookmarks {
         }
     }
 
-    /// Continues with the durable replays when there is something that all destinations have.
+    /// Continues with the durable replays when all destinations have further records.
     fn wake_durable(&mut self, cx: &Context) {
         if self.awaiting_destinations.is_empty() {
             return;
@@ -317,9 +317,10 @@ impl Bookmarks {
         });
     }
 
-    /// Takes a replay as far as it can go for now.
+    /// Advances a replay as far as possible for now.
     fn serve_replay(&mut self, cx: &mut Context, id: ReplayId, inline_reads_left: &mut usize) {
-        // One that gave its chunk back while it waits reads again when its time has come.
+        // A replay that dropped its chunk while it waits reads again when its time has been
+        // reached.
         if cx.clock.timers.is_set(Timer::Replay(id)) || self.yields_to_publish(cx, id) {
             return;
         }
@@ -340,9 +341,9 @@ impl Bookmarks {
                 }
                 let replay = &mut self.replays[id];
                 self.read_slots.remove(replay, &chunk);
-                // A chunk that is handed on completely when it arrives may be larger the next time,
-                // which costs less. A rate needs no chunk that is larger than the rate itself
-                // requires.
+                // When a chunk is delivered completely on its arrival, the next chunk may be
+                // larger, which has a lower cost. A replay with a rate needs no larger chunk than
+                // the rate requires.
                 let may_grow = cx.clock.now.instant >= replay.throttled_until
                     && (replay.pace.is_none() || chunk.size >= replay.chunk_size_max);
                 if is_new && may_grow {
@@ -385,8 +386,8 @@ impl Bookmarks {
         }
     }
 
-    /// Reads the next records of a replay: those near the tail at once, the others in a job.
-    /// Returns whether they are there now.
+    /// Reads the next records of a replay: records near the tail at once, others in a job. Returns
+    /// whether the records are available now.
     fn read_on(&mut self, cx: &mut Context, id: ReplayId, inline_reads_left: &mut usize) -> bool {
         if self.is_near_tail(cx, id) && !self.replay(id).is_heavy {
             if *inline_reads_left == 0 {
@@ -413,16 +414,16 @@ impl Bookmarks {
         false
     }
 
-    /// Whether the replay waits until a single publish is persistent. It is checked again when that
-    /// is so, or when the replay has paused long enough. Two kinds of replay do not wait: one with
-    /// a rate, which leaves time to others in any case, and one that is about to arrive at the
-    /// tail.
+    /// Whether the replay waits until a single publish is persistent. This is checked again when
+    /// the publish is persistent, or when the replay has paused for long enough. Two kinds of
+    /// replay do not wait: a replay with a rate, which leaves time to others anyway, and a replay
+    /// that is about to reach the tail.
     fn yields_to_publish(&mut self, cx: &mut Context, id: ReplayId) -> bool {
         let Some(replay) = self.replays.get(id) else { return false };
         if replay.pace.is_some() || !cx.log.has_lone_publish() || self.is_near_tail(cx, id) {
             return false;
         }
-        // One that is there already was woken by its timer.
+        // A replay that is already in the list was woken by its timer.
         let begins = !self.yielding.remove(&id);
         if begins {
             self.yielding.insert(id);
@@ -431,8 +432,8 @@ impl Bookmarks {
         begins
     }
 
-    /// Hands the part of a chunk that may be sent now to the connection, or holds it for
-    /// conflation. False when there is a rest, for which a timer is set.
+    /// Passes the part of a chunk that may be sent now to the connection, or holds it for
+    /// conflation. Returns false when a part remains, for which a timer is set.
     fn hand_over(&mut self, cx: &mut Context, id: ReplayId, chunk: &mut Chunk) -> bool {
         let session_id = self.replays[id].session;
         if chunk.items.is_empty() {
@@ -471,7 +472,7 @@ impl Bookmarks {
         chunk.taken_count == chunk.items.len()
     }
 
-    /// Whether a message may go now; if not, its replay is looked at again when it may.
+    /// Whether a message may be sent now. If not, its replay is checked again when it may be sent.
     fn may_go(&mut self, cx: &mut Context, id: ReplayId, item: &Item) -> bool {
         let now = cx.clock.now.instant;
         let Some(pace) = &mut self.replays[id].pace else { return true };
@@ -495,8 +496,8 @@ impl Bookmarks {
         cx.clock.wants_turn = true;
     }
 
-    /// The next read of a replay. It ends where something has to be done, so that this comes
-    /// between the right two messages.
+    /// The next read of a replay. It ends at the next goal, so that the goal is handled between the
+    /// right two messages.
     fn next_read(&mut self, cx: &Context, id: ReplayId, is_inline: bool) -> Reading {
         let replay = &self.replays[id];
         let place = replay.read_position;
@@ -570,8 +571,8 @@ impl Bookmarks {
         }
     }
 
-    /// A subscription has reached `reached`: sends its `completed` acknowledgement if that is owed,
-    /// and ends it if it ends there.
+    /// A subscription has reached `reached`. Sends its `completed` acknowledgement if it is due,
+    /// and ends the subscription if it ends there.
     pub(crate) fn reach(&mut self, cx: &mut Context, id: SubscriptionId, reached: Position) {
         let Some(subscription) = cx.clients.subscriptions.get_mut(id) else { return };
         let (session, number) = (subscription.session, subscription.number);
@@ -589,8 +590,8 @@ impl Bookmarks {
         }
     }
 
-    /// The journal takes no more writes. Nothing above the persisted position will arrive, so no
-    /// subscription waits for it.
+    /// The journal accepts no more writes. No record above the persisted position will be
+    /// delivered, so no subscription waits for one.
     pub(crate) fn clamp_awaited(&mut self, cx: &mut Context) {
         let persisted = cx.log.visible();
         for progress in self.subscriptions.values_mut() {
@@ -604,7 +605,7 @@ impl Bookmarks {
         cx.clock.wants_turn = true;
     }
 
-    /// A replay has arrived at the live tail: its subscriptions follow that from now on.
+    /// A replay has reached the live tail. Its subscriptions follow the tail from now on.
     fn finish_replay(&mut self, cx: &mut Context, id: ReplayId) {
         let after = self.replay(id).place.after;
         let subscriptions = std::mem::take(&mut self.replay(id).subscriptions);
@@ -620,7 +621,7 @@ impl Bookmarks {
         }
     }
 
-    /// A replay has met damage: its subscriptions end there.
+    /// A replay has found damage. Its subscriptions end there.
     fn end_replay(&mut self, cx: &mut Context, id: ReplayId, error: &JournalError) {
         self.end_subscriptions(cx, id, code_of(error), &error.to_string());
     }
@@ -636,8 +637,8 @@ impl Bookmarks {
         self.running(cx, id).map_or(cx.log.served, |progress| progress.after)
     }
 
-    /// The lowest place of several subscriptions; of those in a replay, the places where they
-    /// joined it.
+    /// The lowest place of several subscriptions. For a subscription in a replay, this is the place
+    /// where it joined the replay.
     fn lowest_place(&self, cx: &Context, subscriptions: &[SubscriptionId]) -> Position {
         subscriptions.iter().map(|id| self.place(cx, *id)).min().unwrap_or_default()
     }

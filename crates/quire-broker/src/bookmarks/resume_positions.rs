@@ -1,9 +1,11 @@
-//! Telling bookmark subscriptions how far the log has been looked at for them.
+//! Sends resume positions to bookmark subscriptions: the position up to which the log was read for
+//! them.
 //!
-//! Some subscriptions have no message after which to resume: they match little, or they began at
-//! the end of the log and have received nothing. So the broker sends the bookmark of the last
-//! message up to the tail to those that asked for it, whether or not they match that message. To
-//! resume there is exact, because everything up to the tail was sent to them before.
+//! Some subscriptions have no message after which to resume: they match few messages, or they began
+//! at the end of the log and have received no message. So the broker sends the bookmark of the last
+//! message up to the tail to the subscriptions that requested it, whether or not they match that
+//! message. This resume position is exact, because all matching messages up to the tail were sent
+//! before.
 
 use crate::context::Context;
 use std::collections::{BTreeSet, VecDeque};
@@ -18,13 +20,12 @@ use crate::subscription::SubscriptionId;
 use quire_command::{Reply, SubscriptionNumbers};
 use quire_types::time::Instant;
 
-/// Shortest time between two resume positions. It limits the part of the log that is read again
-/// after a lost connection. The cost of one frame per connection and second is small compared with
-/// that.
+/// The shortest time between two resume positions. It limits the part of the log that is read again
+/// after a lost connection. In comparison, one frame per connection and second has a low cost.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Batches whose last message is remembered until the tail has passed it. Above this number, the
-/// newest two count as one, and the resume positions are coarser.
+/// The most batches whose last message is stored until the tail has passed it. Above this number,
+/// the newest two count as one, and the resume positions are coarser.
 const AHEAD_MAX: usize = 4096;
 
 /// The beginning of the log on the wire.
@@ -35,7 +36,7 @@ const BEGINNING: Bookmark = Bookmark { publisher: PublisherId(0), sequence: 0 };
 struct Messages {
     first: Position,
     last: Position,
-    /// Of the last one.
+    /// Of the last message.
     bookmark: Bookmark,
 }
 
@@ -53,12 +54,12 @@ pub(super) struct ResumePositions {
     /// The last position that was sent to all subscriptions that have caught up.
     told: Option<Bookmark>,
     next_at: Instant,
-    /// Sessions with a subscription that asked.
+    /// Sessions with a subscription that requested resume positions.
     sessions: BTreeSet<SessionId>,
 }
 
 impl ResumePositions {
-    /// At the end of `journal`.
+    /// The state at the end of `journal`.
     pub(crate) fn new(journal: &Journal) -> Self {
         ResumePositions {
             ahead: VecDeque::new(),
@@ -71,7 +72,7 @@ impl ResumePositions {
         }
     }
 
-    /// A message was appended, or a delete, which a subscription with `deletions` receives, too.
+    /// A message or a delete was appended. Subscriptions with `deletions` receive deletes, too.
     pub(crate) fn appended(&mut self, position: Position, bookmark: Bookmark) {
         let first = self.open.map_or(position, |open| open.first);
         self.open = Some(Messages { first, last: position, bookmark });
@@ -97,7 +98,7 @@ impl ResumePositions {
     }
 
     /// Whether no message is between `reached` and this position. Otherwise a subscription that has
-    /// everything up to the position would receive these messages again when it resumed after
+    /// all messages up to the position would receive these messages again when it resumed after
     /// `reached`.
     fn is_exact(&self, position: Position) -> bool {
         let next = self.ahead.front().or(self.open.as_ref());
@@ -194,7 +195,7 @@ fn last_message(journal: &Journal) -> Option<Bookmark> {
     let last = journal.persisted();
     let Some(before) = last.get().checked_sub(1) else { return Some(BEGINNING) };
     let mut cursor = journal.reader().cursor(Position::new(before)).sparingly();
-    // A read error is ignored here, because a resume position is optional. The next reader of the
+    // A read error is ignored here, because a resume position is optional. The next reader of this
     // place reports the error.
     let batch = cursor.next(last, &quire_journal::AllTopics).ok().flatten()?;
     let record = batch.records().find(|record| record.position == last)?;

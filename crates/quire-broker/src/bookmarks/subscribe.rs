@@ -1,4 +1,4 @@
-//! Subscriptions that are served from the log: how they begin, are replaced and end.
+//! The begin, the replacement and the end of subscriptions that are served from the log.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::replay::{Pace, Rate};
 use crate::reply::Refused;
 use crate::subscription::{Bounds, Range, SubscriptionId};
 
-/// How a subscription is served from the log, as its command says.
+/// How a subscription is served from the log, by the options of its command.
 pub(crate) struct LogPlan {
-    /// Where to begin and to end; `None` for a replaced one that keeps both.
+    /// The start and the end; `None` for a replaced subscription that keeps both.
     range: Option<Range>,
     rate: Option<Rate>,
     delivery: Delivery,
@@ -33,32 +33,32 @@ impl LogPlan {
         })
     }
 
-    /// Where it begins and ends in the log. `None`: it keeps its place.
+    /// The range in the log. `None`: the subscription keeps its place.
     pub(crate) fn range(&self) -> Option<&Range> {
         self.range.as_ref()
     }
 
-    /// It begins elsewhere in the log.
+    /// The subscription begins at another place in the log.
     pub(crate) fn set_range(&mut self, range: Range) {
         self.range = Some(range);
     }
 
-    /// Where it begins when none of its bookmarks is in the log.
+    /// The start when the log contains none of its bookmarks.
     pub(crate) fn not_found(&self) -> NotFound {
         self.delivery.not_found
     }
 }
 
-/// A subscription that begins, or is replaced, with its place in the log.
+/// A subscription that begins or is replaced, with its place in the log.
 pub(crate) struct LogRequest {
     pub(crate) plan: LogPlan,
     pub(crate) command: u32,
     pub(crate) acks: Acks,
     /// The end of the log when the command arrived.
     pub(crate) log_end: Position,
-    /// Where it begins, and where it ends when it has an end; `None`: it keeps its place.
+    /// The start, and the end if there is one; `None`: the subscription keeps its place.
     pub(crate) place: Option<(Position, Option<EndPosition>)>,
-    /// It gets the state of its last-value topic first.
+    /// The subscription first receives the state of its last-value topic.
     pub(crate) awaits_records: bool,
     pub(crate) is_conflated: bool,
 }
@@ -70,13 +70,13 @@ pub(crate) struct FormerPlace {
     /// Only messages taken after this instant were wanted.
     taken_after: Option<Timestamp>,
     is_paused: bool,
-    /// Those with which it shares its replay, when it stays in it.
+    /// The subscriptions that share its replay, when it stays in the replay.
     companions: Vec<SubscriptionId>,
 }
 
 impl Bookmarks {
-    /// A subscription becomes one of the log. [`Bookmarks::begin`] lets it have its messages, and
-    /// gets the companions that this call gives.
+    /// A subscription becomes one of the log. [`Bookmarks::begin`] starts its messages, and takes
+    /// the companions that this call returns.
     pub(crate) fn enter(
         &mut self,
         cx: &mut Context,
@@ -98,7 +98,7 @@ impl Bookmarks {
         }
         let after = place.as_ref().map(|(after, _)| *after);
         let until = place.map_or(until, |(_, until)| until);
-        // With an interval it does not matter whether a message is persisted when it is taken.
+        // With an interval, it does not matter whether a message is persisted when it is taken.
         delivery.is_live &= !is_conflated;
         delivery.is_fully_durable &= cx.log.replicated.any();
         let goal = PendingCompletion { command, goal: log_end };
@@ -123,7 +123,7 @@ impl Bookmarks {
         companions
     }
 
-    /// A subscription gets its messages from now on, unless it is paused.
+    /// A subscription receives its messages from now on, unless it is paused.
     pub(crate) fn begin(&mut self, cx: &mut Context, id: SubscriptionId, companions: Vec<SubscriptionId>) {
         let is_paused = cx.subscription(id).delivery.is_paused;
         self.send_first_resume_position(cx, id);
@@ -132,7 +132,7 @@ impl Bookmarks {
         }
     }
 
-    /// A subscription has the records that it asked for. The messages after them follow.
+    /// A subscription has received the requested records. The messages after them follow.
     pub(crate) fn begin_after_records(&mut self, cx: &mut Context, id: SubscriptionId) {
         let subscription = cx.subscription(id);
         let (session, is_paused) = (subscription.session, subscription.delivery.is_paused);
@@ -146,8 +146,9 @@ impl Bookmarks {
         }
     }
 
-    /// A subscription is about to be replaced. Gives what the new one continues with, when the log
-    /// serves it. Subscriptions that share a replay stay in it if the new one keeps its place.
+    /// A subscription is about to be replaced. Returns the parts that the new one continues with,
+    /// when the log serves it. Subscriptions that share a replay stay in it if the new one keeps
+    /// its place.
     pub(crate) fn part(
         &mut self,
         cx: &mut Context,

@@ -1,4 +1,5 @@
-//! From received bytes to commands, and each command to the part that carries it out.
+//! Decodes received bytes into commands, and passes each command to the service that carries it
+//! out.
 
 use std::mem;
 
@@ -17,7 +18,7 @@ use quire_command::{Code, Command, DefineQueue, Publish, PublishBatch, Query};
 use quire_expression::topic::TopicSelector;
 
 impl Broker {
-    /// Takes the commands in `bytes`, or keeps them while the session is stalled.
+    /// Takes the commands in `bytes`, or buffers them while the session is stalled.
     pub(super) fn receive(&mut self, id: SessionId, bytes: &[u8]) {
         if !self.hears(id) {
             return;
@@ -34,7 +35,8 @@ impl Broker {
         self.cx.count_unfinished(id);
     }
 
-    /// Notes that something came from the peer. Returns whether its commands are still taken.
+    /// Records that bytes were received from the peer. Returns whether its commands are still
+    /// accepted.
     fn hears(&mut self, id: SessionId) -> bool {
         let now = self.cx.clock.now.instant;
         let is_stopping = self.cx.shutdown != Shutdown::No;
@@ -80,8 +82,8 @@ impl Broker {
         }
     }
 
-    /// Looks for the records of the messages that come next, as far as they are on the topic of the
-    /// message before them.
+    /// Looks up the records of the next messages, as far as they have the topic of the previous
+    /// message.
     fn look_ahead<'a>(&mut self, id: SessionId, publishes: impl Iterator<Item = Publish<'a>>) {
         let generation = self.cx.topics.generation();
         let known =
@@ -96,12 +98,12 @@ impl Broker {
         );
     }
 
-    /// One command. The sender and the kind of the command decide here which part carries it out.
+    /// One command. The sender and the kind of the command decide which service carries it out.
     fn take_command(&mut self, id: SessionId, command: &Command<'_>) {
         let session = &self.cx.clients.sessions.all[id];
         let admitted = match &session.identity {
             Some(identity) => self.cx.admit(&identity.principal, command),
-            // Before it is logged on, a connection may send only a logon: see below.
+            // Before its logon, a connection may send only a logon: see below.
             None => Ok(()),
         };
         if let Err(refused) = admitted {
@@ -238,7 +240,7 @@ impl Broker {
         self.tables.query(&mut self.cx, id, query, tables);
     }
 
-    /// Continues with a stalled session whose reason is gone.
+    /// Continues with a stalled session whose reason has ended.
     pub(super) fn resume_session(&mut self, id: SessionId) {
         self.cx.session(id).stall = None;
         self.cx.touch(id);
@@ -253,7 +255,7 @@ impl Broker {
         if kept.size() > 0 && self.hears(id) {
             let taken_size = self.take_commands(id, kept.bytes());
             kept.remove(taken_size);
-            // The requests of the commands may come too late for this turn.
+            // The requests of these commands may be too late for this turn.
             self.cx.clock.wants_turn = true;
         }
         let session = self.cx.session(id);
@@ -270,7 +272,7 @@ impl Broker {
         self.cx.count_unfinished(id);
     }
 
-    /// The client said goodbye. No further message is delivered, and its publishes are still
+    /// The client logged off. No further message is delivered, and its publishes are still
     /// acknowledged.
     fn leave(&mut self, id: SessionId) {
         self.drop_subscriptions(id);
@@ -286,7 +288,7 @@ impl Broker {
         self.publishers.close_if_settled(&mut self.cx, id);
     }
 
-    /// Publishes the messages of a batch, as many as there is time for; the session keeps the rest.
+    /// Publishes the messages of a batch, as many as there is time for. The session keeps the rest.
     pub(super) fn publish_batch(&mut self, id: SessionId, mut batch: PublishBatch<'_>) {
         self.publish_some(id, &mut batch);
         if !batch.is_empty() && self.cx.session(id).phase == Phase::Open {
@@ -320,12 +322,12 @@ impl Broker {
     }
 
     /// Continues with connections that wait for their next slice, round robin, as long as the turn
-    /// has time for them. Publishers also wait while too much waits for the disk.
+    /// has time for them. Publishers also wait while too many bytes wait for the disk.
     pub(super) fn continue_waiting(&mut self) {
         let deadline = self.cx.clock.slices.deadline(CONTINUATION);
         let mut held = Vec::new();
         while let Some(id) = self.cx.clock.slices.next_waiting() {
-            // The rest of a batch may become far more bytes in the journal than it has.
+            // The rest of a batch may become far larger in the journal.
             let is_pushing_back = self.cx.clients.sessions.is_pushing_back;
             if is_pushing_back
                 && self.cx.clients.sessions.all.get(id).is_some_and(|session| session.has_published)
@@ -364,7 +366,7 @@ impl Broker {
     }
 }
 
-/// A command about a queue as the administrative command that it is.
+/// Converts a command about a queue into an administrative command.
 ///
 /// # Errors
 /// Its settings are too long, or cannot be read.

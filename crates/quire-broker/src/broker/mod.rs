@@ -1,4 +1,4 @@
-//! The broker: everything that a server does, as a value that a driver drives.
+//! The broker: all functions of a server, as a value that a driver calls.
 //!
 //! ```text
 //!            handle(now, input) ... any number per turn
@@ -7,23 +7,23 @@
 //!            next_timeout()         when to come back at the latest
 //! ```
 //!
-//! The broker has no socket, clock, thread or file. The driver hands in bytes as [`Input`], and
-//! takes actions as [`Output`]. Time is an argument. Work that may block is a
+//! The broker has no socket, clock, thread or file. The driver passes bytes as [`Input`], and
+//! receives actions as [`Output`]. Time is an argument. Work that may block is a
 //! [`ReadRequest`](ReadRequest) or a [`MaintenanceJob`], which the driver runs on another thread.
-//! Equal inputs at equal times give equal outputs.
+//! Equal inputs at equal times produce equal outputs.
 //!
-//! docs/protocol.md is the contract. How it works: a publish is appended to the journal's open
-//! batch and goes to ordinary subscriptions at once, straight from the received frame (`intake/`).
-//! The end of a turn submits the batch. When the journal has persisted it, one pass over the new
+//! docs/protocol.md is the contract. A publish is appended to the open batch of the journal, and
+//! delivered to ordinary subscriptions at once, directly from the received frame (`intake/`). The
+//! end of a turn submits the batch. When the journal has persisted it, one pass over the new
 //! records serves every bookmark subscription that has caught up (`bookmarks/live.rs`). Replays
 //! serve the others at the pace of their connections (`bookmarks/replay.rs`) and join that pass
-//! when they arrive at it. Publishers get one cumulative acknowledgement
+//! when they reach it. Publishers receive one cumulative acknowledgement
 //! (`publishers/acknowledge.rs`).
 
-/// The consumers of the log: the one list of them. It is a macro because it borrows these fields of
-/// the broker and leaves the others free. The tables and the links are not among those that the
-/// tail serves: the intake puts messages into the tables, and a link reads the log at the pace of
-/// its destination. They only keep journal files.
+/// The only list of the consumers of the log. It is a macro, because it borrows only these fields
+/// of the broker. The tail does not serve the tables and the links: the intake puts messages into
+/// the tables, and a link reads the log at the pace of its destination. They only prevent the
+/// removal of journal files.
 macro_rules! consumers {
     ($broker:ident) => {
         [&$broker.queues as &dyn LogConsumer, &$broker.bookmarks, &$broker.tables, &$broker.links]
@@ -93,8 +93,8 @@ impl Broker {
     }
 
     /// As [`Broker::new`]; `on_progress` is called while queues are rebuilt from a long log.
-    /// `run_steps` returns the parts of the steps in their order, and may have other threads make
-    /// them.
+    /// `run_steps` returns the parts of the steps in their order, and may create them on other
+    /// threads.
     ///
     /// # Errors
     /// [`OpenError::Config`] for a value out of range, a pattern or a filter that does not compile,
@@ -189,8 +189,8 @@ impl Broker {
         self.remove_ended();
     }
 
-    /// Ends a turn: hands the journal the appended records, serves the persisted ones,
-    /// acknowledges, feeds replays, and queues outputs. Then poll.
+    /// Ends a turn: submits the appended records to the journal, serves the persisted records,
+    /// sends acknowledgements, advances replays, and queues outputs. Then poll.
     pub fn finish_turn(&mut self, now: Now) {
         self.cx.clock.now = now;
         self.cx.clock.started.get_or_insert(now.wall);
@@ -204,7 +204,7 @@ impl Broker {
             Broker::take_replicated,
             Broker::submit_inline,
             Broker::notice_failure,
-            // Those who wait for a destination are served below.
+            // Publishers that wait for a destination are served below.
             Broker::serve_links,
             Broker::advance_tail,
             Broker::notify_progress,
@@ -229,18 +229,19 @@ impl Broker {
         self.cx.log_unreadable();
     }
 
-    /// The next thing to do, until there is none.
+    /// The next action; `None` when there is none.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.cx.outputs.pop_front()
     }
 
-    /// Gives back the buffer of an [`Output::Send`]; saves allocations, is never required.
+    /// Returns the buffer of an [`Output::Send`] to the broker. This saves allocations, and is
+    /// never required.
     pub fn recycle(&mut self, buffer: Vec<u8>) {
         self.cx.clients.buffers.recycle(buffer);
     }
 
-    /// When the next turn is wanted at the latest, as of the end of the last one: an instant that
-    /// may already have come.
+    /// The latest time for the next turn, as of the end of the last turn. It may already be in the
+    /// past.
     pub fn next_timeout(&self) -> Option<Instant> {
         if self.cx.clock.wants_turn {
             return Some(self.cx.clock.now.instant);
@@ -248,8 +249,8 @@ impl Broker {
         self.cx.clock.timers.next()
     }
 
-    /// Whether a shutdown is finished: nothing is left but to poll the last outputs and to close
-    /// the journal.
+    /// Whether a shutdown is finished. The driver then only polls the last outputs and closes the
+    /// journal.
     pub fn is_drained(&self) -> bool {
         self.cx.shutdown == Shutdown::Done && self.cx.clients.sessions.all.is_empty()
     }
@@ -265,20 +266,20 @@ impl Broker {
         self.cx.log.journal.close()
     }
 
-    /// Ends a broker that panicked in the middle of a turn: writes nothing more, and marks no clean
-    /// stop. Acknowledged messages are safe.
+    /// Ends a broker that panicked in the middle of a turn. It writes no more data, and does not
+    /// mark a clean stop. Acknowledged messages are safe.
     pub fn abandon(self) {
         self.cx.log.journal.abandon();
     }
 
-    /// Lends the broker a clock that moves within a turn, so that one connection's work cannot make
-    /// a turn long. Without one, a turn does all that it is asked for.
+    /// Sets a clock that moves within a turn, so that the work of one connection cannot make a turn
+    /// long. Without this clock, a turn does all requested work.
     pub fn set_stopwatch(&mut self, stopwatch: Stopwatch) {
         self.cx.clock.slices.set_stopwatch(stopwatch);
     }
 
-    /// Sets another effort than [`TURN_EFFORT_MAX`]: with a small one, a simulation sends most
-    /// messages the long way round.
+    /// Sets another effort than [`TURN_EFFORT_MAX`]. With a small effort, a simulation sends most
+    /// messages through the slow path.
     pub fn set_turn_effort(&mut self, effort: u64) {
         self.cx.clock.turn_effort = effort;
     }
@@ -294,14 +295,14 @@ impl Broker {
         &self.cx.log.journal
     }
 
-    /// For a journal that is driven by hand: writes and syncs the submitted records. Then hand in
+    /// For a journal without a writer thread: writes and syncs the submitted records. Then hand in
     /// [`Input::Flushed`].
     pub fn write_journal(&mut self) {
         self.cx.log.journal.write_waiting();
     }
 
     /// The first position of the log that a queue, a last-value topic or a destination still needs,
-    /// also after a crash at this moment; `None` without them.
+    /// also after a crash now; `None` without them.
     pub fn needed_position(&self) -> Option<Position> {
         let needed = [
             self.queues.needed_from(&self.cx),
@@ -399,14 +400,14 @@ impl Broker {
         }
     }
 
-    /// The way of messages into the log.
+    /// The path of messages into the log.
     #[inline(always)]
     fn intake(&mut self) -> Intake<'_> {
         let Broker { cx, publishers, queues, tables, stream, bookmarks, links, large, attributes, .. } = self;
         Intake { cx, publishers, queues, tables, stream, bookmarks, links, large, attributes }
     }
 
-    /// Looks whether the journal has failed since the last turn, or has room again.
+    /// Checks whether the journal has failed since the last turn, or has room again.
     fn notice_failure(&mut self) {
         if self.publishers.notice_journal(&mut self.cx) {
             self.bookmarks.clamp_awaited(&mut self.cx);
@@ -441,7 +442,7 @@ impl Broker {
         self.stream.decide_deferred(&mut self.cx);
     }
 
-    /// Sends the records that queries and subscriptions ask for.
+    /// Sends the records that queries and subscriptions request.
     fn serve_tables(&mut self) {
         self.tables.serve(&mut self.cx);
         while let Some(id) = self.cx.clients.subscriptions.next_following() {
@@ -463,12 +464,12 @@ impl Broker {
         self.bookmarks.serve_replays(&mut self.cx);
     }
 
-    /// Acknowledges what other instances sent, and sends them what is new.
+    /// Acknowledges the records of other instances, and sends them new records.
     fn serve_links(&mut self) {
         self.links.advance(&mut self.cx);
     }
 
-    /// Hands the result of a job to the part that waits for it.
+    /// Passes the result of a job to the service that waits for it.
     fn job_done(&mut self, done: ReadDone) {
         let Broker { cx, searches, bookmarks, stream, queues, tables, links, large, .. } = self;
         cx.finish_job(done, &mut [searches, bookmarks, stream, queues, tables, links, large]);
@@ -476,7 +477,7 @@ impl Broker {
         self.intake().take_examined();
     }
 
-    /// Sends the deliveries of queues, logs the changes of messages, and saves the places of the
+    /// Sends the deliveries of queues, logs the changes of messages, and saves the positions of the
     /// queues.
     fn serve_queues(&mut self) {
         self.queues.serve(&mut self.cx);
@@ -485,8 +486,8 @@ impl Broker {
         self.queues.save(&mut self.cx);
     }
 
-    /// As [`Broker::submit`], and the journal may write a small batch on this thread, when no
-    /// connection waits for output meanwhile. The records of the batch are then served and
+    /// As [`Broker::submit`]. In addition, the journal may write a small batch on this thread, when
+    /// no connection waits for output meanwhile. The records of the batch are then served and
     /// acknowledged in this turn.
     fn submit_inline(&mut self) {
         if self.cx.has_output() {
@@ -496,21 +497,22 @@ impl Broker {
         self.cx.log.journal.submit_inline();
     }
 
-    /// Hands the open batch to the journal.
+    /// Submits the open batch to the journal.
     fn submit(&mut self) {
         self.close_batch();
         self.cx.log.journal.submit();
     }
 
-    /// Appends the records of leases to the open batch, and notes it for every publisher.
+    /// Appends the records of leases to the open batch, and queues an acknowledgement of the batch
+    /// for every publisher.
     fn close_batch(&mut self) {
         self.queues.log_leases(&mut self.cx, false);
         self.publishers.queue_acks();
         self.bookmarks.submitted();
     }
 
-    /// Above the limit of unpersisted bytes, publishers are not read from. They continue at half of
-    /// it.
+    /// Above the limit of unpersisted bytes, reading from publishers is paused. It continues at
+    /// half of the limit.
     fn push_back(&mut self) {
         let unpersisted = self.cx.log.unpersisted_size() as u64;
         let limit = self.cx.config.limits.max_unpersisted;
@@ -540,7 +542,7 @@ impl Broker {
     }
 
     fn send_touched(&mut self) {
-        // A closed session is forgotten below.
+        // A closed session is removed below.
         self.remove_ended();
         let Sent { to, closed } = self.cx.send();
         for id in to {
@@ -554,7 +556,7 @@ impl Broker {
         closed.into_iter().for_each(|id| self.forget_session(id));
     }
 
-    /// Stops taking input, so that taken messages can be flushed.
+    /// Stops the input, so that accepted messages can be flushed.
     fn begin_shutdown(&mut self) {
         if self.cx.shutdown == Shutdown::No {
             self.cx.shutdown = Shutdown::Flushing;
@@ -632,7 +634,7 @@ impl Broker {
         }
     }
 
-    /// The peer is gone.
+    /// The peer has disconnected.
     pub(super) fn disconnect(&mut self, id: SessionId) {
         let session = self.cx.session(id);
         let event =
@@ -645,8 +647,8 @@ impl Broker {
         self.forget_session(id);
     }
 
-    /// Removes the subscriptions of sessions that were closed, and gives back their names. Called
-    /// between two pieces of work, never within one.
+    /// Removes the subscriptions of closed sessions, and releases their names. Called between two
+    /// pieces of work, never within one.
     #[inline]
     pub(super) fn remove_ended(&mut self) {
         if self.cx.clients.subscriptions.has_ended() || !self.cx.clients.sessions.closed.is_empty() {
@@ -666,9 +668,9 @@ impl Broker {
         }
     }
 
-    /// Lets go of the name.
+    /// Releases the name.
     fn release(&mut self, id: SessionId) {
-        // The events of the consumer are noted under its name.
+        // The events of the consumer are logged with its name.
         self.queues.note_leases(&mut self.cx);
         if let Some(identity) = self.cx.session(id).identity.take() {
             self.publishers.release(identity.publisher, id, &self.cx.log);
@@ -691,7 +693,7 @@ impl Broker {
                 Timer::Acknowledge(id) => self.publishers.acknowledge_now(&mut self.cx, id),
                 Timer::Replay(replay) => self.bookmarks.wake(&[replay]),
                 Timer::Conflated(subscription) => self.cx.deliver_due(subscription),
-                // Later phases of the turn look at these.
+                // Later phases of the turn process these.
                 Timer::End | Timer::Progress | Timer::Queues | Timer::Tables | Timer::Links => (),
                 Timer::Maintenance => {
                     let consumers = consumers!(self);
@@ -701,7 +703,8 @@ impl Broker {
         }
     }
 
-    /// The services that look at the time in each turn say when they want the next one.
+    /// The services that check the time in each turn return the time of the next turn that they
+    /// need.
     fn set_timers(&mut self) {
         self.cx.clock.timers.set_or_clear(Timer::Progress, self.bookmarks.due());
         self.cx.clock.timers.set_or_clear(Timer::Queues, self.queues.next_timeout());

@@ -17,7 +17,7 @@ impl Publishers {
         let persisted = cx.log.journal.persisted();
         let may_enter = !cx.log.replicated.holds_logons;
         for key in self.unsettled() {
-            // An earlier one of this loop may have been the reason to forget this one.
+            // An earlier iteration of this loop may have removed this publisher.
             let Some(publisher) = self.get(key) else { continue };
             let Some(id) = publisher.session else {
                 self.acknowledge_absent(key, &cx.log);
@@ -61,7 +61,7 @@ impl Publishers {
         self.close_if_settled(cx, id);
     }
 
-    /// Sends the acknowledgement that is due, if there is one, without regard to the interval.
+    /// Sends the due acknowledgement, if there is one, and ignores the interval.
     pub(crate) fn acknowledge_now(&mut self, cx: &mut Context, id: SessionId) {
         let Some(key) = cx.session(id).identity.as_ref().map(|identity| identity.publisher) else {
             return;
@@ -89,7 +89,8 @@ impl Publishers {
         }
     }
 
-    /// Answers the flushes whose time has come, each after the acknowledgement of its messages.
+    /// Answers the flushes that can be answered now, each after the acknowledgement of its
+    /// messages.
     fn answer_flushes(&mut self, cx: &mut Context, id: SessionId) {
         let persisted = cx.log.journal.persisted();
         loop {
@@ -136,8 +137,8 @@ impl Publishers {
         self.close_if_settled(cx, id);
     }
 
-    /// Looks whether the journal has failed since the last turn, or has room again.
-    /// Gives whether nothing more is persisted from now on.
+    /// Checks whether the journal has failed since the last turn, or has room again. Returns
+    /// whether no more records are persisted from now on.
     pub(crate) fn notice_journal(&mut self, cx: &mut Context) -> bool {
         if let Some(error) = cx.log.journal.failure() {
             cx.fail(&error);
@@ -159,7 +160,7 @@ impl Publishers {
         }
     }
 
-    /// The journal has no room. Every waiting publisher gets the first sequence that is not
+    /// The journal has no room. Every waiting publisher receives the first sequence that is not
     /// persisted for now. Appended records are kept, and so are the changes of queues. Publishes
     /// are refused until there is room.
     fn journal_stalled(&mut self, cx: &mut Context, error: &JournalError) {
@@ -183,8 +184,8 @@ impl Publishers {
         }
     }
 
-    /// Everything that was appended is persisted. A connection that got the failure may miss
-    /// publishes that were refused after that. So nothing more is taken from it: its client sends
+    /// All appended records are persisted. After a connection received the failure, its later
+    /// publishes may have been refused. So no more commands are accepted from it: its client sends
     /// these publishes again, in their order, on the next connection.
     fn journal_resumed(&mut self, cx: &mut Context) {
         let Some(failure) = cx.log.failure.take() else { return };
@@ -201,8 +202,8 @@ impl Publishers {
         }
     }
 
-    /// The journal takes no more writes. Every waiting publisher gets the first sequence that is
-    /// not persisted.
+    /// The journal accepts no more writes. Every waiting publisher receives the first sequence that
+    /// is not persisted.
     fn send_failures(&mut self, cx: &mut Context) {
         self.queue_acks();
         // Messages that were persisted before the failure are still acknowledged.
@@ -231,7 +232,7 @@ impl Publishers {
         }
     }
 
-    /// Tells a publisher, once, that nothing more is persisted, and from where on.
+    /// Notifies a publisher once that no more messages are persisted, with the first such sequence.
     pub(crate) fn send_failure(&mut self, cx: &mut Context, id: SessionId) {
         if cx.session(id).knows_of_failure {
             return;
@@ -248,14 +249,15 @@ impl Publishers {
         cx.put(id, &Reply::PublishFailed { sequence, code: *code, scope, reason });
     }
 
-    /// Closes a session that has sent a goodbye, when no answer is pending.
+    /// Closes a session that has logged off, when no answer is pending.
     pub(crate) fn close_if_settled(&mut self, cx: &mut Context, id: SessionId) {
         let session = cx.session(id);
         let Some(identity) = &session.identity else { return };
         let publisher = identity.publisher;
         let owes_flush = !session.flushes.is_empty();
         let is_leaving = session.phase == Phase::Closing;
-        // After that was reported, messages for which the journal has no room are not waited for.
+        // After the failure was reported, the session does not wait for messages for which the
+        // journal has no room.
         let owes_publishes = !session.knows_of_failure && !self.is_settled(publisher);
         if is_leaving && !owes_flush && !owes_publishes {
             self.acknowledge_now(cx, id);

@@ -10,8 +10,8 @@ use quire_command::{Code, LoggedOn, Logon, Reply};
 
 impl Publishers {
     pub(crate) fn log_on(&mut self, cx: &mut Context, id: SessionId, logon: &Logon<'_>) {
-        // Every version up to ours is spoken, and 0 is not a version: the lower of both is never
-        // one that we do not know.
+        // The server supports every version up to its own, and 0 is not a version. So it supports
+        // the lower of the two versions.
         let key = self.of_client_name(logon.client_name, &cx.log);
         if let Some(holder) = self.get(key).and_then(|publisher| publisher.session) {
             let identity = cx.session(holder).identity.as_ref();
@@ -20,8 +20,8 @@ impl Publishers {
                 cx.end(id, Code::NameInUse, "name in use: another user's connection holds the client name");
                 return;
             }
-            // The client gave that connection up before its logon arrived, and does not read it any
-            // more.
+            // The client gave up that connection before its logon arrived, and no longer reads from
+            // it.
             if identity.is_some_and(|identity| is_late(logon, identity.incarnation)) {
                 cx.end(
                     id,
@@ -49,7 +49,7 @@ impl Publishers {
             cx.clock.timers.set(Timer::Silence(id), now + 2 * interval);
         }
         self.queue_acks();
-        // Messages for which the journal has no room are not waited for.
+        // The logon does not wait for messages for which the journal has no room.
         let persisted = cx.log.journal.persisted();
         let is_persisted = self.get(key).is_none_or(|publisher| publisher.is_persisted(persisted));
         if (is_persisted && !cx.log.replicated.holds_logons) || cx.log.failure.is_some() {
@@ -60,7 +60,7 @@ impl Publishers {
         }
     }
 
-    /// Lets a session in, once all that its publisher has sent before is persisted.
+    /// Accepts the logon of a session after all earlier messages of its publisher are persisted.
     pub(crate) fn enter(&mut self, cx: &mut Context, id: SessionId) {
         let Some(identity) = &cx.clients.sessions.all[id].identity else { return };
         let key = identity.publisher;
@@ -88,7 +88,8 @@ impl Publishers {
             Event::LoggedOn { connection: session.connection, peer: session.peer.to_string(), client_name };
         cx.note(event);
         cx.put(id, &Reply::LoggedOn(logged_on));
-        // Refused on an earlier connection, which was lost before it got the refusal.
+        // These messages were refused on an earlier connection, which was lost before it received
+        // the refusal.
         for (sequence, refusal) in refused {
             cx.send_refused(id, sequence, &refusal);
         }
@@ -96,7 +97,7 @@ impl Publishers {
     }
 }
 
-/// Whether the logon is that of an earlier connection of the client that holds the name.
+/// Whether the logon is from an earlier connection of the client that holds the name.
 fn is_late(logon: &Logon<'_>, (incarnation, connection_number): (u64, u32)) -> bool {
     logon.incarnation != 0 && logon.incarnation == incarnation && logon.connection_number < connection_number
 }

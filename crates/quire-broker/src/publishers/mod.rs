@@ -1,5 +1,5 @@
-//! The publishers that the broker keeps account of: those connected, and those that left something
-//! unsettled.
+//! The publishers with state in the broker: connected publishers, and disconnected publishers with
+//! unsettled messages.
 
 mod acknowledge;
 mod logon;
@@ -21,23 +21,24 @@ use crate::session::{ACK_BACKLOG_MAX, PublisherKey, SessionId, Stall};
 pub(crate) use publisher::{NextAck, Publisher, Settled};
 
 /// Disconnected publishers whose highest sequence is above the one in the journal, because their
-/// last publishes were not recorded or were refused. At the limit, the one that disconnected first
-/// is forgotten. If it connects again and repeats those publishes, they are taken again.
+/// last publishes were not recorded or were refused. At the limit, the publisher that disconnected
+/// first is removed. If it connects again and repeats those publishes, they are accepted again.
 const DEPARTED_MAX: usize = 65_536;
 
-/// Disconnected publishers that get refusals when they connect again. At the limit, the one that
-/// disconnected first is forgotten. It never gets the reason why its messages are not there.
+/// Disconnected publishers that receive refusals when they connect again. At the limit, the
+/// publisher that disconnected first is removed. It never receives the reason why its messages were
+/// refused.
 const ABSENT_MAX: usize = 64;
 
 pub(crate) struct Publishers {
     instance: String,
     all: SlotMap<PublisherKey, Publisher>,
     by_id: HashMap<PublisherId, PublisherKey, FxBuildHasher>,
-    /// Published something in this turn.
+    /// Publishers that published in this turn.
     active: Vec<PublisherKey>,
-    /// Have a pending answer that is not yet true.
+    /// Publishers with a pending answer that is not true yet.
     unsettled: BTreeSet<PublisherKey>,
-    /// Are gone, and owed nothing but refusals.
+    /// Disconnected publishers that wait only for refusals.
     absent: VecDeque<PublisherKey>,
     departed: HashMap<PublisherId, u64, FxBuildHasher>,
     departed_order: VecDeque<PublisherId>,
@@ -67,9 +68,9 @@ impl Publishers {
         let highest = recorded.max(self.departed.get(&id).copied().unwrap_or(0));
         let derived = PublisherId::derived(id, &self.instance);
         let publisher = match recorded {
-            // Its messages may have come from another instance just now, or wait for a destination
-            // since an earlier connection. It is not known which ones, so the destinations must
-            // have everything that is in the log now.
+            // Another instance may have sent its messages just now, or they may wait for a
+            // destination since an earlier connection. The broker does not know these messages, so
+            // the destinations must have all records that are in the log now.
             1.. if log.has_links => {
                 Publisher::found(id, derived, highest, log.appended(), log.replicated.all())
             }
@@ -84,12 +85,13 @@ impl Publishers {
         key
     }
 
-    /// The connection of the publisher waits to be let in: it is looked at in every turn.
+    /// The connection of the publisher waits for its logon, so it is checked in every turn.
     pub(crate) fn hold_back(&mut self, key: PublisherKey) {
         self.unsettled.insert(key);
     }
 
-    /// Messages of the publisher may have come from another instance while its connection waited.
+    /// Messages of the publisher may have arrived from another instance while its connection
+    /// waited.
     pub(crate) fn refresh(&mut self, key: PublisherKey, log: &Log) {
         let Some(publisher) = self.all.get_mut(key) else { return };
         let recorded = log.highest_sequence(publisher.id).unwrap_or(0);
@@ -101,8 +103,8 @@ impl Publishers {
         }
     }
 
-    /// The publisher with this key; `None` once it was forgotten, which any call that settles or
-    /// releases may do.
+    /// The publisher with this key; `None` after it was removed. Any call that settles or releases
+    /// may remove it.
     pub(crate) fn get(&self, key: PublisherKey) -> Option<&Publisher> {
         self.all.get(key)
     }
@@ -112,7 +114,7 @@ impl Publishers {
         self.all.get_mut(key)
     }
 
-    /// Published something: [`Publishers::queue_acks`] will look at it.
+    /// Records that a publisher has published. [`Publishers::queue_acks`] processes it.
     #[inline]
     pub(crate) fn activate(&mut self, key: PublisherKey) {
         let Some(publisher) = self.all.get_mut(key) else { return };
@@ -128,7 +130,7 @@ impl Publishers {
             let Some(publisher) = self.all.get_mut(key) else { continue };
             publisher.is_active = false;
             publisher.queue_ack();
-            // One that is gone and settled is to be forgotten.
+            // A disconnected and settled publisher must be removed.
             if !publisher.is_settled() || publisher.session.is_none() {
                 self.unsettled.insert(key);
             }
@@ -139,18 +141,18 @@ impl Publishers {
         self.all.len()
     }
 
-    /// Whether everything that was taken of it is persisted or answered. A forgotten publisher is
+    /// Whether all of its accepted messages are persisted or answered. A removed publisher is
     /// settled.
     pub(crate) fn is_settled(&self, key: PublisherKey) -> bool {
         self.get(key).is_none_or(Publisher::is_settled)
     }
 
-    /// Those that have pending answers.
+    /// The publishers with pending answers.
     pub(crate) fn unsettled(&self) -> Vec<PublisherKey> {
         self.unsettled.iter().copied().collect()
     }
 
-    /// Gives the name to a connection.
+    /// Assigns the name to a connection.
     pub(crate) fn hold(&mut self, key: PublisherKey, session: SessionId, ack_interval: Duration) {
         self.absent.retain(|other| *other != key);
         if let Some(publisher) = self.all.get_mut(key) {
@@ -158,7 +160,7 @@ impl Publishers {
         }
     }
 
-    /// The connection releases the name, unless another one holds it by now.
+    /// The connection releases the name, unless another connection holds it now.
     pub(crate) fn release(&mut self, key: PublisherKey, session: SessionId, log: &Log) {
         if let Some(publisher) = self.all.get_mut(key)
             && publisher.session == Some(session)
@@ -168,8 +170,8 @@ impl Publishers {
         }
     }
 
-    /// Settles a publisher that has no connection. Persisted messages need no report, and refusals
-    /// are kept until it connects again.
+    /// Settles a publisher that has no connection. Persisted messages need no report. Refusals are
+    /// kept until it connects again.
     pub(crate) fn acknowledge_absent(&mut self, key: PublisherKey, log: &Log) {
         self.unsettled.remove(&key);
         let Some(publisher) = self.all.get_mut(key) else { return };
@@ -194,7 +196,7 @@ impl Publishers {
         }
     }
 
-    /// Call when an answer was sent or the connection was lost. Forgets publishers that need no
+    /// Call when an answer was sent or the connection was lost. Removes publishers that need no
     /// state.
     pub(crate) fn tidy(&mut self, key: PublisherKey, log: &Log) {
         let Some(publisher) = self.all.get(key) else { return };
@@ -225,7 +227,7 @@ impl Publishers {
     }
 
     /// Returns the publisher of a publish frame, which every such frame needs first. `None` when
-    /// the session takes no more publishes.
+    /// the session accepts no more publishes.
     #[inline(always)]
     pub(crate) fn begin_publish(&mut self, cx: &mut Context, id: SessionId) -> Option<PublisherKey> {
         let session = &mut cx.clients.sessions.all[id];
@@ -238,9 +240,9 @@ impl Publishers {
         Some(publisher)
     }
 
-    /// Logs a sequence that is far above the last one. Everything between counts as a duplicate
-    /// from now on, also when another program has published under the name. Sequences that a
-    /// program chooses itself may rise by any amount, so nothing is refused.
+    /// Logs a sequence that is far above the last one. All sequences between them count as
+    /// duplicates from now on, also when another program has published under the name. Sequences
+    /// that a program chooses itself may increase by any amount, so the publish is not refused.
     #[cold]
     pub(crate) fn note_jump(&mut self, cx: &mut Context, id: SessionId, key: PublisherKey, to: u64) {
         let Some(publisher) = self.get_mut(key) else { return };

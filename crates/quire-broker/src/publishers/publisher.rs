@@ -1,9 +1,9 @@
-//! The sequences that a publisher has sent, and the answers that it got: one sequence over all
-//! topics, duplicates, and acknowledgements that are cumulative, true and never decrease.
+//! The sequences that a publisher has sent, and the answers to it. A publisher has one sequence for
+//! all topics. Acknowledgements are cumulative and true, and never decrease.
 //!
 //! A publisher outlives its connection while any message of it is not persisted. The next
-//! connection of that name is only accepted when the highest sequence that it gets is also on the
-//! disk.
+//! connection of that name is only accepted when the highest sequence that it receives is also on
+//! the disk.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::reply::Refusal;
 use quire_journal::{Position, PublisherId};
 use quire_types::time::Instant;
 
-/// One client name, as the source of messages.
+/// A client name as the source of messages.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     pub(crate) id: PublisherId,
@@ -28,20 +28,20 @@ pub(crate) struct Publisher {
     last: Position,
     /// The destinations of its messages since the last [`Publisher::queue_ack`].
     destinations: Destinations,
-    /// The answers that it is to get, in order, each after a position is persisted.
+    /// The answers to send, in order, each after a position is persisted.
     pending: VecDeque<PendingAnswer>,
     /// Sequences up to here may be acknowledged.
     due: u64,
     /// Sequences up to here were acknowledged, or answered one by one.
     acked: u64,
-    /// The shortest time between two acknowledgements to the connection, and when it got the last
+    /// The shortest time between two acknowledgements to the connection, and the time of the last
     /// one.
     ack_interval: Duration,
     acked_at: Option<Instant>,
     refusal_count: usize,
-    /// How often its sequence went up by more than is usual, since it logged on.
+    /// The number of times that its sequence increased by more than is usual, since it logged on.
     jump_count: u64,
-    /// Something was taken of it in this turn.
+    /// A message of the publisher was accepted in this turn.
     pub(crate) is_active: bool,
 }
 
@@ -53,16 +53,16 @@ enum PendingAnswer {
     Refuse { position: Position, sequence: u64, refusal: Refusal },
 }
 
-/// An answer that a publisher can now get.
+/// An answer that can be sent to a publisher now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
-    /// Everything up to this sequence is persisted, or was refused and reported as refused.
+    /// All messages up to this sequence are persisted, or were refused and reported as refused.
     Persisted(u64),
-    /// This one was refused.
+    /// The message with this sequence was refused.
     Refused(u64, Refusal),
 }
 
-/// The acknowledgement that a publisher is to get next.
+/// The next acknowledgement to a publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextAck {
     /// Up to this sequence, now.
@@ -92,8 +92,8 @@ impl Publisher {
         }
     }
 
-    /// A publisher whose sequences up to `highest` are in the log, where `position` is the last
-    /// one. They may not be safe yet.
+    /// A publisher whose sequences up to `highest` are in the log. `position` is the position of
+    /// the last one. They may not be safe yet.
     pub(crate) fn found(
         id: PublisherId,
         derived: PublisherId,
@@ -115,18 +115,19 @@ impl Publisher {
         self.acked_at = None;
     }
 
-    /// Whether its sequence would go up by more than `usual`.
+    /// Whether its sequence would increase by more than `usual`.
     pub(crate) fn jumps_to(&self, sequence: u64, usual: u64) -> bool {
         sequence.saturating_sub(self.highest) > usual
     }
 
-    /// Its sequence goes up by more than is usual. Whether it is the first time since it logged on.
+    /// Records that its sequence increases by more than is usual. Returns whether this is the first
+    /// time since it logged on.
     pub(crate) fn note_jump(&mut self) -> bool {
         self.jump_count += 1;
         self.jump_count == 1
     }
 
-    /// How often that happened since it logged on.
+    /// The number of such increases since it logged on.
     pub(crate) fn jump_count(&self) -> u64 {
         self.jump_count
     }
@@ -136,8 +137,8 @@ impl Publisher {
         self.highest
     }
 
-    /// Sequences up to here are persisted or answered. Below `highest` for good when the journal
-    /// failed.
+    /// Sequences up to here are persisted or answered. It remains below `highest` when the journal
+    /// has failed.
     pub(crate) fn persisted(&self) -> u64 {
         self.due
     }
@@ -159,7 +160,7 @@ impl Publisher {
         self.destinations = self.destinations.union(destinations);
     }
 
-    /// A message was taken that is not recorded. It still counts in the sequence.
+    /// An unrecorded message was accepted. It still counts in the sequence.
     pub(crate) fn pass(&mut self, sequence: u64) {
         self.highest = self.highest.max(sequence);
     }
@@ -173,8 +174,8 @@ impl Publisher {
         self.highest = self.highest.max(sequence);
     }
 
-    /// Queues one acknowledgement for the messages that were taken since the last call. Call it
-    /// once at the end of a turn: so a turn costs one entry, not one per message.
+    /// Queues one acknowledgement for the messages that were accepted since the last call. Call it
+    /// once at the end of a turn, so that a turn needs one entry, not one per message.
     pub(crate) fn queue_ack(&mut self) {
         let (position, sequence) = (self.last, self.highest);
         let known = match self.pending.back() {
@@ -196,9 +197,9 @@ impl Publisher {
         }
     }
 
-    /// Settles what `is_safe` says of records up to a position, with their destinations. Calls
-    /// `send` with the answers that must be sent at once. [`Publisher::next_ack`] is then the
-    /// acknowledgement that may be sent besides.
+    /// Settles the answers whose records are safe: `is_safe` decides this for records up to a
+    /// position, with their destinations. Calls `send` with the answers that must be sent at once.
+    /// [`Publisher::next_ack`] is then the acknowledgement that may be sent in addition.
     pub(crate) fn settle(
         &mut self,
         is_safe: impl Fn(Position, Destinations) -> bool,
@@ -229,8 +230,8 @@ impl Publisher {
         (self.due > self.acked).then_some(self.due)
     }
 
-    /// The acknowledgement that is sent now, or when it can be sent; `None` when there is nothing
-    /// to acknowledge.
+    /// The acknowledgement that is sent now, or when it can be sent; `None` when there is no
+    /// sequence to acknowledge.
     pub(crate) fn next_ack(&mut self, now: Instant) -> Option<NextAck> {
         self.due()?;
         match self.acked_at.map(|at| at + self.ack_interval) {
@@ -239,8 +240,8 @@ impl Publisher {
         }
     }
 
-    /// The sequence of an acknowledgement that does not wait for the interval, if there is anything
-    /// to acknowledge.
+    /// The sequence of an acknowledgement that does not wait for the interval; `None` when there is
+    /// no sequence to acknowledge.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<u64> {
         let due = self.due()?;
         self.acked = due;
@@ -248,28 +249,28 @@ impl Publisher {
         Some(due)
     }
 
-    /// Everything that was taken is persisted or answered.
+    /// Whether all accepted messages are persisted or answered.
     pub(crate) fn is_settled(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Everything that was taken up to this position of the log is answered.
+    /// Whether all messages that were accepted up to this position of the log are answered.
     pub(crate) fn has_settled(&self, position: Position) -> bool {
         self.pending.front().is_none_or(|answer| answer.position() > position)
     }
 
-    /// Whether everything that was taken is persisted.
+    /// Whether all accepted messages are persisted.
     pub(crate) fn is_persisted(&self, persisted: Position) -> bool {
         self.pending.back().is_none_or(|answer| answer.position() <= persisted)
     }
 
-    /// Whether everything that was taken is safe.
+    /// Whether all accepted messages are safe.
     pub(crate) fn is_safe(&self, is_safe: impl Fn(Position, Destinations) -> bool) -> bool {
         self.pending.iter().all(|answer| is_safe(answer.position(), answer.destinations()))
     }
 
-    /// A new connection is accepted. Returns the last sequence that it gets, and the refusals that
-    /// no earlier connection got. Messages that are not safe yet are answered later: the journal
+    /// A new connection is accepted. Returns the last sequence to send, and the refusals that no
+    /// earlier connection received. Messages that are not safe yet are answered later: the journal
     /// has no room for them, or a destination does not have them.
     pub(crate) fn enter(
         &mut self,
@@ -291,9 +292,9 @@ impl Publisher {
         self.refusal_count
     }
 
-    /// The journal takes no more writes. Forgets the sequences that can never be acknowledged, and
-    /// returns the first of them. Some of them may be in the log. When they are sent again, they
-    /// wait for the destinations `to`.
+    /// The journal accepts no more writes. Removes the sequences that can never be acknowledged,
+    /// and returns the first of them. Some of them may be in the log. When they are sent again,
+    /// they wait for the destinations `to`.
     pub(crate) fn fail(&mut self, to: Destinations) -> u64 {
         self.pending.clear();
         self.destinations = to;

@@ -1,8 +1,8 @@
 //! Ordinary subscriptions whose filters take more effort for a message than a turn has.
 //!
-//! The message is kept for such a subscription. A reader thread evaluates the filter, and a
-//! matching message is delivered when the answer arrives. Until then every later message for the
-//! subscription waits, so that its messages stay in order. Kept messages count against
+//! The message is buffered for such a subscription. A reader thread evaluates the filter, and a
+//! matching message is delivered when the answer arrives. Until then, every later message for the
+//! subscription waits, so that its messages stay in order. Buffered messages count against
 //! `max_client_backlog` like the backlog of a slow connection. A bookmark subscription does not
 //! need this: it falls back to a replay, whose filters are always evaluated on those threads.
 
@@ -20,8 +20,8 @@ use crate::subscription::{ServedBy, SubscriptionId};
 use quire_command::{Code, Message};
 use quire_expression::filter::{Decision, MessageContext};
 
-/// Messages and subscriptions of one piece of work: few enough that the answers come soon, enough
-/// that handing them over costs little.
+/// The most messages and subscriptions of one piece of work. The number is small enough for early
+/// answers, and large enough for a low cost of the transfer.
 const QUESTIONS_MAX: usize = 1024;
 
 /// Bytes of the messages of one piece of work.
@@ -33,8 +33,8 @@ const KEPT_OVERHEAD: usize = 64;
 /// A message that is kept for subscriptions, one after the other.
 pub(super) struct SharedMessage {
     pub(super) message: Arc<OwnedMessage>,
-    /// The session of the last of them. Those of one session mostly follow each other; where they
-    /// do not, the message counts again.
+    /// The session of the last of these subscriptions. Subscriptions of one session usually follow
+    /// each other. When they do not, the message counts again.
     last_session: Option<SessionId>,
 }
 
@@ -60,28 +60,30 @@ impl SharedMessage {
 #[derive(Default)]
 pub(super) struct Deferred {
     by_subscription: HashMap<SubscriptionId, Waiting, FxBuildHasher>,
-    /// The subscriptions with messages that are not under way, the one that waits longest first.
+    /// The subscriptions with messages that no job has, in the order of their waiting times: the
+    /// longest first.
     line: VecDeque<SubscriptionId>,
-    /// The subscriptions whose messages the job under way decides, each with its session and the
-    /// bytes that were kept for it. There is one job at a time: the other reader thread is left to
-    /// replays.
+    /// The subscriptions whose messages the current job decides, each with its session and the
+    /// bytes that are buffered for it. There is one job at a time, so that replays can use the
+    /// other reader thread.
     under_way: Option<Vec<(SubscriptionId, SessionId, usize)>>,
 }
 
 #[derive(Default)]
 struct Waiting {
     questions: VecDeque<Question>,
-    /// It is in the line.
+    /// The subscription is in the queue.
     is_in_line: bool,
 }
 
 impl Deferred {
-    /// Whether a message waits for the subscription. Then all later messages have to wait too.
+    /// Whether a message waits for the subscription. Then all later messages must wait, too.
     pub(crate) fn has(&self, id: SubscriptionId) -> bool {
         self.by_subscription.contains_key(&id)
     }
 
-    /// The subscription is gone. Gives the bytes that were kept for it, but for those under way.
+    /// The subscription has ended. Returns the bytes that were buffered for it, without the bytes
+    /// in the current job.
     fn forget(&mut self, id: SubscriptionId) -> usize {
         let waiting = self.by_subscription.remove(&id);
         waiting.map_or(0, |waiting| waiting.questions.iter().map(|question| question.charge).sum())
@@ -89,8 +91,8 @@ impl Deferred {
 }
 
 impl PublishStream {
-    /// Keeps a message for a subscription of which it is not decided whether it wants it, or that
-    /// waits for the decision about an earlier one.
+    /// Buffers a message for a subscription whose filter was not decided, or that waits for the
+    /// decision about an earlier message.
     pub(super) fn defer(
         &mut self,
         cx: &mut Context,
@@ -132,7 +134,7 @@ impl PublishStream {
         self.deferred.has(id)
     }
 
-    /// The subscription is gone, and with it the messages that wait for it.
+    /// The subscription has ended. The messages that wait for it are dropped.
     pub(crate) fn forget_deferred(&mut self, cx: &mut Context, id: SubscriptionId) {
         if self.deferred.has(id) {
             let size = self.deferred.forget(id);
@@ -144,7 +146,7 @@ impl PublishStream {
         }
     }
 
-    /// Hands the reader threads the next questions, unless they are at some.
+    /// Passes the next questions to the reader threads, unless a job is in progress.
     pub(crate) fn decide_deferred(&mut self, cx: &mut Context) {
         if self.deferred.under_way.is_some() || self.deferred.line.is_empty() {
             return;
@@ -178,7 +180,7 @@ impl PublishStream {
         );
     }
 
-    /// The questions were answered; `None` by a bug of ours.
+    /// The questions were answered; `None` because of a bug in quire.
     fn decided(&mut self, cx: &mut Context, answers: Option<Vec<Answer>>) {
         let Some(subscriptions) = self.deferred.under_way.take() else { return };
         let is_known = answers.is_some();
@@ -211,8 +213,8 @@ impl PublishStream {
     }
 
     fn deliver_decided(&mut self, cx: &mut Context, id: SubscriptionId, message: &OwnedMessage, data: &[u8]) {
-        // It may have become a bookmark subscription meanwhile, which gets its messages from the
-        // log.
+        // The subscription may have become a bookmark subscription meanwhile. It then receives its
+        // messages from the log.
         if cx
             .clients
             .subscriptions

@@ -1,9 +1,10 @@
 //! Delta subscriptions: the difference between a message and the record that it replaces.
 //!
 //! The tables leave the replaced record in the context when a delta subscription follows its topic.
-//! A subscription that had the record in view gets the difference. It gets the whole message when
-//! it did not have the record, or when the two messages have no difference, as two XML messages
-//! with different root elements. Subscriptions without a select list share one difference.
+//! A subscription that had the record in view receives the difference. It receives the whole
+//! message when it did not have the record, or when the two messages have no difference, for
+//! example two XML messages with different root elements. Subscriptions without a select list share
+//! one difference.
 
 use quire_command::{Message, MessageKind, RecordHash};
 use quire_expression::filter::MessageContext;
@@ -17,21 +18,22 @@ use crate::slice::WEIGHED_EFFORT;
 use crate::subscription::{Delta, Replaced, SowView, SowViews, SubscriptionId};
 
 /// Effort that the filter of a delta subscription may take for one message: a few milliseconds, as
-/// for `oof`. A subscription whose filter is not decided within it is ended, because its messages
-/// cannot wait for a reader thread while the record changes again.
+/// for `oof`. A subscription whose filter is not decided within this effort is ended, because its
+/// messages cannot wait for a reader thread while the record changes again.
 const FILTER_EFFORT_MAX: u64 = 4_000_000;
 
 /// The record that a message replaces, and the views of the subscriptions that may have it.
 pub(crate) struct Replacement<'a> {
     pub(crate) views: &'a SowViews,
-    /// Known when a delta subscription follows the topic.
+    /// `Some` when a delta subscription follows the topic.
     pub(crate) replaced: Option<Replaced>,
 }
 
 /// The change of a record that is being served.
 pub(super) struct Change {
     replaced: Replaced,
-    /// The difference of the whole messages, made for the first subscription that gets it.
+    /// The difference of the whole messages. It is computed for the first subscription that
+    /// receives it.
     shared: Option<Difference>,
 }
 
@@ -44,7 +46,7 @@ struct Difference {
     parts: Option<(Vec<u8>, RecordHash)>,
 }
 
-/// The part of a change that a subscription gets.
+/// The part of a change that a subscription receives.
 #[derive(Clone, Copy)]
 enum Part<'a> {
     Nothing,
@@ -93,7 +95,7 @@ impl PublishStream {
     }
 
     /// Serves a delta subscription that had the replaced record in view. Returns false for any
-    /// other subscription, which gets the whole message.
+    /// other subscription, which receives the whole message.
     pub(super) fn serve_change(
         &mut self,
         cx: &mut Context,
@@ -156,7 +158,7 @@ fn decides(cx: &mut Context, arena: &mut Arena, id: SubscriptionId, context: &Me
     decided.unwrap_or_default()
 }
 
-/// The select list of a delta subscription with the key fields, and as the client gave it.
+/// The select list of a delta subscription: extended by the key fields, and as the client sent it.
 fn selects_of(
     cx: &Context,
     delta: &Delta,

@@ -1,5 +1,5 @@
-//! Subscriptions without a bookmark, and `live` ones that have caught up: served with each publish,
-//! from the received frame.
+//! Subscriptions without a bookmark, and `live` subscriptions that have caught up. They are served
+//! with each publish, from the received frame.
 
 mod deferred;
 mod delta;
@@ -20,11 +20,11 @@ pub(crate) use delta::Replacement;
 /// See the module's documentation.
 pub(crate) struct PublishStream {
     deferred: Deferred,
-    /// `live` subscriptions that could not take the message, which the log has.
+    /// `live` subscriptions that could not accept the message. The log has the message.
     behind: Vec<SubscriptionId>,
-    /// The subscriptions that get the current message. A buffer that is used again.
+    /// The subscriptions that receive the current message. The buffer is reused.
     matched: Vec<(SubscriptionId, Decision)>,
-    /// Kept between uses: the part of a message that a subscription wants.
+    /// The part of a message that a subscription wants. The buffer is reused.
     selected: Vec<u8>,
     /// For the filters of delta subscriptions.
     arena: Arena,
@@ -41,7 +41,8 @@ impl PublishStream {
         }
     }
 
-    /// A `live` subscription that continues from the log, and the position after which it does.
+    /// A `live` subscription that continues from the log, and the position after which it
+    /// continues.
     pub(crate) fn next_behind(&mut self) -> Option<SubscriptionId> {
         (!self.behind.is_empty()).then(|| self.behind.remove(0))
     }
@@ -96,7 +97,7 @@ impl PublishStream {
         self.matched = matched;
     }
 
-    /// Tells subscriptions that a record left their view, after the messages that wait for a
+    /// Notifies subscriptions that a record left their view, after the messages that wait for a
     /// decision.
     pub(crate) fn serve_left(
         &mut self,
@@ -119,8 +120,8 @@ impl PublishStream {
         }
     }
 
-    /// A `live` subscription that cannot take a message continues from the log, if the message is
-    /// there. Returns whether the subscription does not have to wait for a decision.
+    /// A `live` subscription that cannot accept a message continues from the log, if the log has
+    /// the message. Returns whether the subscription does not have to wait for a decision.
     fn falls_back(&mut self, cx: &Context, id: SubscriptionId, is_recorded: bool) -> bool {
         let Some(subscription) = cx.clients.subscriptions.get(id) else { return true };
         if !matches!(subscription.served_by, ServedBy::Bookmark) {

@@ -1,4 +1,4 @@
-//! Subscriptions of the publish stream: how they begin, are replaced and end.
+//! The begin, the replacement and the end of subscriptions of the publish stream.
 
 use super::PublishStream;
 use crate::context::Context;
@@ -6,15 +6,16 @@ use crate::subscription::SubscriptionId;
 use crate::topic::Stage;
 
 impl PublishStream {
-    /// A subscription gets its messages from the publish stream from now on, unless it has none
-    /// there.
+    /// A subscription receives its messages from the publish stream from now on, unless it has no
+    /// messages there.
     pub(crate) fn begin(&mut self, cx: &mut Context, id: SubscriptionId) {
         if cx.is_in_audience(id) {
             cx.join(id, Stage::Published);
         }
     }
 
-    /// A subscription is about to be replaced. The messages whose filters are being evaluated stay.
+    /// A subscription is about to be replaced. The messages whose filters are being evaluated
+    /// remain.
     pub(crate) fn part(&mut self, cx: &mut Context, id: SubscriptionId) {
         if cx.is_in_audience(id) {
             cx.leave(id, Stage::Published);

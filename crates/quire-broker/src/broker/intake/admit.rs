@@ -1,4 +1,5 @@
-//! The first stage of the intake: the topic of a message, and whether the topic takes the message.
+//! The first stage of the intake: it finds the topic of a message, and checks whether the topic
+//! accepts the message.
 
 use quire_command::{CORRELATION_SIZE_MAX, KEY_SIZE_MAX, KEYS_MAX, Publish};
 use quire_expression::topic::check_name;
@@ -24,8 +25,8 @@ impl Intake<'_> {
         }
     }
 
-    /// The number of a topic that the session does not remember. The topic gets a table when it is
-    /// the first message of a topic that keeps last values by its pattern.
+    /// The number of a topic that the session has not stored. The topic gets a table when it is the
+    /// first message of a topic that keeps last values by its pattern.
     #[inline(never)]
     fn find_topic(&mut self, id: SessionId, topic: &[u8]) -> Result<TopicId, Refusal> {
         let known = find_topic(self.cx, topic)?;
@@ -37,8 +38,8 @@ impl Intake<'_> {
         Ok(topic)
     }
 
-    /// The topic of a message that a service made, and its table when it keeps last values. The
-    /// limits of topics are for clients.
+    /// The topic of a message from a service, and its table when it keeps last values. The limits
+    /// of topics are for clients.
     pub(super) fn admit_made(&mut self, topic: &str) -> (TopicId, Option<TableId>) {
         let topic = self.cx.topics.intern(topic);
         // When the log does not record the topic as its pattern requires, the topic keeps no
@@ -51,7 +52,7 @@ impl Intake<'_> {
     /// The record is checked as a publish of a client is checked.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// The reason for the refusal.
     pub(super) fn admit_record(
         &mut self,
         record: &SentRecord<'_>,
@@ -76,7 +77,7 @@ impl Intake<'_> {
     }
 }
 
-/// The reason why a link ends: the record that cannot be taken, and why.
+/// The reason why a link ends: the record that is refused, and the reason for the refusal.
 pub(super) fn refused(record: &SentRecord<'_>, reason: &str) -> String {
     format!("the message {} on the topic {:?}: {reason}", record.bookmark, record.topic)
 }
@@ -97,23 +98,22 @@ fn find_topic(cx: &mut Context, topic: &[u8]) -> Result<KnownTopic, Refusal> {
     Ok(KnownTopic { name: name.into(), id: topic, generation: cx.topics.generation() })
 }
 
-/// Checks a message that is not plain against its topic. Returns the last-value topic that it
-/// belongs to.
+/// Checks a message that is not plain against its topic. Returns its last-value topic.
 ///
 /// # Errors
-/// Why it is refused.
+/// The reason for the refusal.
 pub(super) fn check_publish(
     cx: &Context,
     topic: TopicId,
     publish: &Publish<'_>,
 ) -> Result<Option<TableId>, Refusal> {
     let topic = cx.topics.topic(topic);
-    // A sequence asks for an acknowledgement of persistence. A topic that the configuration does
+    // A sequence requests an acknowledgement of persistence. A topic that the configuration does
     // not name may be misspelt.
     if publish.sequence != 0 && !topic.recording.is_configured() {
         return Err(Refusal::NotRecorded(topic.name.clone()));
     }
-    // Only a queue can hold a message back.
+    // Only a queue can delay a message.
     if !publish.delay.is_none() && topic.queues.is_empty() {
         return Err(Refusal::NoQueue(topic.name.clone()));
     }
@@ -127,10 +127,10 @@ pub(super) fn check_publish(
 }
 
 /// Checks a record of another instance as a publish of a client is checked. Returns the last-value
-/// topic that it is a record of.
+/// topic of the record.
 ///
 /// # Errors
-/// Why it is refused.
+/// The reason for the refusal.
 fn check_record(
     cx: &Context,
     topic: TopicId,
@@ -158,8 +158,8 @@ fn check_record(
     if record.kind == RecordKind::Delete {
         return Ok(None);
     }
-    // Whether a queue here takes the topic is not for the source to know. It may also have a key
-    // that means nothing here.
+    // The source does not know whether a queue of this instance takes the topic. The message may
+    // also have a key that has no meaning here.
     let key = if keeps_values { publish.key } else { b"" };
     let own = Publish { delay: Delay::None, key, ..*publish };
     let table = check_publish(cx, topic, &own).map_err(|refusal| refusal.reason().into_owned())?;
@@ -175,8 +175,7 @@ fn check_sizes(cx: &Context, record: &SentRecord<'_>, publish: &Publish<'_>) -> 
     if record.bookmark.publisher == PublisherId::of_instance(&cx.config.name, QUEUE_PUBLISHER) {
         return Err("its publisher is this instance itself".to_owned());
     }
-    // The keys of a delete are not data. The records of a delete have a limit, and this is above
-    // it.
+    // The keys of a delete are not data. The records of a delete have a separate limit.
     let limit = cx.config.message_size_max();
     if !is_delete && publish.data.len() > limit {
         let size = publish.data.len();
@@ -211,8 +210,8 @@ fn check_sizes(cx: &Context, record: &SentRecord<'_>, publish: &Publish<'_>) -> 
     Ok(())
 }
 
-/// The number of a topic that is published to; `None` when the log has as many as it may have, and
-/// not this one.
+/// The number of a topic that is published to; `None` when the log has the most topics that it may
+/// have, and not this one.
 fn admit_topic(cx: &mut Context, name: &str) -> Option<TopicId> {
     let Context { topics, log: Log { journal, .. }, config, .. } = cx;
     let count_max = config.limits.max_topics as usize;
@@ -220,8 +219,8 @@ fn admit_topic(cx: &mut Context, name: &str) -> Option<TopicId> {
     if topics.admit(topic, |name| journal.admit_topic(name, count_max)) {
         return Some(topic);
     }
-    // Those of removed journal files count no longer. It is looked for once for each such file, not
-    // for each publish.
+    // Topics of removed journal files no longer count. This search runs once for each such file,
+    // not for each publish.
     if !journal.forget_unused_topics(|| topics.forget_unpinned()) {
         return None;
     }

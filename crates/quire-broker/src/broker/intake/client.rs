@@ -1,8 +1,8 @@
-//! Messages of clients, from a received frame to the note for their publisher.
+//! Messages of clients, from a received frame to the result for their publisher.
 //!
-//! A *plain* message takes the short way: one look at its topic and one at the message, and it is
-//! recorded. [`Intake::publish_checked`] takes the others. A large one is examined by another
-//! thread (`large.rs`), and then it comes again from the beginning.
+//! A *plain* message takes the fast path: it is recorded after one check of its topic and one of
+//! the message. [`Intake::publish_checked`] takes the other messages. Another thread examines a
+//! large message (`large.rs`). The message then passes the stages again from the beginning.
 
 use quire_command::{Code, Publish};
 use quire_journal::{InstancePath, RecordKind};
@@ -19,7 +19,8 @@ use crate::tables::Keyed;
 use crate::topic::TopicId;
 
 impl Intake<'_> {
-    /// One message of a publish frame. Nothing here allocates, unless it is the first on its topic.
+    /// One message of a publish frame. This function allocates only for the first message on a
+    /// topic.
     pub(crate) fn publish(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>) {
         let session = &self.cx.clients.sessions.all[id];
         if session.phase != Phase::Open {
@@ -45,7 +46,7 @@ impl Intake<'_> {
         self.take_in_plain(id, key, publish, topic);
     }
 
-    /// A message that is not plain, or that comes while the journal takes no writes.
+    /// A message that is not plain, or that arrives while the journal accepts no writes.
     #[inline(never)]
     fn publish_checked(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>, topic: TopicId) {
         match self.check_and_publish(id, key, publish, topic, Examined::default()) {
@@ -57,8 +58,8 @@ impl Intake<'_> {
         }
     }
 
-    /// Checks a message and hands it on. `Some`: it is large, and another thread has to examine it
-    /// first.
+    /// Checks a message and passes it to the next stages. `Some`: the message is large, and another
+    /// thread must examine it first.
     ///
     /// # Errors
     /// Why it is refused.
@@ -87,7 +88,7 @@ impl Intake<'_> {
         Ok(None)
     }
 
-    /// Takes the messages that were examined. The connections of those that are done continue.
+    /// Takes the messages that were examined. The connections of finished messages continue.
     pub(crate) fn take_examined(&mut self) {
         while let Some(Done { session: id, sequence, found }) = self.large.next_done() {
             let is_open =
@@ -141,7 +142,7 @@ impl Intake<'_> {
         }
     }
 
-    /// The message of a client as a submission; `None`: its publisher is forgotten.
+    /// The message of a client as a submission; `None`: its publisher was removed.
     #[inline(always)]
     fn submission<'a>(
         &self,
@@ -155,7 +156,7 @@ impl Intake<'_> {
         Some(Submission { origin, kind: RecordKind::Publish, publisher, topic, publish })
     }
 
-    /// A plain message. The messages of most publishers are.
+    /// A plain message. Most publishers send plain messages.
     #[inline(always)]
     fn take_in_plain(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>, topic: TopicId) {
         if self.is_duplicate(key, publish.sequence) {
@@ -168,8 +169,8 @@ impl Intake<'_> {
         }
     }
 
-    /// Records and serves a message that is ready, and notes the result for its publisher. Inlined,
-    /// so that a plain message is not copied and has no key.
+    /// Records and serves a message that is ready, and stores the result for its publisher.
+    /// Inlined, so that a plain message is not copied and has no key.
     #[inline(always)]
     fn take_in(
         &mut self,
@@ -183,7 +184,7 @@ impl Intake<'_> {
         if publisher.jumps_to(sequence, self.cx.config.limits.sequence_jump_logged) {
             self.publishers.note_jump(self.cx, id, key, sequence);
         }
-        // The client has the reason already, and sends the message again.
+        // The client already has the reason, and sends the message again.
         if self.cx.log.failure.is_some() && self.cx.session(id).knows_of_failure {
             self.cx.clients.counters.refused += 1;
             return;
@@ -195,7 +196,7 @@ impl Intake<'_> {
         self.note_ingested(id, key, sequence, ingested);
     }
 
-    /// Notes the result for a message of a client, with the destinations that its acknowledgement
+    /// Stores the result for a message of a client, with the destinations that its acknowledgement
     /// waits for.
     #[cold]
     #[inline(never)]
@@ -215,8 +216,8 @@ impl Intake<'_> {
                 }
                 self.note_ingested(id, key, sequence, ingested);
             }
-            // It may have come from another instance just now, or be in the log since before the
-            // disk had no room. The destinations have it when they have everything up to now.
+            // Another instance may have sent it just now, or the log may have had it before the
+            // disk was full. The destinations have it when they have all records up to now.
             Ingested::Duplicate { highest } => {
                 self.cx.clients.counters.duplicates += 1;
                 let (appended, all) = (self.cx.log.appended(), self.cx.log.replicated.all());
@@ -231,7 +232,7 @@ impl Intake<'_> {
         }
     }
 
-    /// Notes the result for a message of a client.
+    /// Stores the result for a message of a client.
     #[inline(always)]
     fn note_ingested(&mut self, id: SessionId, key: PublisherKey, sequence: u64, ingested: Ingested) {
         let Some(publisher) = self.publishers.get_mut(key) else { return };

@@ -1,11 +1,11 @@
-//! Dead letters, which the queues make and which are messages of their topics.
+//! Dead letters. Queues create them, and they are messages of their topics.
 
 use quire_command::Publish;
 
 use super::{Ingested, Intake};
 use crate::queues::DeadLetter;
 
-/// Dead letters published in one turn: more would keep the other connections waiting.
+/// Dead letters that are published in one turn. With more, other connections would wait too long.
 const DEAD_LETTERS_PER_TURN_MAX: usize = 1024;
 
 impl Intake<'_> {
@@ -24,7 +24,7 @@ impl Intake<'_> {
             // The configuration was checked: the log records every message on the topic.
             match self.submit(publisher, &topic, &publish) {
                 Ingested::Recorded(_) => self.queues.dead_letter_recorded(self.cx),
-                // The service makes letters that the journal takes.
+                // The service only creates dead letters that the journal accepts.
                 Ingested::Unacceptable(error) => return self.cx.fail(&error),
                 Ingested::Unrecorded | Ingested::Duplicate { .. } | Ingested::Refused => return,
             }

@@ -1,4 +1,4 @@
-//! Records that leave last-value topics: deletes of clients, and records whose lifetime is over.
+//! Removes records from last-value topics: deletes of clients, and records whose lifetime is over.
 //!
 //! The tables find the records of a delete. Each portion of them is a submission with the keys. The
 //! record of a delete has the sequence of its publisher. An expired record leaves no record in the
@@ -35,7 +35,7 @@ impl Intake<'_> {
             Err(error) => Err(Refused::new(Code::BadTopic, error.to_string())),
         };
         let begun = tables.and_then(|tables| match tables[..] {
-            // No topic that may have records has one, or no topic matches the pattern.
+            // No topic that may have records has a record, or no topic matches the pattern.
             [] if self.may_keep_values(topic) => {
                 self.pass(id, sequence);
                 self.answer_delete(id, &DeleteDone { command, acks, count: 0 });
@@ -57,7 +57,7 @@ impl Intake<'_> {
         })
     }
 
-    /// The journal takes no writes. The client sends the delete again.
+    /// The journal accepts no writes. The client sends the delete again.
     fn fail_delete(&mut self, id: SessionId, command: u32, sequence: u64) {
         let failure = self.cx.failure_frame();
         self.cx.fail_command(id, command, 0, &failure);
@@ -66,7 +66,7 @@ impl Intake<'_> {
         }
     }
 
-    /// The sequence of a delete is used, and nothing of it is in the log.
+    /// The sequence of a delete is used, and the log has no record of the delete.
     fn pass(&mut self, id: SessionId, sequence: u64) {
         if let Some(key) = self.publishers.begin_publish(self.cx, id)
             && let Some(publisher) = self.publishers.get_mut(key)
@@ -140,8 +140,8 @@ impl Intake<'_> {
         }
     }
 
-    /// Hands a portion to the log and to the subscriptions. The last portion has the sequence of
-    /// the delete, also when it removes nothing.
+    /// Passes a portion to the log and to the subscriptions. The last portion has the sequence of
+    /// the delete, also when it removes no record.
     fn record_portion(&mut self, portion: &Portion, key: PublisherKey, sequence: u64) -> Ingested {
         if portion.keys.is_empty() && sequence == 0 {
             return Ingested::Unrecorded;

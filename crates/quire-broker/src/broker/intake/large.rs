@@ -1,9 +1,9 @@
 //! Large messages of clients, which another thread examines before they are recorded.
 //!
-//! A turn that reads a message of megabytes field by field would keep every connection waiting. So
-//! the connection of the message waits alone ([`Stall::Preparing`]), a job examines the message,
-//! and then the intake takes the message again from the beginning, with what the job has found.
-//! Topics, duplicates and records are looked at again then, because they may have changed.
+//! If a turn read a message of megabytes field by field, every connection would wait. So only the
+//! connection of the message waits ([`Stall::Preparing`]), a job examines the message, and then the
+//! intake takes the message again from the beginning, with what the job has found. Topics,
+//! duplicates and records are then checked again, because they may have changed.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::session::{OwnedPublish, SessionId, Stall};
 use crate::tables::{Arriving, Preparation};
 
-/// The findings of the jobs about a message.
+/// The results of the jobs for a message.
 #[derive(Default)]
 pub(super) struct Examined {
     pub json: Json,
@@ -27,24 +27,25 @@ pub(super) struct Examined {
 pub(super) enum Json {
     #[default]
     Unknown,
-    /// The next job looks.
+    /// The next job checks this.
     Asked,
     Valid,
     /// The reason why it is not.
     Invalid(String),
 }
 
-/// Bytes of messages and records that jobs hold at a time. Above that, the next messages wait.
+/// Bytes of messages and records that jobs hold at a time. Above this limit, the next messages
+/// wait.
 const RUNNING_SIZE_MAX: usize = 64 * 1024 * 1024;
 
 /// The large messages of all connections.
 #[derive(Default)]
 pub(crate) struct LargeMessages {
-    /// Their jobs are done.
+    /// Messages whose jobs are done.
     done: VecDeque<Done>,
-    /// Their jobs begin when others are done.
+    /// Messages whose jobs begin when others are done.
     waiting: VecDeque<Done>,
-    /// Bytes that the jobs under way hold.
+    /// Bytes that the jobs in progress hold.
     running_size: usize,
 }
 
@@ -57,7 +58,7 @@ pub(super) struct Done {
 }
 
 impl Examined {
-    /// Does what the turn does not do itself.
+    /// Does the work that the turn leaves to another thread.
     pub(super) fn run(&mut self, publish: &Publish<'_>, size_max: usize, arena: &mut Arena) {
         if let Json::Asked = self.json {
             self.json = match check_json(publish.data) {
@@ -80,7 +81,7 @@ impl LargeMessages {
         self.done.pop_front().or_else(|| waiting(self))
     }
 
-    /// Has a message examined. The commands of its connection wait.
+    /// Starts the examination of a message. The commands of its connection wait.
     pub(super) fn examine(
         &mut self,
         cx: &mut Context,

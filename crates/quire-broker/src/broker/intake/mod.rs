@@ -1,4 +1,4 @@
-//! The intake: the only way of messages and of deletes into the log.
+//! The intake: the only path of messages and of deletes into the log.
 //!
 //! Each of them is a [`Submission`] of one [`Origin`], and passes four stages:
 //!
@@ -12,9 +12,10 @@
 //! Each origin has a file, which takes the messages, runs the stages and notes the result:
 //! `client.rs`, `dead_letter.rs`, `peer.rs`, and `delete.rs` for deletes.
 //!
-//! A *plain* message of a client skips the second stage, after one look at its topic and one at the
-//! message. The others have a key, a delay or a part of a record. Or their topic keeps last values,
-//! validates its messages or is not configured. Or the journal takes no writes.
+//! A *plain* message of a client skips the second stage, after one check of its topic and one of
+//! the message. Other messages have a key, a delay or a part of a record, or their topic keeps last
+//! values, validates its messages or is not configured. While the journal accepts no writes, no
+//! message is plain.
 
 mod admit;
 mod client;
@@ -42,7 +43,7 @@ use crate::topic::TopicId;
 pub(super) use large::LargeMessages;
 use prepare::Ready;
 
-/// The parts of the broker that messages pass on their way into the log.
+/// The services of the broker that take part in the intake of messages.
 pub(crate) struct Intake<'a> {
     pub(crate) cx: &'a mut Context,
     pub(crate) publishers: &'a mut Publishers,
@@ -63,32 +64,32 @@ struct Submission<'a> {
     kind: RecordKind,
     publisher: PublisherId,
     topic: TopicId,
-    /// `sequence` is among those of the publisher, and 0 lets the log give it one. The data of a
-    /// delete are the keys of the records, in the form of the log.
+    /// `sequence` is a sequence of the publisher. With 0, the log assigns one. The data of a delete
+    /// are the keys of the records, in the form of the log.
     publish: &'a Publish<'a>,
 }
 
 /// Where a message comes from.
 #[derive(Clone, Copy)]
 enum Origin<'a> {
-    /// A client sent it. While the journal has no room, it is refused, and the client gets the
-    /// refusal.
+    /// A client sent it. While the journal has no room, the message is refused, and the client
+    /// receives the refusal.
     Client {
         /// The most bytes that the prepared message may have.
         size_max: usize,
-        /// It came before, and is only checked again.
+        /// The message arrived before, and is only checked again.
         is_known: bool,
     },
-    /// A service made it from records of the log. The journal keeps it until there is room.
+    /// A service created it from records of the log. The journal buffers it until there is room.
     Service,
-    /// Another instance recorded it, and has prepared it. As [`Origin::Service`], the journal keeps
+    /// Another instance prepared and recorded it. As for [`Origin::Service`], the journal buffers
     /// it.
     Peer {
         /// Its position in the log of that instance.
         position: Position,
-        /// The instances that it has passed, with that one.
+        /// The instances that it has passed, including that one.
         path: InstancePath<'a>,
-        /// Queues hold it back until then.
+        /// Queues delay it until then.
         not_before: Option<Timestamp>,
         /// The source permits other rules of keys here: the key is not compared with the data.
         has_any_key: bool,
@@ -98,19 +99,19 @@ enum Origin<'a> {
 /// The result for a message.
 #[derive(Debug)]
 enum Ingested {
-    /// It has this position in the log.
+    /// The message has this position in the log.
     Recorded(Position),
-    /// Its topic is not recorded, or the recording rule leaves it out.
+    /// Its topic is not recorded, or the recording rule excludes it.
     Unrecorded,
-    /// The log has this sequence of the publisher, and all up to `highest`.
+    /// The log has this sequence of the publisher, and all sequences up to `highest`.
     Duplicate { highest: u64 },
-    /// The journal takes no writes.
+    /// The journal accepts no writes.
     Refused,
-    /// The journal does not take this message, and takes others.
+    /// The journal refuses this message, and accepts others.
     Unacceptable(Box<JournalError>),
 }
 
-/// The time and the bookmark that a message gets.
+/// The time and the bookmark that are assigned to a message.
 #[derive(Clone, Copy)]
 struct Stamp {
     timestamp: Timestamp,
@@ -118,9 +119,9 @@ struct Stamp {
 }
 
 impl Intake<'_> {
-    /// Takes a message that a service made, through all stages: the one call for a part of the
-    /// broker that publishes. The message has no sequence. Without its fields it is recorded as it
-    /// is, because no client is there to get a refusal.
+    /// Takes a message of a service through all stages. Services publish with this function. The
+    /// message has no sequence. When its fields cannot be constructed, it is recorded unchanged,
+    /// because no client can receive a refusal.
     fn submit(&mut self, publisher: PublisherId, topic: &str, publish: &Publish<'_>) -> Ingested {
         let (topic, table) = self.admit_made(topic);
         let submission =

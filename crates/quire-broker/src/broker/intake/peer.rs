@@ -44,7 +44,8 @@ impl Intake<'_> {
         }
     }
 
-    /// Records one record of another instance. `path` is memory that is kept from record to record.
+    /// Records one record of another instance. `path` is memory that is reused from record to
+    /// record.
     ///
     /// # Errors
     /// The reason why the link ends.
@@ -80,9 +81,9 @@ impl Intake<'_> {
                 (position, self.destinations_of(&submission, position, path))
             }
             Ingested::Unrecorded => (Position::ZERO, Destinations::NONE),
-            // When it came from the same instance before, its acknowledgement got lost, and waits
-            // for the same destinations. Otherwise the instance from which it came first waits for
-            // them, and this wait does no harm.
+            // If the same instance sent it before, its acknowledgement was lost, and waits for the
+            // same destinations. Otherwise the instance that sent it first waits for them, and this
+            // wait has no disadvantage.
             Ingested::Duplicate { .. } => {
                 taken.note_duplicate(record);
                 let position = self.cx.log.appended();
@@ -96,7 +97,7 @@ impl Intake<'_> {
     }
 }
 
-/// A record of another instance as the message that it was.
+/// Converts a record of another instance into a message.
 fn publish_of<'a>(record: &SentRecord<'a>) -> Publish<'a> {
     Publish {
         sequence: record.bookmark.sequence,

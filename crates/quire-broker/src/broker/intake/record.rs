@@ -21,8 +21,8 @@ impl Intake<'_> {
         Stamp { timestamp, bookmark: Bookmark::new(publisher, sequence) }
     }
 
-    /// Appends the record of a submission, unless the rules of the log leave it out. `key` is that
-    /// of the last-value topic, if any.
+    /// Appends the record of a submission, unless the rules of the log exclude it. `key` is the key
+    /// in the last-value topic, if any.
     #[inline(always)]
     pub(super) fn record(&mut self, submission: &Submission<'_>, stamp: Stamp, key: &[u8]) -> Ingested {
         let Submission { origin, kind, publisher, topic, publish } = *submission;
@@ -30,7 +30,7 @@ impl Intake<'_> {
         let known = self.cx.topics.topic(topic);
         let message_type = known.recording.message_type;
         let is_recorded = match kind {
-            // A delete has no content that a filter could look at.
+            // A delete has no content that a filter could read.
             RecordKind::Delete => known.recording.records_any(),
             _ => known.recording.records(&mut self.cx.messages.arena, || {
                 context_of(publish, message_type, &known.name, Some(bookmark), timestamp)
@@ -95,14 +95,15 @@ fn encode<'a>(
 ) -> Result<Attributes<'a>, JournalError> {
     let Submission { origin, publish, .. } = *submission;
     let headers = publish.headers;
-    // By the wall clock: the times in the log are ahead of it after it was put back.
+    // By the wall clock. The times in the log are later than the clock after it was set back.
     let received = (now < timestamp).then_some(now);
     buffer.encode(&match origin {
         Origin::Client { .. } | Origin::Service => {
             let not_before = publish.delay.end(now);
             NewAttributes { key, headers, not_before, received, ..NewAttributes::default() }
         }
-        // Another instance may keep last values that this one does not keep: the key stays.
+        // Another instance may keep last values that this one does not keep. So the key is
+        // recorded.
         Origin::Peer { position, path, not_before, .. } => {
             let (key, position) = (publish.key, Some(position));
             NewAttributes { key, headers, position, path, not_before, received }

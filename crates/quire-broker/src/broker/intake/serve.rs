@@ -14,7 +14,7 @@ use crate::topic::{Stage, TopicId, TopicKind};
 
 impl Intake<'_> {
     /// Puts a message into its last-value topic, and serves ordinary and `live` subscriptions.
-    /// `position` is that of its record, when the log has it.
+    /// `position` is the position of its record, when the log has it.
     #[inline(always)]
     pub(super) fn serve(
         &mut self,
@@ -48,8 +48,8 @@ impl Intake<'_> {
         }
     }
 
-    /// Serves ordinary and `live` subscriptions, and those whose view the previous record of the
-    /// key left. Most topics have none of them.
+    /// Serves ordinary and `live` subscriptions, and subscriptions whose view the previous record
+    /// of the key has left. Most topics have no such subscription.
     #[inline(never)]
     fn serve_subscriptions(
         &mut self,
@@ -86,8 +86,8 @@ impl Intake<'_> {
         }
     }
 
-    /// Removes the records of a delete from its last-value topic, and tells the subscriptions that
-    /// had them in view.
+    /// Removes the records of a delete from its last-value topic, and notifies the subscriptions
+    /// that had them in view.
     pub(super) fn remove(&mut self, submission: &Submission<'_>) {
         let Some(table) = self.cx.topics.topic(submission.topic).table() else { return };
         for key in DeletedKeys::new(submission.publish.data).map_while(Result::ok) {
@@ -97,7 +97,7 @@ impl Intake<'_> {
         }
     }
 
-    /// The destinations of a submission that was recorded at `position`. `path` is that of its
+    /// The destinations of a submission that was recorded at `position`. `path` is the path of its
     /// record.
     pub(super) fn destinations_of(
         &mut self,

@@ -41,7 +41,7 @@ impl Broker {
     }
 
     /// Refuses to replace a subscription with records while the filter of earlier messages is
-    /// evaluated: the difference between the two views has to come after these messages.
+    /// evaluated: the difference between the two views must follow these messages.
     fn check_decided(&self, plan: Plan) -> Result<Plan, Refused> {
         if plan.view.is_some() && plan.replaced.is_some_and(|replaced| self.stream.is_deciding(replaced)) {
             let reason = "replace: messages wait until the filter of the subscription is evaluated; replace it again later";
@@ -68,7 +68,7 @@ impl Broker {
         }
     }
 
-    /// Carries a plan out at once, or when its start has been found.
+    /// Carries out a plan at once, or when its start has been found.
     fn begin(&mut self, id: SessionId, mut plan: Plan) {
         match plan.view.as_mut().and_then(ViewPlan::take_asked) {
             None => (),
@@ -148,8 +148,8 @@ impl Broker {
         let Some(end) = plan.range().and_then(|range| range.end) else {
             return self.enter_subscription(id, plan, Some((after, None)));
         };
-        // It may have been recorded since it was looked for, and then the pass is already beyond
-        // it. To look again takes microseconds.
+        // The end may have been recorded since the search for it, and the pass is then already
+        // beyond it. Another search takes microseconds.
         let until = match found
             .map_or_else(|| end.locate(&self.cx.log.reader, plan.log_end), |until| Ok(Some(until)))
         {
@@ -173,8 +173,8 @@ impl Broker {
         self.enter_subscription(id, plan, Some((after, Some(until))));
     }
 
-    /// The subscription begins, or is replaced, between two messages. Each service takes its part
-    /// first, and sends something only after the answer to the command.
+    /// The subscription begins, or is replaced, between two messages. Each service first takes its
+    /// part of the plan, and sends output only after the answer to the command.
     fn enter_subscription(
         &mut self,
         id: SessionId,
@@ -223,7 +223,7 @@ impl Broker {
         let detail = granted.filter(|_| is_queue).unwrap_or(u32::from(plan.is_bookmark_missing));
         let note = plan.note.as_deref().unwrap_or_default();
         self.cx.acknowledge_with(id, command, number, acks, detail, note);
-        // The acknowledgement may have been one frame too many for a slow connection.
+        // The acknowledgement may have exceeded the backlog of a slow connection.
         if self.cx.session(id).phase != Phase::Open {
             return former_view.iter().for_each(|view| self.tables.drop_view(view));
         }
@@ -240,19 +240,20 @@ impl Broker {
         }
     }
 
-    /// A subscription is replaced: each service takes it out of where its messages come from, and
-    /// gives what the new one continues with.
+    /// A subscription is replaced. Each service stops its messages, and returns the parts that the
+    /// new subscription continues with.
     fn part(&mut self, replaced: SubscriptionId, keeps_place: bool) -> Former {
         self.cx.deliver_all_conflated(replaced);
         self.stream.part(&mut self.cx, replaced);
         let place = self.bookmarks.part(&mut self.cx, replaced, keeps_place);
         let view = self.tables.part(&mut self.cx, replaced);
-        // The client finds a lease by the queue that its subscription has until the answer.
+        // Until the answer, the client identifies a lease by the queue of its former subscription.
         self.queues.notify_lost_leases(&mut self.cx);
         Former { place, view, queued: self.queues.detach(replaced) }
     }
 
-    /// Joins the queues of a plan. A subscription that had others keeps the messages that it holds.
+    /// Joins the queues of a plan. A subscription that had other queues keeps the messages that it
+    /// holds.
     fn join_queues(
         &mut self,
         id: SessionId,
@@ -277,7 +278,7 @@ impl Broker {
         self.cx.remove_subscription(id);
     }
 
-    /// All subscriptions of a session go.
+    /// Removes all subscriptions of a session.
     pub(crate) fn drop_subscriptions(&mut self, id: SessionId) {
         self.searches.forget(id);
         let subscriptions = std::mem::take(&mut self.cx.session(id).subscriptions);

@@ -1,6 +1,6 @@
-//! A subscribe command, checked as far as no search is needed.
+//! A subscribe command, after all checks that need no search.
 //!
-//! [`Request`] has the rules about which options go together. This module has those that need the
+//! [`Request`] has the rules for combinations of options. This module has the rules that need the
 //! state of the server: the kind of the topic, the log, and the subscription that is replaced.
 
 use quire_journal::Position;
@@ -32,7 +32,7 @@ pub(super) struct Plan {
     pub(super) max_backlog: Option<u32>,
     /// The subscription that is replaced.
     pub(super) replaced: Option<SubscriptionId>,
-    /// How it is served from the log; `None`: it is not.
+    /// How it is served from the log; `None`: it is not served from the log.
     pub(super) log: Option<LogPlan>,
     pub(super) conflation: Option<Conflation>,
     pub(super) select: Option<Select>,
@@ -40,7 +40,7 @@ pub(super) struct Plan {
     pub(super) view: Option<ViewPlan>,
     /// The end of the log when the command arrived.
     pub(super) log_end: Position,
-    /// None of its bookmarks is in the log, and the options say where it begins instead.
+    /// The log contains none of its bookmarks, and the options determine the start.
     pub(super) is_bookmark_missing: bool,
     /// A note that the client logs when the subscription begins.
     pub(super) note: Option<String>,
@@ -114,7 +114,7 @@ impl Plan {
             conflation,
             select,
             view,
-            // Messages that will never be persisted are not waited for.
+            // A subscription does not wait for messages that will never be persisted.
             log_end: if cx.log.failure.is_some() { cx.log.visible() } else { cx.log.appended() },
             is_bookmark_missing: false,
             note,
@@ -123,13 +123,13 @@ impl Plan {
 }
 
 impl Plan {
-    /// Where it begins and ends in the log. `None`: it is not served from the log, or keeps its
+    /// The range in the log. `None`: the subscription is not served from the log, or keeps its
     /// place.
     pub(super) fn range(&self) -> Option<&Range> {
         self.log.as_ref()?.range()
     }
 
-    /// It begins elsewhere in the log.
+    /// The subscription begins at another place in the log.
     pub(super) fn set_range(&mut self, range: Range) {
         if let Some(log) = &mut self.log {
             log.set_range(range);
@@ -147,8 +147,8 @@ impl Plan {
     }
 }
 
-/// A replay without an end, of a topic that the log does not have, waits for its first message. The
-/// name may be misspelt: an entry with a pattern records any name.
+/// A replay without an end waits for the first message of a topic that the log does not have. The
+/// name may be misspelt, because an entry with a pattern records any matching name.
 fn note_about(
     cx: &Context,
     queues: &QueueService,
@@ -167,7 +167,7 @@ fn note_about(
 
 /// The text of a filter that also holds only for messages with these keys.
 fn filter_of_keys(keys: Keys<'_>, filter: Option<&str>) -> String {
-    // A key that is not text belongs to no message.
+    // No message has a key that is not text.
     let texts = keys.iter().filter_map(|key| std::str::from_utf8(key).ok());
     let quoted: Vec<_> = texts.map(|text| format!("'{}'", text.replace('\'', "''"))).collect();
     let condition =
@@ -178,7 +178,7 @@ fn filter_of_keys(keys: Keys<'_>, filter: Option<&str>) -> String {
     }
 }
 
-/// Whether the messages of a topic have what is wanted of them.
+/// Whether the messages of a topic have the requested parts.
 fn check_message_type(
     cx: &mut Context,
     queues: &QueueService,
@@ -234,7 +234,8 @@ fn find_replaced(
     }
 }
 
-/// Whether queues can serve a request. Their messages are delivered whole, and all of them.
+/// Whether queues can serve a request. Queues deliver all of their messages, and each message
+/// whole.
 fn check_queues(request: &Request<'_>, selector: &TopicSelector) -> Result<(), Refused> {
     let topic = selector.text();
     let reason = if request.conflation().is_some() {

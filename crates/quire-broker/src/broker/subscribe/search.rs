@@ -1,4 +1,4 @@
-//! Looking for the starts of subscriptions in the log.
+//! The search for the starts of subscriptions in the log.
 
 use crate::context::Context;
 use hashbrown::HashMap;
@@ -16,18 +16,18 @@ use crate::session::{SessionId, Stall};
 use quire_command::Code;
 use quire_command::subscribe::NotFound;
 
-/// The subscribe commands whose starts are being looked for. Their sessions take no further command
-/// meanwhile, so that commands stay in order.
+/// The subscribe commands that wait for the search of their starts. Their sessions accept no
+/// further command meanwhile, so that commands stay in order.
 #[derive(Default)]
 pub(crate) struct Searches {
     by_session: HashMap<SessionId, Pending, FxBuildHasher>,
-    /// Those among them whose start may become known with the next flush.
+    /// The commands whose start may be found after the next flush.
     waiting: Vec<SessionId>,
-    /// Those that are done.
+    /// The commands whose search is done.
     found: Vec<(SessionId, Plan, Start)>,
 }
 
-/// Where the subscription of a plan begins.
+/// The start of the subscription of a plan.
 pub(super) enum Start {
     At(Result<Bounds, Refused>),
     WithStateOf(Result<Moment, Refused>),
@@ -35,25 +35,26 @@ pub(super) enum Start {
 
 struct Pending {
     plan: Plan,
-    /// The message whose time and position are looked for; `None`: the start of the plan is.
+    /// The message whose time and position are searched; `None`: the search is for the start of the
+    /// plan.
     bookmark: Option<Bookmark>,
     /// The search in progress; `None` while it waits until the messages before the command are
     /// persisted.
     number: Option<u64>,
 }
 
-/// Where a subscription begins, and where it ends when that is in the log.
+/// The start of a subscription, and its end when the end is in the log.
 pub(super) type Bounds = (Position, Option<Position>);
 
 impl Searches {
-    /// Looks for the start of a plan.
+    /// Searches for the start of a plan.
     pub(super) fn begin(&mut self, cx: &mut Context, id: SessionId, plan: Plan) {
         self.by_session.insert(id, Pending { plan, bookmark: None, number: None });
         cx.stall(id, Stall::Searching);
         self.search(cx, id);
     }
 
-    /// Looks for the message after which a subscription with records begins.
+    /// Searches for the message after which a subscription with records begins.
     pub(super) fn find(&mut self, cx: &mut Context, id: SessionId, plan: Plan, bookmark: Bookmark) {
         self.by_session.insert(id, Pending { plan, bookmark: Some(bookmark), number: None });
         cx.stall(id, Stall::Searching);
@@ -85,13 +86,13 @@ impl Searches {
         };
     }
 
-    /// A plan whose start was found, or cannot be.
+    /// A plan whose start was found, or cannot be found.
     pub(super) fn next_found(&mut self) -> Option<(SessionId, Plan, Start)> {
         self.found.pop()
     }
 
-    /// A search is done; `None` by a bug of ours. Gives the plan, and where it begins or why it
-    /// cannot.
+    /// A search is done; `None` because of a bug in quire. Returns the plan, and its start or the
+    /// reason why it has none.
     fn located(
         &mut self,
         cx: &Context,
@@ -104,8 +105,8 @@ impl Searches {
         let not_found = plan.log.as_ref().map(LogPlan::not_found).unwrap_or_default();
         let bounds = match found {
             Some(Ok(Located { after: Some(after), until })) => Ok((after, until)),
-            // A bookmark is known to subscribers before its message is persisted: it may only not
-            // be there yet.
+            // Subscribers know a bookmark before its message is persisted, so the message may be
+            // persisted later.
             Some(Ok(_)) if cx.log.visible() < plan.log_end && cx.log.failure.is_none() => {
                 pending.number = None;
                 self.waiting.push(id);
@@ -127,8 +128,8 @@ impl Searches {
         self.by_session.remove(&id).map(|pending| (pending.plan, bounds))
     }
 
-    /// A search for the message of a state is done. Gives the plan, and the instant or why there is
-    /// none.
+    /// A search for the message of a state is done. Returns the plan, and the instant or the reason
+    /// why there is none.
     fn state_found(
         &mut self,
         cx: &Context,
@@ -153,7 +154,7 @@ impl Searches {
         self.by_session.remove(&id).map(|pending| (pending.plan, found))
     }
 
-    /// Searches again for starts that were not there yet.
+    /// Searches again for starts that were not persisted yet.
     pub(crate) fn retry(&mut self, cx: &mut Context) {
         let persisted = cx.log.visible();
         for id in std::mem::take(&mut self.waiting) {
@@ -167,7 +168,7 @@ impl Searches {
         }
     }
 
-    /// The session has no subscriptions any more.
+    /// The session no longer has subscriptions.
     pub(super) fn forget(&mut self, id: SessionId) {
         self.by_session.remove(&id);
         self.found.retain(|(session, ..)| *session != id);
