@@ -1,10 +1,10 @@
-//! The changes of records, as the parts that follow last-value topics get them.
+//! The changes of records, for the services that follow last-value topics.
 //!
 //! While the server runs, every change of a record passes [`Tables::changed`] once, after the table
-//! has it: a publish, a delete, and the end of a lifetime. A [`Change`] has the record before it
-//! and after it. A part that follows the records of a topic takes the change there. The
-//! subscriptions with `oof` do so (`view.rs`), and so do pages and conflated subscriptions with
-//! `oof` (`follow.rs`). A start restores records without changes, so such a part reads the tables
+//! was changed: a publish, a delete, and the end of a lifetime. A [`Change`] has the record before
+//! it and after it. Services that follow the records of a topic receive the change there:
+//! subscriptions with `oof` (`view.rs`), and pages and conflated subscriptions with `oof`
+//! (`follow.rs`). A start restores records without changes, so such a service reads the tables
 //! first.
 
 use quire_command::OofReason;
@@ -19,16 +19,16 @@ use crate::topic::TableId;
 /// A change of one record.
 pub(super) struct Change<'a> {
     pub topic: &'a TableDefinition,
-    /// The record before; `None`: the key is new, or no part of the broker reads it
+    /// The previous record; `None`: the key is new, or no service reads it
     /// ([`TableState::reads_previous`](super::TableState)).
     pub old: Option<Row<'a>>,
-    /// The record now; `None`: it was deleted, or its lifetime ended.
+    /// The current record; `None`: it was deleted, or its lifetime ended.
     pub new: Option<&'a Row<'a>>,
-    /// The subscriptions that get `oof` messages of the topic.
+    /// The subscriptions that receive `oof` messages of the topic.
     pub watchers: &'a [SubscriptionId],
 }
 
-/// A change as the caller made it.
+/// A change, as the caller describes it.
 #[derive(Clone, Copy)]
 pub(super) struct RowChange<'a> {
     /// The record, when it was put.

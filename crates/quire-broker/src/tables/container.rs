@@ -2,8 +2,8 @@
 //! match (docs/last-values.md section 12).
 //!
 //! Such an entry is a *container*. A topic gets a table with its first message. A table without
-//! records is removed when room is needed for another topic, and at a start. All tables of a
-//! container have one snapshot file (`snapshots.rs`).
+//! records is removed when another topic needs room, and at a start. All tables of a container have
+//! one snapshot file (`snapshots.rs`).
 
 use std::sync::Arc;
 
@@ -25,7 +25,8 @@ pub(super) struct Container {
     pub definition: TableDefinition,
     /// Its topics that have a table.
     pub tables: Vec<TableId>,
-    /// The newest snapshot includes the log up to here, or more; 0: there is no snapshot.
+    /// The position up to which the newest snapshot includes the log, or more; 0: there is no
+    /// snapshot.
     pub snapshot_position: Position,
 }
 
@@ -36,8 +37,8 @@ impl Container {
 }
 
 impl Tables {
-    /// Gives a topic of a container a table, when fewer than `count_max` topics of containers have
-    /// one. A topic that belongs to no container is left alone, and so is one that has a table.
+    /// Creates a table for a topic of a container, when fewer than `count_max` topics of containers
+    /// have one. A topic without a container, and a topic that has a table, are not changed.
     ///
     /// # Errors
     /// There is no room for another topic, or the log does not record it as the container requires.
@@ -53,7 +54,7 @@ impl Tables {
         }
         let Some(container) = cx.topics.container_of(&known.name) else { return Ok(()) };
         let name = known.name.clone();
-        // A look at all topics for each refused message would cost more than the message.
+        // A check of all topics for each refused message would cost more than the message.
         if self.has_empty && self.pattern_topic_count() >= count_max {
             self.forget_empty(cx);
         }
@@ -71,7 +72,7 @@ impl Tables {
         self.containers.iter().map(|container| container.tables.len()).sum()
     }
 
-    /// Makes the table of a topic, and lets the subscriptions of its name follow it.
+    /// Creates the table of a topic. The subscriptions to its name follow it from now on.
     ///
     /// # Errors
     /// The log does not record the topic as the container requires.
@@ -97,7 +98,7 @@ impl Tables {
             }
         };
         container.tables.push(table);
-        // The message that needs it can still be refused.
+        // The message that needs the table can still be refused.
         self.has_empty = true;
         cx.topics.add_table(name, table, message_type);
         self.follow(cx, table, name);
@@ -137,8 +138,8 @@ impl Tables {
         }
     }
 
-    /// Removes the tables of topics of containers that have no records, that no command is reading,
-    /// and that no large message waits for.
+    /// Removes the tables of topics of containers without records, unless a command reads the table
+    /// or a large message waits for it.
     pub(super) fn forget_empty(&mut self, cx: &mut Context) {
         let deleting = self.deleting_tables();
         self.has_empty = false;

@@ -1,4 +1,4 @@
-//! Deletes: the records are found first, and then removed in portions, each of which is one record
+//! Deletes. The records are found first, and then removed in portions. Each portion is one record
 //! of the log.
 //!
 //! The records are those of the instant at which the command arrived. A record that another client
@@ -20,23 +20,23 @@ use crate::session::{SessionId, Stall};
 use crate::slice::PASS;
 use crate::topic::TableId;
 
-/// Keys of one record of the log, and their bytes: the records of one portion are removed in one
-/// piece of work.
+/// The most keys of one record of the log, and their bytes. The records of one portion are removed
+/// in one piece of work.
 const PORTION_COUNT_MAX: usize = 1024;
 const PORTION_SIZE_MAX: usize = 64 * 1024;
 
-/// Records that one delete looks at before the next piece of work.
+/// Records that one delete examines before the next piece of work.
 const EFFORT: usize = 256;
 
-/// A delete under way.
+/// A delete in progress.
 pub(super) struct Delete {
     command: u32,
     acks: Acks,
     sequence: u64,
     filter: Option<Filter>,
     parts: VecDeque<Part>,
-    /// The parts before this one were found. A pattern may have a hundred thousand topics, so that
-    /// each is looked at once. Nothing is removed before all are found.
+    /// The parts before this one were found. Each topic is examined once, because a pattern may
+    /// have a hundred thousand topics. No record is removed before all are found.
     found_count: usize,
     count: u64,
 }
@@ -44,7 +44,7 @@ pub(super) struct Delete {
 /// The records of one table.
 struct Part {
     table: TableId,
-    /// `None`: all were found.
+    /// `None`: all records were found.
     scan: Option<ScanId>,
     found: VecDeque<(Box<[u8]>, Position)>,
 }
@@ -55,8 +55,8 @@ pub(crate) struct Portion {
     pub topic: Arc<str>,
     /// The keys, as a record of the log has them.
     pub keys: Vec<u8>,
-    /// The sequence of the delete, when this is its last portion. The earlier ones get sequences of
-    /// the server.
+    /// The sequence of the delete, when this is its last portion. The earlier portions have
+    /// sequences of the server.
     pub sequence: Option<u64>,
 }
 
@@ -98,7 +98,7 @@ impl Tables {
         Ok(())
     }
 
-    /// The keys that a delete names; `None` = all.
+    /// The keys that a delete names; `None` = all keys.
     fn keys_of(
         &mut self,
         cx: &mut Context,
@@ -145,7 +145,7 @@ impl Tables {
         Part { table: id, scan: Some(scan), found: VecDeque::new() }
     }
 
-    /// The session is gone. Records that its delete has not removed stay.
+    /// The session has ended. Records that its delete has not removed remain.
     pub(super) fn forget_delete(&mut self, id: SessionId) {
         let Some(delete) = self.deleting.remove(&id) else { return };
         for part in delete.parts {
@@ -160,7 +160,7 @@ impl Tables {
         self.deleting.values().flat_map(|delete| &delete.parts).map(|part| part.table).collect()
     }
 
-    /// Looks for the records of the deletes, as long as the turn has time for it.
+    /// Searches the records of the deletes, as long as the turn has time.
     fn find(&mut self, cx: &mut Context) {
         let deadline = cx.clock.slices.deadline(PASS);
         let Tables { all, deleting, .. } = self;
@@ -211,7 +211,7 @@ impl Tables {
         self.refused.pop()
     }
 
-    /// Ends a delete early. The records that it has not removed stay.
+    /// Ends a delete early. The records that it has not removed remain.
     fn refuse_delete(&mut self, cx: &mut Context, id: SessionId, refused: &Refused) {
         let Some(delete) = self.deleting.get(&id) else { return };
         let (command, sequence) = (delete.command, delete.sequence);
@@ -236,8 +236,8 @@ impl Tables {
         let part = delete.parts.front_mut()?;
         let state = &all[part.table.0 as usize];
         let definition = &state.definition;
-        // Earlier work has spent the effort that was allowed to it, and a filter without effort
-        // matches nothing.
+        // Earlier work has used its budget of effort, and a filter without effort matches no
+        // record.
         arena.allow(u64::MAX);
         let (mut keys, mut count) = (Vec::new(), 0);
         while count < PORTION_COUNT_MAX

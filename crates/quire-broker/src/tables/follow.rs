@@ -1,8 +1,8 @@
-//! Subscriptions that get the changes of records from the tables, and not from the publish stream
+//! Subscriptions that receive the changes of records from the tables, not from the publish stream
 //! (docs/last-values.md, section 4).
 //!
-//! These subscriptions need to know what they had before each change: a page, and a conflated
-//! subscription with `oof`.
+//! These subscriptions need their records before each change: pages, and conflated subscriptions
+//! with `oof`.
 
 use quire_command::{Code, Message, MessageKind, OofReason};
 use quire_expression::filter::MessageContext;
@@ -18,7 +18,7 @@ use crate::reply::Refused;
 use crate::subscription::{SubscriptionId, ViewChange};
 use crate::topic::TableId;
 
-/// The subscriptions of one topic that get their changes from the table.
+/// The subscriptions of one topic that receive their changes from the table.
 #[derive(Default)]
 pub(super) struct Followers {
     pages: Vec<(PageId, SubscriptionId)>,
@@ -41,7 +41,7 @@ impl Followers {
 }
 
 impl TableState {
-    /// A subscription gets its changes from the table. A page begins with a look at the records.
+    /// A subscription receives its changes from the table. A page first reads the records.
     pub(super) fn follow(&mut self, cx: &Context, id: SubscriptionId, plan: &RecordsPlan) -> Option<PageId> {
         let filter = cx.clients.subscriptions.all[id].wanted.filter.as_ref();
         let Some(query) = plan.page_query(filter, cx.config.limits.max_query_copies) else {
@@ -153,7 +153,7 @@ impl Tables {
     }
 }
 
-/// Gives a subscription the message about a record.
+/// Sends a subscription the message about a record.
 fn deliver(
     cx: &mut Context,
     definition: &TableDefinition,

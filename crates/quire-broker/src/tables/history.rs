@@ -1,7 +1,7 @@
 //! States of earlier instants: `sow` with a bookmark (docs/last-values.md section 3).
 //!
-//! A time is an instant. The time of a bookmark is that of its message, which a background job
-//! reads from the log. Commands of the connection wait for it, so that they stay in order.
+//! A time is an instant. The instant of a bookmark is the time of its message, which a background
+//! job reads from the log. Commands of the connection wait for it, so that they stay in order.
 
 use crate::scan::StartPoint;
 use quire_command::Code;
@@ -18,7 +18,7 @@ use crate::reply::Refused;
 use crate::session::{SessionId, Stall};
 use crate::topic::TableId;
 
-/// The state that a query asks for.
+/// The state that a query requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AskedState {
     Current,
@@ -26,7 +26,7 @@ pub(crate) enum AskedState {
     After(Bookmark),
 }
 
-/// A query whose bookmark is looked for.
+/// A query that waits for the search of its bookmark.
 pub(super) struct Finding {
     plan: RecordsPlan,
     filter: Option<Filter>,
@@ -34,7 +34,7 @@ pub(super) struct Finding {
     bookmark: Bookmark,
     /// The end of the log when the command arrived.
     log_end: Position,
-    /// The search under way; `None` while it waits until the messages before the command are
+    /// The search in progress; `None` while it waits until the messages before the command are
     /// persisted.
     number: Option<u64>,
 }
@@ -59,13 +59,14 @@ impl AskedState {
 }
 
 impl TableState {
-    /// The instant whose state the table gives for another one; `None`: the current state.
+    /// The instant of the state that the table returns for another instant; `None`: the current
+    /// state.
     ///
     /// # Errors
-    /// The history does not reach back to it.
+    /// The history does not contain the instant.
     pub(super) fn as_of(&self, cx: &mut Context, instant: Moment) -> Result<Option<AsOf>, Refused> {
         let now = cx.log.stamp(cx.clock.now.wall);
-        // Messages of a transient topic need not be in the log. Then their positions are not
+        // Messages of a transient topic may be missing in the log. Their positions are then not
         // comparable.
         let position = instant.position.filter(|_| self.definition.durability == TableDurability::Persistent);
         let found = self.table.as_of(instant.time, position, now);
@@ -82,10 +83,11 @@ impl TableState {
 }
 
 impl Tables {
-    /// The instant whose state a topic gives for another one; `None`: the current state.
+    /// The instant of the state that a topic returns for another instant; `None`: the current
+    /// state.
     ///
     /// # Errors
-    /// The history does not reach back to it.
+    /// The history does not contain the instant.
     pub(crate) fn as_of(
         &self,
         cx: &mut Context,
@@ -100,7 +102,7 @@ impl Tables {
         tables.iter().any(|table| self.all[table.0 as usize].definition.config.history.is_some())
     }
 
-    /// Looks for the bookmark of a query. The commands of the connection wait.
+    /// Searches for the bookmark of a query. The commands of the connection wait.
     pub(super) fn find_bookmark(
         &mut self,
         cx: &mut Context,
@@ -114,7 +116,7 @@ impl Tables {
         cx.stall(id, Stall::Searching);
     }
 
-    /// A search is done; `None` by a bug of ours.
+    /// A search is done; `None` because of a bug in quire.
     fn bookmark_found(
         &mut self,
         cx: &mut Context,
@@ -126,8 +128,8 @@ impl Tables {
         let Some(finding) = self.finding.get_mut(&id).filter(is_current) else { return };
         let found = match found {
             Some(Ok(Some(instant))) => Ok(instant),
-            // A bookmark is known to subscribers before its message is persisted: it may only not
-            // be there yet.
+            // Subscribers know a bookmark before its message is persisted, so the message may be
+            // persisted later.
             Some(Ok(None)) if cx.log.visible() < finding.log_end && cx.log.failure.is_none() => {
                 finding.number = None;
                 return;
@@ -146,7 +148,7 @@ impl Tables {
         cx.resume_commands(id, Stall::Searching);
     }
 
-    /// Searches again for bookmarks that were not there yet.
+    /// Searches again for bookmarks that were not persisted yet.
     pub(crate) fn retry_searches(&mut self, cx: &mut Context) {
         let (persisted, has_failed) = (cx.log.visible(), cx.log.failure.is_some());
         for (id, finding) in &mut self.finding {

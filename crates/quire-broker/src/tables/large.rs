@@ -1,4 +1,4 @@
-//! Large messages, which are prepared on a reader thread: no other connection waits for them.
+//! Large messages. A reader thread prepares them, so that no other connection waits for them.
 //!
 //! Reading a message of a million fields takes a tenth of a second, and writing fields into it
 //! takes several. So a message of more than [`TURN_SIZE_MAX`] bytes, and a delta onto a record of
@@ -8,9 +8,9 @@
 //! 2. its constructed fields, its merge with a copy of the record of that key, and its entries in
 //!    the indexes.
 //!
-//! After each job the intake takes the message again from the beginning, with the [`Preparation`].
-//! The record may have changed meanwhile: then the second job runs again, and after
-//! [`ATTEMPTS_MAX`] of them the turn does its work.
+//! After each job, the intake takes the message again from the beginning, with the [`Preparation`].
+//! If the record has changed meanwhile, the second job runs again. After [`ATTEMPTS_MAX`] jobs, the
+//! turn does this work.
 
 use std::sync::Arc;
 
@@ -28,15 +28,15 @@ use crate::topic::TableId;
 /// some milliseconds.
 pub(crate) const TURN_SIZE_MAX: usize = 128 * 1024;
 
-/// The second jobs for one message. More changes than that, each in the time of a job, mean that
-/// others change the record all the time.
+/// The most second jobs for one message. More changes, each in the time of a job, mean that other
+/// clients change the record constantly.
 const ATTEMPTS_MAX: u32 = 16;
 
-/// What is known of a large message.
+/// The results for a large message so far.
 pub(crate) struct Preparation {
-    /// Of the topic at the time of the first job.
+    /// The definition of the topic at the time of the first job.
     definition: Arc<TableDefinition>,
-    /// When it arrived: the time for its constructed fields.
+    /// The time of its arrival, for its constructed fields.
     now: Timestamp,
     /// The effort that is left for its constructed fields.
     effort: u64,
@@ -65,9 +65,9 @@ struct PreviousRecord {
 /// Which record it is.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum RecordVersion {
-    /// The record of this position. Each change has another one.
+    /// The record with this position. Each change has another position.
     At(Position),
-    /// There is none, its lifetime is over, or the job does not need it.
+    /// There is no record, its lifetime is over, or the job does not need it.
     #[default]
     Missing,
     /// The message arrived before, and is only checked.
@@ -83,7 +83,7 @@ struct Finished {
 /// Whether a message is ready for the log.
 pub(crate) enum Outcome<T> {
     Ready(T),
-    /// After [`Preparation::run`] on another thread, the message is to be prepared again.
+    /// After [`Preparation::run`] on another thread, the message must be prepared again.
     Later(Box<Preparation>),
 }
 
@@ -125,7 +125,7 @@ impl Preparation {
         Box::new(Preparation { effort, preprocessed, key: Some(key), ..*preparation })
     }
 
-    /// Lets go of the copy of the record: the next job begins later.
+    /// Drops the copy of the record, because the next job begins later.
     pub(crate) fn postpone(&mut self) {
         if self.record.take().is_some() {
             self.attempts -= 1;

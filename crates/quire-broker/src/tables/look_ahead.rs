@@ -1,10 +1,10 @@
-//! The keys of messages that were received and are not taken yet.
+//! The keys of messages that were received and not taken yet.
 //!
 //! The lookup of a record waits for memory several times. The processor waits for several lookups
-//! at once when there is no other work between them. So when a connection sends messages one after
-//! the other, their keys are generated together, and their records are looked for together. Whether
-//! a message is taken is decided later, so nothing here changes a record, and a message with a
-//! mistake is left out.
+//! at once when there is no other work between them. So when a connection sends successive
+//! messages, their keys are generated together, and their records are looked up together. A message
+//! is accepted or refused later. So this module changes no record, and skips a message with a
+//! mistake.
 
 use std::collections::VecDeque;
 
@@ -13,29 +13,29 @@ use quire_table::{Key, KeyPlace, KeyRule};
 use super::{TableDefinition, TableState, Tables};
 use crate::topic::TableId;
 
-/// Messages whose records are looked for together. The processor waits for about ten lines of
-/// memory at once.
+/// The most messages whose records are looked up together. The processor waits for about ten lines
+/// of memory at once.
 const AHEAD_MAX: usize = 8;
 
-/// What is known of the next messages of the connection that has the turn.
+/// The keys and places of the next messages of the current connection.
 #[derive(Default)]
 pub(super) struct LookAhead {
     /// The topic of the messages.
     table: Option<TableId>,
     keys: VecDeque<(Data, Key)>,
-    /// Where the records of the keys probably are.
+    /// The probable places of the records of the keys.
     places: VecDeque<KeyPlace>,
-    /// The last message was one whose key can be generated ahead, and nothing is known of the one
-    /// after it.
+    /// The key of the last message could have been generated ahead, and no key of a later message
+    /// is known.
     is_wanted: bool,
 }
 
-/// Address and size of the data of a message. Both identify it: the received bytes stay where they
-/// are until [`Tables::forget_ahead`].
+/// Address and size of the data of a message. Both identify it, because the received bytes are not
+/// moved until [`Tables::forget_ahead`].
 type Data = (usize, usize);
 
 impl LookAhead {
-    /// The key of a message with this data, and where its record probably is.
+    /// The key of a message with this data, and the probable place of its record.
     pub fn take(
         &mut self,
         definition: &TableDefinition,
@@ -44,7 +44,7 @@ impl LookAhead {
     ) -> Option<(Key, KeyPlace)> {
         let is_it = |known: &Data| self.table == Some(table) && *known == place_of(data);
         let mut found = None;
-        // Those before it were not taken: duplicates, and messages that were refused.
+        // The messages before it were not accepted: they were duplicates, or were refused.
         while found.is_none()
             && let Some(((known, key), place)) = self.keys.pop_front().zip(self.places.pop_front())
         {
@@ -62,8 +62,8 @@ impl Tables {
         self.ahead.is_wanted
     }
 
-    /// Looks for the records of the next messages on a topic: their data, in order, until one has
-    /// more than `size_max` bytes.
+    /// Looks up the records of the next messages on a topic. The argument is their data, in order,
+    /// until a message has more than `size_max` bytes.
     pub(crate) fn look_ahead<'a>(
         &mut self,
         id: TableId,
@@ -95,7 +95,7 @@ impl Tables {
     }
 }
 
-/// Whether the key of a message depends on nothing but its data as it arrives.
+/// Whether the key of a message depends only on its data as received.
 fn has_key_ahead(definition: &TableDefinition) -> bool {
     let is_preprocessed = definition.fields.as_ref().is_some_and(|fields| fields.has_preprocessing());
     matches!(definition.key_rule, KeyRule::Fields(_)) && !is_preprocessed

@@ -8,7 +8,7 @@
 //! - [`new`](Tables::new), [`recover`](Tables::recover): at the start.
 //! - [`admit_topic`](Tables::admit_topic): for the first message of a topic.
 //! - [`look_ahead`](Tables::look_ahead), [`prepare`](Tables::prepare), [`put`](Tables::put): for
-//!   messages that come next, for a message on its way into the log, and after it was appended.
+//!   the next messages, for a message before it is appended to the log, and after it was appended.
 //! - [`query`](Tables::query), [`begin_delete`](Tables::begin_delete): for commands of connections.
 //! - [`enter`](Tables::enter) and [`begin`](Tables::begin), [`part`](Tables::part),
 //!   [`end`](Tables::end): when subscriptions that have records in view begin, are replaced and end
@@ -20,12 +20,12 @@
 //!   once per turn.
 //!
 //! A query is a scan of a table in portions between other work (`scan.rs`). A delete by filter is a
-//! scan that collects keys (`delete.rs`). A page, and a conflated subscription with `oof`, get
-//! their changes from here (`follow.rs`). A subscription that is replaced gets the difference
-//! between its two views (`replace.rs`), or between two pages (`turned_page.rs`). The service
-//! appends nothing to the log, because the sequence of a delete belongs to its publisher. The run
-//! loop appends the records of deletes, and sends the messages about records that leave the view of
-//! a subscription (`view.rs`).
+//! scan that collects keys (`delete.rs`). A page, and a conflated subscription with `oof`, receive
+//! their changes from this service (`follow.rs`). A subscription that is replaced receives the
+//! difference between its two views (`replace.rs`), or between two pages (`turned_page.rs`). The
+//! service appends nothing to the log, because the sequence of a delete belongs to its publisher.
+//! The run loop appends the records of deletes, and sends the messages about records that leave the
+//! view of a subscription (`view.rs`).
 
 mod change;
 mod container;
@@ -89,15 +89,15 @@ pub(crate) use view::Left;
 /// The resolution of lifetimes: an expired record is removed at the latest after this time.
 const EXPIRY_RESOLUTION: Duration = Duration::from_millis(100);
 
-/// Everything about the last-value topics of one broker.
+/// The last-value topics of one broker.
 pub(crate) struct Tables {
     all: Vec<TableState>,
     containers: Vec<Container>,
-    /// Places of `all` whose topics are gone.
+    /// Places of `all` whose topics were removed.
     free: Vec<TableId>,
-    /// A topic of a container may have no records any more.
+    /// A topic of a container may no longer have records.
     has_empty: bool,
-    /// When the next record of each topic expires.
+    /// The time when the next record of each topic expires.
     expiring: BTreeSet<(Timestamp, TableId)>,
     /// Queries, and subscriptions that get their records.
     scanning: Scanning,
@@ -106,20 +106,20 @@ pub(crate) struct Tables {
     snapshots: Snapshots,
     /// For the topics whose records can be paged out.
     memory: TableMemory,
-    /// A cursor where the oldest snapshot ends: files from a cursor on are not removed.
+    /// A cursor at the end of the oldest snapshot. Files from a cursor on are not removed.
     pin: Option<Cursor>,
     /// Deletes that are not done yet, by the session that waits for them.
     deleting: BTreeMap<SessionId, delete::Delete>,
-    /// Queries whose bookmarks are looked for, by the session that waits for them.
+    /// Queries that wait for the search of their bookmarks, by the session that waits for them.
     finding: BTreeMap<SessionId, history::Finding>,
-    /// Deletes that ended early, and whose sequences are still to be noted.
+    /// Deletes that ended early, and whose sequences must be recorded.
     refused: Vec<RefusedDelete>,
     /// Each subscription that has records in view.
     subscriptions: HashMap<SubscriptionId, Following, FxBuildHasher>,
     views: SowViews,
     /// The subscriptions whose view the last record left.
     leaving: Vec<SubscriptionId>,
-    /// When expired records were looked for last.
+    /// The time of the last search for expired records.
     expired_at: Option<Instant>,
     unrecorded_count: u64,
     ahead: LookAhead,
@@ -129,21 +129,21 @@ pub(crate) struct Tables {
 /// One last-value topic.
 struct TableState {
     definition: Arc<TableDefinition>,
-    /// The topic belongs to it; `None`: it has its own entry in the configuration.
+    /// The container of the topic; `None`: the topic has a separate entry in the configuration.
     container: Option<ContainerId>,
-    /// The topic has no table any more, and another topic may get this place.
+    /// The topic no longer has a table, and another topic may use this place.
     is_free: bool,
     table: Table,
     /// Its entry in `expiring`.
     next_expiry: Option<Timestamp>,
-    /// The subscriptions that want to know when a record leaves their view.
+    /// The subscriptions that receive a message when a record leaves their view.
     watchers: Vec<SubscriptionId>,
     followers: Followers,
-    /// How many delta subscriptions there are.
+    /// The number of delta subscriptions.
     delta_count: usize,
     /// It was logged that a message has no value for a field of the key.
     has_logged_missing: bool,
-    /// The newest snapshot includes the log up to here; 0: there is no snapshot.
+    /// The position up to which the newest snapshot includes the log; 0: there is no snapshot.
     snapshot_position: Position,
 }
 
@@ -151,7 +151,7 @@ struct TableState {
 struct Following {
     tables: Vec<TableId>,
     is_delta: bool,
-    /// The newest page of the subscription. It may still look at the records, while an older one is
+    /// The newest page of the subscription. It may still read the records, while an older page is
     /// in effect.
     page: Option<(TableId, PageId)>,
 }
@@ -178,14 +178,14 @@ pub(crate) struct Keyed<'a> {
     pub table: TableId,
     /// When the key was made from the data that is stored ([`Prepared::spelling`]).
     pub spelling: Option<Spelling>,
-    /// Where the record of the key probably is ([`Prepared::place`]).
+    /// The probable place of the record of the key ([`Prepared::place`]).
     pub place: Option<KeyPlace>,
     /// Its entries in the indexes, when they are known ([`Prepared::entries`]).
     pub entries: Option<&'a RowEntries>,
 }
 
 impl Keyed<'_> {
-    /// A key that was not made just now.
+    /// A key that was not generated just now.
     pub(crate) fn of(table: TableId) -> Self {
         Keyed { table, spelling: None, place: None, entries: None }
     }
@@ -249,7 +249,7 @@ impl Tables {
         }
     }
 
-    /// This instant, as the beginning of a subscription.
+    /// The current instant, as the beginning of a subscription.
     fn begun(&self, cx: &Context) -> Begun {
         Begun {
             time: cx.clock.now.wall,
@@ -258,12 +258,12 @@ impl Tables {
         }
     }
 
-    /// Whether there are any.
+    /// Whether there are last-value topics.
     pub(crate) fn any(&self) -> bool {
         !self.all.is_empty() || !self.containers.is_empty()
     }
 
-    /// Notes when the next record of a topic expires, after a change of it.
+    /// Updates the time when the next record of a topic expires, after a change of the topic.
     fn note_expiry(&mut self, id: TableId) {
         let TableState { table, next_expiry: noted, .. } = &mut self.all[id.0 as usize];
         let next = table.next_expiry();
@@ -280,8 +280,8 @@ impl Tables {
 
     /// A message becomes the record of its key. Finds the subscriptions whose view the record
     /// leaves, because their filters matched the previous record and do not match the message.
-    /// [`Tables::leaving`] gives them. Gives the record that was replaced, when a delta
-    /// subscription follows the topic.
+    /// [`Tables::leaving`] returns them. Returns the replaced record, when a delta subscription
+    /// follows the topic.
     pub(crate) fn put(&mut self, cx: &mut Context, keyed: Keyed<'_>, new: &NewRow<'_>) -> Option<Replaced> {
         let id = keyed.table;
         let position = new.position.unwrap_or_else(|| {
@@ -302,7 +302,8 @@ impl Tables {
         let options = PutOptions { place, spelling, entries, keeps_previous: state.reads_previous() };
         let is_new = match state.table.put_with(&row, options) {
             Ok(is_new) => is_new,
-            // The intake has checked it. A record that cannot be kept must not end the server.
+            // The intake has checked the message. A record that cannot be stored must not end the
+            // server.
             Err(error) => {
                 cx.note(unkept(&state.definition, position, &error));
                 return None;
@@ -314,8 +315,8 @@ impl Tables {
         replaced
     }
 
-    /// Removes a record, and gives the message for its subscriptions; `None` when there is no such
-    /// record.
+    /// Removes a record, and returns the message for its subscriptions; `None` when there is no
+    /// such record.
     pub(crate) fn remove(&mut self, cx: &mut Context, id: TableId, key: &[u8]) -> Option<Left<'_>> {
         let at = Moment { position: cx.log.appended(), timestamp: cx.log.stamp(cx.clock.now.wall) };
         if !self.state(id).table.remove(key, at) {
@@ -324,8 +325,8 @@ impl Tables {
         self.left(cx, id, OofReason::Deleted, cx.clock.now.wall)
     }
 
-    /// Removes a record whose lifetime is over, and gives the message for its subscriptions; `None`
-    /// when there is none.
+    /// Removes a record whose lifetime is over, and returns the message for its subscriptions;
+    /// `None` when there is no such record.
     pub(crate) fn next_expired(&mut self, cx: &mut Context) -> Option<Left<'_>> {
         let now = cx.clock.now.wall;
         let due = self.expiring.first().filter(|(at, _)| *at <= now).map(|(_, id)| *id);
@@ -349,7 +350,8 @@ impl Tables {
         self.left_of_previous(id, MessageKind::Oof(reason), timestamp)
     }
 
-    /// When a record expires, at the resolution of lifetimes, and when to look at the snapshots.
+    /// The next time when a record expires, at the resolution of lifetimes, or when the snapshots
+    /// must be checked.
     pub(crate) fn next_timeout(&self, now: Now) -> Option<Instant> {
         let next = self.expiring.first().map(|(next, _)| {
             let left = Duration::from_nanos(next.as_ns().saturating_sub(now.wall.as_ns()));
@@ -386,8 +388,8 @@ impl LogConsumer for Tables {
 
     fn on_unreadable(&mut self, _: &mut Context, _: Position, _: &JournalError) {}
 
-    /// A topic needs the log after its newest snapshot. In this process a cursor keeps the journal
-    /// files, in another process the sidecar files do.
+    /// A topic needs the log after its newest snapshot. In this process, a cursor retains the
+    /// journal files. For other processes, the sidecar files retain them.
     fn needed_from(&self, cx: &Context) -> Option<Position> {
         self.first_needed(cx)
     }
@@ -414,8 +416,8 @@ impl TableState {
         }
     }
 
-    /// Whether a part of the broker reads the record that a message replaces: subscriptions with
-    /// `oof`, pages, and delta subscriptions.
+    /// Whether a service reads the record that a message replaces: subscriptions with `oof`, pages,
+    /// and delta subscriptions.
     fn reads_previous(&self) -> bool {
         self.delta_count > 0 || !self.watchers.is_empty() || !self.followers.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Commands that ask for records, checked before the scans of the tables begin.
+//! Commands that request records. They are checked before the scans of the tables begin.
 
 use std::collections::VecDeque;
 
@@ -18,10 +18,10 @@ use crate::session::SessionId;
 use crate::subscription::KeySet;
 use crate::topic::TableId;
 
-/// The most records of a page: they are collected in one piece of work, of less than a millisecond.
+/// The most records of a page. They are collected in one piece of work, of less than a millisecond.
 const PAGE_RECORDS_MAX: u64 = 65_536;
 
-/// The records that a command asks for.
+/// The records that a command requests.
 #[derive(Clone)]
 pub(super) struct RecordsPlan {
     pub tables: Vec<TableId>,
@@ -29,7 +29,7 @@ pub(super) struct RecordsPlan {
     order: Option<Order>,
     skip_n: u64,
     pub top_n: Option<u64>,
-    /// The subscription keeps this part of the result up to date.
+    /// The part of the result that the subscription keeps up to date.
     is_page: bool,
     /// The instant of the result; `None`: the current state.
     pub instant: Option<Moment>,
@@ -51,7 +51,7 @@ impl RecordsPlan {
         Ok(RecordsPlan { is_page: true, ..self })
     }
 
-    /// The same of no topic: a page has looked at the records before it has a result.
+    /// The same without topics, because a page reads the records before it has a result.
     pub(super) fn without_tables(&self) -> Self {
         RecordsPlan { tables: Vec::new(), ..self.clone() }
     }
@@ -61,7 +61,7 @@ impl RecordsPlan {
         self.is_page
     }
 
-    /// The keys of records that are wanted; `None` = all.
+    /// The keys of the wanted records; `None` = all keys.
     pub(crate) fn wanted_keys(&self) -> Option<KeySet> {
         self.keys.as_ref().map(|keys| keys.iter().cloned().collect())
     }
@@ -132,7 +132,7 @@ impl Tables {
         self.all[table.0 as usize].definition.message_type.has_fields()
     }
 
-    /// Whether the messages of the topics have what a filter and a select list read.
+    /// Whether the messages of the topics have the parts that a filter and a select list read.
     fn check_types(
         &self,
         tables: &[TableId],
@@ -176,7 +176,7 @@ impl Tables {
         }
     }
 
-    /// A query that was understood begins.
+    /// A valid query begins.
     pub(super) fn begin_query(
         &mut self,
         cx: &mut Context,
@@ -223,7 +223,7 @@ impl Tables {
         Ok((plan, filter, Asker { command: query.command, acks: query.acks, number, select }))
     }
 
-    /// Opens the scans of a plan. Without an instant, that of the result is this call.
+    /// Opens the scans of a plan. Without an instant, the result has the instant of this call.
     pub(super) fn open(
         &mut self,
         cx: &mut Context,
@@ -276,7 +276,7 @@ impl Tables {
     }
 }
 
-/// The command that asks for records.
+/// The command that requests records.
 pub(super) struct Asker {
     pub command: u32,
     pub acks: Acks,

@@ -1,9 +1,9 @@
-//! A message on its way to its record: its constructed fields, its key, and the merge of a delta
-//! (docs/last-values.md sections 1, 10, 11).
+//! The preparation of a message for its record: its constructed fields, its key, and the merge of a
+//! delta (docs/last-values.md sections 1, 10, 11).
 //!
 //! [`Tables::prepare`] runs these steps in order, and changes no record: preprocessing, key,
-//! enrichment, merge. The intake records, stores and delivers the message that it gives. For a
-//! large message, reader threads run the steps (`large.rs`).
+//! enrichment, merge. The intake records, stores and delivers the resulting message. For a large
+//! message, reader threads run the steps (`large.rs`).
 
 use quire_command::Publish;
 use quire_expression::filter::{Assignments, MessageContext};
@@ -41,9 +41,9 @@ pub(crate) struct Arriving<'a> {
 /// A message that is ready for the log.
 pub(crate) struct Prepared {
     pub key: Key,
-    /// Of the key, when no later step changed the data.
+    /// The spelling of the key, when no later step changed the data.
     pub spelling: Option<Spelling>,
-    /// Where the record of the key probably is.
+    /// The probable place of the record of the key.
     pub place: Option<KeyPlace>,
     /// Its entries in the indexes, when they are known.
     pub entries: Option<Box<RowEntries>>,
@@ -109,7 +109,7 @@ impl Tables {
         {
             message.merge(previous.data)?;
         }
-        // The command of a few bytes may have read and written more: this counts in the slice of
+        // A command of a few bytes may have read and written more bytes. They count in the slice of
         // its connection.
         cx.clock.slices.weigh_bytes(previous.map_or(0, |row| row.data.len()));
         cx.clock.slices.weigh_bytes(message.changed.as_ref().map_or(0, Vec::len));
@@ -148,8 +148,8 @@ impl Tables {
         Ok(Outcome::Ready(()))
     }
 
-    /// As [`Tables::prepare`], for a message that a service made. One that cannot get its fields
-    /// keeps its data. A start decides in the same way.
+    /// As [`Tables::prepare`], for a message of a service. When its fields cannot be constructed,
+    /// it keeps its data. A start decides in the same way.
     ///
     /// # Errors
     /// The message has no key.
@@ -168,9 +168,9 @@ impl Tables {
         Ok(Outcome::Ready(Prepared { key, spelling: None, place: None, entries: None, data: None }))
     }
 
-    /// The key of a message that keeps its bytes: one of the log without a key, a dead letter that
-    /// cannot get its fields, or the data of a delete. Preprocessing can make the key, and
-    /// enrichment does not run.
+    /// The key of a message that keeps its bytes: a message of the log without a key, a dead letter
+    /// whose fields cannot be constructed, or the data of a delete. Preprocessing can construct
+    /// fields of the key. Enrichment does not run.
     ///
     /// # Errors
     /// As [`Tables::prepare`].
@@ -188,8 +188,8 @@ impl Tables {
         Ok(key)
     }
 
-    /// Whether a message with a key that was made elsewhere can be a record: keys that are made of
-    /// fields need data that has fields.
+    /// Whether a message with a key from another source can be a record. Keys that are generated
+    /// from fields require data with fields.
     ///
     /// # Errors
     /// The data is not of the type of the topic.
@@ -211,7 +211,7 @@ impl Tables {
     }
 }
 
-/// Logs the first key of a topic that was made without one of its fields.
+/// Logs the first key of a topic that was generated without one of its fields.
 pub(super) fn note_missing(cx: &mut Context, definition: &TableDefinition, key: &Key, has_logged: &mut bool) {
     if key.has_missing() && !*has_logged {
         *has_logged = true;
@@ -220,7 +220,7 @@ pub(super) fn note_missing(cx: &mut Context, definition: &TableDefinition, key: 
     }
 }
 
-/// A message on its way through the steps.
+/// A message between the steps.
 pub(super) struct Message<'a> {
     definition: &'a TableDefinition,
     arena: &'a mut Arena,

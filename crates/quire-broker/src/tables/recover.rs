@@ -1,4 +1,4 @@
-//! Rebuilding the last-value topics from the log at the start (docs/last-values.md section 7).
+//! Rebuilds the last-value topics from the log at the start (docs/last-values.md section 7).
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ impl Tables {
         Ok(())
     }
 
-    /// The table of a topic that is read; for a record that needs one, it is made.
+    /// The table of a topic that is read. It is created for a record that needs one.
     fn table_of(&mut self, cx: &mut Context, record: &Record<'_>) -> Option<TableId> {
         if let Some(id) = cx.topics.table(record.topic) {
             return Some(id);
@@ -104,7 +104,7 @@ impl Tables {
         let is_needed = container.definition.is_recovered
             && record.kind == RecordKind::Publish
             && record.position > container.snapshot_position;
-        // A topic that the log does not record as the container requires keeps no values.
+        // A topic that the log does not record as the container requires has no table.
         if is_needed { self.make_table(cx, id, &record.topic.into()).ok() } else { None }
     }
 
@@ -119,8 +119,8 @@ impl Tables {
                 let generated;
                 let key = match record.key() {
                     Some(key) => key,
-                    // It was published before the topic kept last values. Without a supplied key it
-                    // does not make a record.
+                    // The message was published before the topic kept last values. Without a
+                    // supplied key, it does not become a record.
                     None if matches!(definition.key_rule, KeyRule::Supplied) => return,
                     None => match self.key_of(cx, id, &Arriving::of_record(record), record.timestamp) {
                         Ok(key) => {

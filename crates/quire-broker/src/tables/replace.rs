@@ -1,14 +1,14 @@
-//! A subscription with records is replaced: the difference between the view that it had and the
-//! view that it gets.
+//! The replacement of a subscription with records: the difference between its former view and its
+//! new view.
 //!
 //! The instant of the difference is the command. Scans of the former view find the records that
-//! leave, and scans of the new view find those that enter. Every row of a scan is also evaluated by
-//! the other view. Messages after the command wait until the difference was sent, as they do for
-//! the records of a new subscription.
+//! leave, and scans of the new view find the records that enter. Every row of a scan is also
+//! evaluated by the other view. Messages after the command wait until the difference was sent, as
+//! for the records of a new subscription.
 //!
 //! A subscription may be replaced before all records of its first query, or of the last difference,
-//! were sent. Then the new scans come after the scans under way ([`Scan::next`]), and after the
-//! messages that were held back until then.
+//! were sent. Then the new scans follow the scans in progress ([`Scan::next`]), and the messages
+//! that were held until then.
 
 use quire_command::{MessageKind, OofReason};
 use quire_expression::filter::Filter;
@@ -25,8 +25,8 @@ use crate::context::Context;
 use crate::subscription::{KeySet, SubscriptionId};
 use crate::topic::TableId;
 
-/// Changes of one subscription that wait for their turn. Each can hold copies of `max_query_copies`
-/// bytes.
+/// The most replacements of one subscription that wait for their turn. Each can hold copies of
+/// `max_query_copies` bytes.
 pub(crate) const PENDING_CHANGES_MAX: usize = 16;
 
 /// The view that a subscription had before it was replaced.
@@ -34,9 +34,9 @@ pub(crate) struct FormerView {
     pub(super) view: View,
     /// The time of its records.
     pub(super) begun: Timestamp,
-    /// The messages that wait for its records; `None`: it has all of them.
+    /// The messages that wait for its records; `None`: it has all of its records.
     pub(super) held: Option<Vec<u8>>,
-    /// It is a page, which stays in effect until the new page has looked at the records.
+    /// The page of the view. It stays in effect until the new page has read the records.
     pub(super) page: Option<(TableId, PageId)>,
 }
 
@@ -54,9 +54,9 @@ pub(super) struct ViewDifference {
     new: View,
     /// The instant of the difference.
     at: Timestamp,
-    /// How many of the scans that are left look for records that leave. They come first.
+    /// The number of remaining scans for records that leave. These scans are first.
     leaving_count: usize,
-    /// How many of the records that enter are sent at most.
+    /// The most records that enter that are sent.
     entering_max: u64,
 }
 
@@ -92,7 +92,7 @@ impl View {
 }
 
 impl ViewDifference {
-    /// Whether the scan that is in progress looks for records that leave.
+    /// Whether the scan in progress searches for records that leave.
     pub fn is_leaving(&self) -> bool {
         self.leaving_count > 0
     }
@@ -102,7 +102,7 @@ impl ViewDifference {
         self.leaving_count = self.leaving_count.saturating_sub(1);
     }
 
-    /// The message for the subscription about a row that the scan in progress gives.
+    /// The message for the subscription about a row of the scan in progress.
     pub fn message_for(
         &mut self,
         table: TableId,
@@ -134,7 +134,7 @@ impl ViewDifference {
         row: &Row<'_>,
         arena: &mut Arena,
     ) -> RowMessage {
-        // The former view has it still, and no later message says that it has expired.
+        // The former view still has the record, and no later message reports its expiration.
         if let Some(expires) = row.expires.filter(|expires| *expires <= self.at) {
             return RowMessage::Message(MessageKind::Oof(OofReason::Expired), expires);
         }
@@ -172,7 +172,7 @@ pub(super) fn changes_part(
 }
 
 impl Tables {
-    /// How many changes of a subscription wait for their turn.
+    /// The number of replacements of a subscription that wait for their turn.
     pub(crate) fn pending_change_count(&self, id: SubscriptionId) -> usize {
         self.scanning.of(id).map_or(0, Scan::chained_count)
     }
@@ -182,7 +182,7 @@ impl Tables {
         self.subscriptions.get(&id).is_some_and(|following| following.page.is_some())
     }
 
-    /// Makes the scan of a new view the scan of its difference to the former one.
+    /// Changes the scan of a new view into the scan of its difference to the former view.
     pub(super) fn compare(
         &mut self,
         cx: &Context,
@@ -200,8 +200,9 @@ impl Tables {
         }
         let mut leaving_count = 0;
         if wants_oof {
-            // As of its begin, so that it includes those whose lifetime has ended since then. When
-            // the clock was set back, later records may end before that.
+            // The scan compares lifetimes with the begin of the former view, so that it includes
+            // records whose lifetime has ended since then. When the clock was set back, the
+            // lifetime of later records may end before that.
             let begun = begun.min(cx.clock.now.wall);
             for table in former.tables.iter().rev() {
                 let query = quire_table::Query {

@@ -1,4 +1,5 @@
-//! Queries, and the records of subscriptions: scans of tables, in portions between other work.
+//! Queries, and the records of subscriptions. Both are scans of tables, in portions between other
+//! work.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,24 +21,24 @@ use crate::session::SessionId;
 use crate::subscription::{Gate, ServedBy, SubscriptionId};
 use crate::topic::TableId;
 
-/// Records that one query looks at before the next query gets its turn.
+/// Records that one query examines before the turn of the next query.
 const EFFORT: usize = 256;
 
-/// The longest that scans take in one turn. A publish waits for two of them: it comes during the
-/// first one, and its sync ends during the second one. A scan that is alone loses little, because a
+/// The longest time of scans in one turn. A publish waits for two scans: it arrives during the
+/// first one, and its sync ends during the second one. A single scan loses little time, because a
 /// turn without other work takes a few microseconds.
 const SCANNING: Duration = Duration::from_micros(100);
 
 /// Records that an index under construction reads at a time: about a tenth of a millisecond.
 const BUILT_COUNT: usize = 128;
 
-/// The longest that indexes under construction read records in one turn.
+/// The longest time in one turn in which indexes under construction read records.
 const BUILDING: Duration = Duration::from_micros(500);
 
-/// Queries of one connection at a time. Each can hold copies of `max_query_copies` bytes.
+/// The most concurrent queries of one connection. Each can hold copies of `max_query_copies` bytes.
 pub(super) const QUERIES_PER_SESSION_MAX: usize = 16;
 
-/// The scans under way. The first one gets the next portion.
+/// The scans in progress. The first scan has the next portion.
 #[derive(Default)]
 pub(super) struct Scanning(VecDeque<Scan>);
 
@@ -50,23 +51,22 @@ pub(super) struct Scan {
     pub number: u32,
     /// `None`: it is a query.
     pub subscription: Option<SubscriptionId>,
-    /// A page that has yet to look at the records.
+    /// A page that has not read the records yet.
     pub page: Option<(TableId, PageId)>,
-    /// The tables that are left, the first one in progress.
+    /// The remaining tables. The first one is in progress.
     pub parts: VecDeque<(TableId, ScanId)>,
     pub total: Total,
     pub select: Option<Select>,
     pub encoder: Encoder,
-    /// It is the difference between two views of a subscription.
+    /// The difference between two views of a subscription.
     pub change: Option<Difference>,
-    /// The scan that begins when this one is done: the subscription was replaced meanwhile.
+    /// The scan that begins when this one is done, because the subscription was replaced meanwhile.
     pub next: Option<Box<Scan>>,
-    /// Of the messages that the subscription holds back, those that come before this scan, in
-    /// bytes.
+    /// The bytes of held messages of the subscription that are sent before this scan.
     pub lead_size: usize,
 }
 
-/// The messages that a scan gives in place of records: a subscription was replaced.
+/// The messages that a scan sends instead of records, because a subscription was replaced.
 pub(super) enum Difference {
     OfViews(Box<ViewDifference>),
     OfPages(Box<PageDifference>),
@@ -107,13 +107,13 @@ impl Difference {
 }
 
 impl Scan {
-    /// How many scans follow it.
+    /// The number of scans that follow this one.
     pub fn chained_count(&self) -> usize {
         std::iter::successors(self.next.as_deref(), |scan| scan.next.as_deref()).count()
     }
 
     /// Another scan begins when this one and those after it are done. `held_size`: the bytes of the
-    /// messages that are held back.
+    /// held messages.
     fn chain(&mut self, mut scan: Scan, held_size: usize) {
         let (mut end, mut before) = (&mut self.next, 0);
         while let Some(next) = end {
@@ -145,12 +145,12 @@ impl Scanning {
         self.0.push_back(scan);
     }
 
-    /// The scan under way of a subscription.
+    /// The scan in progress of a subscription.
     pub fn of(&self, id: SubscriptionId) -> Option<&Scan> {
         self.0.iter().find(|scan| scan.subscription == Some(id))
     }
 
-    /// As [`Scanning::push`], after the scan of the same subscription that is under way.
+    /// As [`Scanning::push`], after the scan of the same subscription that is in progress.
     pub fn push_after(&mut self, scan: Scan, held_size: usize) {
         match self.0.iter_mut().find(|other| other.subscription == scan.subscription) {
             Some(first) => first.chain(scan, held_size),
@@ -184,7 +184,7 @@ impl Tables {
         self.scanning.has(id, number)
     }
 
-    /// Ends a query that the client does not want any more. Returns whether there is one.
+    /// Ends a query that the client cancels. Returns whether there is one.
     pub(crate) fn end_query(&mut self, id: SessionId, number: u32) -> bool {
         let is_meant =
             |scan: &Scan| scan.session == id && scan.number == number && scan.subscription.is_none();
@@ -200,7 +200,7 @@ impl Tables {
         self.close_scans(taken);
     }
 
-    /// The session is gone.
+    /// The session has ended.
     pub(crate) fn forget_session(&mut self, id: SessionId) {
         let taken = self.scanning.take(|scan| scan.session == id);
         self.close_scans(taken);
@@ -235,7 +235,8 @@ impl Tables {
         }
     }
 
-    /// Continues with the scans whose connections take more, and with the indexes that they needed.
+    /// Continues with the scans whose connections accept more bytes, and with the indexes that they
+    /// needed.
     pub(crate) fn serve(&mut self, cx: &mut Context) {
         self.serve_scans(cx);
         self.build_indexes(cx);
@@ -256,7 +257,7 @@ impl Tables {
         }
         let deadline = cx.clock.slices.deadline(BUILDING);
         while let Some(id) = self.building.pop_front() {
-            // A topic that is gone builds nothing.
+            // A removed topic builds no index.
             if self.state(id).table.build_index(BUILT_COUNT) {
                 self.building.push_back(id);
             }
@@ -384,8 +385,8 @@ impl Tables {
 }
 
 impl Tables {
-    /// A page looks at the next records. Its result is that of the moment at which it has looked at
-    /// all.
+    /// A page reads the next records. Its result is valid for the instant at which it has read all
+    /// of them.
     fn step_page(&mut self, cx: &mut Context, scan: &mut Scan) -> Step {
         let Some((id, page)) = scan.page else { return Step::More };
         let TableState { definition, table, .. } = &mut self.all[id.0 as usize];
@@ -418,7 +419,7 @@ impl Total {
     }
 }
 
-/// The last record was handed on.
+/// The last record was sent.
 fn finish(cx: &mut Context, scan: &Scan) {
     if scan.acks.has(Acks::COMPLETED) {
         let detail = u32::try_from(scan.total.matched).unwrap_or(u32::MAX);
@@ -427,7 +428,7 @@ fn finish(cx: &mut Context, scan: &Scan) {
         cx.put(scan.session, &Reply::Ack(ack));
     }
     if let Some(subscription) = scan.subscription {
-        // A page stays in effect while the page that replaces it looks at the records.
+        // A page stays in effect while the page that replaces it reads the records.
         let next = scan.next.as_ref().filter(|next| next.page.is_none());
         release_held(cx, subscription, next.map(|next| next.lead_size));
         cx.clients.subscriptions.follow_log(subscription);
@@ -441,8 +442,8 @@ fn fail(cx: &mut Context, scan: &Scan, refused: &Refused) {
     }
 }
 
-/// The messages that were held back while the records were sent follow them. `size`: only those in
-/// the first bytes, because the others come after another scan.
+/// The messages that were held while the records were sent follow them. `size`: only the messages
+/// in these first bytes, because the others follow another scan.
 fn release_held(cx: &mut Context, id: SubscriptionId, size: Option<usize>) {
     let Some(mut held) = take_held(cx, id) else { return };
     if let Some(size) = size {
@@ -455,7 +456,7 @@ fn release_held(cx: &mut Context, id: SubscriptionId, size: Option<usize>) {
     cx.check_backlog(session);
 }
 
-/// Forgets the messages that are held back.
+/// Drops the held messages.
 pub(super) fn drop_held(cx: &mut Context, id: SubscriptionId) {
     take_held(cx, id);
 }

@@ -1,4 +1,4 @@
-//! The files of snapshots: one of a topic, and one of all topics of a container
+//! The files of snapshots: one file for each topic, and one file for all topics of a container
 //! (docs/journal-format.md, `table-*.state`).
 
 use std::io::{self, BufReader, Read as _};
@@ -16,17 +16,17 @@ use super::TableState;
 /// The version of the content of the file of a container.
 pub(super) const CONTAINER_VERSION: u32 = 2;
 
-/// Bytes that a start reads at a time: a step and its part stay in the cache of a core, and few
-/// pages of a table are not full.
+/// Bytes that a start reads at a time. A step and its part then fit into the cache of a core, and
+/// few pages of a table are not full.
 const READ_SIZE: usize = 512 * 1024;
 
 /// The rows of one topic in a snapshot.
 pub(super) struct Section {
     pub topic: Arc<str>,
     pub owner: SnapshotOwner,
-    /// The rows include the log up to here.
+    /// The position up to which the rows include the log.
     pub position: Position,
-    /// Content version 1. The head has no stamp yet.
+    /// Content version 1, in which the head has no stamp.
     pub parts: Vec<Vec<u8>>,
 }
 
@@ -35,10 +35,11 @@ pub(crate) struct SnapshotFile {
     pub(super) files: Sidecars,
     pub(super) reader: Reader,
     pub(super) name: String,
-    /// The settings that decide which topics belong to the container; `None`: the file is of one
+    /// The settings that decide which topics belong to the container; `None`: the file has one
     /// topic.
     pub(super) container: Option<String>,
-    /// Where the snapshot began. A topic that has no section has no records up to here.
+    /// The position at which the snapshot began. A topic without a section has no records up to
+    /// this position.
     pub(super) position: Position,
     pub(super) sections: Vec<Section>,
 }
@@ -50,7 +51,7 @@ impl SnapshotFile {
         for section in &mut self.sections {
             let stamp = match known {
                 Some((position, stamp)) if position == section.position => stamp,
-                // The log has lost the record again: the snapshot cannot be used.
+                // The log no longer has the record, so the snapshot cannot be used.
                 _ => match stamp_of(&self.reader, section.position) {
                     Some(stamp) => stamp,
                     None => return Ok(()),
@@ -79,8 +80,8 @@ impl SnapshotFile {
         self.files.write(&snapshot_file(&self.name), &self.name, head, &content)
     }
 
-    /// What is around the sections of a container: the settings, the head of each section, and the
-    /// end.
+    /// The parts around the sections of a container: the settings, the head of each section, and
+    /// the end.
     fn heads(&self) -> Vec<Vec<u8>> {
         let Some(settings) = &self.container else { return Vec::new() };
         let mut begin = (settings.len() as u32).to_le_bytes().to_vec();
@@ -95,8 +96,8 @@ impl SnapshotFile {
     }
 }
 
-/// The size of the name, the size of the rows, and the name. At the end the name is empty, and the
-/// number of sections is in place of a size.
+/// The size of the name, the size of the rows, and the name. At the end, the name is empty, and the
+/// number of sections replaces a size.
 fn section_head(topic: &str, size: u64) -> Vec<u8> {
     // Names of topics are shorter.
     let mut head = (topic.len() as u16).to_le_bytes().to_vec();
@@ -108,16 +109,16 @@ fn section_head(topic: &str, size: u64) -> Vec<u8> {
 /// The parts of a snapshot, in their order: pieces of its rows, and the end.
 pub type SnapshotParts = Box<dyn Iterator<Item = SnapshotPart>>;
 
-/// How to make the parts of a snapshot, in their order. A step reads the file and returns a call
-/// that makes the part. The steps must follow each other. The calls need neither each other nor a
-/// broker, so that other threads can make them.
+/// The steps that create the parts of a snapshot, in their order. A step reads the file, and
+/// returns a function that creates the part. The steps must run in their order. The functions are
+/// independent of each other and of the broker, so that other threads can run them.
 pub type SnapshotSteps = Box<dyn Iterator<Item = MakePart> + Send>;
 
-/// Makes a part of a snapshot.
+/// Creates a part of a snapshot.
 pub type MakePart = Box<dyn FnOnce() -> SnapshotPart + Send>;
 
-/// A part of a snapshot, or why there is none: `None` = it does not belong to this topic, otherwise
-/// the damage.
+/// A part of a snapshot, or the reason why there is none: `None` = the snapshot does not belong to
+/// this topic, otherwise the damage.
 pub struct SnapshotPart(Result<Part, Option<String>>);
 
 enum Part {
@@ -130,7 +131,7 @@ struct Steps<R> {
     content: R,
     reader: Option<SnapshotReader>,
     row_reader: RowReader,
-    /// Memory that was used for bytes, and is used again.
+    /// Memory for bytes, which is reused.
     spare: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
@@ -205,8 +206,8 @@ fn reason_of(bad: BadSnapshot) -> Option<String> {
     }
 }
 
-/// Reads a snapshot of a topic into its table. Gives the position of the log that it includes,
-/// twice. `run_steps` may have the parts made by other threads.
+/// Reads a snapshot of a topic into its table. Returns the position of the log that it includes,
+/// twice. `run_steps` may create the parts on other threads.
 ///
 /// # Errors
 /// `None`: it does not belong to this log and this topic. Otherwise the damage.
@@ -242,7 +243,7 @@ fn restore(
     Err(Some("it has no end".to_owned()))
 }
 
-/// All rows are in the table. Gives the position of the log that they include.
+/// All rows are in the table. Returns the position of the log that they include.
 fn finish(
     head: SnapshotHead,
     history: Option<KnownHistory>,
@@ -265,7 +266,7 @@ fn finish(
     if is_own { Ok(head.position) } else { Err(None) }
 }
 
-/// The content of the file of a container. Its errors are as those of [`load`].
+/// The content of the file of a container. Its errors are the same as those of [`load`].
 pub(super) struct ContainerReader<R> {
     content: BufReader<R>,
     section_count: u64,
@@ -343,7 +344,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Reads names and skips the rows. Gives the topics with the sizes of their rows.
+    /// Reads names and skips the rows. Returns the topics with the sizes of their rows.
     fn topics(bytes: &[u8], settings: &str) -> Result<Vec<(String, u64)>, Option<String>> {
         let mut reader = ContainerReader::begin(bytes, settings)?;
         let mut topics = Vec::new();

@@ -1,13 +1,13 @@
 //! Snapshots of last-value topics next to the log (docs/last-values.md section 7).
 //!
 //! A snapshot is a scan of one table in portions, from the newest appended position on. When the
-//! log is persisted up to that position, a background job writes the file: a crash cannot leave a
-//! snapshot that is ahead of the log. One snapshot is under way at a time.
+//! log is persisted up to that position, a background job writes the file. So a crash cannot leave
+//! a snapshot that is ahead of the log. One snapshot is in progress at a time.
 //!
-//! A topic with an entry in the configuration has a file, and so has a container for all its topics
-//! (`snapshot_file.rs`). The topics of a container are scanned one after another, each at its own
-//! position of the log. They do not depend on each other, so a start applies to each the records
-//! after its own position.
+//! Each topic with an entry in the configuration has a file, and each container has a file for all
+//! of its topics (`snapshot_file.rs`). The topics of a container are scanned one after another,
+//! each at a separate position of the log. They do not depend on each other, so a start applies to
+//! each topic the records after its position.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -25,19 +25,19 @@ use crate::slice::PASS;
 use crate::topic::{ContainerId, TableId};
 use quire_types::time::Instant;
 
-/// The time between two looks whether a topic needs a new snapshot.
+/// The time between two checks whether a topic needs a new snapshot.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a close waits for the disk before it continues without snapshots. A disk that is slower
-/// is failing.
+/// How long a close waits for the disk before it continues without snapshots. A slower disk is
+/// considered faulty.
 const FLUSH_AT_CLOSE_MAX: Duration = Duration::from_secs(60);
 
 /// Rows of one portion, and bytes of one part of the content.
 const EFFORT: usize = 256;
 const PART_SIZE: usize = 1024 * 1024;
 
-/// The file with the names of the topics and containers that have a snapshot: a start that does not
-/// find one of them knows that it is lost.
+/// The file with the names of the topics and containers that have a snapshot. With it, a start
+/// detects a lost snapshot.
 const NAMES_FILE: &str = "snapshot-names.state";
 const NAMES_NAME: &str = "snapshot names";
 const NAMES_VERSION: u32 = 1;
@@ -50,7 +50,7 @@ pub(super) struct Snapshots {
     looked_to: Position,
 }
 
-/// The snapshot under way.
+/// The snapshot in progress.
 struct Current {
     unit: Unit,
     /// Where it began.
@@ -130,12 +130,12 @@ impl TableState {
 }
 
 impl Tables {
-    /// When to look whether a topic needs a new snapshot.
+    /// The time of the next check whether a topic needs a new snapshot.
     pub(super) fn snapshot_due(&self) -> Option<Instant> {
         self.snapshots.look_due.filter(|_| self.snapshots.current.is_none())
     }
 
-    /// Continues the snapshot under way, or begins the next one when it is due.
+    /// Continues the snapshot in progress, or begins the next one when it is due.
     pub(crate) fn write_snapshots(&mut self, cx: &mut Context) {
         if let Some(error) = self.memory.paged.take_failure() {
             cx.note(Event::TablesNotPaged { reason: error.to_string() });
@@ -214,14 +214,14 @@ impl Tables {
         }
     }
 
-    /// Begins a snapshot of the topic whose newest one is oldest, when the log after it has a full
-    /// file and at least as many bytes as the records. So the snapshots together have at most the
-    /// size of the log.
+    /// Begins a snapshot of the topic with the oldest newest snapshot, when the log after it has a
+    /// full file and at least as many bytes as the records. So the snapshots together have at most
+    /// the size of the log.
     fn look(&mut self, cx: &mut Context) {
         let appended = cx.log.appended();
         if appended == self.snapshots.looked_to || cx.log.failure.is_some() {
-            // A time that stays set is past at some moment, and the broker would have turns without
-            // end.
+            // The time must be cleared. Otherwise it would be in the past later, and the broker
+            // would run turns without end.
             self.snapshots.look_due = None;
             return;
         }
@@ -256,8 +256,8 @@ impl Tables {
                     let Some(id) = writing.left.pop_front() else {
                         return Some(Step::Waiting { sections: std::mem::take(&mut writing.done) });
                     };
-                    // The topic is gone, and another topic may have its place. A topic that was
-                    // configured again has only messages after the beginning of the snapshot, and
+                    // The topic was removed, and another topic may have its place. A topic that was
+                    // created again has only messages after the beginning of the snapshot, and
                     // needs no section.
                     let state = self.state(id);
                     if matches!(unit, Unit::Container(own) if state.is_free || state.container != Some(own)) {
@@ -289,7 +289,7 @@ impl Tables {
         cx.note(Event::SnapshotNotSaved { topic, reason });
     }
 
-    /// The file was written; `None` by a bug of ours.
+    /// The file was written; `None` because of a bug in quire.
     fn snapshot_saved(&mut self, cx: &mut Context, number: u64, saved: Option<Result<(), JournalError>>) {
         let is_current =
             |current: &mut Current| matches!(current.step, Step::Saving { number: own } if own == number);
@@ -343,10 +343,11 @@ impl Tables {
         Ok(())
     }
 
-    /// Reads the snapshots of the topics, and notes the positions up to which they include the log.
+    /// Reads the snapshots of the topics, and stores the positions up to which they include the
+    /// log.
     ///
     /// # Errors
-    /// A damaged snapshot, when the log does not have its first record any more.
+    /// A damaged snapshot, when the log no longer has its first record.
     pub(super) fn load_snapshots(
         &mut self,
         cx: &mut Context,
@@ -392,7 +393,7 @@ impl Tables {
                 }
                 Err(Some(reason)) => reason,
             };
-            // A part of it may have been read.
+            // A part of the snapshot may have been read.
             for id in self.tables_of(unit) {
                 let table = self.all[id.0 as usize].definition.new_table(&self.memory);
                 let state = self.state(id);
@@ -403,7 +404,8 @@ impl Tables {
             }
             cx.note(Event::SnapshotNotUsed { topic: name, reason });
         }
-        // The snapshot of a topic that left the configuration stays until the user removes it.
+        // The snapshot of a topic that was removed from the configuration remains until the user
+        // removes it.
         let kept = known.iter().filter(|name| existing.contains(&snapshot_file(name))).cloned();
         let own = self.units().map(|(unit, _)| self.definition_of(unit).name.to_string());
         let names: BTreeSet<String> = kept.chain(own).collect();
@@ -418,8 +420,8 @@ impl Tables {
         self.file_of(cx, unit, Position::ZERO, sections).write()
     }
 
-    /// Reads the snapshot of a container, and makes the tables of its topics. Gives the position at
-    /// which the snapshot began, and the newest one of its sections.
+    /// Reads the snapshot of a container, and creates the tables of its topics. Returns the
+    /// position at which the snapshot began, and the newest position of its sections.
     ///
     /// # Errors
     /// `None`: it does not belong to this log and these settings. Otherwise the damage.

@@ -1,4 +1,4 @@
-//! Subscriptions that have records in view: how they begin, are replaced and end.
+//! The begin, the replacement and the end of subscriptions with records in view.
 
 use quire_command::subscribe::{Request, Selected};
 use quire_command::{Acks, Code};
@@ -21,18 +21,19 @@ use crate::topic::TableId;
 pub(crate) struct ViewPlan {
     records: RecordsPlan,
     changes: Changes,
-    /// The state that these records are, when it is not that of the command.
+    /// The state of these records, when it is not the state at the command.
     asked: Option<AskedState>,
 }
 
-/// The messages that a subscription gets about the records in its view.
+/// The messages that a subscription receives about the records in its view.
 #[derive(Clone, Copy)]
 struct Changes {
-    /// The records come first.
+    /// The records are sent first.
     has_records: bool,
     /// A message for each record that leaves the view.
     has_oof: bool,
-    /// Of each change only the fields that differ. `Some(true)`: no message when no field differs.
+    /// Only the changed fields of each change are sent. `Some(true)`: no message when no field
+    /// differs.
     delta: Option<bool>,
 }
 
@@ -48,22 +49,22 @@ impl Changes {
 }
 
 impl ViewPlan {
-    /// The state that the records are; once.
+    /// Takes the state of the records.
     pub(crate) fn take_asked(&mut self) -> Option<AskedState> {
         self.asked.take()
     }
 
-    /// Whether the records come first.
+    /// Whether the records are sent first.
     pub(crate) fn has_records(&self) -> bool {
         self.changes.has_records
     }
 
-    /// Whether the records are those of an earlier instant.
+    /// Whether the records are from an earlier instant.
     pub(crate) fn is_of_earlier(&self) -> bool {
         self.records.instant.is_some()
     }
 
-    /// The part of the service that a subscription without a bookmark gets its messages from.
+    /// The source of the messages of a subscription without a bookmark.
     pub(crate) fn served_by(&self, is_conflated: bool) -> ServedBy {
         let is_follower = self.records.is_page() || (self.changes.has_oof && is_conflated);
         if is_follower { ServedBy::Table } else { ServedBy::Sow }
@@ -153,8 +154,8 @@ impl Tables {
         Ok(Some(ViewPlan { records, changes: Changes::of(request), asked }))
     }
 
-    /// The records of a view are the state of an instant; `None`: the current state. Gives the
-    /// moment of the topic after which the messages follow; `None`: after this call.
+    /// The records of a view are the state of an instant; `None`: the current state. Returns the
+    /// instant of the topic after which the messages follow; `None`: after this call.
     ///
     /// # Errors
     /// The topic has no such state.
@@ -172,8 +173,8 @@ impl Tables {
         Ok(as_of)
     }
 
-    /// A subscription gets a view, which begins now. The messages that wait for the records of the
-    /// former view stay in it. [`Tables::begin`] sends the records.
+    /// Creates the view of a subscription, which begins now. The messages that wait for the records
+    /// of the former view remain in the former view. [`Tables::begin`] sends the records.
     pub(crate) fn enter(
         &mut self,
         cx: &mut Context,
@@ -205,8 +206,8 @@ impl Tables {
         records.tables.iter().filter_map(select_of).collect()
     }
 
-    /// A subscription follows its topics. With `sow` it gets its records first, or the difference
-    /// to the former view. The instant of the result is this call.
+    /// A subscription follows its topics. With `sow`, it first receives its records, or the
+    /// difference to the former view. The instant of the result is this call.
     pub(crate) fn begin(
         &mut self,
         cx: &mut Context,
@@ -221,7 +222,7 @@ impl Tables {
             (subscription.session, subscription.number, subscription.wanted.filter.clone());
         let select = subscription.wanted.select.clone();
         let (mut page, mut is_delta, mut wants_oof, mut held_size) = (None, false, false, Some(0));
-        // One with a bookmark gets the messages after its records from the log.
+        // A subscription with a bookmark receives the messages after its records from the log.
         if let Some(view) = self.views.get(subscription_id) {
             (is_delta, wants_oof) = (view.delta.is_some(), subscription.wanted.wants_oof());
             held_size = subscription.delivery.gate.held_size();
@@ -242,7 +243,7 @@ impl Tables {
             held_size.get_or_insert(0);
         }
         self.subscriptions.insert(subscription_id, Following { tables, is_delta, page });
-        // Without `sow` there is nothing to send.
+        // Without `sow`, no records are sent.
         let Some(held_size) = held_size else { return };
         let is_of_change = former.is_some();
         let top_n = plan.top_n.take_if(|_| is_of_change);
@@ -266,8 +267,8 @@ impl Tables {
         cx.clock.wants_turn = true;
     }
 
-    /// A subscription is about to be replaced. Gives the view that it has, if it has one. Its scans
-    /// continue, and so does its page.
+    /// A subscription is about to be replaced. Returns its view, if it has one. Its scans continue,
+    /// and so does its page.
     pub(crate) fn part(&mut self, cx: &mut Context, id: SubscriptionId) -> Option<FormerView> {
         let Some(view) = self.views.remove(id) else {
             self.end(cx, id);
@@ -292,7 +293,7 @@ impl Tables {
         }
     }
 
-    /// The subscription is about to be removed, or gets nothing more.
+    /// The subscription is about to be removed, or receives no more messages.
     pub(crate) fn end(&mut self, cx: &mut Context, id: SubscriptionId) {
         self.views.remove(id);
         let Some(Following { tables, is_delta, .. }) = self.subscriptions.remove(&id) else { return };

@@ -1,9 +1,9 @@
-//! A page is replaced by another page: the difference between the rows that the two show.
+//! The replacement of a page by another page: the difference between the rows of the two pages.
 //!
-//! The page of a subscription stays in effect while the new page looks at the records. The moment
-//! at which the new page has looked at all of them is the instant of the difference: the former
-//! page ends, the new one is in effect, and three scans find the records that leave, that are in
-//! both pages, and that enter. Later messages wait until the difference was sent.
+//! The page of a subscription stays in effect while the new page reads the records. The instant at
+//! which the new page has read all of them is the instant of the difference. The former page then
+//! ends, and the new one takes effect. Three scans find the records that leave, that are in both
+//! pages, and that enter. Later messages wait until the difference was sent.
 
 use std::collections::VecDeque;
 
@@ -21,15 +21,15 @@ use crate::topic::TableId;
 
 /// The difference between two pages.
 pub(super) struct PageDifference {
-    /// The page that ends when the new one has looked at all records; `None`: it has ended.
+    /// The page that ends when the new one has read all records; `None`: it has ended.
     former: Option<(TableId, PageId)>,
-    /// The select list of the former page, and that of the new one.
+    /// The select lists of the former page and of the new page.
     selects: (Option<Select>, Option<Select>),
-    /// The parts that are left, one for each scan.
+    /// The remaining parts, one for each scan.
     sought: VecDeque<Sought>,
 }
 
-/// The records that a scan of the difference gives.
+/// The records that a scan of the difference returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sought {
     Leaving,
@@ -42,7 +42,7 @@ impl PageDifference {
         PageDifference { former: Some(former), selects, sought: VecDeque::new() }
     }
 
-    /// The page that is still to end.
+    /// The page that must still be ended.
     pub fn former(&self) -> Option<(TableId, PageId)> {
         self.former
     }
@@ -52,7 +52,7 @@ impl PageDifference {
         self.sought.pop_front();
     }
 
-    /// The message for the subscription about a row that the scan in progress gives.
+    /// The message for the subscription about a row of the scan in progress.
     pub fn message_for(&self, definition: &TableDefinition, row: &Row<'_>, arena: &mut Arena) -> RowMessage {
         let kind = match self.sought.front() {
             Some(Sought::Leaving) => MessageKind::Oof(OofReason::Match),
@@ -70,8 +70,7 @@ impl PageDifference {
 }
 
 impl Tables {
-    /// The new page of a subscription has looked at all records: it takes the place of the former
-    /// one.
+    /// The new page of a subscription has read all records. It replaces the former page.
     pub(super) fn turn_page(
         &mut self,
         cx: &mut Context,
@@ -80,7 +79,7 @@ impl Tables {
         (table, page): (TableId, PageId),
     ) {
         let Some(Difference::OfPages(difference)) = &mut scan.change else { return };
-        // What is held for conflation is of the former page.
+        // The messages that are held for conflation belong to the former page.
         cx.deliver_all_conflated(subscription);
         let subscription = cx.subscription(subscription);
         if subscription.served_by != ServedBy::Table {

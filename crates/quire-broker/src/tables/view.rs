@@ -16,8 +16,8 @@ use crate::subscription::{Replaced, SowViews, SubscriptionId};
 use crate::topic::TableId;
 
 /// Effort that the filters of the subscriptions of one topic may take for one record. A
-/// subscription whose filter is not decided within it is ended. A fraction of a second, as for the
-/// subscriptions of a queue.
+/// subscription whose filter is not decided within it is ended. The effort takes a fraction of a
+/// second, as for the subscriptions of a queue.
 pub(super) const VIEW_EFFORT_MAX: u64 = 4_000_000;
 
 /// A record that left the view of subscriptions.
@@ -54,7 +54,7 @@ impl Left<'_> {
 }
 
 impl Change<'_> {
-    /// Finds the subscriptions that had the old record in view, and do not have the new one in
+    /// Finds the subscriptions that had the old record in view, and do not have the new record in
     /// view.
     pub(super) fn find_leaving(
         &self,
@@ -98,7 +98,7 @@ impl Change<'_> {
 }
 
 impl Tables {
-    /// The subscriptions that have records in view, and get messages from the publish stream or
+    /// The subscriptions that have records in view, and receive messages from the publish stream or
     /// from a table.
     pub(crate) fn views(&self) -> &SowViews {
         &self.views
