@@ -43,6 +43,24 @@ def frame(client: quire.Client, *records: str | bytes, fields: Any = None) -> pa
     return table
 
 
+async def test_a_frame_that_fails_early_leaves_its_records_to_the_program() -> None:
+    class Full:
+        def append(self, _messages: object) -> None:
+            raise MemoryError
+
+    async with quire.AsyncClient("memory:", config=CONFIG) as client:
+        for number in range(3):
+            await client.publish("orders", {"n": number}, sow_key=str(number))
+        await client.flush(timeout=PATIENCE)
+        query = await client.sow("orders", order_by="/n")
+        assert (await anext(query)).json() == {"n": 0}
+        rows, query._rows = query._rows, Full()  # type: ignore[assignment]
+        with pytest.raises(MemoryError):
+            await query.to_arrow()
+        query._rows = rows
+        assert (await query.to_arrow())["n"].to_pylist() == [1, 2]
+
+
 def test_a_nested_integer_that_no_long_holds_keeps_its_digits(client: quire.Client) -> None:
     table = frame(
         client,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from quire.client._aio import AsyncClient
+    from quire.client._aio import AsyncClient  # noqa: F401 (in the base of `AsyncQuery`)
     from quire.client._base import ClientBase
     from quire.client._blocking import Client
 
@@ -48,6 +48,9 @@ class QueryBase(Generic[C]):
         self._core: _quire.Subscription | None = None
         self._is_closed = False
         self._ahead = spec.batch_size or BATCH_COUNT
+        #: The records that were taken from the core, and that the program does not have. Those of a
+        #: blocking query stay in the core.
+        self._taken: deque[Message] = deque()
         #: The records of a data frame, until the program has the frame: its conversion can fail.
         self._rows = _quire.Rows([])
 
@@ -74,14 +77,11 @@ class QueryBase(Generic[C]):
         fields, core = check_fields(fields), await self._start()
         if core is None:
             return convert(arrow_table(_quire.Rows([]), fields, "json"))
-        self._rows.append(self._taken_ahead())
+        self._rows.append(list(self._taken))
+        self._taken.clear()
         frame = convert(await arrow_of_query(self._client, core, self._spec.topic, fields, self._rows))
         self._rows = _quire.Rows([])
         return frame
-
-    def _taken_ahead(self) -> list[Message]:
-        """Records that were taken from the core, and that the program does not have."""
-        return []
 
     def _end(self) -> None:
         """Ends the query on the server, and the iteration."""
@@ -176,11 +176,6 @@ class AsyncQuery(QueryBase["AsyncClient"]):
     at once, and returns the query when the server has accepted it.
     """
 
-    def __init__(self, client: AsyncClient, spec: QuerySpec) -> None:
-        super().__init__(client, spec)
-        # Records that were taken from the core at once, which is faster.
-        self._taken: deque[Message] = deque()
-
     def __await__(self) -> Generator[Any, Any, Self]:
         return self._entered().__await__()
 
@@ -236,11 +231,6 @@ class AsyncQuery(QueryBase["AsyncClient"]):
     async def _entered(self) -> Self:
         await self._start()
         return self
-
-    def _taken_ahead(self) -> list[Message]:
-        taken = list(self._taken)
-        self._taken.clear()
-        return taken
 
 
 def _itself(table: pa.Table) -> pa.Table:
