@@ -1,6 +1,6 @@
 """Kills clients with stores in files, and their server, and compares what each of them had done.
 
-`support/kills.py` describes the harnesses. `tests/test_client_crash.py` runs a few rounds.
+`support/crash_harness.py` describes the harnesses. `tests/test_client_crash.py` runs a few rounds.
 
 A publisher has a publish store in a file, and a consumer a bookmark store in a file. Each of them
 runs in a separate process. They are killed and replaced, and so is the server between them. These must hold:
@@ -16,7 +16,7 @@ import random
 from pathlib import Path
 
 import quire
-from support import kills
+from support import crash_harness
 from support.client_process import ClientProcess
 from support.server_process import ServerProcess
 from support.waiting import PATIENCE, Deadline
@@ -38,7 +38,7 @@ class Publisher:
 
     def start(self) -> None:
         # What the last one published and could not say any more counts, too: the server knows.
-        with kills.client(self._url, name="publisher", publish_store=self._store) as client:
+        with crash_harness.client(self._url, name="publisher", publish_store=self._store) as client:
             client.flush(PATIENCE)
             assert client.persisted >= self.published, (client.persisted, self.published)
             self.published = client.persisted
@@ -123,11 +123,13 @@ def client_crash_rounds(directory: Path, rounds: int, seed: int) -> int:
         publisher.start()
         publisher.kill()
         consumer.kill()
-        with kills.client(server.url, name="publisher", publish_store=directory / "publishes") as last:
+        with crash_harness.client(
+            server.url, name="publisher", publish_store=directory / "publishes"
+        ) as last:
             last.flush(PATIENCE)
             published = last.persisted
         assert published >= publisher.published
-        with kills.client(server.url) as reader:
+        with crash_harness.client(server.url) as reader:
             subscription = reader.subscribe(_TOPIC, bookmark=quire.EPOCH)
             deadline = Deadline()
             for expected in range(1, published + 1):
@@ -141,7 +143,7 @@ def report(directory: Path, rounds: int, seed: int) -> str:
     return f"{published:,} messages over {rounds} kills: none lost, none twice"
 
 
-HARNESS = kills.Harness(run=report, rounds=200, rounds_per_directory=20)
+HARNESS = crash_harness.Harness(run=report, rounds=200, rounds_per_directory=20)
 
 if __name__ == "__main__":
-    kills.main(HARNESS)
+    crash_harness.main(HARNESS)

@@ -1,7 +1,7 @@
 """Kills, stops and parts instances that replicate, and compares what their clients saw.
 
-`support/kills.py` describes the harnesses. `tests/test_link_crash.py` runs a few rounds. The checks
-of this module can be made again:
+`support/crash_harness.py` describes the harnesses. `tests/test_link_crash.py` runs a few rounds.
+The checks of this module can be made again:
 
     python tests/link_crashes.py --check HISTORY
 
@@ -54,7 +54,7 @@ from typing import Any, Final
 
 import quire
 import quire.testing
-from support import kills
+from support import crash_harness
 from support.waiting import PATIENCE, Deadline, stop, wait_until
 
 TOPIC: Final = "crash"
@@ -160,7 +160,7 @@ class Load:
         urls = self._cluster.urls
         self._dice.shuffle(urls)
         options = {"heartbeat": "1s", "connect_timeout": "5s", "reconnect": RECONNECT}
-        return self._clients.enter_context(kills.client(urls, name=name, **options))
+        return self._clients.enter_context(crash_harness.client(urls, name=name, **options))
 
     def _run(self, job: Callable[[], None]) -> None:
         try:
@@ -255,7 +255,7 @@ class Faults:
     def _kill(self, number: int) -> None:
         self._cluster.kill(number)
         self._wait(1.0)
-        kills.start_again(self._cluster[number], self._dice, seconds_max=1.0)
+        crash_harness.start_again(self._cluster[number], self._dice, seconds_max=1.0)
 
     def _stop(self, number: int) -> None:
         pid = self._cluster[number].pid
@@ -461,7 +461,7 @@ def report(directory: Path, rounds: int, seed: int) -> str:
     return f"{messages:,} messages, {happened}: nothing lost, doubled or out of order"
 
 
-HARNESS: Final = kills.Harness(run=report, rounds=200, rounds_per_directory=10)
+HARNESS: Final = crash_harness.Harness(run=report, rounds=200, rounds_per_directory=10)
 
 
 def enter_namespace() -> None:
@@ -487,4 +487,4 @@ if __name__ == "__main__":
         logging.getLogger("quire.client").setLevel(logging.ERROR)
         is_dropped = "packets are dropped by the kernel"
         print(is_dropped if in_namespace() else "no network namespace: forwarders hold the bytes")
-        kills.main(HARNESS)
+        crash_harness.main(HARNESS)

@@ -1,7 +1,7 @@
 """Kills the server, the client, or their connection at every step of the protocol, and compares.
 
-`support/kills.py` describes the harnesses. `tests/test_protocol_crash.py` runs the first and the
-last frame of each kind. The program runs any combinations, one to three kills in a life.
+`support/crash_harness.py` describes the harnesses. `tests/test_protocol_crash.py` runs the first
+and the last frame of each kind. The program runs any combinations, one to three kills in a life.
 
 A *life* is one client process that sends everything that a client can send. It publishes from a
 store in a file, replays what it published with a bookmark store in a file, and takes the same
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import quire
-from support import kills
+from support import crash_harness
 from support.forked_process import ForkedProcess, ForkedServer
 from support.proxy import Moment, Proxy, Step, Strike
 from support.waiting import PATIENCE, Deadline
@@ -61,7 +61,7 @@ class Life:
 
     def __init__(self, listener: Connection, url: str, directory: Path) -> None:
         self._listener = listener
-        self._client = kills.client(
+        self._client = crash_harness.client(
             url,
             name="steps",
             publish_store=directory / "publishes",
@@ -221,7 +221,7 @@ class World:
         published = self._ledger.published
         everything = set(range(1, published + 1))
         assert self._ledger.given == everything, f"given to nobody: {sorted(everything - self._ledger.given)}"
-        with kills.client(self._server.url) as reader:
+        with crash_harness.client(self._server.url) as reader:
             assert reader.queue_stats(_QUEUE)[_QUEUE]["depth"] == 0
             replay = reader.subscribe(_TOPIC, bookmark=f"[{quire.EPOCH}:{quire.NOW}]")
             numbers = [(message.sequence, message.json()["n"]) for message in replay]
@@ -292,7 +292,7 @@ def _any_kill(dice: random.Random, steps: list[Step]) -> tuple[Step, Moment, Vic
     return dice.choice(steps), dice.choice(moments), dice.choice(victims)
 
 
-HARNESS = kills.Harness(run=report, rounds=500)
+HARNESS = crash_harness.Harness(run=report, rounds=500)
 
 if __name__ == "__main__":
-    kills.main(HARNESS)
+    crash_harness.main(HARNESS)

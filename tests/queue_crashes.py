@@ -1,6 +1,6 @@
 """Kills the server or a worker of a queue, and compares deliveries with acknowledgements.
 
-`support/kills.py` describes the harnesses. `tests/test_crash.py` runs a few rounds.
+`support/crash_harness.py` describes the harnesses. `tests/test_crash.py` runs a few rounds.
 
 A publisher outlives the server. Two worker processes take jobs, acknowledge them in batches and
 flush. Each life of a worker writes a file with the jobs that it was given, and those whose
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import quire
-from support import kills
+from support import crash_harness
 from support.server_process import ServerProcess
 from support.waiting import PATIENCE
 
@@ -43,7 +43,7 @@ class Worker:
     def __init__(self, directory: Path, url: str, number: int) -> None:
         self._directory, self._number = directory, number
         self._lives = 0
-        self._process = kills.Program(__file__, "work", url)
+        self._process = crash_harness.Program(__file__, "work", url)
         self.start()
 
     def start(self) -> None:
@@ -59,7 +59,7 @@ def work(url: str, log: str) -> None:
     """One worker: lines are `given N TIME` and `gone N TIME`, the latter written behind the flush."""
     with (
         open(log, "a", buffering=1) as out,
-        kills.client(url, ack_batch_size=30, ack_timeout="10ms") as client,
+        crash_harness.client(url, ack_batch_size=30, ack_timeout="10ms") as client,
     ):
         for batch in client.subscribe("JOBS", max_backlog=100).batches(50):
             now = time.monotonic_ns()
@@ -86,7 +86,7 @@ def crash_rounds(directory: Path, rounds: int, seed: int, has_state_file: bool) 
     logs = directory / "logs"
     logs.mkdir()
     with ServerProcess(directory / "data", **settings) as server, contextlib.ExitStack() as cleanup:
-        publisher = kills.client(server.url, name="publisher")
+        publisher = crash_harness.client(server.url, name="publisher")
         cleanup.callback(publisher.close)
         workers = [Worker(logs, server.url, number) for number in (1, 2)]
         for worker in workers:
@@ -152,10 +152,10 @@ def report(directory: Path, rounds: int, seed: int) -> str:
     return f"{jobs}: all handled, none after it was gone"
 
 
-HARNESS = kills.Harness(run=report, rounds=200, rounds_per_directory=25)
+HARNESS = crash_harness.Harness(run=report, rounds=200, rounds_per_directory=25)
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["work"]:
         work(*sys.argv[2:])
     else:
-        kills.main(HARNESS)
+        crash_harness.main(HARNESS)

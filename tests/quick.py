@@ -43,6 +43,7 @@ PACKAGE_TESTS: Final = {
     "quire/server": ("test_server",),
     "quire/spark": ("spark/test_options", "spark/test_readers"),
     "quire/testing": ("test_testing",),
+    "quire_command": ("test_cli",),
 }
 #: These crates have no tests in Rust.
 CRATE_TESTS: Final = {
@@ -118,7 +119,7 @@ def changes_of(files: Iterable[Path], base: str) -> Changes:
                 if not crates and not users:
                     changes.everything.add(file)
             case ("tests", "support", *_):
-                users = users_of(file.stem, rf"\b(?:from|import) .*\b{file.stem}\b")
+                users = users_of_support(file.stem)
                 changes.tests.update(users)
                 if not users or len(users) > USERS_MAX or file.stem == "__init__":
                     changes.everything.add(file)
@@ -225,6 +226,17 @@ def users_of(word: str, pattern: str = "") -> set[str]:
 def users_of_module(name: str) -> set[str]:
     """Returns the tests that import a module of `tests` or `benches`, or run it."""
     return users_of(name, rf"\b(?:from|import) .*\b{name}\b|\b{name}\.py\b")
+
+
+def users_of_support(name: str) -> set[str]:
+    """Returns the tests that import a module of `tests/support`, and those of the programs that do."""
+    imports = rf"\b(?:from|import) .*\b{name}\b"
+    programs = [
+        path.stem
+        for path in TESTS.glob("*.py")
+        if not path.stem.startswith("test_") and re.search(imports, text_of(path))
+    ]
+    return users_of(name, imports).union(*map(users_of_module, programs))
 
 
 def readers_of(page: Path) -> set[str]:

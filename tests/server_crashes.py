@@ -1,6 +1,6 @@
 """Kills a publishing server, starts it again, and compares its log with what it acknowledged.
 
-`support/kills.py` describes the harnesses. `tests/test_crash.py` runs a few rounds.
+`support/crash_harness.py` describes the harnesses. `tests/test_crash.py` runs a few rounds.
 
 Two publishers and a follower outlive the server: they reconnect, send again what was not
 acknowledged, and continue where they were. These must hold after each kill:
@@ -17,7 +17,7 @@ import random
 from pathlib import Path
 
 import quire
-from support import kills
+from support import crash_harness
 from support.server_process import ServerProcess
 from support.waiting import PATIENCE, Deadline
 
@@ -59,7 +59,9 @@ class Publisher:
 
     def __init__(self, url: str, name: str) -> None:
         self.name = name
-        self.client = kills.client(url, name=name, publish_store=quire.PublishStore(size_max=_STORE_SIZE_MAX))
+        self.client = crash_harness.client(
+            url, name=name, publish_store=quire.PublishStore(size_max=_STORE_SIZE_MAX)
+        )
         self._last = 0
 
     def publish(self) -> None:
@@ -74,7 +76,7 @@ def crash_rounds(directory: Path, rounds: int, seed: int) -> int:
     followed = Log()
     with ServerProcess(directory, transaction_log=_TRANSACTION_LOG) as server:
         publishers = [Publisher(server.url, name) for name in _PUBLISHERS]
-        follower = kills.client(server.url, name="follower")
+        follower = crash_harness.client(server.url, name="follower")
         subscription = follower.subscribe("^crash/", bookmark=quire.EPOCH)
         for _ in range(rounds):
             # Killed when this number of them is acknowledged, with others on their way; or at once.
@@ -86,7 +88,7 @@ def crash_rounds(directory: Path, rounds: int, seed: int) -> int:
             # Acknowledgements that the server had sent count, too. A kill takes nothing that was
             # written, unlike a power cut.
             acknowledged = {publisher.name: publisher.client.persisted for publisher in publishers}
-            kills.start_again(server, dice, seconds_max=0.6)
+            crash_harness.start_again(server, dice, seconds_max=0.6)
             _check_log(server, acknowledged)
         for publisher in publishers:
             publisher.client.flush(timeout=PATIENCE)
@@ -103,7 +105,7 @@ def crash_rounds(directory: Path, rounds: int, seed: int) -> int:
 def _check_log(server: ServerProcess, acknowledged: dict[str, int]) -> None:
     """Replays everything with a client that knows nothing."""
     log = Log()
-    with kills.client(server.url) as reader:
+    with crash_harness.client(server.url) as reader:
         log.take_until(reader.subscribe("^crash/", bookmark=quire.EPOCH), acknowledged)
 
 
@@ -123,7 +125,7 @@ def report(directory: Path, rounds: int, seed: int) -> str:
 
 
 #: After 25 rounds, the replay of everything would be most of the work.
-HARNESS = kills.Harness(run=report, rounds=1000, rounds_per_directory=25)
+HARNESS = crash_harness.Harness(run=report, rounds=1000, rounds_per_directory=25)
 
 if __name__ == "__main__":
-    kills.main(HARNESS)
+    crash_harness.main(HARNESS)

@@ -1,6 +1,6 @@
 """Kills the server of a last-value topic, or a program with tables, and compares the records.
 
-`support/kills.py` describes the harnesses. `tests/test_table_crash.py` runs a few rounds.
+`support/crash_harness.py` describes the harnesses. `tests/test_table_crash.py` runs a few rounds.
 
 A writer publishes and deletes. The process of the writer also has a `Table`, and outlives
 everything. A subscriber in another process has two tables, one of them with a filter and
@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import quire
-from support import kills
+from support import crash_harness
 from support.server_process import ServerProcess
 from support.waiting import PATIENCE, wait_until
 
@@ -87,7 +87,7 @@ class Subscriber:
     """A process with tables of the topic."""
 
     def __init__(self, url: str) -> None:
-        self._process = kills.Program(__file__, "subscriber", url)
+        self._process = crash_harness.Program(__file__, "subscriber", url)
         self._process.start()
 
     def __enter__(self) -> Self:
@@ -170,7 +170,7 @@ def _check(directory: Path, writer: Writer, url: str, table: quire.Table, subscr
 
 
 def _client(url: str, **options: Any) -> quire.Client:
-    return kills.client(url, connect_timeout=PATIENCE, **options)
+    return crash_harness.client(url, connect_timeout=PATIENCE, **options)
 
 
 def _records(messages: Iterable[quire.Message]) -> Copy:
@@ -193,10 +193,10 @@ def report(directory: Path, rounds: int, seed: int) -> str:
     return f"{crash_rounds(directory, rounds, seed)}: all copies are equal"
 
 
-HARNESS = kills.Harness(run=report, rounds=200, rounds_per_directory=25)
+HARNESS = crash_harness.Harness(run=report, rounds=200, rounds_per_directory=25)
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["subscriber"]:
         subscribe(sys.argv[2])
     else:
-        kills.main(HARNESS)
+        crash_harness.main(HARNESS)

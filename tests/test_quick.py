@@ -138,6 +138,24 @@ def test_files_belong_to_crates_modules_and_tests() -> None:
     assert changes.everything == {Path("Cargo.lock")}
 
 
+def test_the_harness_of_the_crashes_runs_the_tests_of_its_programs() -> None:
+    changes = quick.changes_of([Path("tests/support/crash_harness.py")], "HEAD")
+    crashes = {
+        "test_crash",
+        "test_client_crash",
+        "test_link_crash",
+        "test_protocol_crash",
+        "test_table_crash",
+    }
+    assert crashes <= changes.tests
+    assert not any(name.startswith("spark/") for name in changes.tests)
+    assert changes.everything == set()
+
+
+def test_a_change_of_the_entry_point_runs_the_tests_of_the_command() -> None:
+    assert "test_cli" in quick.tests_of(Path("python/quire_command/__init__.py"))
+
+
 @pytest.mark.parametrize(
     ("page", "test"),
     [

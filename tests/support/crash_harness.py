@@ -44,7 +44,7 @@ class Harness:
 def main(harness: Harness) -> None:
     """Runs the rounds that the command line asks for. Each directory has the next seed.
 
-    The files of a directory that fails are kept.
+    The files of a directory that fails are kept, and those of one that Ctrl-C ends.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("rounds", type=int, nargs="?", default=harness.rounds)
@@ -62,11 +62,9 @@ def repeat(harness: Harness, rounds: int, seed: int) -> None:
         directory = tempfile.mkdtemp(prefix="quire-kills-")
         try:
             report = harness.run(Path(directory), count, seed)
-        except Exception:
-            print(f"failed, and the files are in {directory}", flush=True)
-            raise
-        except BaseException:
-            shutil.rmtree(directory)
+        except BaseException as error:
+            how = "failed" if isinstance(error, Exception) else "interrupted"
+            print(f"{how}, and the files are in {directory}", flush=True)
             raise
         shutil.rmtree(directory)
         done += count
