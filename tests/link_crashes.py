@@ -26,7 +26,8 @@ else, so another program can make them, too:
   disagree about a bookmark;
 - queue: an acknowledged message was not delivered by the queue of some instance. A queue delivered
   a message after the acknowledgement of its consumer was durable there. Or it delivered one that
-  was not published;
+  was not published. The worker sends acknowledgements that are not known to be durable again to
+  the next instance, and the queue there does not deliver these messages;
 - converge: the instances differ in the end.
 
 `position` of a message is its bookmark. Subscribers of an instance that lost its disk can miss
@@ -444,9 +445,16 @@ def check_queues(
     gone: dict[tuple[str, str], int] = {}
     for line in acknowledgements:
         gone.setdefault((line["instance"], line["value"]), line["time"])
+    confirmed = {(line["client"], line["instance"], line["value"]) for line in acknowledgements}
     for instance in instances:
-        # A delivery whose instance is not known counts for each.
-        given = {line["value"] for line in deliveries if line.get("instance") in (instance, None)}
+        # A delivery counts for each instance when its instance or the fate of its acknowledgement
+        # is not known.
+        given = {
+            line["value"]
+            for line in deliveries
+            if line.get("instance") in (instance, None)
+            or (line["client"], line["instance"], line["value"]) not in confirmed
+        }
         missing = published - given
         assert not missing, f"queue: {instance} delivered {len(missing)} messages to nobody"
     for line in deliveries if not header["loses_disks"] else ():

@@ -75,6 +75,15 @@ def _add(operation: str, instance: str) -> Callable[[list[dict[str, Any]]], None
     )
 
 
+def test_an_acknowledgement_that_the_former_instance_did_not_confirm_counts_for_the_next(
+    tmp_path: Path,
+) -> None:
+    lines = _lines()
+    for operation, number in [("deliver", 1), ("acknowledge", 1), ("acknowledge", 0)]:
+        _drop(operation, number)(lines)
+    _checked(tmp_path / "history", lines)
+
+
 @pytest.mark.parametrize(
     ("mistake", "found"),
     [
