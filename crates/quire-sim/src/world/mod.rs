@@ -584,9 +584,11 @@ impl World {
             self.played.clock_steps += 1;
         }
         let is_running = self.instances[number].is_running();
-        if is_running && self.happens(self.mix.power_cut) {
+        // A process that has ended may have left data that only the power takes away.
+        if self.happens(self.mix.power_cut) {
             self.kill(number, true);
             self.played.power_cuts += 1;
+            self.played.late_power_cuts += u64::from(!is_running);
             self.note(&format!("{} loses power", name_of(number)));
         } else if is_running && self.happens(self.mix.kill)
             || self.instances[number].is_poisoned() && self.random.percent(5)

@@ -29,6 +29,7 @@ counters! {
     published "messages published",
     delivered "messages delivered to readers",
     power_cuts "power cuts",
+    late_power_cuts "power cuts after the end of the process",
     kills "kills of instances",
     stops "stops of instances",
     poisoned "failed disks",
