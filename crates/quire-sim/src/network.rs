@@ -4,8 +4,9 @@
 //! The model is that of a transport that retransmits: within a connection no byte is lost and none
 //! overtakes another. A partition holds the bytes of one direction back. On a silent connection
 //! nothing arrives, and neither side is notified. The bytes that a process has written before its
-//! end still arrive, but not after a power cut, and not after the next process of the site has
-//! begun. A peer learns of an end when the end of the connection arrives, or never.
+//! end still arrive, but not after a power cut. An instance gets such bytes also when the next
+//! process of the other instance has begun; a client then gets no more of them. A peer learns of an
+//! end when the end of the connection arrives, or never.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -199,11 +200,15 @@ impl Network {
         }
     }
 
-    /// The next process of a site begins. Nothing of the process before it arrives any more.
+    /// The next process of a site begins. Nothing of the process before it gets to a client any
+    /// more.
     pub fn site_begins(&mut self, site: Site, now: u64) {
         self.site_is_gone(site, now, false);
         for connection in self.connections.values_mut().filter(|connection| connection.has(site)) {
             let side = connection.side_of(site);
+            if let Site::Instance(_) = connection.sides[1 - side].site {
+                continue;
+            }
             connection.sides[side].clear();
             connection.sides[side].items.push_back((now, Item::End));
         }
@@ -406,34 +411,39 @@ impl Side {
 mod tests {
     use super::*;
 
-    /// The bytes that a client receives after its instance has sent them, and `then` happened.
-    fn is_received(then: impl FnOnce(&mut Network, Site)) -> bool {
+    const CLIENT: Site = Site::Client(0);
+    const OTHER: Site = Site::Instance(1);
+
+    /// Whether the bytes that an instance has sent arrive at `peer` after `then` happened.
+    fn is_received(peer: Site, then: impl FnOnce(&mut Network, Site)) -> bool {
         let mut network = Network::new(1);
-        let (client, instance) = (Site::Client(0), Site::Instance(0));
-        let connection = network.connect(client, instance, 0);
+        let instance = Site::Instance(0);
+        let connection = network.connect(peer, instance, 0);
         network.arrivals(instance, u64::MAX);
         network.send(connection, instance, 0, b"persisted");
         then(&mut network, instance);
         let mut is_received = false;
-        while let Some(arrival) = network.take(connection, client, u64::MAX) {
+        while let Some(arrival) = network.take(connection, peer, u64::MAX) {
             is_received |= matches!(arrival, Arrival::Bytes(_));
         }
-        assert!(network.connections.is_empty(), "the client does not learn of the end");
+        assert!(network.connections.is_empty(), "the peer does not learn of the end");
         is_received
     }
 
     /// Otherwise an acknowledgement that a client receives after a power cut would count.
     #[test]
     fn a_power_cut_drops_the_bytes_that_an_instance_has_sent_and_a_kill_does_not() {
-        assert!(!is_received(|network, instance| network.site_is_gone(instance, 0, true)));
-        assert!(is_received(|network, instance| network.site_is_gone(instance, 0, false)));
+        assert!(!is_received(CLIENT, |network, instance| network.site_is_gone(instance, 0, true)));
+        assert!(is_received(CLIENT, |network, instance| network.site_is_gone(instance, 0, false)));
     }
 
     #[test]
-    fn bytes_of_an_earlier_process_do_not_arrive_after_the_next_one_has_begun() {
-        assert!(!is_received(|network, instance| {
+    fn bytes_of_an_earlier_process_arrive_at_an_instance_and_not_at_a_client() {
+        let begins_again = |network: &mut Network, instance| {
             network.site_is_gone(instance, 0, false);
             network.site_begins(instance, 0);
-        }));
+        };
+        assert!(!is_received(CLIENT, begins_again));
+        assert!(is_received(OTHER, begins_again));
     }
 }
