@@ -135,6 +135,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 const WALL_START_NS: u64 = 1_500_000_000 * SECOND_NS;
 /// Turns without time passing after which something runs in a circle.
 const TURNS_AT_ONCE_MAX: u32 = 100_000;
+/// How many instances do not start at the beginning, but some time later.
+const LATE_PERCENT: u64 = 5;
 /// The longest partition.
 const PARTITION_NS: u64 = 20 * SECOND_NS;
 /// The steps of the second phase, and how many of them there are between two verdicts on links.
@@ -432,15 +434,15 @@ impl World {
 
     /// Work continues while faults occur.
     fn trouble(&mut self) -> Result<(), String> {
+        for number in 0..self.instances.len() {
+            if !self.random.percent(LATE_PERCENT) {
+                self.start_on_a_failing_disk(number)?;
+            }
+        }
         while self.ns < self.times.trouble_ns {
             for number in 0..self.instances.len() {
                 if !self.instances[number].is_running() && self.random.percent(self.mix.start_percent) {
-                    // A disk that fails while it is opened is another history: the journal's own
-                    // (see `history`).
-                    let quiet = Faults { kept_percent: self.mix.disk.kept_percent, ..Faults::default() };
-                    self.instances[number].disk.set_faults(quiet);
-                    self.start(number)?;
-                    self.instances[number].disk.set_faults(self.mix.disk);
+                    self.start_on_a_failing_disk(number)?;
                 }
             }
             self.misbehave()?;
@@ -712,6 +714,16 @@ impl World {
 
     fn happens(&mut self, thousandths: u64) -> bool {
         self.random.below(1000) < thousandths
+    }
+
+    /// The disk fails only after the start. One that fails while it is opened is another history:
+    /// the journal's own (see `history`).
+    fn start_on_a_failing_disk(&mut self, number: usize) -> Result<(), String> {
+        let quiet = Faults { kept_percent: self.mix.disk.kept_percent, ..Faults::default() };
+        self.instances[number].disk.set_faults(quiet);
+        self.start(number)?;
+        self.instances[number].disk.set_faults(self.mix.disk);
+        Ok(())
     }
 
     fn start(&mut self, number: usize) -> Result<(), String> {
