@@ -182,8 +182,7 @@ impl Instance {
             .map_err(|error| format!("the broker of {name} does not start: {error}"))?;
         // Every piece of work takes a part of the budget of its turn, so that all work that can be
         // delayed is delayed.
-        let seed = self.lives.len() as u64 + ((self.number as u64) << 32);
-        let (mut pace, mut elapsed_ns) = (Random::new(seed), 0);
+        let (mut pace, mut elapsed_ns) = (Random::new(random.number()), 0);
         // Filters are decided at once, never, or by the size of the message.
         broker.set_turn_effort([50, 250, 1_000, 200_000][pace.below(4) as usize]);
         broker.set_turn_size([20, 60, 200_000][pace.below(3) as usize]);
