@@ -135,6 +135,9 @@ const SECOND_NS: u64 = 1_000_000_000;
 const WALL_START_NS: u64 = 1_500_000_000 * SECOND_NS;
 /// Turns without time passing after which something runs in a circle.
 const TURNS_AT_ONCE_MAX: u32 = 100_000;
+/// The faults of clients and connections in [`Mix`] are for so many clients. More clients have more
+/// faults, so that those between two instances do not become rare.
+const RATED_CLIENTS: u64 = 4;
 /// How many instances do not start at the beginning, but some time later.
 const LATE_PERCENT: u64 = 5;
 /// The longest partition.
@@ -558,13 +561,13 @@ impl World {
             self.network.heal(self.ns);
             self.note("the network heals");
         }
-        if self.happens(self.mix.cut) {
+        if self.happens_among_clients(self.mix.cut) {
             self.played.cuts += u64::from(self.network.cut_one(&mut self.random, self.ns));
         }
-        if self.happens(self.mix.silence) {
+        if self.happens_among_clients(self.mix.silence) {
             self.played.silences += u64::from(self.network.silence_one(&mut self.random));
         }
-        if self.happens(self.mix.client_kill) {
+        if self.happens_among_clients(self.mix.client_kill) {
             let number = self.random.below(self.clients.len() as u64) as usize;
             let client = &mut self.clients[number];
             let now = self.instances[client.home()].now(self.ns);
@@ -621,7 +624,7 @@ impl World {
             self.played.slow += 1;
             self.note(&format!("slow: {} to {}", name_of(a), name_of(b)));
         }
-        if self.happens(self.mix.failover) {
+        if self.happens_among_clients(self.mix.failover) {
             let number = self.random.below(self.clients.len() as u64) as usize;
             let client = &mut self.clients[number];
             let now = self.instances[client.home()].now(self.ns);
@@ -714,6 +717,14 @@ impl World {
 
     fn happens(&mut self, thousandths: u64) -> bool {
         self.random.below(1000) < thousandths
+    }
+
+    /// Whether a fault occurs that concerns one of the clients, or one of the connections.
+    fn happens_among_clients(&mut self, thousandths: u64) -> bool {
+        match self.topology.is_alone() {
+            true => self.happens(thousandths),
+            false => self.happens(thousandths * self.clients.len() as u64 / RATED_CLIENTS),
+        }
     }
 
     /// The disk fails only after the start. One that fails while it is opened is another history:
