@@ -64,12 +64,14 @@ fn main() -> ExitCode {
     }
     if plays.kind(KINDS[1]) {
         println!(
-            "{count} worlds: {worlds}; nothing acknowledged was lost, nothing doubled, no reader missed anything"
+            "{count} worlds: {}; nothing acknowledged was lost, nothing doubled, no reader missed anything",
+            worlds.summary(Size::One)
         );
     }
     if plays.kind(KINDS[2]) {
         println!(
-            "{cluster_count} worlds of several instances: {clusters}; no counted copy was lost, nothing doubled, all instances agree"
+            "{cluster_count} worlds of several instances: {}; no counted copy was lost, nothing doubled, all instances agree",
+            clusters.summary(Size::Several)
         );
     }
     ExitCode::SUCCESS

@@ -1,8 +1,11 @@
 //! The events of a simulated world.
 
-/// Defines the counters of [`Played`], with their words in a summary.
+use super::Size;
+
+/// Defines the counters of [`Played`], with the sizes of the worlds that can have such events, and
+/// with their words in a summary.
 macro_rules! counters {
-    ($($name:ident $words:literal,)*) => {
+    ($($name:ident $($size:ident)|+ $words:literal,)*) => {
         /// The events of a run, counted. A suite in which one of these stays at zero has not tested
         /// what its name claims.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,9 +14,11 @@ macro_rules! counters {
         }
 
         impl Played {
-            /// Each counter, with its words in a summary.
-            pub fn counters(&self) -> Vec<(&'static str, u64)> {
-                vec![$(($words, self.$name)),*]
+            /// Each counter of worlds of a size, with its words in a summary.
+            pub fn counters(&self, size: Size) -> Vec<(&'static str, u64)> {
+                let all = [$(($words, self.$name, matches!(size, $(Size::$size)|+))),*];
+                let counted = all.into_iter().filter(|(.., is_counted)| *is_counted);
+                counted.map(|(words, count, _)| (words, count)).collect()
             }
 
             /// Adds the events of another history.
@@ -25,63 +30,64 @@ macro_rules! counters {
 }
 
 counters! {
-    instances "instances",
-    published "messages published",
-    delivered "messages delivered to readers",
-    power_cuts "power cuts",
-    late_power_cuts "power cuts after the end of the process",
-    kills "kills of instances",
-    stops "stops of instances",
-    poisoned "failed disks",
-    hung_syncs "hung syncs",
-    cuts "cut connections",
-    silences "silent connections",
-    stalls "stalls",
-    client_kills "killed clients",
-    clock_steps "clock steps",
-    combined "messages of combined replays",
-    acknowledged "acknowledged messages of queues",
-    runs "runs of handlers",
-    leases "deliveries and ends of leases in the journal",
-    visits "visits",
-    maintained "journal files maintained",
-    removed "journal files removed",
-    cut_short "maintenance jobs cut short",
-    defined "commands that create, alter and drop queues",
-    queried "queries of last values",
-    followed "messages of subscriptions with records",
-    left "records that left a view",
-    differences "differences",
-    deleted "deleted records",
-    earlier "queries of earlier states and messages after them",
-    paged "messages of pages",
-    conflated "conflated messages",
-    replaced "replaced subscriptions",
-    links "links that came up",
-    strict "worlds that wait for all destinations",
-    filtered "worlds with filters of links",
-    compressed "worlds with compressed links",
-    mixed "instances of several that have local topics and queues",
-    failovers "failovers",
-    partitions "partitions",
-    one_way "one-way partitions",
-    slow "slow links",
-    lost_disks "lost disks",
-    restores "restored backups",
-    downgrades "downgrades",
-    pauses "pauses",
-    torn "publishers above a gap",
-    conflicts "conflicts",
-    excused "messages without a counted copy",
-    shared_jobs "messages of local queues over replicated topics",
-    shared_acknowledged "acknowledged messages of them",
-    shared_views "messages of subscriptions with records that move",
+    instances One | Several "instances",
+    published One | Several "messages published",
+    delivered One | Several "messages delivered to readers",
+    power_cuts One | Several "power cuts",
+    late_power_cuts One | Several "power cuts after the end of the process",
+    kills One | Several "kills of instances",
+    stops One | Several "stops of instances",
+    poisoned One | Several "failed disks",
+    hung_syncs One | Several "hung syncs",
+    cuts One | Several "cut connections",
+    silences One | Several "silent connections",
+    stalls One | Several "stalls",
+    client_kills One | Several "killed clients",
+    clock_steps One | Several "clock steps",
+    combined One | Several "messages of combined replays",
+    acknowledged One | Several "acknowledged messages of queues",
+    runs One | Several "runs of handlers",
+    leases One | Several "deliveries and ends of leases in the journal",
+    visits One | Several "visits",
+    maintained One | Several "journal files maintained",
+    removed One "journal files removed",
+    cut_short One | Several "maintenance jobs cut short",
+    defined One | Several "commands that create, alter and drop queues",
+    queried One | Several "queries of last values",
+    followed One | Several "messages of subscriptions with records",
+    left One | Several "records that left a view",
+    differences One | Several "differences",
+    deleted One | Several "deleted records",
+    earlier One | Several "queries of earlier states and messages after them",
+    paged One | Several "messages of pages",
+    conflated One | Several "conflated messages",
+    replaced One | Several "replaced subscriptions",
+    links Several "links that came up",
+    strict Several "worlds that wait for all destinations",
+    filtered Several "worlds with filters of links",
+    compressed Several "worlds with compressed links",
+    mixed Several "instances of several that have local topics and queues",
+    failovers Several "failovers",
+    partitions Several "partitions",
+    one_way Several "one-way partitions",
+    slow Several "slow links",
+    lost_disks Several "lost disks",
+    restores Several "restored backups",
+    downgrades Several "downgrades",
+    pauses Several "pauses",
+    torn Several "publishers above a gap",
+    conflicts Several "conflicts",
+    excused Several "messages without a counted copy",
+    shared_jobs Several "messages of local queues over replicated topics",
+    shared_acknowledged Several "acknowledged messages of them",
+    shared_views Several "messages of subscriptions with records that move",
 }
 
-impl std::fmt::Display for Played {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let counters = self.counters().into_iter().filter(|(_, count)| *count > 0);
+impl Played {
+    /// The counters of worlds of a size, also those that are zero.
+    pub fn summary(&self, size: Size) -> String {
+        let counters = self.counters(size).into_iter();
         let texts: Vec<_> = counters.map(|(words, count)| format!("{count} {words}")).collect();
-        f.write_str(&texts.join(", "))
+        texts.join(", ")
     }
 }
