@@ -272,8 +272,8 @@ impl Client {
         Instant::from_ns(self.connection.map_or(ns, |(connection, _)| network.drained_at(connection, ns)))
     }
 
-    /// It loses its connection, and does not reach the instance for a while. Those that use only
-    /// one instance stay.
+    /// It loses its connection, and does not reach the instance for a while. Clients of a cast
+    /// stay.
     pub fn lose_instance(&mut self, now: Now, network: &mut Network, random: &mut Random) {
         if let Program::Links(_) = self.program
             && let Some((connection, at)) = self.connection.take()

@@ -135,8 +135,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 const WALL_START_NS: u64 = 1_500_000_000 * SECOND_NS;
 /// Turns without time passing after which something runs in a circle.
 const TURNS_AT_ONCE_MAX: u32 = 100_000;
-/// The faults of clients and connections in [`Mix`] are for so many clients. More clients have more
-/// faults, so that those between two instances do not become rare.
+/// The number of clients for which [`Mix`] has the faults of clients and connections. More clients
+/// have more faults, so that those between two instances do not become rare.
 const RATED_CLIENTS: u64 = 4;
 /// How many instances do not start at the beginning, but some time later.
 const LATE_PERCENT: u64 = 5;
