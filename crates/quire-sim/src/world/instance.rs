@@ -42,8 +42,8 @@ pub(super) struct Instance {
     /// The topics and queues that only this instance has.
     setup: Option<Setup>,
     running: Option<Running>,
-    /// Copies of the disk of earlier times.
-    backups: Vec<SimulatedDisk>,
+    /// Copies of the disk, with the times at which they were made.
+    backups: Vec<(u64, SimulatedDisk)>,
     wall_shift_ns: i64,
     /// The ends of the journal when a broker began with it.
     lives: Vec<Position>,
@@ -272,21 +272,22 @@ impl Instance {
     }
 
     /// The directory is copied while the instance is down.
-    pub fn back_up(&mut self) {
-        self.backups.push(self.disk.copy());
+    pub fn back_up(&mut self, ns: u64) {
+        self.backups.push((ns, self.disk.copy()));
     }
 
     pub fn has_backup(&self) -> bool {
         !self.backups.is_empty()
     }
 
-    /// The directory of an earlier time replaces the present one.
-    pub fn restore(&mut self, random: &mut Random) {
-        if !self.backups.is_empty() {
-            let number = random.below(self.backups.len() as u64) as usize;
-            self.disk = self.backups[number].copy();
-            self.backups.truncate(number + 1);
-        }
+    /// The directory of an earlier time replaces the present one. Returns this time.
+    pub fn restore(&mut self, random: &mut Random) -> Option<u64> {
+        let number = random.below(self.backups.len().max(1) as u64) as usize;
+        let (copied_ns, copy) = self.backups.get(number)?;
+        let copied_ns = *copied_ns;
+        self.disk = copy.copy();
+        self.backups.truncate(number + 1);
+        Some(copied_ns)
     }
 
     /// The disk is replaced by an empty one. Backups are elsewhere.

@@ -401,13 +401,13 @@ impl World {
         // A worker of each instance always takes the messages of its queue. Some others move.
         for instance in 0..count {
             let (order, name) = (vec![instance], format!("links-worker-{instance}"));
-            let program = links::Program::worker(instance, false, canary);
+            let program = links::Program::worker(instance, canary);
             let client = Client::links(name, order, program, &mut self.random, now);
             self.add(client);
         }
         if self.random.percent(50) {
             let (order, name) = (shuffled(count, &mut self.random), "links-worker".to_owned());
-            let program = links::Program::worker(count, true, canary);
+            let program = links::Program::worker(count, canary);
             let client = Client::links(name, order, program, &mut self.random, now);
             self.add(client);
         }
@@ -685,14 +685,16 @@ impl World {
     /// Perhaps the instance loses its disk, or gets an older one.
     fn replace_disk(&mut self, number: usize) -> Result<(), String> {
         if self.happens(self.mix.lost_disk) {
-            self.end_disk(number)?;
+            self.kill(number, false);
             let seed = self.random.number();
             self.instances[number].lose_disk(seed);
+            self.replaced(number, None)?;
             self.played.lost_disks += 1;
             self.note(&format!("{} loses its disk", name_of(number)));
         } else if self.happens(self.mix.restore) && self.instances[number].has_backup() {
-            self.end_disk(number)?;
-            self.instances[number].restore(&mut self.random);
+            self.kill(number, false);
+            let copied_ns = self.instances[number].restore(&mut self.random);
+            self.replaced(number, copied_ns)?;
             self.played.restores += 1;
             self.note(&format!("{} gets an older disk", name_of(number)));
             if self.canary == Some(Canary::SharedBackup) {
@@ -704,14 +706,13 @@ impl World {
         Ok(())
     }
 
-    /// The instance is killed, and its disk is not used any more.
-    fn end_disk(&mut self, number: usize) -> Result<(), String> {
-        self.kill(number, false);
+    /// The disk of the instance is another one: the copy of a time, or empty.
+    fn replaced(&mut self, number: usize, copied_ns: Option<u64>) -> Result<(), String> {
         let logs = self.instances.iter().filter(|instance| instance.is_running());
         let logs = logs
             .map(|instance| Ok((instance.number, instance.log()?)))
             .collect::<Result<Vec<_>, String>>()?;
-        self.auditors.links.replaced(number, self.ns, &logs);
+        self.auditors.links.replaced(number, self.ns, copied_ns, &logs);
         Ok(())
     }
 
@@ -752,7 +753,8 @@ impl World {
         let instance = &mut self.instances[number];
         instance.kill(self.ns, &mut self.network, with_power);
         if !self.topology.is_alone() && instance.may_lose_disk() && self.random.percent(30) {
-            instance.back_up();
+            instance.back_up(self.ns);
+            self.auditors.links.queues[number].copied(self.ns);
         }
     }
 

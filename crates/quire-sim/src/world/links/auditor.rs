@@ -66,8 +66,6 @@ pub(in crate::world) struct Auditor {
     streams: Vec<Stream>,
     /// The checks of the queue of each instance.
     pub queues: Vec<Deliveries>,
-    /// The messages that workers which move have acknowledged.
-    settled: BTreeSet<u64>,
     excused_count: u64,
     conflict_count: u64,
     delivered_count: u64,
@@ -162,7 +160,6 @@ impl Auditor {
             replaced_at: vec![None; topology.count()],
             streams: Vec::new(),
             queues: (0..topology.count()).map(|_| Deliveries::default()).collect(),
-            settled: BTreeSet::new(),
             excused_count: 0,
             conflict_count: 0,
             delivered_count: 0,
@@ -306,11 +303,17 @@ impl Auditor {
         known.acknowledged = known.acknowledged.max(sequence);
     }
 
-    /// The disk of an instance is lost, or replaced by an older one. `others` are the logs of the
-    /// instances that run.
-    pub fn replaced(&mut self, instance: usize, now_ns: u64, others: &[(usize, Vec<Logged>)]) {
+    /// The disk of an instance is lost, or replaced by the copy of a time. `others` are the logs of
+    /// the instances that run.
+    pub fn replaced(
+        &mut self,
+        instance: usize,
+        now_ns: u64,
+        copied_ns: Option<u64>,
+        others: &[(usize, Vec<Logged>)],
+    ) {
         self.replaced_at[instance] = Some(now_ns);
-        self.queues[instance].replaced(now_ns);
+        self.queues[instance].replaced(now_ns, copied_ns);
         let mut elsewhere: BTreeMap<(usize, u64), Instances> = BTreeMap::new();
         for (other, log) in others.iter().filter(|(other, _)| *other != instance) {
             for record in log {
@@ -358,11 +361,6 @@ impl Auditor {
         if let Err(reason) = result {
             self.fail(format!("the queue of {}: {reason}", name_of(instance)));
         }
-    }
-
-    /// A worker that moves has acknowledged a message, on any instance.
-    pub fn settled(&mut self, value: u64) {
-        self.settled.insert(value);
     }
 
     // Subscribers.
@@ -526,17 +524,14 @@ impl Auditor {
         Ok(())
     }
 
-    /// The queue of an instance delivered every message of its log.
+    /// The queue of an instance delivered every message of its log until it was acknowledged.
     fn look_at_queue(&self, instance: usize, log: &[Logged]) -> Result<(), String> {
         for value in log.iter().filter_map(|record| record.value) {
             let Some(&(publisher, place)) = self.values.get(value as usize) else { continue };
             let is_order = self.publishers[publisher].operations[place].action == Action::Order;
-            if is_order && !self.queues[instance].has_delivered(value) && !self.settled.contains(&value) {
-                return Err(format!(
-                    "the queue of {} never delivered message {value} ({publisher}|{}|)",
-                    name_of(instance),
-                    place + 1
-                ));
+            if is_order && let Err(reason) = self.queues[instance].judge(value) {
+                let name = name_of(instance);
+                return Err(format!("the queue of {name} {reason} ({publisher}|{}|)", place + 1));
             }
         }
         Ok(())

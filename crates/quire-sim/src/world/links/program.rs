@@ -92,9 +92,8 @@ impl Program {
         Program::Follow { subscription: None, view: View::new(), canary }
     }
 
-    /// `moves`: it uses several instances.
-    pub fn worker(number: usize, moves: bool, canary: Option<Canary>) -> Self {
-        Program::Work(Worker::new(number, moves, canary))
+    pub fn worker(number: usize, canary: Option<Canary>) -> Self {
+        Program::Work(Worker::new(number, canary))
     }
 
     /// Asks an instance for its last values, again and again.
@@ -196,6 +195,7 @@ impl Program {
         match self {
             Program::Subscribe { stream, .. } => auditor.arrived(*stream, at.instance, now_ns),
             Program::Publish { number, .. } => auditor.logged_on(*number, at.instance, highest, now_ns),
+            Program::Work(worker) => worker.logged_on(at.instance, auditor),
             _ => (),
         }
     }

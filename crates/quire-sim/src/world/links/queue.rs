@@ -2,12 +2,15 @@
 //! must hold for it (docs/replication.md, *Queues*).
 //!
 //! Checked, for each instance:
-//! - Its queue delivers every message of its log, also those that came from other instances. A
-//!   worker that moves may acknowledge a message on another instance than the one that delivered
-//!   it: its lease may still last when the worker has another connection. The queue of the other
-//!   instance then need not deliver the message.
+//! - Its queue delivers every message of its log, also those that came from other instances, until
+//!   a worker acknowledges it. After a disk was lost or replaced, this holds for the messages that
+//!   the present log has.
 //! - A message whose acknowledgement was confirmed is not delivered again, unless the disk of the
 //!   instance was lost or replaced.
+//!
+//! A client sends acknowledgements that were not confirmed when its connection ended once more
+//! after the next logon, also to another instance (docs/replication.md, *Queues*). The queue of
+//! this instance need not deliver these messages: it is *told* about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +57,10 @@ pub(in crate::world) struct Connection {
 /// The deliveries and acknowledgements of the queue of one instance.
 #[derive(Default)]
 pub(in crate::world) struct Deliveries {
-    delivered: BTreeSet<u64>,
+    /// The events since the present disk was empty, and those up to each of its copies, by the
+    /// times of the copies.
+    present: Passed,
+    copies: BTreeMap<u64, Passed>,
     /// When an acknowledgement was confirmed, and over which connection.
     acknowledged: BTreeMap<u64, (u64, Connection)>,
     replaced_ns: Option<u64>,
@@ -62,9 +68,28 @@ pub(in crate::world) struct Deliveries {
     pub acknowledged_count: u64,
 }
 
+/// The messages that came, those that were acknowledged, and those of acknowledgements that were
+/// sent once more.
+#[derive(Clone, Default)]
+struct Passed {
+    delivered: BTreeSet<u64>,
+    settled: BTreeSet<u64>,
+    told: BTreeSet<u64>,
+}
+
 impl Deliveries {
-    pub fn has_delivered(&self, value: u64) -> bool {
-        self.delivered.contains(&value)
+    /// # Errors
+    /// The queue still has to deliver a message of the log.
+    pub fn judge(&self, value: u64) -> Result<(), String> {
+        let Passed { delivered, settled, told } = &self.present;
+        if told.contains(&value) {
+            return Ok(());
+        }
+        match (delivered.contains(&value), settled.contains(&value)) {
+            (true, true) => Ok(()),
+            (false, _) => Err(format!("never delivered message {value}")),
+            (true, false) => Err(format!("did not deliver message {value} until it was acknowledged")),
+        }
     }
 
     /// A message came over a connection.
@@ -73,7 +98,9 @@ impl Deliveries {
     /// Its acknowledgement was confirmed before.
     pub fn delivered(&mut self, value: u64, connection: Connection) -> Result<(), String> {
         self.delivered_count += 1;
-        self.delivered.insert(value);
+        if self.is_present(connection) {
+            self.present.delivered.insert(value);
+        }
         // On an older connection it may have been under way when another worker acknowledged it.
         match self.acknowledged.get(&value) {
             Some((at, confirmed)) if *at < connection.since_ns || *confirmed == connection => {
@@ -83,21 +110,45 @@ impl Deliveries {
         }
     }
 
+    /// A worker acknowledges a message that came over the connection `from`.
+    fn settled(&mut self, value: u64, from: Connection) {
+        if self.is_present(from) {
+            self.present.settled.insert(value);
+        }
+    }
+
+    /// The instance had its present disk as the connection was made.
+    fn is_present(&self, connection: Connection) -> bool {
+        self.replaced_ns.is_none_or(|at| at < connection.since_ns)
+    }
+
+    /// A worker logged on, and some of its acknowledgements were not confirmed before.
+    fn told(&mut self, values: impl Iterator<Item = u64>) {
+        self.present.told.extend(values);
+    }
+
     /// A worker got the answer, over a connection, that its acknowledgement of a message is
     /// durable. The message came over the connection `from`.
     pub fn acknowledged(&mut self, value: u64, from: Connection, connection: Connection, now_ns: u64) {
         self.acknowledged_count += 1;
         // The instance lacks a message that came before the disk was lost or replaced, and so knows
         // nothing of its acknowledgement.
-        if self.replaced_ns.is_none_or(|at| at < from.since_ns) {
+        if self.is_present(from) {
             self.acknowledged.entry(value).or_insert((now_ns, connection));
         }
     }
 
-    /// The disk was lost, or replaced by an older one.
-    pub fn replaced(&mut self, now_ns: u64) {
+    /// The disk is copied.
+    pub fn copied(&mut self, now_ns: u64) {
+        self.copies.insert(now_ns, self.present.clone());
+    }
+
+    /// The disk was lost, or replaced by the copy of a time.
+    pub fn replaced(&mut self, now_ns: u64, copied_ns: Option<u64>) {
         self.replaced_ns = Some(now_ns);
         self.acknowledged.clear();
+        let copy = copied_ns.and_then(|copied_ns| self.copies.get(&copied_ns));
+        self.present = copy.cloned().unwrap_or_default();
     }
 }
 
@@ -105,8 +156,6 @@ impl Deliveries {
 pub(in crate::world) struct Worker {
     number: usize,
     canary: Option<Canary>,
-    /// It moves between the instances.
-    moves: bool,
     subscription: Option<u32>,
     /// The messages that it has, with the connections over which they came.
     held: Vec<(Held, Message)>,
@@ -114,6 +163,10 @@ pub(in crate::world) struct Worker {
     said: Vec<Held>,
     /// The flush whose answer shows whether these acknowledgements are durable.
     flushing: Option<(CommandId, Vec<Held>)>,
+    /// Messages whose acknowledgements were not confirmed, although a flush was answered.
+    unknown: Vec<u64>,
+    /// Those of them that the next answer confirms, because the flush covers them.
+    covered_count: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -123,20 +176,28 @@ struct Held {
 }
 
 impl Worker {
-    pub fn new(number: usize, moves: bool, canary: Option<Canary>) -> Self {
+    pub fn new(number: usize, canary: Option<Canary>) -> Self {
         Worker {
             number,
             canary,
-            moves,
             subscription: None,
             held: Vec::new(),
             said: Vec::new(),
             flushing: None,
+            unknown: Vec::new(),
+            covered_count: 0,
         }
     }
 
     pub fn restart(&mut self) {
-        *self = Worker::new(self.number, self.moves, self.canary);
+        *self = Worker::new(self.number, self.canary);
+    }
+
+    /// An instance let it in.
+    pub fn logged_on(&self, instance: usize, auditor: &mut Auditor) {
+        let said = self.flushing.iter().flat_map(|(_, said)| said).chain(&self.said);
+        let values = said.map(|held| held.value).chain(self.unknown.iter().copied());
+        auditor.queues[instance].told(values);
     }
 
     pub fn act(
@@ -164,15 +225,18 @@ impl Worker {
                 let _ = core.settle(lease, Verdict::Cancel, now.instant);
             } else if core.settle(lease, Verdict::Acknowledge, now.instant).is_ok() {
                 self.said.push(held);
-                if self.moves {
-                    auditor.settled(held.value);
-                }
+                auditor.queues[held.from.instance].settled(held.value, held.from);
             }
         }
         if !self.said.is_empty() && self.flushing.is_none() && random.percent(30) {
             let said = std::mem::take(&mut self.said);
             // A refused flush means that some of them are lost. The state of each is unknown.
-            self.flushing = core.flush().ok().map(|command| (command, said));
+            match core.flush() {
+                Ok(command) => {
+                    (self.flushing, self.covered_count) = (Some((command, said)), self.unknown.len())
+                }
+                Err(_) => self.unknown.extend(said.iter().map(|held| held.value)),
+            }
         }
     }
 
@@ -201,13 +265,21 @@ impl Worker {
                     let queue = &mut auditor.queues[instance];
                     // A verdict that went to another instance than the one that delivered the
                     // message says nothing about this one.
-                    let said = said.into_iter().filter(|held| held.from.instance == instance);
+                    let confirmed = said.iter().filter(|held| held.from.instance == instance);
                     match result {
-                        Ok(()) => said
-                            .for_each(|held| queue.acknowledged(held.value, held.from, connection, now_ns)),
+                        Ok(()) => {
+                            confirmed.for_each(|held| {
+                                queue.acknowledged(held.value, held.from, connection, now_ns);
+                            });
+                            self.unknown.drain(..self.covered_count);
+                        }
                         // It reports once all acknowledgements before the connection broke
                         // (docs/clients.md).
-                        Err(_) => self.said.clear(),
+                        Err(_) => {
+                            let lost = said.iter().chain(&self.said).map(|held| held.value);
+                            self.unknown.extend(lost);
+                            self.said.clear();
+                        }
                     }
                 }
             }
