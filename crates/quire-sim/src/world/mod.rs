@@ -893,6 +893,17 @@ mod tests {
         }
     }
 
+    /// One that takes one message at a time is slow, and not wrong.
+    #[test]
+    fn a_slow_worker_has_the_time_it_needs() {
+        let mut world = World::new(0, Size::One, None);
+        world.times.peace_ns = 2 * SECOND_NS;
+        assert_eq!(world.trouble(), Ok(()));
+        let end = world.ns + world.times.peace_ns;
+        assert_eq!(world.peace().err(), None);
+        assert!(world.ns > end, "the workers were done before");
+    }
+
     fn assert_found(size: Size, seeds: u64, times: usize, canaries: &[Canary]) {
         let found = |canary: Canary| {
             let is_found = |seed: &u64| play(*seed, size, Some(canary)).is_err();
