@@ -74,7 +74,7 @@ def test_dump_shows_what_queues_write_by_its_kind_and_size(command: Command, tmp
         ("acknowledge", "work"),
         ("lease", "work"),
     ]
-    assert [row[6:] for row in rows[:2]] == [['{"n":1}'], ["(2", "bytes)"]]
+    assert [row[6:] for row in rows[:2]] == [['{"n":1}'], ["(14", "bytes)"]]
     assert rows[2][7:] == ["bytes)"]
 
 
