@@ -1,6 +1,6 @@
 //! The queue engine alone: leasing and acknowledging by the number of subscriptions and by the
 //! depth of the queue, filters that rarely match, and the restart. Messages enter outside the
-//! measured time; every delivery and every acknowledgement is one call of its own, as is taking the
+//! measured time. Each delivery is one call, and so is each acknowledgement. Another call takes the
 //! change that the broker would log.
 
 use std::collections::VecDeque;

@@ -69,8 +69,8 @@ def test_what_the_first_task_loaded_is_no_garbage_to_look_for(
     for piece in (b"one", b"two"):
         spark.sendall(piece)
         _daemon.worker(mine, True)
-    # The count is independent of the second task: objects that were set aside end, too, when nobody
-    # refers to them any longer.
+    # The test compares no counts. The count of frozen objects falls when one of them ends, and the
+    # tasks do not decide when that happens.
     assert not any(found is kept[0] for found in gc.get_objects())
     assert any(found is kept[1] for found in gc.get_objects()), (
         "once, so that garbage of later tasks is found"

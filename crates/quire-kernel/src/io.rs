@@ -406,8 +406,8 @@ pub enum Event {
         /// The change of the configuration.
         why: LeftOutBecause,
     },
-    /// The messages of a queue that is no longer configured were counted without a part of a record
-    /// of its changes.
+    /// The server counted the messages of a removed queue. It could not read a part of a record of
+    /// the changes of the queue.
     QueueRecordPassedOver {
         /// The queue.
         queue: String,

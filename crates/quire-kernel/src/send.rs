@@ -48,7 +48,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Keeps a buffer that is no longer needed, if there is room for it.
+    /// Keeps an unused buffer, if there is room for it.
     pub fn recycle(&mut self, mut buffer: Vec<u8>) {
         let size = buffer.capacity();
         if (SPARE_SIZE_MIN..=SPARE_SIZE_MAX).contains(&size)

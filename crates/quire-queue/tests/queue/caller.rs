@@ -1,6 +1,6 @@
 //! What the engine does for a caller that reads messages from a disk and sends them over
-//! connections: it waits for what is not at hand, holds back from those who take no more, and says
-//! who lost a lease.
+//! connections. The engine waits for messages that the caller still reads. It gives no messages to
+//! connections that take no more. It names the consumers that lost a lease.
 
 use std::time::Duration;
 

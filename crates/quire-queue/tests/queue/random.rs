@@ -1,6 +1,6 @@
-//! Random operations on the engine and on the model side by side: after each, they must agree on
-//! every delivery, every change that is logged, every figure, who holds what, and on what a query
-//! sees. proptest prints the failing case and its seed.
+//! Random operations on the engine and on the model side by side. After each operation both must
+//! have the same deliveries, logged changes, figures, holders and results of queries. proptest
+//! prints the failing case and its seed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
