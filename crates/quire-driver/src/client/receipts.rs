@@ -6,7 +6,8 @@ use std::time::Duration;
 use quire_client::{BatchError, ConnectionState, Failure, FailureCode, NewMessage, Outcome, ReceiptId};
 use quire_command::Code;
 
-use super::{Client, FAILED_PUBLISHES_MAX, Inner};
+use super::publish::FAILED_PUBLISHES_MAX;
+use super::{Client, Inner};
 
 /// The receipts of a client that the program still has.
 #[derive(Default)]
