@@ -340,13 +340,21 @@ class Row(NamedTuple):
 def rows_of(section: str) -> list[Row]:
     """The rows of the tables of a path."""
     text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (\d+) \| [\[(]?`([^`]+)`[\])]? \| ([^|]+) \|[^|]+\|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| `([^`]+)` \| ([^|]+) \|[^|]+\|$", text, re.MULTILINE)
     every = re.findall(r"^\| \d+ \|", text, re.MULTILINE)
     assert len(rows) == len(every) > 0, f"{section}: a row has another form"
     return [Row(int(step), file, names.split(", ")) for step, file, names in rows]
 
 
-PATHS = ["One publish", "One message to a subscriber", "One queue delivery", "One replicated record"]
+PATHS = [
+    "From the client to the broker",
+    "From the broker to the program",
+    "One publish",
+    "One message to a subscriber",
+    "One queue delivery",
+    "One query",
+    "One replicated record",
+]
 
 
 @pytest.mark.parametrize("section", PATHS)

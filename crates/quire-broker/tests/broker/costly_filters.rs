@@ -1,5 +1,5 @@
 //! Filters that take more effort for a message than a turn has are evaluated elsewhere, and their
-//! subscriptions still get every message in order (docs/internals/architecture.md,
+//! subscriptions still get every message in order (docs/internals/notes.md,
 //! docs/filters.md).
 
 use quire_broker::{BrokerConfig, Limits, QueueSettings, TransportConfig};
