@@ -298,6 +298,46 @@ def test_a_mistake_is_said_without_a_traceback(arguments: tuple[str, ...], code:
     assert "Traceback" not in result.stderr
 
 
+#: An argument with a byte that is not UTF-8, as Python decodes it.
+CAFE = "caf\udce9"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (("publish", CAFE), "TOPIC"),
+        (("publish", "t", "--data", "x", "--header", f"a={CAFE}"), "--header"),
+        (("publish", "t", "--data", "x", "--url", f"file:{CAFE}"), "--url"),
+        (("sow", "t", "--url", f"quire://{CAFE}:1"), "--url"),
+        (("journal", "dump", ".", "--from", CAFE), "--from"),
+        (("queue", "create", CAFE), "QUEUE"),
+        (("pipeline", "replay", ".", "--name", "copy", "--into", CAFE, "--url", "memory:"), "--into"),
+        (("serve", "--data-directory", CAFE), "transaction_log.journal_directory"),
+    ],
+)
+def test_an_argument_that_is_not_utf8_is_refused_by_its_name(arguments: tuple[str, ...], name: str) -> None:
+    result = quire(*arguments)
+    assert result.returncode == USER_MISTAKE, result.stderr
+    assert f"quire: {name}: " in result.stderr
+    assert "the byte 0xE9 is not UTF-8" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_files_and_messages_may_have_bytes_that_are_not_utf8(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'journal'}"
+    (tmp_path / CAFE).write_text('{"n": 1}\n')
+    for arguments in (("publish", "t", str(tmp_path / CAFE)), ("publish", "t", "--data", CAFE)):
+        result = quire(*arguments, url=url)
+        assert result.stdout.startswith("1 message, "), result.stderr
+    with Client(url) as client, client.subscribe("t", bookmark="epoch") as messages:
+        received = iter(messages)
+        assert [next(received).data for _ in range(2)] == [b'{"n": 1}', b"caf\xe9"]
+    # The topic keeps no records to delete.
+    result = quire("sow-delete", "t", "--data", CAFE, url=url)
+    assert 'the topic "t" keeps no last values' in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 #: Commands that take a topic, a file or a directory.
 FILES = [
     ("publish", "URL"),

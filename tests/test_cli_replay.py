@@ -50,6 +50,16 @@ def test_a_directory_is_replayed_to_a_server_and_goes_on_where_it_was(tmp_path: 
         assert numbers(url, "again") == list(range(1, 151, 2))
 
 
+def test_a_topic_that_is_not_utf8_is_refused_before_a_message_is_replayed(tmp_path: Path) -> None:
+    source, target = f"file:{tmp_path / 'source'}", f"file:{tmp_path / 'target'}"
+    filled(source, 1)
+    result = command("replay", str(tmp_path / "source"), "--into", "caf\udce9", url=target)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "quire: --into: " in result.stderr
+    assert "the byte 0xE9 is not UTF-8" in result.stderr
+    assert not (tmp_path / "target").exists()
+
+
 def test_a_server_is_replayed_at_a_pace(tmp_path: Path) -> None:
     with serving(tmp_path) as (_, line):
         url = url_of(line)

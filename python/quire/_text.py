@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 from quire._errors import ConfigError
@@ -35,6 +36,20 @@ def check_unicode(text: str, key: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ConfigError(
-            f"expected Unicode text, got the lone surrogate {text[error.start]!r}", key=key
-        ) from None
+        character = text[error.start]
+        reason = f"expected Unicode text, got the lone surrogate {character!r}"
+        # Python keeps the bytes of arguments and of names of files as these characters.
+        if "\udc80" <= character <= "\udcff":
+            reason += f": the byte 0x{ord(character) - 0xDC00:02X} is not UTF-8"
+        raise ConfigError(reason, key=key) from None
+
+
+def path_to_core(path: Path, key: str) -> str:
+    """The path of a directory, for a configuration that the core reads. Raises `ConfigError` for a
+    path that is not UTF-8: this configuration is JSON."""
+    text = str(path)
+    try:
+        check_unicode(text, key)
+    except ConfigError as error:
+        raise ConfigError(f"{text!r}: {error._reason}; rename the directory", key=key) from None
+    return text

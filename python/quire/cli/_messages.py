@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import threading
@@ -288,7 +289,8 @@ def sow_delete(
     with connect(url) as client:
         try:
             named = None if keys is None else _keys(keys)
-            count = client.sow_delete(topic, filter=filter, keys=named, data=data)
+            message = None if data is None else os.fsencode(data)
+            count = client.sow_delete(topic, filter=filter, keys=named, data=message)
         except quire.BadFilterError as error:
             show_filter_mistake(filter, error)
             raise

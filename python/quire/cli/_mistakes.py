@@ -19,7 +19,7 @@ from cyclopts.exceptions import (
 )
 
 from quire._errors import ConfigError
-from quire._text import without_password
+from quire._text import check_unicode, without_password
 
 #: The beginning of the URL of a server. `Path` leaves one slash of two.
 _SERVER: Final = re.compile(r"(quires?|tcp):/+")
@@ -29,6 +29,10 @@ _RELATED: Final = {"--from": "--bookmark", "--host": "--url", "--port": "--addre
 
 #: The argument that is a message.
 _MAY_BE_EMPTY: Final = "--data"
+
+#: Arguments of type `str` that may have bytes that are not UTF-8: files, directories, URLs with
+#: them, and messages.
+_ANY_BYTES: Final = {"archive_directory", "data", "file", "journal", "source", "target", "url", "wheel"}
 
 #: The kinds of values, in the words of the errors of the library.
 _KINDS: Final[dict[object, str]] = {int: "a whole number", float: "a number"}
@@ -100,8 +104,14 @@ def refuse_empty(_: App, __: tuple[str, ...], arguments: ArgumentCollection) -> 
 
 
 def check_arguments(command: Callable[..., Any], bound: inspect.BoundArguments) -> None:
-    """Raises `ConfigError` for the URL of a server in the place of a topic, a name, a file or a directory."""
+    """Raises `ConfigError` for text that is not UTF-8, and for the URL of a server in the place of a topic, a name, a
+    file or a directory."""
     for name, (value, is_option) in _given(bound).items():
+        if name not in _ANY_BYTES:
+            key = f"--{name.strip('_').replace('_', '-')}" if is_option else name.upper()
+            for text in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(text, str):
+                    check_unicode(text, key)
         if is_option or name == "source" or not isinstance(value, (str, Path)):
             continue
         if (advice := _server_advice(str(value), command)) is not None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from quire._arguments import journal_inside
 from quire._errors import ConfigError
-from quire._text import without_password
+from quire._text import check_unicode, without_password
 
 DEFAULT_PORT: Final = 9007
 #: A host and a port without `quire://`, or with another scheme.
@@ -89,6 +89,7 @@ def parse_url(url: str) -> tuple[str, int] | tuple[Path] | Place:
         raise ConfigError(reason, key="url")
     if not parts.hostname:
         raise ConfigError(f"{shown} names no host, as quire://127.0.0.1:{DEFAULT_PORT} does", key="url")
+    check_unicode(parts.hostname, "url")
     if parts.username is not None or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ConfigError(
             f"{shown} has more than a host and a port; user and password are arguments", key="url"

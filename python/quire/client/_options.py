@@ -16,6 +16,7 @@ from quire import _quire
 from quire._arguments import check_function, check_type, delta_of, delta_to_core, timeout_to_core
 from quire._errors import ConfigError, DisconnectedError
 from quire._message import Encoder
+from quire._text import path_to_core
 from quire._units import Duration, Size, seconds, size
 from quire.client._links import Place, parse_url
 from quire.client._stores import BookmarkStore, PublishStore
@@ -198,7 +199,7 @@ class ClientOptions:
     def _engine(self, place: Place) -> _quire.Embedded:
         """The engine of this process at that place; everything is recorded as JSON unless `config`
         says otherwise."""
-        directory = None if place.directory is None else str(place.directory)
+        directory = None if place.directory is None else path_to_core(place.directory, "url")
         if self.config is not None:
             settings = json.loads(self.config.to_core())
             settings["transaction_log"]["journal_directory"] = directory

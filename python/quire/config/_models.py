@@ -25,6 +25,7 @@ from quire._arguments import check_path
 from quire._bookmarks import Bookmark, bookmark_to_core, is_as_in_core
 from quire._errors import BadBookmarkError, ConfigError
 from quire._filter import MessageType
+from quire._text import path_to_core
 from quire.config._last_values import TABLES_LATER, SowTopic, not_in_this_version
 from quire.config._locate import line_of, path_text, place_of
 from quire.config._mistakes import Mistakes, expected, got, refused, together
@@ -647,8 +648,12 @@ class Config(Model):
             {
                 "name": self.name,
                 "transaction_log": {
-                    "journal_directory": None if in_memory else str(self.journal_directory),
-                    "journal_archive_directory": None if archive is None else str(archive),
+                    "journal_directory": None
+                    if in_memory
+                    else path_to_core(self.journal_directory, "transaction_log.journal_directory"),
+                    "journal_archive_directory": None
+                    if archive is None
+                    else path_to_core(archive, "transaction_log.journal_archive_directory"),
                     "maintenance": log.maintenance.to_core(
                         is_local=all(address.is_loopback for address in self.addresses)
                     ),
