@@ -163,9 +163,13 @@ pub enum Level {
 }
 
 /// An event for the log of the server. It contains no payload and no password.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// `thiserror` makes the line of the log from the text of a variant. Most events are not errors:
+/// the field of an instance is `r#source`, because a field `source` would be the cause of an error.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Event {
     /// A client logged on.
+    #[error("connection {connection} from {peer}: client {client_name:?} logged on")]
     LoggedOn {
         /// Its connection.
         connection: ConnectionId,
@@ -175,6 +179,7 @@ pub enum Event {
         client_name: String,
     },
     /// A connection ended, and the broker had not requested it.
+    #[error("connection {connection}{}: disconnected", Named(.client_name))]
     Disconnected {
         /// Which.
         connection: ConnectionId,
@@ -182,6 +187,7 @@ pub enum Event {
         client_name: Option<String>,
     },
     /// The broker ended a connection.
+    #[error("connection {connection}{}: ended, {code}: {reason}", Named(.client_name))]
     Ended {
         /// Which.
         connection: ConnectionId,
@@ -193,6 +199,7 @@ pub enum Event {
         reason: String,
     },
     /// The broker ended one subscription.
+    #[error("connection {connection}: subscription {subscription} ended, {code}: {reason}")]
     SubscriptionEnded {
         /// Its connection.
         connection: ConnectionId,
@@ -205,6 +212,10 @@ pub enum Event {
     },
     /// The sequence of a publisher increased by more than [`super::Limits::sequence_jump_logged`]
     /// at once, for the first time since it logged on.
+    #[error(
+        "connection {connection} (client {client_name:?}): its sequence jumped from {from} to {to}; \
+         publishes with a number up to {to} now count as duplicates, whoever sends them under this name"
+    )]
     SequenceJumped {
         /// Its connection.
         connection: ConnectionId,
@@ -216,6 +227,7 @@ pub enum Event {
         to: u64,
     },
     /// The journal accepts no more writes. Reading continues.
+    #[error("the journal takes no more writes, {code}: {reason}")]
     JournalFailed {
         /// The code that publishers receive.
         code: Code,
@@ -223,6 +235,7 @@ pub enum Event {
         reason: String,
     },
     /// The journal has no room for writes. It tries again at intervals. Reading continues.
+    #[error("the journal takes no writes until there is room, {code}: {reason}")]
     JournalStalled {
         /// The code that publishers receive.
         code: Code,
@@ -230,8 +243,10 @@ pub enum Event {
         reason: String,
     },
     /// The journal has room again, and all buffered records are written.
+    #[error("journal writes resumed")]
     JournalResumed,
     /// A message of a queue cannot be read, because the journal is damaged.
+    #[error("the queue message at position {position} cannot be read, {code}: {reason}")]
     QueueMessageUnreadable {
         /// Its place in the log.
         position: u64,
@@ -242,6 +257,10 @@ pub enum Event {
     },
     /// A message expired from a queue, and is a dead letter. At most one of this event and of the
     /// next is logged for each queue and minute.
+    #[error(
+        "queue {queue:?}: message {message} expired ({reasons}) after {deliveries} {}, dead letter in {topic:?}",
+        if_one(u64::from(*.deliveries), "delivery", "deliveries")
+    )]
     DeadLetter {
         /// The queue.
         queue: String,
@@ -256,6 +275,10 @@ pub enum Event {
         topic: String,
     },
     /// Further messages expired from a queue since the last line, and are dead letters.
+    #[error(
+        "queue {queue:?}: {count} more {}",
+        if_one(*.count, "message expired, and is a dead letter", "messages expired, and each is a dead letter")
+    )]
     DeadLetters {
         /// The queue.
         queue: String,
@@ -264,6 +287,10 @@ pub enum Event {
     },
     /// A message expired at a limit of its queue, and no topic receives it. At most one of this
     /// event and of the next is logged for each queue and minute.
+    #[error(
+        "queue {queue:?}: message {message} expired ({reasons}, deliveries: {deliveries}, cancels: {cancels}) and left \
+         the queue, which has no dead_letter_topic. The log still has it"
+    )]
     MessageExpired {
         /// The queue.
         queue: String,
@@ -278,6 +305,10 @@ pub enum Event {
     },
     /// Further messages expired at a limit of their queue since the last line, and no topic
     /// receives them.
+    #[error(
+        "queue {queue:?}: {count} more {} expired at a limit and left the queue",
+        if_one(*.count, "message", "messages")
+    )]
     MessagesExpired {
         /// The queue.
         queue: String,
@@ -286,6 +317,10 @@ pub enum Event {
     },
     /// A message was cancelled repeatedly. At most one of this event and of the next is logged for
     /// each queue and minute.
+    #[error(
+        "queue {queue:?}: message {message} was cancelled {cancels} times. max_cancels or max_deliveries ends the \
+         attempts, and dead_letter_topic keeps the message"
+    )]
     MessageCancelled {
         /// The queue.
         queue: String,
@@ -295,6 +330,10 @@ pub enum Event {
         cancels: u32,
     },
     /// Messages were cancelled repeatedly since the last line.
+    #[error(
+        "queue {queue:?}: messages with many cancels were cancelled {count} more {}",
+        if_one(*.count, "time", "times")
+    )]
     MessagesCancelled {
         /// The queue.
         queue: String,
@@ -303,23 +342,27 @@ pub enum Event {
     },
     /// The file with the settled positions of queues could not be written. The next start takes
     /// longer.
+    #[error("the places of the queues are not saved: {reason}")]
     QueuePointsNotSaved {
         /// The error of the disk.
         reason: String,
     },
     /// The file for the states of queues cannot be created or extended. From now on, states without
     /// room in the file are in memory.
+    #[error("the states of the queues stay in memory: they cannot be paged out, {reason}")]
     QueuesNotPaged {
         /// The error of the disk.
         reason: String,
     },
     /// The file for the records of last-value topics cannot be created or extended. From now on,
     /// records without room in the file are in memory.
+    #[error("the records of last-value topics stay in memory: they cannot be paged out, {reason}")]
     TablesNotPaged {
         /// The error of the disk.
         reason: String,
     },
     /// Full journal files were archived, compressed or removed.
+    #[error("{count} journal files {}", .action.done())]
     JournalFilesTaken {
         /// The action.
         action: Action,
@@ -327,6 +370,9 @@ pub enum Event {
         count: usize,
     },
     /// A full journal file was archived, compressed or removed at the request of a client.
+    #[error(
+        "connection {connection}{}: {} {}, as asked for", Named(.client_name), .path.display(), .action.done()
+    )]
     JournalFileTaken {
         /// The connection of the client. It may have ended.
         connection: ConnectionId,
@@ -338,6 +384,7 @@ pub enum Event {
         path: PathBuf,
     },
     /// A rule of the maintenance schedule failed; it is tried again after the interval.
+    #[error("cannot {} journal files: {reason}", .action.verb())]
     MaintenanceFailed {
         /// The action that failed.
         action: Action,
@@ -346,6 +393,10 @@ pub enum Event {
     },
     /// The end of the log was incomplete after a kill or a power failure, and was truncated at the
     /// start. It contained no acknowledged record.
+    #[error(
+        "{}: cut {size} bytes of an unfinished write at byte {offset}; nothing in them was acknowledged",
+        .path.display()
+    )]
     TornTailCut {
         /// The journal file.
         path: PathBuf,
@@ -356,8 +407,16 @@ pub enum Event {
     },
     /// The sequences of some publishers are lost. Messages that these publishers send again are
     /// recorded again.
+    #[error(
+        "clients.ack was missing or damaged and older journal files were removed: publishers that wrote only to those \
+         files are not recognized, and messages that they send again are recorded again"
+    )]
     SequencesLost,
     /// The instance has another name than at the last start with this log.
+    #[error(
+        "the instance has the name {to:?}, and at the last start with this log it had the name {from:?}: the state of \
+         the queues continues; clients take it for another instance"
+    )]
     InstanceRenamed {
         /// The name at the last start.
         from: String,
@@ -365,6 +424,10 @@ pub enum Event {
         to: String,
     },
     /// The file with the earlier names of the instance cannot be used, and was replaced.
+    #[error(
+        "{file} cannot be used, {reason}: it is written anew with the name of now. A message that expired to a dead \
+         letter under an earlier name of the instance may be delivered again"
+    )]
     InstanceNamesLost {
         /// The file.
         file: &'static str,
@@ -372,6 +435,7 @@ pub enum Event {
         reason: String,
     },
     /// A queue was created at run time.
+    #[error("{by}: created queue {queue:?}")]
     QueueCreated {
         /// The queue.
         queue: String,
@@ -379,6 +443,7 @@ pub enum Event {
         by: String,
     },
     /// A queue that was created at run time has other settings.
+    #[error("{by}: changed queue {queue:?}: {}", .keys.join(", "))]
     QueueAltered {
         /// The queue.
         queue: String,
@@ -388,6 +453,7 @@ pub enum Event {
         by: String,
     },
     /// A queue that was created at run time was dropped.
+    #[error("{by}: dropped queue {queue:?} with {message_count} messages")]
     QueueDropped {
         /// The queue.
         queue: String,
@@ -398,6 +464,7 @@ pub enum Event {
     },
     /// Unacknowledged messages of a queue no longer match the configuration. This is reported at
     /// each start until it is resolved.
+    #[error("queue {queue:?}{}", LeftOut(*.count, .why))]
     QueueMessagesLeftOut {
         /// The queue.
         queue: String,
@@ -408,6 +475,9 @@ pub enum Event {
     },
     /// The server counted the messages of a removed queue. It could not read a part of a record of
     /// the changes of the queue.
+    #[error(
+        "queue {queue:?}: {reason}. The number of its messages that are not acknowledged can be too high"
+    )]
     QueueRecordPassedOver {
         /// The queue.
         queue: String,
@@ -415,6 +485,7 @@ pub enum Event {
         reason: String,
     },
     /// A setting of a queue has no effect.
+    #[error("queue {queue:?}: {key} has no effect")]
     QueueSettingIgnored {
         /// The queue.
         queue: String,
@@ -422,17 +493,29 @@ pub enum Event {
         key: String,
     },
     /// A setting in the configuration is valid and probably not intended.
+    #[error("configuration: {text}")]
     ConfigWarning {
         /// A description of the setting.
         text: String,
     },
     /// A message has no value for a field of the key of its last-value topic. Only the first such
     /// message of the topic is reported.
+    #[error(
+        "topic {topic:?}: a message lacks a field of the key; all messages without the field have one record"
+    )]
     KeyFieldMissing {
         /// The topic.
         topic: String,
     },
     /// Messages could not be read for a filter or an expression. They are logged at intervals.
+    #[error(
+        "topic {:?}: message {} cannot be read as {}: {}. It matches no filter that reads fields. \
+         Unreadable messages since the last such line: {count}",
+        .example.topic,
+        .example.bookmark.map_or("without a bookmark".to_owned(), |bookmark| bookmark.to_string()),
+        .example.message_type.name(),
+        .example.reason
+    )]
     MessageUnreadable {
         /// The first of them since the last line.
         example: Unreadable,
@@ -440,6 +523,7 @@ pub enum Event {
         count: u64,
     },
     /// A snapshot of a last-value topic could not be written. The next start reads more of the log.
+    #[error("topic {topic:?}: the snapshot is not saved: {reason}")]
     SnapshotNotSaved {
         /// The topic.
         topic: String,
@@ -447,6 +531,7 @@ pub enum Event {
         reason: String,
     },
     /// A snapshot of a last-value topic was not read. The topic is built from the log.
+    #[error("topic {topic:?}: the snapshot is not used, the topic is built from the log: {reason}")]
     SnapshotNotUsed {
         /// The topic.
         topic: String,
@@ -455,6 +540,7 @@ pub enum Event {
     },
     /// The log does not begin at its first record, so a last-value topic that is built from it
     /// lacks records.
+    #[error("topic {topic:?}: the log begins at position {first}, so records of older messages are missing")]
     RecordsMissing {
         /// The topic.
         topic: String,
@@ -463,11 +549,19 @@ pub enum Event {
     },
     /// The wall clock shows an earlier time than the last record of the log. It was set back, or it
     /// was fast before.
+    #[error(
+        "the clock of this machine shows a time {:.3} s before that of the newest record of the log. Until it has \
+         passed that time, new records get that time, and lifetimes and delays count from the time of the clock",
+        .behind.as_secs_f64()
+    )]
     ClockBehind {
         /// The difference.
         behind: Duration,
     },
     /// A destination is connected.
+    #[error(
+        "destination {destination:?}: connected to instance {instance:?}, records after position {after} are sent"
+    )]
     LinkUp {
         /// The destination.
         destination: String,
@@ -477,11 +571,13 @@ pub enum Event {
         after: u64,
     },
     /// A destination has everything that was in the log when it was connected.
+    #[error("destination {destination:?}: everything that was in the log at the connect was sent")]
     LinkCaughtUp {
         /// The destination.
         destination: String,
     },
     /// A destination is not connected. Attempts that end for the same reason are logged once.
+    #[error("destination {destination:?}: not connected: {reason}")]
     LinkDown {
         /// The destination.
         destination: String,
@@ -489,6 +585,10 @@ pub enum Event {
         reason: String,
     },
     /// Publishers wait for a destination from now on, or no longer wait for it.
+    #[error(
+        "destination {destination:?}: {}: {reason}",
+        if *.is_waited_for { "publishers wait for it again" } else { "publishers do not wait for it" }
+    )]
     LinkWaitedFor {
         /// The destination.
         destination: String,
@@ -498,6 +598,10 @@ pub enum Event {
         reason: &'static str,
     },
     /// A command paused a destination, or ended the pause.
+    #[error(
+        "destination {destination:?}: {}",
+        if *.is_paused { "paused by a command: nothing is sent to it" } else { "resumed by a command" }
+    )]
     LinkPaused {
         /// The destination.
         destination: String,
@@ -505,6 +609,10 @@ pub enum Event {
         is_paused: bool,
     },
     /// The log no longer has all records that a destination lacks.
+    #[error(
+        "destination {destination:?}: it has the records up to position {after}, and the log begins at position \
+         {first}. Nothing is sent to it until `quire replication resume`, which leaves out the records between"
+    )]
     LinkHasGap {
         /// The destination.
         destination: String,
@@ -514,20 +622,26 @@ pub enum Event {
         first: u64,
     },
     /// Another instance begins to send its records.
+    #[error("source {source:?}: connected from {peer}")]
     LinkAccepted {
         /// The instance.
-        source: String,
+        r#source: String,
         /// Its address.
         peer: String,
     },
     /// This instance ended the link of another instance.
+    #[error("source {source:?}: link ended: {reason}")]
     LinkRefused {
         /// The instance, or its address.
-        source: String,
+        r#source: String,
         /// Why.
         reason: String,
     },
     /// A message of a last-value topic cannot be the record of its key.
+    #[error(
+        "last-value topic {topic:?}: the message at position {position} is in the log and not among the records: \
+         {reason}"
+    )]
     RecordNotKept {
         /// The topic.
         topic: String,
@@ -537,9 +651,18 @@ pub enum Event {
         reason: String,
     },
     /// A message of another instance counts as a duplicate, but the local log does not have it.
+    #[error(
+        "source {source:?}: its message {bookmark} is not recorded, because {}",
+        if *.is_other {
+            "another message has this bookmark here. The publisher used the same sequences on two instances: the log \
+             of each has messages that the other one lacks"
+        } else {
+            "later messages of the publisher came first. The log here lacks it"
+        }
+    )]
     LinkConflict {
         /// The instance that sent it.
-        source: String,
+        r#source: String,
         /// Its bookmark.
         bookmark: Bookmark,
         /// The local log has another message with the bookmark. Otherwise, it has no message with
@@ -547,6 +670,7 @@ pub enum Event {
         is_other: bool,
     },
     /// The broker is stopping.
+    #[error("shutting down")]
     ShuttingDown,
 }
 
@@ -623,218 +747,34 @@ impl Event {
     }
 }
 
-impl fmt::Display for Event {
+/// The word after a number.
+fn if_one<'a>(count: u64, one: &'a str, more: &'a str) -> &'a str {
+    if count == 1 { one } else { more }
+}
+
+/// The messages of [`Event::QueueMessagesLeftOut`], after the name of the queue.
+struct LeftOut<'a>(u64, &'a LeftOutBecause);
+
+impl fmt::Display for LeftOut<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Event::LoggedOn { connection, peer, client_name } => {
-                write!(f, "connection {connection} from {peer}: client {client_name:?} logged on")
-            }
-            Event::Disconnected { connection, client_name } => {
-                write!(f, "connection {connection}{}: disconnected", Named(client_name))
-            }
-            Event::Ended { connection, client_name, code, reason } => {
-                write!(f, "connection {connection}{}: ended, {code}: {reason}", Named(client_name))
-            }
-            Event::SubscriptionEnded { connection, subscription, code, reason } => {
-                write!(f, "connection {connection}: subscription {subscription} ended, {code}: {reason}")
-            }
-            Event::SequenceJumped { connection, client_name, from, to } => {
-                write!(
-                    f,
-                    "connection {connection} (client {client_name:?}): its sequence jumped from {from} to {to}; \
-                     publishes with a number up to {to} now count as duplicates, whoever sends them under this name"
-                )
-            }
-            Event::JournalFailed { code, reason } => {
-                write!(f, "the journal takes no more writes, {code}: {reason}")
-            }
-            Event::JournalStalled { code, reason } => {
-                write!(f, "the journal takes no writes until there is room, {code}: {reason}")
-            }
-            Event::JournalResumed => f.write_str("journal writes resumed"),
-            Event::QueueMessageUnreadable { position, code, reason } => {
-                write!(f, "the queue message at position {position} cannot be read, {code}: {reason}")
-            }
-            Event::DeadLetter { queue, message, reasons, deliveries, topic } => {
-                let times = if *deliveries == 1 { "delivery" } else { "deliveries" };
-                write!(
-                    f,
-                    "queue {queue:?}: message {message} expired ({reasons}) after {deliveries} {times}, dead letter in {topic:?}"
-                )
-            }
-            Event::DeadLetters { queue, count: 1 } => {
-                write!(f, "queue {queue:?}: 1 more message expired, and is a dead letter")
-            }
-            Event::DeadLetters { queue, count } => {
-                write!(f, "queue {queue:?}: {count} more messages expired, and each is a dead letter")
-            }
-            Event::MessageExpired { queue, message, reasons, deliveries, cancels } => {
-                write!(
-                    f,
-                    "queue {queue:?}: message {message} expired ({reasons}, deliveries: {deliveries}, cancels: {cancels}) and left the \
-                     queue, which has no dead_letter_topic. The log still has it"
-                )
-            }
-            Event::MessagesExpired { queue, count: 1 } => {
-                write!(f, "queue {queue:?}: 1 more message expired at a limit and left the queue")
-            }
-            Event::MessagesExpired { queue, count } => {
-                write!(f, "queue {queue:?}: {count} more messages expired at a limit and left the queue")
-            }
-            Event::MessageCancelled { queue, message, cancels } => {
-                write!(
-                    f,
-                    "queue {queue:?}: message {message} was cancelled {cancels} times. max_cancels or max_deliveries ends the attempts, and \
-                     dead_letter_topic keeps the message"
-                )
-            }
-            Event::MessagesCancelled { queue, count } => {
-                let times = if *count == 1 { "time" } else { "times" };
-                write!(f, "queue {queue:?}: messages with many cancels were cancelled {count} more {times}")
-            }
-            Event::QueuePointsNotSaved { reason } => {
-                write!(f, "the places of the queues are not saved: {reason}")
-            }
-            Event::QueuesNotPaged { reason } => {
-                write!(f, "the states of the queues stay in memory: they cannot be paged out, {reason}")
-            }
-            Event::TablesNotPaged { reason } => {
-                write!(f, "the records of last-value topics stay in memory: they cannot be paged out, {reason}")
-            }
-            Event::JournalFilesTaken { action, count } => {
-                write!(f, "{count} journal files {}", action.done())
-            }
-            Event::JournalFileTaken { connection, client_name, action, path } => {
-                let (name, done) = (Named(client_name), action.done());
-                write!(f, "connection {connection}{name}: {} {done}, as asked for", path.display())
-            }
-            Event::MaintenanceFailed { action, reason } => {
-                write!(f, "cannot {} journal files: {reason}", action.verb())
-            }
-            Event::TornTailCut { path, offset, size } => {
-                let path = path.display();
-                write!(f, "{path}: cut {size} bytes of an unfinished write at byte {offset}; nothing in them was acknowledged")
-            }
-            Event::SequencesLost => f.write_str(
-                "clients.ack was missing or damaged and older journal files were removed: publishers that wrote only to those files \
-                 are not recognized, and messages that they send again are recorded again",
-            ),
-            Event::InstanceRenamed { from, to } => write!(
+        let LeftOut(count, why) = *self;
+        let (messages, are) = (if_one(count, "message", "messages"), if_one(count, "is", "are"));
+        match why {
+            LeftOutBecause::Settings => write!(
                 f,
-                "the instance has the name {to:?}, and at the last start with this log it had the name {from:?}: the state of the queues \
-                 continues; clients take it for another instance"
+                ": its filter or topics changed, and {count} {messages} that {are} not acknowledged {are} left \
+                 out. The server keeps their journal files, and delivers them with the earlier settings again"
             ),
-            Event::InstanceNamesLost { file, reason } => write!(
+            LeftOutBecause::Removed => write!(
                 f,
-                "{file} cannot be used, {reason}: it is written anew with the name of now. A message that expired to a dead letter under \
-                 an earlier name of the instance may be delivered again"
+                " left the configuration, and {count} {messages} of it {are} not acknowledged. The server keeps \
+                 their journal files, and delivers them when the queue is put back. To give them up, drop the queue"
             ),
-            Event::QueueCreated { queue, by } => write!(f, "{by}: created queue {queue:?}"),
-            Event::QueueAltered { queue, keys, by } => {
-                write!(f, "{by}: changed queue {queue:?}: {}", keys.join(", "))
-            }
-            Event::QueueDropped { queue, message_count, by } => {
-                write!(f, "{by}: dropped queue {queue:?} with {message_count} messages")
-            }
-            Event::QueueMessagesLeftOut { queue, count, why } => {
-                let (messages, are) = if *count == 1 { ("message", "is") } else { ("messages", "are") };
-                match why {
-                    LeftOutBecause::Settings => write!(
-                        f,
-                        "queue {queue:?}: its filter or topics changed, and {count} {messages} that {are} not acknowledged {are} left \
-                         out. The server keeps their journal files, and delivers them with the earlier settings again"
-                    ),
-                    LeftOutBecause::Removed => write!(
-                        f,
-                        "queue {queue:?} left the configuration, and {count} {messages} of it {are} not acknowledged. The server keeps \
-                         their journal files, and delivers them when the queue is put back. To give them up, drop the queue"
-                    ),
-                    LeftOutBecause::Begins { recovery_point } => write!(
-                        f,
-                        "queue {queue:?}: its recovery_point changed to {recovery_point:?}, and {count} {messages} that {are} not \
-                         acknowledged left the queue. The server does not keep them"
-                    ),
-                }
-            }
-            Event::QueueRecordPassedOver { queue, reason } => write!(
+            LeftOutBecause::Begins { recovery_point } => write!(
                 f,
-                "queue {queue:?}: {reason}. The number of its messages that are not acknowledged can be too high"
+                ": its recovery_point changed to {recovery_point:?}, and {count} {messages} that {are} not \
+                 acknowledged left the queue. The server does not keep them"
             ),
-            Event::QueueSettingIgnored { queue, key } => write!(f, "queue {queue:?}: {key} has no effect"),
-            Event::ConfigWarning { text } => write!(f, "configuration: {text}"),
-            Event::KeyFieldMissing { topic } => write!(
-                f,
-                "topic {topic:?}: a message lacks a field of the key; all messages without the field have one record"
-            ),
-            Event::MessageUnreadable { example, count } => {
-                let Unreadable { topic, bookmark, message_type, reason } = example;
-                let bookmark = bookmark.map_or("without a bookmark".to_owned(), |bookmark| bookmark.to_string());
-                write!(
-                    f,
-                    "topic {topic:?}: message {bookmark} cannot be read as {}: {reason}. It matches no filter that reads fields. \
-                     Unreadable messages since the last such line: {count}",
-                    message_type.name()
-                )
-            }
-            Event::SnapshotNotSaved { topic, reason } => {
-                write!(f, "topic {topic:?}: the snapshot is not saved: {reason}")
-            }
-            Event::SnapshotNotUsed { topic, reason } => write!(
-                f,
-                "topic {topic:?}: the snapshot is not used, the topic is built from the log: {reason}"
-            ),
-            Event::RecordsMissing { topic, first } => write!(
-                f,
-                "topic {topic:?}: the log begins at position {first}, so records of older messages are missing"
-            ),
-            Event::ClockBehind { behind } => write!(
-                f,
-                "the clock of this machine shows a time {:.3} s before that of the newest record of the log. Until it has passed that time, new \
-                 records get that time, and lifetimes and delays count from the time of the clock",
-                behind.as_secs_f64()
-            ),
-            Event::LinkUp { destination, instance, after } => {
-                write!(f, "destination {destination:?}: connected to instance {instance:?}, records after position {after} are sent")
-            }
-            Event::LinkCaughtUp { destination } => {
-                write!(f, "destination {destination:?}: everything that was in the log at the connect was sent")
-            }
-            Event::LinkDown { destination, reason } => {
-                write!(f, "destination {destination:?}: not connected: {reason}")
-            }
-            Event::LinkWaitedFor { destination, is_waited_for: true, reason } => {
-                write!(f, "destination {destination:?}: publishers wait for it again: {reason}")
-            }
-            Event::LinkWaitedFor { destination, is_waited_for: false, reason } => {
-                write!(f, "destination {destination:?}: publishers do not wait for it: {reason}")
-            }
-            Event::LinkPaused { destination, is_paused: true } => {
-                write!(f, "destination {destination:?}: paused by a command: nothing is sent to it")
-            }
-            Event::LinkPaused { destination, is_paused: false } => {
-                write!(f, "destination {destination:?}: resumed by a command")
-            }
-            Event::LinkHasGap { destination, after, first } => write!(
-                f,
-                "destination {destination:?}: it has the records up to position {after}, and the log begins at position {first}. Nothing is sent to it until `quire replication resume`, which leaves out the records between"
-            ),
-            Event::LinkAccepted { source, peer } => {
-                write!(f, "source {source:?}: connected from {peer}")
-            }
-            Event::LinkRefused { source, reason } => write!(f, "source {source:?}: link ended: {reason}"),
-            Event::RecordNotKept { topic, position, reason } => write!(
-                f,
-                "last-value topic {topic:?}: the message at position {position} is in the log and not among the records: {reason}"
-            ),
-            Event::LinkConflict { source, bookmark, is_other: true } => write!(
-                f,
-                "source {source:?}: its message {bookmark} is not recorded, because another message has this bookmark here. The publisher used the same sequences on two instances: the log of each has messages that the other one lacks"
-            ),
-            Event::LinkConflict { source, bookmark, is_other: false } => write!(
-                f,
-                "source {source:?}: its message {bookmark} is not recorded, because later messages of the publisher came first. The log here lacks it"
-            ),
-            Event::ShuttingDown => f.write_str("shutting down"),
         }
     }
 }
