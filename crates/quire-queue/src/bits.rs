@@ -35,7 +35,7 @@ impl Bits {
         }
     }
 
-    /// Removes `number`; removing what is not a member changes nothing.
+    /// Removes `number`. Has no effect when it is not a member.
     #[inline]
     pub fn remove(&mut self, number: usize) {
         let Some(word) = self.words.get_mut(number >> 6) else { return };

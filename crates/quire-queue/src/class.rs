@@ -23,8 +23,8 @@ pub(super) struct Class {
     pub ready: Option<Key>,
 }
 
-/// The messages that match, as far as they are known. Those that left the queue or were leased
-/// through another class may still be among them: they are dropped when they come up.
+/// The messages that match and were evaluated. They can include messages that left the queue or
+/// were leased through another class: such a message is dropped when it is first in the list.
 #[derive(Debug)]
 pub(super) enum Matches {
     /// Everything that waits; nothing is kept.

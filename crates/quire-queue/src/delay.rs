@@ -1,7 +1,7 @@
 //! Messages of one queue that were published, or cancelled, with a delay and wait for their time.
 //!
 //! A delayed message is in the queue and neither waits nor is leased. It keeps its ordinal, so that
-//! it comes again at its old place.
+//! it returns to its old place.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -20,7 +20,7 @@ pub(super) struct Delays {
 pub(super) struct Delayed {
     /// When the delay is over.
     pub until: u64,
-    /// The classes (and their generations) that know that they match the message.
+    /// The classes (and their generations) whose filter matched the message.
     pub classes: Vec<(u32, u32)>,
     due: u64,
 }
@@ -31,7 +31,7 @@ impl Delays {
         self.by_ordinal.len()
     }
 
-    /// Whether there are none: all that a queue without delays asks.
+    /// Whether no message is delayed. A queue without delays calls only this.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.by_ordinal.is_empty()

@@ -11,8 +11,8 @@ use quire_journal::{Bookmark, Position};
 /// The properties of a message that the engine keeps, other than its position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueEntry {
-    /// Its name on every instance. `None`: it has none, so that records about it mean nothing to
-    /// other instances.
+    /// Its name on every instance. `None`: it has no such name, so other instances cannot use
+    /// records about it.
     pub bookmark: Option<Bookmark>,
     /// When this instance received it; never earlier than that of the message before (it is taken
     /// as equal then).
@@ -246,7 +246,7 @@ pub struct LeaseEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LeaseEventKind {
-    /// The consumer got the message; from at-most-once queues for good.
+    /// The consumer got the message. A message of an at-most-once queue does not return.
     Delivered = 2,
     /// Acknowledged by its holder.
     Acknowledged = 3,

@@ -1,4 +1,4 @@
-//! Messages whose leases ran out, and the subscriptions that let them run out.
+//! Messages whose leases ran out, and the subscriptions that held these leases.
 //!
 //! Such a message waits for another subscription, at most for one lease period after each return.
 //! The entry stays until the message leaves the queue, so that a message meets each of several
@@ -27,7 +27,7 @@ struct Lapse {
     until: u64,
 }
 
-/// A subscription that let a lease run out: its class in the queue, and its order, which no other
+/// A subscription whose lease ran out: its class in the queue, and its order, which no other
 /// subscription ever has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Holder {
@@ -38,14 +38,14 @@ pub(super) struct Holder {
 pub(super) type Holders = SmallVec<[Holder; 1]>;
 
 impl Lapses {
-    /// Whether there are none: all that a queue whose consumers keep to their leases asks.
+    /// Whether no lease has run out. A queue whose consumers settle in time calls only this.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.by_ordinal.is_empty()
     }
 
-    /// A subscription let the lease on a message run out. Earlier holders that `is_member` does not
-    /// know are forgotten.
+    /// Notes the subscription whose lease on a message ran out. Drops earlier holders that are not
+    /// members any more.
     pub fn note(&mut self, ordinal: u64, holder: Holder, is_member: impl Fn(&Holder) -> bool) {
         let holders = &mut self.by_ordinal.entry(ordinal).or_default().holders;
         holders.retain(|other| other != &holder && is_member(other));
@@ -62,7 +62,8 @@ impl Lapses {
         until
     }
 
-    /// The subscriptions that let leases on a message run out, while it waits for another one.
+    /// The subscriptions whose leases on a message ran out, while the message waits for another
+    /// subscription.
     pub fn waiting(&self, ordinal: u64) -> Option<&Holders> {
         self.by_ordinal.get(&ordinal).filter(|lapse| lapse.until > 0).map(|lapse| &lapse.holders)
     }

@@ -18,7 +18,7 @@ pub(super) struct Lease {
     pub queue: u32,
     pub subscription: u32,
     pub position: u64,
-    /// Means nothing when `taken`.
+    /// Without meaning when `taken`.
     pub ordinal: u64,
     pub started: u64,
     /// When it ends; `u64::MAX`: it does not.
@@ -31,8 +31,8 @@ pub(super) struct Lease {
     pub taken: bool,
     /// The delivery was reported as an event, so the end is, too.
     pub is_recorded: bool,
-    /// The classes (and their generations) that know that they match the message but had to let it
-    /// go.
+    /// The classes (and their generations) whose filter matched the message. They do not have it
+    /// during the lease.
     pub classes: Vec<(u32, u32)>,
     extended: bool,
     /// The number of the lease period.
@@ -41,7 +41,7 @@ pub(super) struct Lease {
     of_subscription: Links,
 }
 
-/// What is left of a lease that is over.
+/// The data of a lease that is over.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub ordinal: u64,

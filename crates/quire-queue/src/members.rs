@@ -204,8 +204,8 @@ impl Members {
         self.members[index].map(|_| index as u32)
     }
 
-    /// Whether any member that `is_meant` says, by its order, can hold messages, now or when it has
-    /// settled others.
+    /// Whether any member that `is_meant` selects by its order can hold messages, now or when it
+    /// has settled others.
     pub fn any_that_takes(&self, is_meant: impl Fn(u64) -> bool) -> bool {
         self.members.iter().flatten().any(|member| member.load.backlog > 0 && is_meant(member.order))
     }

@@ -57,7 +57,7 @@ pub(super) struct Messages {
     present: u64,
 }
 
-/// Which messages wait, as far as their chunks do not say it.
+/// The waiting messages of all chunks together. Each chunk records which of its messages wait.
 #[derive(Debug)]
 struct Waiting {
     count: u64,

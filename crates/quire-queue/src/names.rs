@@ -80,7 +80,7 @@ pub(super) const VERSION: u64 = 2;
 /// The record is applied by itself.
 const NO_GROUP: u64 = 0;
 
-/// The rest of the header, after its first number, which says the version.
+/// The rest of the header, after its first number, the version.
 pub(super) fn take_header(version: u64, rest: &mut &[u8]) -> Result<(), BadChanges> {
     if version != VERSION {
         return Err(BadChanges::Version(version));

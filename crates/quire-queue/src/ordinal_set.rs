@@ -40,7 +40,7 @@ impl OrdinalSet {
         self.len += u64::from(block.insert(ordinal as u16));
     }
 
-    /// Removes `ordinal`; removing what is not a member changes nothing.
+    /// Removes `ordinal`. Has no effect when it is not a member.
     pub fn remove(&mut self, ordinal: u64) {
         let Some(block) = self.blocks.get_mut(&(ordinal >> 16)) else { return };
         self.len -= u64::from(block.remove(ordinal as u16));

@@ -137,8 +137,8 @@ impl Queues {
         Enqueued::Active
     }
 
-    /// Where a queue with a target depth wants to be fed from: the messages after this position,
-    /// and how many of them.
+    /// Which messages a queue with a target depth needs next: those after this position, and how
+    /// many.
     pub fn wanted(&self, queue: QueueId) -> Option<(Position, u64)> {
         let state = self.live(queue)?;
         let room = state.config.target_queue_depth?.saturating_sub(state.messages.present());
@@ -146,7 +146,7 @@ impl Queues {
         (count > 0).then_some((Position::new(state.last_position), count))
     }
 
-    /// Applies a change that was logged before a restart. No output comes of it. Feed messages and
+    /// Applies a change that was logged before a restart. It makes no output. Feed messages and
     /// changes in log order, and neither subscribe nor advance before the end.
     pub fn restore(&mut self, change: Change) {
         let Some(state) = self.live_mut(change.queue) else { return };
@@ -275,7 +275,7 @@ impl Queues {
         self.changes.back().copied()
     }
 
-    /// The next holder that is to learn that it holds a message no longer.
+    /// The next holder to notify that it no longer holds a message.
     pub fn poll_lost(&mut self) -> Option<LostLease> {
         self.lost.pop_front()
     }
@@ -286,9 +286,9 @@ impl Queues {
         self.lease_events.pop_front()
     }
 
-    /// The time at which the engine wants to be called (by [`advance`](Self::advance) or any input)
-    /// even without an event. It is no later than the next end of a lease, of a delay or of a
-    /// message's time. A time in the past means that there is work to continue.
+    /// The time at which the caller must call the engine (by [`advance`](Self::advance) or any
+    /// input) even without an event. It is no later than the next end of a lease, of a delay or of
+    /// a message's time. A time in the past means that there is work to continue.
     pub fn poll_timeout(&self) -> Option<Time> {
         if !self.line.is_empty() || !self.barriers.is_empty() {
             return Some(Time::new(self.now));

@@ -18,8 +18,8 @@ const LOWEST: Key = (0, 0);
 /// order), and mostly the first key is removed.
 #[derive(Debug)]
 pub(super) struct RankedSet {
-    /// By a key that is not above theirs and above those of all leaves before; the first leaf by
-    /// the lowest there is. None is empty.
+    /// Each leaf by a key that is not above its keys, and above the keys of all leaves before. The
+    /// first leaf is under the lowest key. No leaf is empty.
     leaves: BTreeMap<Key, Array<Key>>,
     len: u64,
     memory: Memory,

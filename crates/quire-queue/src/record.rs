@@ -111,7 +111,7 @@ impl ChangesWriter {
         &self.bytes
     }
 
-    /// Forgets everything but its memory.
+    /// Drops its contents, and keeps its memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.run = None;

@@ -67,7 +67,7 @@ impl Queues {
 
     /// Removes a queue that has no subscriptions, with all its messages, and gives how many
     /// messages it had. No output concerns the queue afterwards, and calls treat its number as
-    /// unknown. A queue that is added later gets the number: before this call, the caller forgets
+    /// unknown. A queue that is added later gets the number: before this call, the caller drops
     /// everything that it keeps under the number.
     ///
     /// `None`: the number is unknown, or the queue has subscriptions.

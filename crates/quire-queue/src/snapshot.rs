@@ -234,7 +234,7 @@ impl Queues {
         if chunk.waiting == chunk.present {
             return chunk.pack(ranked, &chunk.deliveries, &marks, out);
         }
-        // The delivery under way counts when nothing comes of it, and after a restart nothing has.
+        // A delivery that is under way counts, because it has no result yet.
         let mut deliveries = chunk.deliveries.clone();
         for index in 0..chunk.entered {
             if !has(&chunk.present, index) || has(&chunk.waiting, index) {

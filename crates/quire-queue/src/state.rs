@@ -46,7 +46,7 @@ pub(super) struct QueueState {
     /// The classes that have a match and a member with room, by their first match.
     ready: BTreeSet<(Key, u32)>,
     frontier: u64,
-    /// Unreleased barriers, in log order; those that expired are dropped when they come up.
+    /// Unreleased barriers, in log order; expired ones are dropped when they are first in the list.
     pub barriers: VecDeque<u64>,
     /// The order of the subscription that got the last message.
     cursor: u64,
@@ -61,7 +61,7 @@ pub(super) struct QueueState {
     /// Leases or messages whose time has come have not ended yet, because they are too many for one
     /// call.
     pub is_behind: bool,
-    /// The queue was removed. What is left is empty, and keeps the number for a queue that is added
+    /// The queue was removed. The state is empty, and keeps the number for a queue that is added
     /// later.
     pub is_removed: bool,
     matched: Vec<FilterId>,
@@ -99,7 +99,7 @@ pub(super) struct Totals {
     pub released: u64,
 }
 
-/// A message, the subscription that gets it, and the classes that knew of it.
+/// A message, the subscription that gets it, and the classes that had the message.
 pub(super) struct Pick {
     pub ordinal: u64,
     pub subscription: u32,
@@ -143,12 +143,12 @@ impl QueueState {
         state
     }
 
-    /// What is left of a queue that was removed.
+    /// The state of a removed queue.
     pub fn removed() -> Self {
         QueueState { is_removed: true, ..QueueState::new(QueueConfig::default(), &Memory::heap()) }
     }
 
-    /// The class of a filter, made if there is none.
+    /// Returns the class of a filter. Makes it if the queue has no such class.
     pub fn class_for(&mut self, filter: Option<FilterId>) -> u32 {
         let Some(id) = filter else { return 0 };
         if let Some(class) = self.by_filter.get(&id) {
@@ -179,7 +179,7 @@ impl QueueState {
         (self.behind.len() + others) as u64
     }
 
-    /// Forgets a class without members.
+    /// Removes a class without members.
     pub fn drop_if_empty(&mut self, class: u32) {
         let filter = match &self.classes[class as usize] {
             Some(Class { filter: Some(filter), members, .. }) if members.len() == 0 => *filter,
@@ -210,8 +210,8 @@ impl QueueState {
         }
     }
 
-    /// A returned message: the classes that knew of it know of it again. Gives when something
-    /// happens to it.
+    /// Gives a returned message back to the classes that had it. Returns the time of the next event
+    /// of the message.
     pub fn give_back(&mut self, ordinal: u64, classes: &[(u32, u32)], now: u64) -> u64 {
         self.messages.give_back(ordinal);
         let key = self.messages.key(ordinal);
@@ -238,8 +238,8 @@ impl QueueState {
         self.lapses.note(ordinal, holder, is_member);
     }
 
-    /// A message waits no longer, or is not leased any more, and is delayed; `classes` know of it.
-    /// Gives when something happens to it.
+    /// Delays a message that waited or was leased, and keeps its `classes`. Returns the time of the
+    /// next event of the message.
     pub fn delay(&mut self, ordinal: u64, until: u64, classes: Vec<(u32, u32)>) -> u64 {
         self.messages.set_aside(ordinal);
         let expires = self.messages.expires(ordinal);
@@ -290,8 +290,8 @@ impl QueueState {
     }
 
     /// As [`pick`](Self::pick), while leases have run out. A message that waits for another
-    /// subscription takes the room of those that let its lease run out, for the time of this
-    /// choice. They get no later message before it either.
+    /// subscription takes the room of the subscriptions whose lease on it ran out, for the time of
+    /// this choice. So they do not get a later message before it.
     #[cold]
     fn pick_for_another(&mut self, leases: &mut Leases) -> Option<Pick> {
         let mut filled = Vec::new();

@@ -1,4 +1,4 @@
-//! What a queued message costs in memory: counted by the allocator while ten million wait.
+//! The memory of a queued message, counted by the allocator while ten million wait.
 
 #[path = "../../quire-broker/tests/counting/mod.rs"]
 mod counting;
@@ -44,7 +44,7 @@ fn received(number: u64) -> Time {
     Time::new(1_000_000_000 + number * 10_000)
 }
 
-/// A number that has nothing to do with its neighbours.
+/// A number that does not depend on its neighbors.
 fn scattered(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
 }
@@ -67,7 +67,7 @@ fn a_queued_message_costs_a_few_bytes_when_ten_million_wait() {
     println!("one topic, a hundred publishers in turn: {in_turn:.2} bytes");
     assert!((one_topic..one_topic + 10.0).contains(&in_turn));
 
-    // Every message has an expiration of its own, and other topics' messages lie between.
+    // Every message has a different expiration, with messages of other topics between them.
     let between = |number| number * 50 + scattered(number) % 50;
     let expiring =
         |number| QueueEntry { expiration_s: Some(3600 + scattered(number) as u32 % 86_400), ..plain(number) };

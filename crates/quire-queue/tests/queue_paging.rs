@@ -1,5 +1,5 @@
-//! The state of a queue that lies in a file: it takes little of the heap while ten million messages
-//! wait, the system can have all of the rest, and the queue serves as before when it took it.
+//! The state of a queue in a file. It takes little of the heap while ten million messages wait. The
+//! system can page all of the rest out, and the queue then serves as before.
 
 #[path = "../../quire-broker/tests/counting/mod.rs"]
 mod counting;
@@ -25,7 +25,7 @@ fn resident() -> (usize, usize) {
     (bytes("Anonymous:"), bytes("Rss:"))
 }
 
-/// A number that has nothing to do with its neighbours.
+/// A number that does not depend on its neighbors.
 fn scattered(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
 }

@@ -1,6 +1,6 @@
-//! What the engine does for a caller that reads messages from a disk and sends them over
-//! connections. The engine waits for messages that the caller still reads. It gives no messages to
-//! connections that take no more. It names the consumers that lost a lease.
+//! The engine with a caller that reads messages from a disk and sends them over connections. The
+//! engine waits for messages that the caller still reads. It gives no messages to connections that
+//! are full. It names the consumers that lost a lease.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const CONNECTION: ConnectionId = ConnectionId::new(1);
 const OTHER: ConnectionId = ConnectionId::new(2);
 const NOW: Time = Time::new(0);
 
-/// Every filter matches everything that is at hand.
+/// Every filter matches every message whose data the caller has.
 struct AtHand {
     until: u64,
 }
@@ -196,7 +196,7 @@ fn leases_of_an_earlier_and_a_later_period_end_in_the_order_of_their_ends() {
     }
     assert_eq!(lost, [(1, 7), (1, 8), (10, 4), (50, 1), (50, 3), (50, 5), (100, 2)]);
     assert_eq!(queues.holder(queue, Position::new(6)), Some(holder), "its lease has no end");
-    // When it is settled, nothing is left of its period.
+    // When it is settled, the engine drops its period.
     queues.settle(queue, CONNECTION, Verdict::Release, &[Position::new(6)], seconds(100));
     queues.hold(holder, false);
     assert_eq!(delivered(&mut queues, seconds(100), 0).len(), 8);
@@ -313,8 +313,8 @@ fn a_filter_that_has_yet_to_look_at_messages_shows_in_the_figures() {
         assert_eq!(catching_up(queues), 0);
     };
     assert_eq!(catching_up(&queues), 0);
-    // The first learns of messages as they are admitted; the second has to look back, and the third
-    // with it.
+    // The first gets messages as they are admitted. The second and the third look at the earlier
+    // messages together.
     subscribe(&mut queues, CONNECTION, queue, Some(1));
     until_all_was_seen(&mut queues, &[1, 1, 1]);
     subscribe(&mut queues, OTHER, queue, Some(2));
@@ -333,7 +333,7 @@ fn a_removed_queue_is_unknown_and_leaves_nothing_to_a_queue_that_gets_its_number
     assert_eq!(all.len(), 5);
     assert_eq!(queues.subscriptions_of(first), [moved]);
     assert_eq!(queues.remove_queue(first), None, "it has a subscription");
-    // The subscription moves away and keeps what it holds.
+    // The subscription moves away and keeps its messages.
     let spec = SubscriptionSpec { connection: CONNECTION, backlog: Some(6), queues: vec![(other, None)] };
     queues.replace(moved, &spec).unwrap();
     let cancelled = queues.settle(first, CONNECTION, Verdict::Cancel, &[Position::new(2)], NOW);
@@ -341,7 +341,7 @@ fn a_removed_queue_is_unknown_and_leaves_nothing_to_a_queue_that_gets_its_number
     assert_eq!(queues.remove_queue(first), Some(5));
     assert_eq!(queues.poll_change(), None);
     assert_eq!(queues.backlog(moved), Some((6, 0)));
-    // Nothing is known under the number.
+    // The number names no queue.
     assert!(queues.stats(first, NOW).is_none() && queues.config(first).is_none());
     assert!(queues.settled(first, Position::new(9)).is_none() && queues.remove_queue(first).is_none());
     assert_eq!(queues.enqueue(first, Position::new(6), QueueEntry::default()), Enqueued::Known);

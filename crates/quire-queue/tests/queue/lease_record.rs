@@ -1,5 +1,5 @@
-//! Leases go into the journal and come back, small, in order, with consumer and time, and nothing
-//! else is taken for leases.
+//! Leases are written to the journal and read again: small, in order, with consumer and time. No
+//! other record is read as leases.
 
 use std::fmt::Write as _;
 
@@ -16,8 +16,7 @@ const GOLDEN: &str = include_str!("../../../../tests/golden/lease-record-v1.txt"
 /// Written by the build that introduced the bookmarks.
 const GOLDEN_V2: &str = include_str!("../../../../tests/golden/lease-record-v2.txt");
 
-/// A position, what happened, to which connection, and how many nanoseconds after what was before
-/// it.
+/// A position, the kind of event, the connection, and the nanoseconds since the event before.
 type Step = (u64, LeaseEventKind, u64, u64);
 
 fn step() -> impl Strategy<Value = Step> {
@@ -128,7 +127,7 @@ fn a_run_without_a_consumer_and_an_unknown_kind_are_refused() {
     assert_eq!(read(&of_a_consumer(0x02), 100).unwrap()[0].consumer, "w");
     assert_eq!(read(&of_a_consumer(0x0b), 100).unwrap()[0].kind, LeaseEventKind::Released);
     assert_eq!(read(&of_a_consumer(0x0c), 100), Err(BadChanges::NotAList));
-    // The second consumer of a list cannot come before the first.
+    // The second consumer of a list cannot be before the first.
     assert_eq!(read(&[0x11, 0x01, b'w', 0x02, 0x0e], 100), Err(BadChanges::NotAList));
     let mut writer = LeasesWriter::default();
     writer.clear();

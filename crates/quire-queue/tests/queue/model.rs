@@ -1,5 +1,5 @@
-//! The slow obvious model: lists, searched from the start every time, after the words of
-//! `docs/queues.md`.
+//! A slow and simple model of the engine: lists that are searched from the start every time. It
+//! follows `docs/queues.md`.
 
 use std::collections::BTreeSet;
 
@@ -17,9 +17,9 @@ pub struct Message {
     /// Not delivered before this time.
     pub delayed_until: Option<u64>,
     pub holder: Option<Holder>,
-    /// The orders of the subscriptions that let a lease on it run out.
+    /// The orders of the subscriptions whose lease on it ran out.
     pub let_run_out: Vec<u64>,
-    /// Until then it waits for another subscription than those.
+    /// Until then it waits for a subscription that is not one of these.
     pub waits_until: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ pub struct Model {
     pub now: u64,
 }
 
-/// How a message comes back from its holder.
+/// How a message returns from its holder.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Back {
     /// `None`: for as long as the queue is configured to.
@@ -74,7 +74,8 @@ enum Back {
     Lost,
 }
 
-/// Every filter matches the positions it divides: filter 1 everything, filter 3 one in three.
+/// Every filter matches the positions that are multiples of it: filter 1 all, filter 3 one in
+/// three.
 pub fn matches(position: u64, filter: Option<FilterId>) -> bool {
     filter.is_none_or(|filter| position.is_multiple_of(u64::from(filter.get())))
 }
@@ -195,7 +196,7 @@ impl Model {
         first.filter(|barrier| somebody && barrier.delayed_until.is_none()).map(|barrier| barrier.position)
     }
 
-    /// Releases the barrier and returns who gets it.
+    /// Releases the barrier and returns the subscription that gets it.
     pub fn release(&mut self, queue: usize) -> Vec<SubscriptionId> {
         let position = self.queues[queue].messages.remove(0).position;
         let mut all: Vec<_> =
@@ -256,8 +257,8 @@ impl Model {
         None
     }
 
-    /// Whether a subscription that has not let a lease on the message run out takes messages of the
-    /// queue without a filter, or with the filter of one that has.
+    /// Whether there is a subscription that could take the message instead of those whose lease on
+    /// it ran out. It has no filter, or the filter of one of them.
     fn another_takes(&self, queue: usize, message: &Message) -> bool {
         let has_let = |subscription: &Subscription| message.let_run_out.contains(&subscription.order);
         let all: Vec<_> = self.subscriptions_of(queue).collect();
@@ -268,7 +269,7 @@ impl Model {
         })
     }
 
-    /// Waiting messages that are no barriers, before message `end`, in delivery order.
+    /// Waiting messages before message `end`, without barriers, in delivery order.
     fn order(&self, queue: usize, end: Option<usize>) -> Vec<&Message> {
         let state = &self.queues[queue];
         let all = &state.messages[..end.unwrap_or(state.messages.len())];
@@ -481,7 +482,7 @@ impl Model {
         true
     }
 
-    /// Releases what a subscription holds, except the messages that `is_begun` names.
+    /// Releases the messages of a subscription, except those that `is_begun` names.
     pub fn give_back(&mut self, at: usize, is_begun: impl Fn(u64) -> bool) {
         for queue in 0..self.queues.len() {
             let held = |message: &&Message| message.holder.is_some_and(|holder| holder.subscription == at);

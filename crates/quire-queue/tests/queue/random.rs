@@ -155,13 +155,13 @@ fn config() -> impl Strategy<Value = QueueConfig> {
 /// Engine and model, and the log from which both can be rebuilt.
 struct Pair {
     engine: Queues,
-    /// What its state lies in.
+    /// The memory of its state.
     memory: Memory,
     model: Model,
     log: Vec<Logged>,
     position: u64,
     barriers: VecDeque<(u64, SubscriptionId)>,
-    /// The connections that hold messages, by queue and position, as the lease events say.
+    /// The connections that hold messages, by queue and position, from the lease events.
     holders: BTreeMap<(u32, u64), u64>,
 }
 
@@ -334,7 +334,7 @@ impl Pair {
         let id = QueueId::new(queue as u32);
         self.engine.alter_queue(id, altered.clone()).unwrap();
         state.config = altered;
-        // Other settings are refused, and change nothing.
+        // Other settings are refused, without an effect.
         if new.priority != old.priority {
             let refused = self.engine.alter_queue(id, new).unwrap_err();
             assert!(matches!(refused, ConfigError::Fixed { .. }), "{refused:?}");
@@ -344,7 +344,7 @@ impl Pair {
     fn enqueue(&mut self, queue: usize, position: u64, entry: QueueEntry) {
         let done = self.engine.enqueue(QueueId::new(queue as u32), Position::new(position), entry);
         assert_eq!(done, self.model.enqueue(queue, position, entry));
-        // What has expired already leaves at the next look at the clock, which is now.
+        // A message that has expired leaves when the engine looks at the clock, which is now.
         self.engine.advance(self.now());
         self.model.advance(self.model.now);
     }
@@ -408,7 +408,7 @@ impl Pair {
         self.compare_changes(changes);
     }
 
-    /// Forgets everything but the log.
+    /// Drops everything but the log.
     fn restart(&mut self) {
         let configs: Vec<QueueConfig> = self.model.queues.iter().map(|queue| queue.config.clone()).collect();
         self.engine = Queues::new();
@@ -442,8 +442,7 @@ impl Pair {
         self.model.advance(self.model.now);
     }
 
-    /// With a target depth, what the engine regards as inactive after a restart may have been
-    /// active before.
+    /// With a target depth, a message that is inactive after a restart may have been active before.
     fn refeed(&mut self) {
         for queue in 0..self.model.queues.len() {
             let id = QueueId::new(queue as u32);
@@ -504,7 +503,8 @@ impl Pair {
         assert_eq!(changes, std::mem::take(&mut self.model.changes));
     }
 
-    /// A message is delivered to whom it is not with yet, and only its holder can cease to be that.
+    /// A message is delivered to a connection that does not hold it yet. Only its holder can lose
+    /// it.
     fn follow_leases(&mut self) {
         while let Some(event) = self.engine.poll_lease_event() {
             let LeaseEvent { queue, position, bookmark, connection, kind } = event;

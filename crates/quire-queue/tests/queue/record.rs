@@ -1,5 +1,5 @@
-//! Changes go into the journal and come back, small, in order, and nothing else is taken for
-//! changes.
+//! Changes are written to the journal and read again: small, and in order. No other record is read
+//! as changes.
 
 use proptest::prelude::*;
 use quire_queue::*;
@@ -152,8 +152,9 @@ fn a_record_speaks_of_what_lies_before_it() {
 fn a_change_that_is_not_known_is_refused() {
     let change = Change { kind: ChangeKind::Returned { deliveries: 2 }, ..acknowledged(7, 3, 4) };
     let data = written(&[change]);
-    // Header; head, distance, which change, deliveries; the name: the number of the publisher and
-    // that the sequence follows, the publisher, the sequence.
+    // The header. Then the head, the distance, the kind of change and the deliveries. Then the
+    // name: the number of the publisher and whether the sequence follows, the publisher, the
+    // sequence.
     assert_eq!(data, [16, 0, 7, 14, 1, 2, 5, 3, 0, 0, 0, 0, 0, 0, 0, 8]);
     let later = ChangeKind::Delayed { until: Time::new(300) };
     assert_eq!(written(&[Change { kind: later, ..change }])[2..7], [7, 14, 2, 0xac, 0x02]);

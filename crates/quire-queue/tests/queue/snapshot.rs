@@ -1,6 +1,6 @@
-//! Snapshots of a queue: whatever happens while one is written, with the log behind its beginning
-//! it gives the state that the whole log gives. Random histories of thousands of messages, a chunk
-//! of 256 a portion; any bytes are a snapshot or refused.
+//! Snapshots of a queue. A snapshot and the log after its beginning give the same state as the
+//! whole log, with any changes while it is written. The histories are random, with thousands of
+//! messages, and a portion is a chunk of 256. Any bytes are a snapshot or are refused.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const NOW: Time = Time::new(0);
 /// All delays are over.
 const LATER: Time = Time::new(1_000_000_000);
 
-/// What the log holds of one queue.
+/// The records of one queue in the log.
 #[derive(Clone, Debug)]
 enum Record {
     Message(Position, QueueEntry),
@@ -34,7 +34,7 @@ struct Work {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// So many messages, of which one in `barriers` is a barrier.
+    /// The number of messages. One in `barriers` is a barrier.
     Enter {
         count: u16,
         barriers: u64,
@@ -42,7 +42,7 @@ enum Step {
     Deliver {
         count: u16,
     },
-    /// One in so many of what is held.
+    /// One in this many of the held messages.
     Settle {
         verdict: Verdict,
         one_in: usize,
