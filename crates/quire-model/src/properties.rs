@@ -5,8 +5,8 @@ use crate::rule::Numbers;
 use crate::setup::Setup;
 use crate::state::State;
 
-/// When `persisted` says so, the message is in the log here, and in that of every other copy which
-/// the acknowledgement counts.
+/// When `persisted` confirms a message, it is in the log here, and in the log of every other copy
+/// that the acknowledgement counts.
 pub fn confirmed_messages_are_in_the_counted_logs(_: &Setup, state: &State) -> bool {
     !state.has_false_confirmation
 }
@@ -25,7 +25,7 @@ pub fn logons_wait_for_older_messages(_: &Setup, state: &State) -> bool {
 }
 
 /// When all instances are connected and nothing is left to send, each log has every message that
-/// another one has. A sequence that two runs have used is excepted when both instances say so.
+/// another one has. A sequence that two runs have used is excepted when both instances report it.
 pub fn logs_agree(setup: &Setup, state: &State) -> bool {
     if !state.is_quiet(setup) {
         return true;
@@ -55,7 +55,7 @@ pub fn publishes_are_settled(setup: &Setup, state: &State) -> bool {
     client.is_refused || !state.is_quiet(setup) || state.confirmable(setup, at) == client.last
 }
 
-/// An instance says that two runs have used a sequence only when they have.
+/// An instance reports that two runs have used a sequence only when they have.
 pub fn conflicts_are_real(setup: &Setup, state: &State) -> bool {
     let members: Instances = state.members(setup);
     if !members.each().any(|number| state.instances[number].has_conflict) {

@@ -1,10 +1,10 @@
 //! The rules that are compared, and mistakes in the new one.
 
-/// How an instance decides what it records, confirms, and when it lets clients in.
+/// The rule by which an instance records and confirms messages, and lets clients in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// A record is a duplicate when its sequence is not above the highest one of its publisher.
-    /// Clients are let in when the connected sync destinations have sent what they have.
+    /// Clients are let in when the connected sync destinations have sent their logs.
     HighestSequence,
     /// The rule of docs/internals/copies.md, or that rule with a mistake.
     Copies(Option<Mistake>),
@@ -25,18 +25,19 @@ impl Rule {
 /// A mistake in the new rule. The checker must find each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// Clients are let in when one other instance was heard.
+    /// Clients are let in when one other instance has sent its log.
     LetsInAfterTheFirst,
-    /// A source says that all instances were heard when it has sent its log.
+    /// A source reports that all instances have sent their logs when it has sent its own log.
     SpeaksForOthers,
-    /// An instance that crashes while it is filled forgets that it lacks records.
+    /// An instance that crashes while it is filled does not know after its start that it lacks
+    /// records.
     ForgetsFilling,
     /// A mark that was made for an earlier log of an instance counts for its new log.
     CountsOldMarks,
     /// A mark counts that was made before another instance lost its log.
     CountsMarksOfOldSystems,
     /// An instance passes on that another one has sent everything, although that one sends to it
-    /// only what was published there.
+    /// only the messages that were published there.
     RelaysOverPartialLinks,
     /// A publish is a duplicate by its sequence, whichever run it is from.
     IgnoresTheRunOfAPublish,
@@ -44,11 +45,11 @@ pub enum Mistake {
     IgnoresTheRunOfARecord,
     /// A record of a link is dropped when its sequence is not above the highest one.
     DropsInsteadOfFilling,
-    /// A source does not tell its own sources which of their messages were rejected.
+    /// A source does not report to its own sources which of their messages were rejected.
     KeepsRejections,
-    /// A destination that is filled gets only what the path of a record allows.
+    /// A destination that is filled gets only the records whose path allows it.
     FillsByPath,
-    /// A record that came back to the instance that had lost it is not passed on.
+    /// A record that returns to the instance that had lost it is not passed on.
     KeepsReturnedRecords,
 }
 

@@ -1,4 +1,4 @@
-//! What is modeled: the instances, their links, the faults that may happen, and the rule.
+//! The modeled system: the instances, their links, the faults that may happen, and the rule.
 
 use crate::log::{INSTANCES_MAX, Instances};
 use crate::rule::{Numbers, Rule};
@@ -55,9 +55,10 @@ pub struct Setup {
     pub in_flight: usize,
     /// The sequences of the second run.
     pub numbers: Numbers,
-    /// An instance sees at its start that its log is an old copy. Otherwise another one tells it.
+    /// An instance finds at its start that its log is an old copy. Otherwise another instance
+    /// reports it.
     pub notices_backups: bool,
-    /// The instances begin with empty logs and have not heard of each other.
+    /// The instances begin with empty logs and have never been connected.
     pub begins_unheard: bool,
 }
 
@@ -102,7 +103,7 @@ impl Setup {
         all.filter(|(one, other)| self.has_link(*one, *other) || self.has_link(*other, *one))
     }
 
-    /// Whether an instance passes on what came from another one.
+    /// Whether an instance passes on the records of another one.
     pub fn passes_through(&self) -> bool {
         self.links == Links::Ring
     }

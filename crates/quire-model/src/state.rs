@@ -18,8 +18,8 @@ pub struct State {
     pub runs: [Run; 2],
     /// The faults that may still happen.
     pub left: Faults,
-    /// For the checks: messages that were confirmed, without those that were lost with more disks
-    /// than there were copies to spare.
+    /// For the checks: messages that were confirmed. Messages that were lost with more disks than
+    /// there were spare copies are not in it.
     pub confirmed: Messages,
     /// For the checks: logs that were lost since all instances were last complete and connected.
     pub lost: u8,
@@ -39,7 +39,7 @@ pub struct Instance {
     /// New rule: it may lack records that it had, or that were there before it, and lets no client
     /// in. It is kept in a file.
     pub is_filling: bool,
-    /// The instances that have said that they sent everything. It is lost in a crash.
+    /// The instances that have reported that they sent everything. It is lost in a crash.
     pub heard: Instances,
     /// The number of the log of each instance, as far as it is known here. It is kept in a file.
     pub known: LogNumbers,
@@ -65,7 +65,7 @@ pub struct Instance {
 /// The number of the log of each instance. A log that lost records has the next number.
 pub type LogNumbers = [u8; INSTANCES_MAX];
 
-/// An instance says that it has sent everything.
+/// An instance reports that it has sent everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mark {
     /// It is passed on after this many records, plus one; 0: there is no mark.
@@ -82,7 +82,7 @@ pub enum Connection {
     Down,
     /// Both instances have it.
     Up,
-    /// One of them was killed. The other one may still read what was in flight.
+    /// One of them was killed. The other one may still read the frames in flight.
     Ended,
 }
 
@@ -95,7 +95,8 @@ pub struct Link {
     pub greeted: u8,
     /// Records in flight, the oldest first.
     pub in_flight: [Option<Record>; 2],
-    /// The destination has asked for the records of a hole, and was sent what the source has.
+    /// The destination has asked for the records of a hole. The source has sent those of them that
+    /// it has.
     pub has_asked: bool,
     /// Marks that were passed on, by the instance that made it and the one that it is for.
     pub marked: [Instances; INSTANCES_MAX],
@@ -104,7 +105,7 @@ pub struct Link {
 /// The numbers of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Run {
-    /// The highest sequence that it was told at its first logon.
+    /// The highest sequence in the answer to its first logon.
     pub told: u8,
     /// The sequence of its first message; 0 before the first logon.
     pub first: u8,
@@ -117,11 +118,11 @@ pub struct Client {
     pub run: usize,
     /// The instance that it is connected to.
     pub at: Option<usize>,
-    /// Its last sequence, or the highest one that it was told.
+    /// Its last sequence, or the highest one in the answer to a logon.
     pub last: u8,
     /// They are persisted up to this one.
     pub persisted: u8,
-    /// It was told that another program uses its name (`NameInUseError`).
+    /// Its logon was refused because another program uses its name (`NameInUseError`).
     pub is_refused: bool,
 }
 
@@ -188,8 +189,8 @@ impl State {
         &mut self.connections[one.min(other)][one.max(other)]
     }
 
-    /// The sequence that the message follows: the one before it in its run, or the highest one that
-    /// its run was told at the first logon.
+    /// The sequence that the message follows: the one before it in its run, or the highest one in
+    /// the answer to the first logon of its run.
     pub fn follows(&self, message: Message) -> u8 {
         let run = self.runs[usize::from(message.run - 1)];
         if message.sequence == run.first { run.told } else { message.sequence - 1 }

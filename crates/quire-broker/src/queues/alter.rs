@@ -104,8 +104,8 @@ impl QueueService {
         Ok(Begun::Step(queue, Step::Ready(end, Change::Alter(Box::new(altered)))))
     }
 
-    /// The expirations of a queue whose messages after a position will have another one. Those
-    /// before what the queue still needs of the log are left out.
+    /// The expirations of a queue whose messages after a position will have another one.
+    /// Expirations before the part of the log that the queue still needs are left out.
     fn expirations_until(
         &self,
         queue: QueueId,
@@ -155,7 +155,7 @@ impl QueueService {
     }
 
     /// The topic for dead letters that are to go to a topic or to a queue. The queue may be
-    /// dropped; the topic stays.
+    /// dropped. The topic is kept.
     pub(super) fn letters_to(&self, topic: String) -> String {
         match self.find(&topic) {
             Some(queue) => self.definition(queue).publish_target.to_string(),

@@ -84,7 +84,7 @@ impl CreatedQueuesFile {
         match self.files.read(FILE, NAME)? {
             FoundSidecar::Missing => Ok(None),
             FoundSidecar::Whole(head, _) if head.version != VERSION => Err(self.unusable(LATER)),
-            // The checksum matches, so a later version wrote keys that this one does not know.
+            // The checksum matches, so a later version wrote keys that this version does not have.
             FoundSidecar::Whole(_, content) => decode(&content).map(Some).ok_or_else(|| self.unusable(LATER)),
             FoundSidecar::Damaged | FoundSidecar::Older(_) => Err(self.unusable(DAMAGED)),
         }
@@ -196,8 +196,8 @@ impl CreatedQueue {
         Some(CreatedQueue { begin, settings, earlier_expirations: earlier.collect() })
     }
 
-    /// Lets nothing about the queue name a position after the end of the log. Whether that changes
-    /// it.
+    /// Lowers every position of the queue that is after the end of the log. Returns whether one
+    /// was.
     pub fn clamp(&mut self, end: Position) -> bool {
         let mut is_changed = false;
         let earlier = self.earlier_expirations.iter_mut().map(|earlier| &mut earlier.until);
@@ -336,7 +336,7 @@ mod tests {
         let json: Value = serde_json::from_str(&queues[0].to_json()).unwrap();
         let first = serde_json::json!({ "until": 8, "expiration_ns": null, "expiration_model": "message" });
         assert_eq!(json["earlier_expirations"][0], first);
-        // Keys that only a later version knows are not ignored.
+        // Keys of a later version are not ignored.
         for unknown in [r#"{"name":"a","earlier_expirations":[{"until":1}]}"#, r#"{"name":"a","later":1}"#] {
             assert_eq!(CreatedQueue::from_json(Position::ZERO, unknown.as_bytes()), None, "{unknown}");
         }

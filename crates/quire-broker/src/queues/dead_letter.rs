@@ -39,11 +39,11 @@ pub(super) struct DeadLetters {
     counts: Vec<u64>,
 }
 
-/// Bytes of the reasons of letters that wait. Letters above it have no reason: the message, and not
-/// the reason, is what must not be lost.
+/// Bytes of the reasons of letters that wait. Letters above it have no reason, because the message
+/// must not be lost, and the reason may be.
 const REASONS_SIZE_MAX: usize = 16 * 1024 * 1024;
 
-/// A message for the log in place of one that expired.
+/// The dead letter of a message that expired.
 pub(crate) struct DeadLetter {
     pub publisher: PublisherId,
     pub topic: Arc<str>,
@@ -159,8 +159,8 @@ impl DeadLetters {
         (before - self.waiting.len()) as u64
     }
 
-    /// Some of the letters wait no longer. After a failure, letters that the log does not have wait
-    /// no longer either, so the count stays.
+    /// Some of the letters no longer wait. After a failure this includes letters that the log does
+    /// not have, so the count is not changed.
     fn count_appended(&self, log: &mut Log) {
         if log.failure.as_ref().is_some_and(|failure| !failure.passes) {
             return;
@@ -178,9 +178,9 @@ impl DeadLetters {
         self.counts[queue.get() as usize]
     }
 
-    /// Where a dead letter of this log comes from: the name of the queue, and the position. A
-    /// letter that another instance sent has a position of another log, also if it was published
-    /// here before this instance lost its log.
+    /// The origin of a dead letter of this log: the name of the queue, and the position. A letter
+    /// that another instance sent has a position of another log, also if it was published here
+    /// before this instance lost its log.
     pub fn origin(&self, record: &Record<'_>) -> Option<(String, Position)> {
         #[derive(Deserialize)]
         struct Origin {
@@ -222,8 +222,7 @@ impl QueueService {
         })
     }
 
-    /// The dead letter that was given last is in the log: nothing of the message is needed any
-    /// more.
+    /// The dead letter that was given last is in the log. Its message is no longer needed.
     pub(crate) fn dead_letter_recorded(&mut self, cx: &mut Context) {
         let Some(expired) = self.dead_letters.pop() else { return };
         self.dead_letters.count_appended(&mut cx.log);
@@ -247,9 +246,9 @@ pub(super) fn publisher_of(instance: &str) -> PublisherId {
     PublisherId::of_instance(instance, "dead letters")
 }
 
-/// What is published in place of the message. The message itself is left out when it cannot be
-/// read, or there is no room for it. The reason of the consumer is left out before that, because a
-/// letter without its message cannot be put back.
+/// The data of the dead letter. The message itself is left out when it cannot be read, or there is
+/// no room for it. The reason of the consumer is left out before that, because a letter without its
+/// message cannot be put back.
 fn envelope(queue: &str, expired: &Expired, record: Option<&Record<'_>>, size_max: usize) -> Vec<u8> {
     let mut members = Map::new();
     members.insert("queue".into(), queue.into());

@@ -67,7 +67,7 @@ pub(crate) struct FoundQueues {
 pub(super) struct Defining {
     pub file: CreatedQueuesFile,
     pub(super) created: BTreeMap<QueueId, CreatedQueue>,
-    /// The file says something else.
+    /// The file does not have the current queues.
     is_stale: bool,
     waiting: VecDeque<(Requester, Define)>,
     current: Option<Current>,
@@ -89,7 +89,7 @@ pub(super) enum Step {
     Ready(Position, Change),
     /// The files are being written.
     Writing(Change),
-    /// Waits until nothing uses the queue any more; then this is the answer.
+    /// Waits until no other part uses the queue. Then this is the answer.
     Removing(Answer),
 }
 
@@ -114,8 +114,8 @@ pub(super) enum Begun {
     DropAbsent(String),
 }
 
-/// Writes the file with the queues that were created at run time. Of a new queue, the journal
-/// learns first what the queue needs.
+/// Writes the file with the queues that were created at run time. For a new queue, the settled
+/// positions are written first, so that the journal keeps the files that the queue needs.
 pub(crate) struct WriteCreated {
     points: Option<(QueuePointsFile, QueuePoints)>,
     file: CreatedQueuesFile,
@@ -447,7 +447,7 @@ impl QueueService {
                 let name = self.definition(queue).name.clone();
                 self.by_name.insert(name.clone(), queue);
                 self.fills.start(queue);
-                // So that a start without the definitions knows that there were some.
+                // So a start that has lost the definitions finds that there were some.
                 self.save_now(cx);
                 let queue = name.to_string();
                 cx.note(Event::QueueCreated { queue: queue.clone(), by: by.name() });
@@ -462,7 +462,7 @@ impl QueueService {
                 self.retire(cx, queue);
                 Err(Answer::Dropped { warnings })
             }
-            // The queue stays as it is.
+            // The queue does not change.
             (Change::Alter(_) | Change::Drop { .. }, Some(refused)) => Ok(refused.into()),
         };
         match reply {

@@ -41,7 +41,7 @@ impl Pending {
 /// The result of an attempt to send.
 enum Attempt {
     Sent,
-    /// The message is in other hands by now, or its subscription is gone.
+    /// Another subscription has the message now, or its subscription has ended.
     Void,
     /// The record has to be fetched.
     Missing,
@@ -279,8 +279,7 @@ impl QueueService {
         }
     }
 
-    /// A message cannot be read: the subscription that was to get it ends, the message stays in its
-    /// queue.
+    /// A message cannot be read: its subscription ends, and the message remains in its queue.
     fn end_unreadable(&mut self, cx: &mut Context, id: SubscriptionId, position: Position) {
         let reason = format!("the message at position {position} of the journal cannot be read");
         cx.end_subscription(id, Code::JournalCorrupt, &reason);

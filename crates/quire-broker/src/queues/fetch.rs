@@ -198,7 +198,8 @@ impl QueueService {
             _ => (Code::Internal, "it could not be read".to_owned()),
         };
         self.refilling.insert(queue, Refilling::Blocked);
-        // The queue stays as it is, because the messages after the damage must not overtake it.
+        // The queue does not change, because the messages after the damage must not overtake the
+        // damaged one.
         let position = self.engine.wanted(queue).map_or(0, |(after, _)| after.get() + 1);
         let (code, reason) = error;
         cx.note(Event::QueueMessageUnreadable { position, code, reason });

@@ -213,7 +213,8 @@ impl QueueService {
             Some(Err(error)) => (code_of(&error), error.to_string()),
             None => (Code::Internal, "it could not be read".to_owned()),
         };
-        // The queue stays as it is, because the messages after the damage must not overtake it.
+        // The queue does not change, because the messages after the damage must not overtake the
+        // damaged one.
         let position = fill.read_to.get() + 1;
         cx.note(Event::QueueMessageUnreadable { position, code, reason });
     }

@@ -17,7 +17,7 @@ const VERSION: u32 = 1;
 /// How the file was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Found {
-    /// The names, the last one last. None when there is no file.
+    /// The names, the last one last. Empty without a file.
     Names(Vec<String>),
     /// The reason why it cannot be used.
     Unusable(&'static str),
@@ -32,7 +32,7 @@ impl NamesFile {
     }
 
     /// Notes that the instance has this name from now on. Gives the names under which dead letters
-    /// may be in the log, and what is to be logged.
+    /// may be in the log, and the events to log.
     ///
     /// A name without dead letters is dropped when the instance gets another name.
     /// `highest_sequence` gives the highest sequence of a publisher in the log; it outlasts the

@@ -97,8 +97,8 @@ impl AllLeftOut {
 }
 
 impl QueueService {
-    /// Drops a queue that left the configuration. The answer follows when `queues.ack` says so.
-    /// Until then the queue exists.
+    /// Drops a queue that left the configuration. The answer follows when `queues.ack` has the
+    /// change. Until then the queue exists.
     pub(super) fn drop_absent(&mut self, cx: &mut Context, by: Requester, name: &str) {
         let AllLeftOut { absent, dropped, writing, .. } = &mut self.left_out;
         if let Some(index) = absent.iter().position(|point| point.queue == name) {
@@ -138,13 +138,13 @@ impl QueueService {
 /// The count of the messages that are left out: made at a start, while the log is read.
 pub(super) struct Counting {
     queues: Vec<Counted>,
-    /// Their messages that are left out, by their places in `queues`. The engine forgets those that
-    /// were settled. They may be more than fit into memory, so that the engine has pageable memory.
+    /// Their messages that are left out, by their places in `queues`. The engine drops settled
+    /// ones. They may be more than fit into memory, so that the engine has pageable memory.
     left_out: Queues,
     arena: Arena,
 }
 
-/// A queue that has another selection than before, or begins elsewhere.
+/// A queue that has another selection, or another beginning than before.
 struct Counted {
     /// As it was at the last run.
     point: QueuePoint,
@@ -190,7 +190,7 @@ impl QueueService {
                         self.left_out.by_queue.insert(queue, point.left_out);
                     }
                     None if point.left_out.count > 0 => self.left_out.absent.push(point),
-                    // A file of an earlier version does not say what entered.
+                    // A file of an earlier version does not have the selection of the queue.
                     _ => (),
                 }
                 continue;
@@ -221,7 +221,7 @@ impl QueueService {
         counting
     }
 
-    /// Notes what is left out, and says so.
+    /// Notes the messages that are left out, and logs their number.
     pub(super) fn end_counting(&mut self, cx: &mut Context, counting: Counting) {
         let Counting { queues, left_out: engine, .. } = counting;
         for (number, counted) in (0..).map(QueueId::new).zip(queues) {

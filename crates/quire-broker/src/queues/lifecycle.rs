@@ -47,7 +47,7 @@ impl QueueService {
         Ok(queue)
     }
 
-    /// From now on commands do not find the queue and nothing enters it; its subscriptions end.
+    /// From now on commands do not find the queue, no message enters it, and its subscriptions end.
     pub(super) fn retire(&mut self, cx: &mut Context, queue: QueueId) {
         let name = self.definition(queue).name.clone();
         self.by_name.remove(&name);
@@ -81,7 +81,7 @@ impl QueueService {
         // The changes of its messages are logged under its name.
         self.log_changes(cx);
         self.log_leases(cx, true);
-        // A subscription of which the run loop does not know yet that it ends.
+        // A subscription has ended, and the run loop has not removed it yet.
         let Some(message_count) = self.engine.remove_queue(queue) else {
             self.end_subscriptions_of(cx, queue);
             cx.clock.wants_turn = true;

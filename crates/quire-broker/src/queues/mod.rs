@@ -107,7 +107,7 @@ pub(crate) const QUEUE_PUBLISHER: &str = "queues";
 /// Everything about the queues of one broker.
 pub(super) struct QueueService {
     engine: Queues,
-    /// By the numbers of the queues. The definition of a removed queue stays until another queue
+    /// By the numbers of the queues. The definition of a removed queue is kept until another queue
     /// gets the number.
     all: Vec<Arc<Definition>>,
     /// The numbers of removed queues.
@@ -115,10 +115,10 @@ pub(super) struct QueueService {
     /// The queues that commands can name.
     by_name: BTreeMap<Arc<str>, QueueId>,
     defining: Defining,
-    /// Bookmarks of what is out, by the numbers of the queues.
+    /// Bookmarks of the messages that subscriptions hold, by the numbers of the queues.
     outstanding: Vec<Outstanding>,
     /// Bookmarks that acknowledgements named and that were searched in the log, until the changes
-    /// are logged. Most of these messages are not out, or were acknowledged before.
+    /// are logged. Most of these messages are not leased, or were acknowledged before.
     searched: HashMap<(QueueId, Position), Bookmark, FxBuildHasher>,
     filters: Filters,
     recent: Recent,
@@ -131,9 +131,9 @@ pub(super) struct QueueService {
     subscriptions: HashMap<queue::SubscriptionId, SubscriptionId, FxBuildHasher>,
     /// Subscriptions with deliveries that wait for the disk or for their connection.
     waiting: BTreeSet<SubscriptionId>,
-    /// Sessions whose connection takes nothing: their subscriptions get no leases.
+    /// Sessions whose connection has no room: their subscriptions get no leases.
     paused: BTreeSet<SessionId>,
-    /// Those among them whose connection may take something again.
+    /// The paused sessions whose connection may have room again.
     to_resume: Vec<SessionId>,
     /// Settles that are not done yet, by the session that waits for them. The same for queries.
     settling: BTreeMap<SessionId, SettleJob>,
@@ -244,7 +244,7 @@ impl QueueService {
 
     /// Saves how far the queues are, in portions, when it is time to.
     pub(super) fn save(&mut self, cx: &mut Context) {
-        // When the last queue was removed, the file is to say so.
+        // After the last queue was removed, the file still gets this change.
         if !self.all.is_empty() || self.saving.has_work() {
             self.save_points(cx);
             self.write_snapshots(cx);
@@ -295,7 +295,8 @@ impl QueueService {
         Time::new(origin.saturating_add(now.instant.as_ns()))
     }
 
-    /// The same for a look that changes nothing; before the first turn there is nothing to be seen.
+    /// The same for a call that changes no state. Before the first turn the queues have no
+    /// messages.
     fn time_or_start(&self, now: Now) -> Time {
         Time::new(self.origin.unwrap_or_default().saturating_add(now.instant.as_ns()))
     }
@@ -308,7 +309,8 @@ impl QueueService {
     }
 
     /// The server stops. From now on it takes no commands, so it does not see which leases are
-    /// renewed and which messages are settled. Nothing is delivered and nothing is due any more.
+    /// renewed and which messages are settled. No message is delivered, and no lease, delay or
+    /// message ends any more.
     pub(super) fn stop(&mut self, now: Now) {
         self.stopped_at.get_or_insert(now.instant);
         self.engine.stop();

@@ -14,8 +14,8 @@ use quire_types::time::Instant;
 /// The shortest time between two lines of one kind about one queue.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// The cancels of a message after which a line says so. With the default delays it has failed for a
-/// minute then.
+/// The number of cancels after which a line about the message is logged. With the default delays it
+/// has failed for a minute then.
 pub(super) const CANCELS_MANY: u32 = 5;
 
 /// The subject of a line.
@@ -63,7 +63,7 @@ impl Notices {
 }
 
 impl QueueService {
-    /// Says that a message expired at a limit of its queue and that no topic gets it.
+    /// Logs that a message expired at a limit of its queue and that no topic gets it.
     pub(super) fn note_expired(
         &mut self,
         cx: &mut Context,
@@ -78,7 +78,7 @@ impl QueueService {
         }
     }
 
-    /// Says that a message was cancelled again and again.
+    /// Logs that a message was cancelled repeatedly.
     pub(super) fn note_cancelled(
         &mut self,
         cx: &mut Context,

@@ -1,5 +1,5 @@
-//! Looks at queues without changing anything: the deliverable messages (protocol.md section 3,
-//! `query`), and figures (docs/queues.md section 10).
+//! Reads queues without changing them: the deliverable messages (protocol.md section 3, `query`),
+//! and figures (docs/queues.md section 10).
 //!
 //! Positions and counts are taken when the command arrives. The messages at these positions are
 //! read on reader threads, a page at a time, as the connection takes them. The connection's further
@@ -119,7 +119,7 @@ impl QueueService {
         let order = query.order_by.map(|text| Order::parse(text, &options)).transpose();
         let order = order.map_err(|error| bad_order(&error))?;
         let left = query.top_n.map_or(usize::MAX, |count| count as usize);
-        // Without anything to ask of them, only the first are looked at.
+        // Without a filter and an order, only the first messages are read.
         let is_plain = filter.is_none() && order.is_none();
         let limit = if is_plain { left } else { usize::MAX }.min(QUERY_MESSAGES_MAX + 1);
         let mut waiting = Vec::new();
@@ -148,7 +148,7 @@ impl QueueService {
         Ok(QueryJob { command: query.command, acks: query.acks, page, order, total, number: None })
     }
 
-    /// Continues with the queries whose connections take more.
+    /// Continues with the queries whose connections have room.
     pub(super) fn continue_queries(&mut self, cx: &mut Context) {
         let ready = |(id, job): (&SessionId, &QueryJob)| {
             let has_room = cx.clients.sessions.all.get(*id).is_some_and(|session| session.has_room());

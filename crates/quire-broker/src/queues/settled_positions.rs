@@ -20,10 +20,10 @@ use quire_types::time::Instant;
 /// records of this time again.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The time between two checks whether the queues need fewer journal files than the file says. If
-/// so, the file is written at once, so that the removal of files waits no longer than this for
-/// acknowledgements. A write for each full journal file has no measurable cost for publishers. A
-/// write for each check would sync the disk every second.
+/// The time between two checks whether the queues need fewer journal files than are noted in the
+/// file. If so, the file is written at once, so that the removal of files waits no longer than this
+/// for acknowledgements. A write for each full journal file has no measurable cost for publishers.
+/// A write for each check would sync the disk every second.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How far each queue is done, by the numbers of the queues; `None` where no queue has the number.
@@ -75,7 +75,7 @@ impl Saving {
         self.file.read()
     }
 
-    /// Forgets queues that no longer exist. The log ends at `end`.
+    /// Removes queues that no longer exist from the file. The log ends at `end`.
     pub fn clear(&self, end: Position) -> Result<(), JournalError> {
         self.file.clear(end)
     }
@@ -102,7 +102,7 @@ impl Saving {
 }
 
 impl QueueService {
-    /// The position up to which a queue needs nothing of the log.
+    /// The position up to which a queue does not need the log.
     pub(super) fn settled(&self, queue: QueueId, served: Position) -> Position {
         let offered = self.fills.read_to(queue).unwrap_or(served);
         let settled = self.engine.settled(queue, offered).unwrap_or_default().max(self.defining.begin(queue));
@@ -121,8 +121,8 @@ impl QueueService {
     /// up to `covers`.
     pub(super) fn file_entries(&self, cx: &Context, points: &Points, covers: Position) -> QueuePoints {
         let entry = |(queue, definition): (QueueId, &std::sync::Arc<super::Definition>)| {
-            // Of a queue whose definition is not on stable storage yet, or no longer, a start knows
-            // nothing else.
+            // A definition may not be on stable storage yet, or no longer. Then a start has only
+            // this entry.
             let is_defined = self.find(&definition.name) == Some(queue);
             Some(QueuePoint {
                 queue: definition.name.to_string(),
@@ -149,7 +149,7 @@ impl QueueService {
         self.pin_log(cx);
     }
 
-    /// A queue was removed: the file is to say so, so that the log need not be kept for the queue.
+    /// A queue was removed. The file is written, so that the log is not kept for the queue.
     pub(super) fn save_now(&mut self, cx: &Context) {
         self.saving.next = Some((cx.log.journal.appended(), self.points(cx.log.served)));
     }
@@ -178,8 +178,8 @@ impl QueueService {
             }
             return;
         }
-        // Every settled message is a record of the log. A queue without messages needs nothing up
-        // to the tail.
+        // Every settled message is a record of the log. A queue without messages does not need the
+        // log before the tail.
         if saving.looked_to != served {
             saving.look_due.get_or_insert(now + LOOK_INTERVAL);
         }
@@ -231,7 +231,7 @@ impl QueueService {
             }
             return;
         }
-        // The old file costs recovery time and the room of journal files, nothing else.
+        // The old file only costs recovery time and the room of journal files.
         self.save_later(cx);
         if let Some(Err(error)) = result {
             cx.note(Event::QueuePointsNotSaved { reason: error.to_string() });
@@ -256,7 +256,8 @@ impl QueueService {
         self.saving.pin = needed.map(|after| cx.log.reader.cursor(after));
     }
 
-    /// At the end: everything is in the log, so the file can say all of it. Waits for the disk.
+    /// At the end: the log has every change, so the file can contain all of them. Waits for the
+    /// disk.
     pub(crate) fn save_at_end(&mut self, cx: &mut Context) -> Result<(), JournalError> {
         let points = self.points(cx.log.served);
         self.saving.file.write(&self.file_entries(cx, &points, cx.log.journal.persisted()))

@@ -11,7 +11,7 @@ use crate::config::queues::Selection;
 const POINTS_FILE: &str = "queues.ack";
 const POINTS_NAME: &str = "queues";
 const POINTS_VERSION: u32 = 4;
-/// Version 3 does not say which messages entered the queues.
+/// Version 3 does not record which messages entered the queues.
 const POINTS_VERSION_WITHOUT_SELECTIONS: u32 = 3;
 /// Version 2 has the content of version 3. The position in its head is not the end of the log that
 /// it covers.
@@ -69,14 +69,14 @@ pub(crate) struct QueuePoints {
 }
 
 impl QueuePoints {
-    /// Those of a log that begins at `first`: nothing before it can be needed. They cover the log
-    /// up to `covers`.
+    /// The points of a log that begins at `first`: no earlier record can be needed. They cover the
+    /// log up to `covers`.
     pub fn new(points: Vec<QueuePoint>, first: Position, covers: Position) -> Self {
         let needs = points.iter().map(|point| point.settled.next().max(first)).min();
         QueuePoints { points, covers: Some(covers), needs }
     }
 
-    /// Whether a file with `self` can stay in place of one with `other`.
+    /// Whether a file with `self` can be kept instead of one with `other`.
     pub fn is_as_good_as(&self, other: &QueuePoints) -> bool {
         self.points == other.points && self.needs == other.needs && self.covers.is_some()
     }
@@ -179,7 +179,7 @@ impl QueuePointsFile {
             FoundSidecar::Whole(head, content) if head.version == POINTS_VERSION_WITHOUT_END => {
                 Some(QueuePoints { points: decode_older(&content)?, covers: None, needs: head.needs })
             }
-            // It does not say what is needed, so the start replaces it.
+            // It does not record which part of the log is needed, so the start replaces it.
             FoundSidecar::Older(bytes) => {
                 let points = decode_older(bytes.strip_prefix(OLDER_POINTS_HEAD)?)?;
                 Some(QueuePoints { points, covers: None, needs: None })
@@ -188,8 +188,8 @@ impl QueuePointsFile {
         }
     }
 
-    /// Forgets queues that no longer exist, so that the log need not be kept for them. The log ends
-    /// at `end`.
+    /// Removes queues that no longer exist, so that the log is not kept for them. The log ends at
+    /// `end`.
     ///
     /// # Errors
     /// What the system refuses.

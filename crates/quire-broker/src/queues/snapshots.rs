@@ -2,10 +2,10 @@
 //! states of queues in memory that can be paged out (`file_backed_metadata`; docs/queues.md
 //! sections 5 and 6).
 //!
-//! A state is written in portions, one per turn. It goes into its file when the log has everything
-//! that it may contain. The file names the last record of the log that it covers. With another log,
-//! or a log that was cut, the file is not used. When anything in it is wrong, the queue is rebuilt
-//! from the log.
+//! A state is written in portions, one per turn. It is written to its file when the log has every
+//! change that it may contain. The file names the last record of the log that it covers. With
+//! another log, or a log that was cut, the file is not used. When anything in it is wrong, the
+//! queue is rebuilt from the log.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -25,7 +25,7 @@ use quire_types::time::Instant;
 /// read again.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Messages that go into a snapshot in one turn: about a millisecond of work.
+/// The messages that are added to a snapshot in one turn: about a millisecond of work.
 const PORTION_COUNT_MAX: u64 = 256 * 1024;
 
 /// The snapshots, and when the next ones are due.
@@ -48,7 +48,7 @@ struct Draft {
     snapshot: Snapshot,
     /// Everything of the log up to here is in it.
     after: Position,
-    /// Of a whole one: everything that is in it is in the log when this is persisted.
+    /// Of a whole one: the log has everything in it when this position is persisted.
     rests_on: Option<Position>,
 }
 
@@ -141,7 +141,7 @@ impl QueueService {
         let (key, place) = head.split_at(head.len() - PLACE_SIZE);
         let (size, key) = key.split_first_chunk::<4>()?;
         let after = Position::new(u64::from_le_bytes(place[..8].try_into().ok()?));
-        // Without the log from there on it is worth nothing.
+        // It cannot be used without the log from there on.
         let is_of_use = u32::from_le_bytes(*size) as usize == key.len()
             && key == definition.state_key.as_bytes()
             && after >= settled
@@ -218,8 +218,8 @@ impl QueueService {
         }
     }
 
-    /// Removes the file with the state of a queue that was removed. Nothing reads a file that
-    /// stays.
+    /// Removes the file with the state of a queue that was removed. A file that could not be
+    /// removed is not read.
     pub(super) fn remove_state(&mut self, cx: &mut Context, definition: &Definition) {
         if definition.keeps_state() {
             self.snapshots.is_under_way = true;
@@ -231,13 +231,14 @@ impl QueueService {
     fn snapshot_saved(&mut self, cx: &mut Context, _number: u64, result: Option<Result<(), JournalError>>) {
         self.snapshots.is_under_way = false;
         cx.clock.wants_turn |= self.snapshots.draft.is_some() || !self.snapshots.line.is_empty();
-        // The old file costs recovery time, nothing else.
+        // The old file only costs recovery time.
         if let Some(Err(error)) = result {
             cx.note(Event::QueuePointsNotSaved { reason: error.to_string() });
         }
     }
 
-    /// At the end: everything is in the log, so the files can say all of it. Waits for the disk.
+    /// At the end: the log has every change, so the files can contain all of them. Waits for the
+    /// disk.
     pub(crate) fn write_snapshots_at_end(&mut self, cx: &mut Context) -> Result<(), JournalError> {
         let ahead_ns = self.wall_ahead_ns(cx.clock.now);
         let QueueService { snapshots, engine, dead_letters, fills, all, .. } = self;
@@ -268,8 +269,7 @@ impl WholeState {
     /// Writes it into its file. Waits for the disk.
     pub fn write(self, files: &QueueStates) -> Result<(), JournalError> {
         let Definition { state_key, name, .. } = &*self.definition;
-        // A place that cannot be read is damaged: the queue is rebuilt from what is left of the
-        // log.
+        // A place that cannot be read is damaged: the queue is rebuilt from the rest of the log.
         let Some(place) = place_of(&self.reader, self.after) else { return Ok(()) };
         let size = (state_key.len() as u32).to_le_bytes();
         let head = [&size[..], state_key.as_bytes(), &place];

@@ -255,8 +255,8 @@ impl StandaloneQueue {
         self.settled();
     }
 
-    /// When [`advance`](Self::advance) should be called though nothing happens; not in the future:
-    /// there is something to deliver.
+    /// The time at which [`advance`](Self::advance) must be called, also without other calls. When
+    /// it is not in the future, there are messages to deliver.
     pub fn next_timeout(&self) -> Option<Time> {
         self.engine.poll_timeout()
     }
@@ -271,7 +271,7 @@ impl StandaloneQueue {
         self.engine.stats(self.queue, now).unwrap_or_default()
     }
 
-    /// Forgets the messages that have left the queue, and activates those that may be active now.
+    /// Drops the messages that have left the queue, and activates those that may be active now.
     fn settled(&mut self) {
         while let Some(Change { position, kind, .. }) = self.engine.poll_change() {
             if !kind.removes() {
