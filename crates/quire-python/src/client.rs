@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -12,23 +11,25 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::PyList;
 use quire_arrow::Messages;
 use quire_client::{
-    BatchError, ClientConfig, CommandId, ConnectionState, DeleteSpec, Failure, Message as Received, NewDelay,
-    NewMessage, PublishError, QuerySpec, Reconnect, RecordsSpec, Renewal, Sequence, ServerChooser,
-    SubscriptionSpec,
+    BatchError, ClientConfig, CommandId, ConnectionState, DeleteSpec, Failure, Message as Received,
+    NewMessage, PublishError, Renewal, SubscriptionSpec,
 };
-use quire_command::{DefineQueue, Subject, SubscribeOptions};
+use quire_command::{DefineQueue, Subject};
 use quire_driver::client::{
     self as driver, Endpoint, FirstContact, Followed, HandedTo, NO_SUBSCRIPTION, Options, Queue, Subscribed,
     Taken, Waited,
 };
 use quire_driver::descriptor::wake_up_pair;
 use quire_journal::descriptor::Owned;
-use quire_journal::{Bookmark, HeadersBuffer, Timestamp};
+use quire_journal::{Bookmark, HeadersBuffer};
 
+use crate::arguments::{
+    DelayArgument, ItemArgument, MessageArgument, OptionsArgument, QueryArgument, SpecArgument, delay_of,
+    sequence_of,
+};
 use crate::arrow_rows::ArrowRows;
 use crate::embedded::LinkArgument;
 use crate::errors;
@@ -66,140 +67,9 @@ pub struct Client {
 /// Rows that are taken under one lock. Between two locks, the thread of the client can send.
 const ROWS_MAX: usize = 256;
 
-/// The options of a subscription: `quire.client._spec.Spec`, member by member.
-#[derive(FromPyObject)]
-pub struct SpecArgument {
-    topic: String,
-    filter: Option<String>,
-    bookmark: Option<String>,
-    options: u32,
-    max_backlog: Option<u32>,
-    wants_completed: bool,
-    rate: Option<String>,
-    rate_max_gap: Option<Duration>,
-    conflation: Option<Duration>,
-    conflation_key: Option<String>,
-    select: Option<String>,
-    records: Option<RecordsArgument>,
-}
-
-/// The query of a subscription: `quire.client._records.Records`, member by member.
-#[derive(FromPyObject)]
-struct RecordsArgument {
-    order_by: Option<String>,
-    top_n: Option<u32>,
-    skip_n: Option<u32>,
-    keys: Option<Vec<String>>,
-}
-
-/// A query: `quire.client._records.QuerySpec`, member by member.
-#[derive(FromPyObject)]
-struct QueryArgument {
-    topic: String,
-    filter: Option<String>,
-    order_by: Option<String>,
-    top_n: Option<u32>,
-    skip_n: Option<u32>,
-    keys: Option<Vec<String>>,
-    bookmark: Option<String>,
-    select: Option<String>,
-}
-
-/// The delay of a message: its end in nanoseconds since 1970 by the clock of the client, and,
-/// unless the program named the end, its length in nanoseconds.
-type DelayArgument = (u64, Option<u64>);
-
-/// One message of `publish_many`: topic, data, sequence, expiration in seconds, correlation id,
-/// headers, delay, key, whether it is a delta.
-#[derive(FromPyObject)]
-struct MessageArgument(
-    String,
-    PyBackedBytes,
-    u64,
-    Option<u32>,
-    Option<String>,
-    Option<Py<PyAny>>,
-    Option<DelayArgument>,
-    Option<String>,
-    bool,
-);
-
-impl MessageArgument {
-    fn headers(&self, py: Python<'_>) -> PyResult<HeadersBuffer> {
-        headers::from_python(py, self.5.as_ref().map(|headers| headers.bind(py)))
-    }
-
-    fn message<'a>(&'a self, headers: &'a HeadersBuffer) -> NewMessage<'a> {
-        let MessageArgument(topic, data, sequence, expiration_s, correlation_id, _, delay, key, is_delta) =
-            self;
-        NewMessage {
-            topic,
-            data,
-            sequence: sequence_of(Some(*sequence)),
-            expiration_s: *expiration_s,
-            delay: delay.map(delay_of),
-            correlation_id: correlation_id.as_deref().unwrap_or_default().as_bytes(),
-            headers: headers.as_headers(),
-            key: key.as_deref().unwrap_or_default(),
-            is_delta: *is_delta,
-        }
-    }
-}
-
-/// An item of `publish_many`.
-enum ItemArgument {
-    /// Data with the options of the call.
-    Data(PyBackedBytes),
-    Message(Box<MessageArgument>),
-}
-
-impl<'py> FromPyObject<'_, 'py> for ItemArgument {
-    type Error = PyErr;
-
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        match object.cast::<PyBytes>() {
-            Ok(data) => Ok(ItemArgument::Data(data.to_owned().into())),
-            Err(_) => Ok(ItemArgument::Message(Box::new(object.extract()?))),
-        }
-    }
-}
-
 /// The sequences of a batch, its receipt, and why it was not taken whole: the index of a message,
 /// and the error.
 type Batch = (Vec<u64>, Option<Receipt>, Option<(Option<usize>, PyErr)>);
-
-/// The options of a client: `quire.client._options.ClientOptions`, member by member.
-#[derive(FromPyObject)]
-struct OptionsArgument {
-    user: Option<String>,
-    password: Option<String>,
-    heartbeat: Option<Duration>,
-    connect: String,
-    connect_timeout: Duration,
-    reconnect: ReconnectArgument,
-    server_chooser: String,
-    publish_store: PublishStoreArgument,
-    receive_size_max: usize,
-    ack_batch_size: u32,
-    ack_timeout: Duration,
-}
-
-/// `quire.Reconnect`, member by member.
-#[derive(FromPyObject)]
-struct ReconnectArgument {
-    initial: Duration,
-    maximum: Duration,
-    factor: f64,
-    jitter: f64,
-    give_up_after: Option<Duration>,
-}
-
-/// `quire.PublishStore`, member by member.
-#[derive(FromPyObject)]
-struct PublishStoreArgument {
-    path: Option<PathBuf>,
-    size_max: usize,
-}
 
 /// Wakes an event loop through a descriptor after a change.
 #[derive(Default)]
@@ -982,78 +852,6 @@ impl Ready {
 /// Seconds since 1970.
 fn seconds(at: SystemTime) -> f64 {
     at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
-}
-
-impl ReconnectArgument {
-    fn into_core(self, server_chooser: &str) -> PyResult<Reconnect> {
-        Ok(Reconnect {
-            chooser: match server_chooser {
-                "first" => ServerChooser::First,
-                "random" => ServerChooser::Random,
-                "least_loaded" => ServerChooser::LeastLoaded,
-                other => return Err(PyValueError::new_err(format!("server_chooser: {other:?}"))),
-            },
-            initial_delay: self.initial,
-            maximum_delay: self.maximum,
-            factor: self.factor,
-            jitter: self.jitter,
-            give_up_after: self.give_up_after,
-        })
-    }
-}
-
-impl From<SpecArgument> for SubscriptionSpec {
-    fn from(spec: SpecArgument) -> Self {
-        SubscriptionSpec {
-            topic: spec.topic,
-            filter: spec.filter,
-            bookmark: spec.bookmark,
-            resume_position: None,
-            options: SubscribeOptions(spec.options),
-            max_backlog: spec.max_backlog,
-            completed: spec.wants_completed,
-            rate: spec.rate,
-            rate_max_gap: spec.rate_max_gap,
-            conflation: spec.conflation,
-            conflation_key: spec.conflation_key,
-            select: spec.select,
-            records: spec.records.map(|records| RecordsSpec {
-                order_by: records.order_by,
-                top_n: records.top_n,
-                skip_n: records.skip_n,
-                keys: records.keys,
-            }),
-            renewal: Renewal::default(),
-        }
-    }
-}
-
-impl From<QueryArgument> for QuerySpec {
-    fn from(spec: QueryArgument) -> Self {
-        QuerySpec {
-            topic: spec.topic,
-            filter: spec.filter,
-            order_by: spec.order_by,
-            top_n: spec.top_n,
-            skip_n: spec.skip_n,
-            keys: spec.keys,
-            bookmark: spec.bookmark,
-            select: spec.select,
-        }
-    }
-}
-
-fn delay_of((end, ns): DelayArgument) -> NewDelay {
-    NewDelay { end: Timestamp(end), ns }
-}
-
-/// 0 = the next one, `None` = without one.
-fn sequence_of(sequence: Option<u64>) -> Sequence {
-    match sequence {
-        Some(0) => Sequence::Auto,
-        Some(sequence) => Sequence::Given(sequence),
-        None => Sequence::None,
-    }
 }
 
 fn number_of(py: Python<'_>, command: Result<CommandId, Failure>) -> PyResult<u32> {

@@ -1,5 +1,6 @@
 //! The extension module `quire._quire`: registration only.
 
+mod arguments;
 mod arrow;
 mod arrow_range;
 mod arrow_rows;

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use quire_client::SubscriptionSpec;
 use quire_command::subscribe::{OptionError, OptionName, OptionSet, Spelling, check};
 
-use crate::client::SpecArgument;
+use crate::arguments::SpecArgument;
 use crate::errors;
 
 /// Raises `ConfigError` for arguments of a subscription that do not go together.
