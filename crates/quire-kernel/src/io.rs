@@ -214,7 +214,7 @@ pub enum Event {
     /// at once, for the first time since it logged on.
     #[error(
         "connection {connection} (client {client_name:?}): its sequence jumped from {from} to {to}; \
-         publishes with a number up to {to} now count as duplicates, whoever sends them under this name"
+         publishes of every client with this name and a number up to {to} now count as duplicates"
     )]
     SequenceJumped {
         /// Its connection.
@@ -342,7 +342,7 @@ pub enum Event {
     },
     /// The file with the settled positions of queues could not be written. The next start takes
     /// longer.
-    #[error("the places of the queues are not saved: {reason}")]
+    #[error("the settled positions of the queues are not saved: {reason}")]
     QueuePointsNotSaved {
         /// The error of the disk.
         reason: String,
@@ -425,7 +425,7 @@ pub enum Event {
     },
     /// The file with the earlier names of the instance cannot be used, and was replaced.
     #[error(
-        "{file} cannot be used, {reason}: it is written anew with the name of now. A message that expired to a dead \
+        "{file} cannot be used, {reason}: a new file has only the present name. A message that expired to a dead \
          letter under an earlier name of the instance may be delivered again"
     )]
     InstanceNamesLost {
