@@ -1,5 +1,4 @@
-//! An idle subscription costs less than 1 KiB, whatever its kind; counted by the allocator, not
-//! estimated.
+//! An idle subscription of any kind costs less than 1 KiB, counted by the allocator.
 
 mod counting;
 

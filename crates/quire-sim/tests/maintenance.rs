@@ -119,7 +119,7 @@ fn end_at_every_step(
             disk.cut_power();
             let (journal, _) = open(&disk, &place);
             assert_eq!(check(&journal, &place), first, "{place}");
-            // Whatever has ended when: the journal knows that its oldest file is needed.
+            // After any of these ends, the journal knows that its oldest file is needed.
             let oldest = journal.reader().segments()[0].clone();
             std::mem::forget(journal);
             disk.remove(&oldest.path).expect("it is there");

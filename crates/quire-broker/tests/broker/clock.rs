@@ -1,5 +1,5 @@
-//! The wall clock is ahead for a while and is then corrected. The times in the log do not go back;
-//! lifetimes and delays count from the time at which the server took a message (docs/operations.md,
+//! The wall clock is ahead for a while and is then corrected. The times in the log never decrease.
+//! Lifetimes and delays count from the time at which the server took a message (docs/operations.md,
 //! "The clock").
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Conflation: each rule of docs/replay.md on a clock that stands still until it is moved.
+//! Conflation: each rule of docs/replay.md on a clock that the test moves.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::queue_pair::{queue, with_queues};
 
 const MS: u64 = 1_000_000;
 
-/// What a client was sent: milliseconds since the beginning, sequence of the bookmark, data.
+/// The messages of a client: milliseconds since the beginning, sequence of the bookmark, data.
 type Got = (u64, u64, String);
 
 /// A publisher, and a reader who conflates by `/s` over 100 ms, on a new log.
@@ -106,8 +106,8 @@ fn rules_3_and_4_who_resumes_behind_any_bookmark_misses_no_last_value() {
     assert!(delivered.len() > 20 && delivered.len() < 150, "{}", delivered.len());
     let price = |data: &str| data[..data.len() - 1].rsplit(':').next().unwrap().parse::<u64>().unwrap();
     for (index, resumed_at) in bookmarks.iter().enumerate() {
-        // Everything that was not replaced by something newer is delivered by then, or comes behind
-        // the bookmark.
+        // Every message that no newer one replaced is delivered by then, or follows after the
+        // bookmark.
         for sequence in 1..=*resumed_at {
             let symbol = symbols[(sequence * sequence / 7) as usize % 4];
             let is_covered = delivered[..=index]

@@ -46,7 +46,7 @@ fn a_late_logon_of_an_earlier_connection_does_not_end_the_newer_one() {
     let said = [Said::LoggedOn { last_sequence: 0 }, Said::Error(Code::NameInUse), Said::Closed];
     assert_eq!(pair.take(1), said, "the third connection is newer");
     assert_eq!(pair.take(3), [Said::LoggedOn { last_sequence: 0 }]);
-    // Another client with the name takes over, whatever its number is.
+    // Another client with the name takes over, with any number.
     pair.connect(4);
     pair.send(4, &Command::Logon(Logon { incarnation: 6, ..logon(1) }));
     pair.turn();
@@ -241,7 +241,7 @@ proptest! {
     }
 }
 
-/// A publisher that says goodbye before anything is persisted, beside one that stays: the broker
+/// One publisher says goodbye before a message is persisted, and another one does not. The broker
 /// must not confuse or lose them.
 #[test]
 fn a_publisher_that_says_goodbye_without_waiting_is_acknowledged_and_forgotten() {
@@ -263,8 +263,8 @@ fn a_publisher_that_says_goodbye_without_waiting_is_acknowledged_and_forgotten()
     assert_eq!(pair.broker.stats().publisher_count, 1, "who left and is owed nothing is forgotten");
 }
 
-/// The connection ends before the batch is written: what it published is persisted by the time the
-/// name comes back.
+/// The connection ends before the batch is written. Its messages are persisted when the name logs
+/// on again.
 #[test]
 fn a_publisher_that_says_goodbye_and_disconnects_before_the_sync_finds_its_last_sequence() {
     let mut pair = Pair::new();

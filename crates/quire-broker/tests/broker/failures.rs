@@ -1,6 +1,6 @@
-//! A journal that takes no more writes, and one that is damaged: publishers are told, reading goes
-//! on (reliability J4; protocol.md section 4). The disk below is a real one in memory whose writes
-//! can be made to fail.
+//! A journal that takes no more writes, and one that is damaged. Publishers are notified, and
+//! reading continues (protocol.md section 4). The disk is in memory, and its writes can be made to
+//! fail.
 
 use std::io;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::last_value_pair::*;
 use super::pair::*;
 use super::queue_pair::*;
 
-/// A disk that is full, or fails syncs, while the values are set. What was there can be read.
+/// A disk that is full, or fails syncs, while the values are set. Earlier data can be read.
 fn full_disk(disk: &Arc<MemoryDisk>, is_full: &Arc<AtomicBool>, fails_syncs: &Arc<AtomicBool>) -> FaultyDisk {
     let (is_full, fails_syncs) = (is_full.clone(), fails_syncs.clone());
     FaultyDisk::new(disk.clone(), move |call| match call {
@@ -144,7 +144,8 @@ fn when_there_is_room_again_publishers_go_on_where_they_were_and_nothing_is_lost
     assert_eq!(pair.clients[&4].highest_sequence, 2);
     make_room(&mut pair, &is_full);
     assert!(pair.log.iter().any(|event| matches!(event, Event::JournalResumed)));
-    // Who was told must come again: publishes of it were refused. Who was not goes on.
+    // A publisher that was notified must connect again, because publishes of it were refused. The
+    // others continue.
     let ended = Said::Error(Code::StorageFull);
     assert_eq!(pair.take(2), [ended, Said::Closed]);
     assert_eq!(pair.take(4), [Said::Persisted(2)]);

@@ -1,4 +1,4 @@
-//! Filters in a broker: message types of topics, what a filter knows about its subscriber, and what
+//! Filters in a broker: message types of topics, functions about the subscriber, and patterns that
 //! only a configuration allows.
 
 use quire_broker::{BrokerConfig, Event, RecordedTopic};

@@ -1,5 +1,5 @@
-//! What clients are told about the server, its clients, their subscriptions, and its topics: whole
-//! lists in bounded answers.
+//! Answers about the server, its clients, their subscriptions, and its topics: whole lists in
+//! bounded answers.
 
 use std::time::Duration;
 

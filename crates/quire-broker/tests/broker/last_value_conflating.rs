@@ -69,7 +69,7 @@ fn oof_replaces_the_message_that_is_held() {
     put(&mut pair, 5, 1, 1);
     put(&mut pair, 6, 2, 7);
     pair.delete(1, SowDelete { filter: Some("/id = 2"), ..delete(9, 7, "orders") });
-    // It goes and comes back.
+    // It leaves the view and enters it again.
     put(&mut pair, 8, 3, 0);
     put(&mut pair, 9, 3, 8);
     let expected = [r#"-Match {"id":1,"n":1}"#, r#"-Deleted {"id":2,"n":7}"#, r#"+{"id":3,"n":8}"#];

@@ -179,7 +179,8 @@ fn a_delete_on_a_topic_that_is_not_recorded_is_accepted() {
     assert_eq!(pair.broker.stats().duplicate_count, 0);
 }
 
-/// What a subscription got: the key, and the data of a message, or the other keys of a delete.
+/// The messages of a subscription: the key, and the data of a message, or the other keys of a
+/// delete.
 fn got(said: &[Said], number: u32) -> Vec<(MessageKind, &str, &str)> {
     let rows = said.iter().filter_map(|said| match said {
         Said::Row(row) if row.subscription == number => Some(row),

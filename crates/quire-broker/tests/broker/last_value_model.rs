@@ -140,7 +140,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a subscription gets of the changes of its records.
+/// The changes of its records that a subscription gets.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     is_delta: bool,

@@ -208,7 +208,7 @@ fn the_messages_of_a_page_are_conflated_by_record() {
     pair.subscribe(2, &Subscribe { conflation_ns: Some(1_000_000_000), ..page(1, 2) });
     pair.turn();
     pair.take(2);
-    // 5 comes and goes; 3 goes and comes back.
+    // 5 enters the page and leaves it. 3 leaves it and enters it again.
     put(&mut pair, 5, 5, 25);
     put(&mut pair, 6, 5, 99);
     put(&mut pair, 7, 2, 21);

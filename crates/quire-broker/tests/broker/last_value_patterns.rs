@@ -53,7 +53,7 @@ fn each_topic_that_matches_keeps_its_own_records() {
     // A topic without records, and a pattern without topics.
     assert_eq!(pair.records(2, query(5, "orders/none")), [""; 0]);
     assert_eq!(pair.records(2, query(5, "^nothing")), [""; 0]);
-    // The whole name must match, and the name of the entry is no topic of it.
+    // The whole name must match. The name of the entry does not name a topic.
     for topic in ["all-orders", "orders", "my/orders/eu"] {
         pair.send(2, &Command::Query(query(5, topic)));
         pair.turn();
@@ -481,7 +481,7 @@ fn records_of_removed_files_stay_in_the_snapshot() {
 fn a_snapshot_of_other_topics_or_with_damage_is_not_used() {
     let changes: [fn() -> BrokerConfig; 4] = [
         || sow_config([patterned("all-orders", "(orders|x)/.*")]),
-        // The name is no topic of the pattern any more.
+        // The name is not a topic of the pattern any more.
         || sow_config([orders(), sow_topic("orders/eu")]),
         || sow_config([SowTopicSettings { key: vec!["/n".into()], ..orders() }]),
         || sow_config([orders()]),
@@ -510,7 +510,7 @@ fn a_snapshot_of_other_topics_or_with_damage_is_not_used() {
 #[test]
 fn a_topic_that_came_back_while_a_snapshot_was_written_keeps_its_new_records() {
     let mut pair = limited(4);
-    // So many records that the snapshot of the first topic takes many turns.
+    // Enough records for a snapshot of the first topic that takes many turns.
     for sequence in 1..=20_000 {
         pair.publish(1, sequence, "orders/us", &format!(r#"{{"id":{}}}"#, sequence % 10_000));
     }
@@ -527,7 +527,7 @@ fn a_topic_that_came_back_while_a_snapshot_was_written_keeps_its_new_records() {
     pair.one_turn();
     let filter = Some("1 = 1");
     pair.send(1, &Command::SowDelete(SowDelete { filter, ..delete(7, 20_004, "^orders/(a|b|eu)") }));
-    // The fourth topic is gone, and comes back in the place of the third one.
+    // The fourth topic is removed, and returns in the place of the third one.
     pair.publish(1, 20_005, "orders/new", r#"{"id":2}"#);
     pair.publish(1, 20_006, "orders/eu", r#"{"id":3}"#);
     for _ in 0..6 {

@@ -335,7 +335,7 @@ fn records_end_with_their_lifetime() {
         pair.pass(Duration::from_millis(after_ms));
         assert_eq!(["disabled", "enabled", "default"].map(|topic| ids(&mut pair, topic)), counts);
     }
-    // Every publish of a key sets its lifetime anew.
+    // Every publish of a key begins its lifetime again.
     pair.publish(1, sequence + 1, "default", r#"{"id":2,"n":1}"#);
     pair.turn();
     pair.pass(Duration::from_millis(1100));

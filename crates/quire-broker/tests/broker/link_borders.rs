@@ -1,5 +1,5 @@
-//! The border of links: whatever another program sends there, the link ends with a reason. The
-//! server, the journal and the other connections are not affected.
+//! The border of links. When another program sends anything that is not allowed there, the link
+//! ends with a reason. The server, the journal and the other connections are not affected.
 
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ impl Border {
         self.pair.turn();
     }
 
-    /// What the peer got, by the kind of the frame.
+    /// The frames that the peer got, by their kind.
     fn take(&mut self) -> Vec<(u8, Vec<u8>)> {
         let mut bytes = Vec::new();
         for output in self.pair.links.drain(..) {

@@ -346,7 +346,7 @@ fn a_rule_that_fails_is_logged_and_tried_again_after_the_interval() {
         let now = pair.now();
         pair.broker.handle(now, Input::MaintenanceDone(failure()));
         pair.turn();
-        // The next rule goes on.
+        // The next rule continues.
         assert!(pair.jobs.front().is_some_and(|job| job.action() == Action::Remove));
         work_all(&mut pair);
         let failed = Event::MaintenanceFailed { action: Action::Compress, reason: "the disk is gone".into() };

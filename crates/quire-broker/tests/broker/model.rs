@@ -1,9 +1,9 @@
 //! Random interleavings of publishes, journal writes, reads, subscriptions, pauses, replaces, slow
-//! connections and reconnects, against an obvious model: every bookmark subscription gets exactly
-//! the messages of the log behind its start that it asks for, in order, once; an ordinary one gets
-//! those published while it was there; acknowledgements are true and never go back. With a rate
-//! none comes too early, with an end none comes behind it, and conflated ones leave out only what
-//! something newer of its key stands for.
+//! connections and reconnects, against a simple model. Every bookmark subscription gets exactly the
+//! messages of the log after its start that match, in order, once. An ordinary subscription gets
+//! the messages that are published while it exists. Acknowledgements are true and never decrease.
+//! With a rate, no message is too early. With an end, no message follows it. A conflated
+//! subscription leaves out only messages that a newer message of the same key replaces.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -64,9 +64,9 @@ enum Kind {
     Epoch,
     Now,
     Live,
-    /// So many messages per second.
+    /// The limit, in messages per second.
     Paced(u64),
-    /// By `/third`, over so many milliseconds.
+    /// By `/third`, with an interval in milliseconds.
     Conflated(u64),
     /// Up to this number of the first publisher, which may not be there yet; with it or without it.
     Until(u64, bool),
@@ -99,7 +99,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the model knows of a subscription.
+/// A subscription of the model.
 struct Expected {
     selector: &'static str,
     filter: usize,
@@ -109,7 +109,7 @@ struct Expected {
     got: Vec<String>,
     /// When each of them came, in nanoseconds.
     at_ns: Vec<u64>,
-    /// Of a conflated one, the index into the log that each bookmark stands for.
+    /// Of a conflated one, the index into the log for each bookmark.
     named: Vec<usize>,
 }
 
@@ -118,7 +118,7 @@ struct Model {
     /// Every message in the order in which it was published; all topics are recorded, so this is
     /// the log.
     log: Vec<(&'static str, String)>,
-    /// Index into the log behind each numbered message.
+    /// The index into the log after each numbered message.
     behind: BTreeMap<(usize, u64), usize>,
     next: [u64; 2],
     acked: [u64; 2],
@@ -217,7 +217,7 @@ impl Model {
                 self.subscriptions.insert(number, expected);
             }
             Step::Unsubscribe { number } => {
-                // What waits to be sent belongs to the subscription that is now ended.
+                // The messages that wait to be sent belong to the subscription that has ended.
                 if !self.pair.broker.stats().connections.iter().all(|c| c.writable) {
                     return;
                 }
@@ -279,7 +279,7 @@ impl Model {
         self.hear();
     }
 
-    /// Takes what everybody was told and checks what can be checked at once.
+    /// Takes the frames of all clients, and makes the checks that are possible at once.
     fn hear(&mut self) {
         let persisted = self.pair.broker.stats().persisted as usize;
         for publisher in 0..2 {
@@ -377,7 +377,7 @@ impl Expected {
         topic_matches && FILTERS[self.filter].is_none_or(|(_, matches)| matches(number_of(data)))
     }
 
-    /// What it gets in the end, as far as the log goes.
+    /// The messages that it gets by the end of the log.
     fn wanted_of(
         &self,
         log: &[(&'static str, String)],
@@ -408,8 +408,8 @@ impl Expected {
         }
     }
 
-    /// Bookmarks go forward, each message stands for those of its key from its bookmark on, and
-    /// each wanted one is stood for.
+    /// Bookmarks increase. Each message replaces those of its key from its bookmark on. Each
+    /// message that matches is delivered or replaced.
     fn check_conflated(&self, log: &[(&'static str, String)], want: &[String], is_running: bool) {
         assert!(self.named.is_sorted_by(|a, b| a < b), "{:?}", self.named);
         let key = |index: usize| (log[index].0, index % 3);

@@ -1,4 +1,4 @@
-//! What becomes of a publish, and what its publisher is told (docs/protocol.md).
+//! The result of a publish, and the answer to its publisher (docs/protocol.md).
 
 use std::time::Duration;
 
@@ -181,7 +181,7 @@ fn a_refusal_is_also_kept_for_a_publisher_that_stays_away_longer() {
     pair.turn();
     let failed = Said::Failed { sequence: 2, code: Code::BadTopic, scope: FailureScope::One };
     assert_eq!(pair.take(2), [Said::LoggedOn { last_sequence: 2 }, failed]);
-    // Of those who stay away only so many are kept.
+    // A limited number of publishers that are not connected is kept.
     for client in 100..300 {
         pair.client(client, &client.to_string());
         pair.publish(client, 1, "orders", "a");

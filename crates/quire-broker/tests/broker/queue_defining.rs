@@ -1,5 +1,5 @@
-//! Queues that are created and dropped at run time (docs/queues.md section 14): what they take, and
-//! which commands are refused.
+//! Queues that are created and dropped at run time (docs/queues.md section 14): the messages that
+//! they take, and the commands that are refused.
 
 use std::path::Path;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub fn over(name: &str, topic: &str) -> QueueSettings {
     QueueSettings { underlying_topic: Some(topic.into()), ..named(name) }
 }
 
-/// What the operator is answered: the object of the queue, or the code.
+/// The answer to the operator: the object of the queue, or the code.
 pub fn answered(pair: &mut Pair) -> Result<Value, Code> {
     let said = pair.take(3);
     match &said[..] {
@@ -246,7 +246,7 @@ fn the_configuration_replaces_a_created_queue_of_the_same_name() {
     create(&mut pair, &named("jobs")).unwrap();
     create(&mut pair, &named("others")).unwrap();
     publish_all(&mut pair, 1..=2);
-    // With the same recovery point the queue goes on where it was.
+    // With the same recovery point the queue continues at its position.
     let settings = QueueSettings { recovery_point: Some("now".into()), ..queue("jobs") };
     let mut pair = log_on(pair.restart(queue_config([settings.clone()])));
     let log: Vec<String> = pair.log.iter().map(|event| event.to_string()).collect();
@@ -316,7 +316,7 @@ fn a_queue_is_compared_with_the_others() {
         reason.starts_with("default_publish_target: queue \"more\": \"jobs\" is another queue; name a topic"),
         "{reason}"
     );
-    // Dead letters must not come back, over any number of queues.
+    // Dead letters must not return to their queue, over any number of queues.
     let to =
         |name: &str, letters: &str| QueueSettings { dead_letter_topic: Some(letters.into()), ..named(name) };
     create(&mut pair, &to("first", "second")).unwrap();
@@ -518,7 +518,7 @@ fn letters_that_are_not_published_yet_are_dropped_with_their_queue() {
     };
     create(&mut pair, &settings).unwrap();
     publish_all(&mut pair, 1..=3);
-    // What they need of the log is not read.
+    // The part of the log that they need is not read.
     pair = again(pair);
     pair.reads_at_once = false;
     pair.pass(Duration::from_secs(60));

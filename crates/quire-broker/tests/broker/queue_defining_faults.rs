@@ -70,7 +70,7 @@ fn the_journal_keeps_the_files_of_a_created_queue_and_gives_them_up_when_it_is_d
         maintenance.remove(Which::All, pair.broker.needed_position()).unwrap().len()
     };
     assert_eq!(removed(&pair), 0);
-    // After a crash, what another process may remove is told by the sidecar files.
+    // After a crash, the sidecar files decide which files another process may remove.
     let first = pair.broker.needed_position().unwrap();
     assert!(pair.broker.journal().sidecars().needs().unwrap() <= first);
     drop_queue(&mut pair, "jobs").unwrap();
@@ -259,7 +259,7 @@ fn publish_to(pair: &mut Pair, topic: &str) {
     pair.turn();
 }
 
-/// What a restart finds at each moment of a creation and of a drop, without the answer.
+/// A restart at each moment of a creation and of a drop, before the answer.
 #[test]
 fn a_crash_at_any_moment_leaves_a_queue_as_it_was_before_or_after_the_command() {
     let mut outcomes = BTreeMap::<(bool, bool), u32>::new();
@@ -291,7 +291,7 @@ fn a_crash_at_any_moment_leaves_a_queue_as_it_was_before_or_after_the_command() 
                 assert_eq!(exists, !drops, "drops: {drops}, {steps} steps");
             }
             *outcomes.entry((drops, exists)).or_default() += 1;
-            // Whatever it is, it works.
+            // The queue works in both cases.
             let existed = !create(&mut pair, &named("jobs")).unwrap();
             assert_eq!(existed, exists);
             pair.subscribe(2, &consume(1, "jobs", 10));
@@ -301,7 +301,7 @@ fn a_crash_at_any_moment_leaves_a_queue_as_it_was_before_or_after_the_command() 
     assert!(outcomes.len() == 4, "each moment was met: {outcomes:?}");
 }
 
-/// What a restart finds at each moment of a change of settings, without the answer.
+/// A restart at each moment of a change of settings, before the answer.
 #[test]
 fn a_crash_at_any_moment_leaves_the_settings_as_they_were_before_or_after_the_command() {
     let old = QueueSettings { max_backlog: Some(1), expiration_ns: Some(100_000_000_000), ..named("jobs") };

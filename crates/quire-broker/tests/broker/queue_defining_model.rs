@@ -1,7 +1,7 @@
-//! Random creations, changes, drops, publishes, settlements and restarts, beside a model that is
-//! slow and obvious: a queue is the set of its messages, and its limit of outstanding messages. A
-//! crash in the middle of a command leaves the queue as it was before or after the command; the
-//! model learns which.
+//! Random creations, changes, drops, publishes, settlements and restarts, against a slow and simple
+//! model: a queue is the set of its messages, and its limit of outstanding messages. After a crash
+//! in the middle of a command, the queue is as before or as after the command. The model takes over
+//! which.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,7 +55,7 @@ enum Step {
     },
 }
 
-/// What a command does to a queue.
+/// The effect of a command on a queue.
 #[derive(Clone, Copy, Debug)]
 enum Action {
     Create,

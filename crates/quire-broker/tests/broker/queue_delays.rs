@@ -314,8 +314,8 @@ fn after_a_step_of_the_wall_clock_and_a_restart_messages_are_not_older() {
     assert_eq!(pair.figure("jobs", "depth"), 0);
 }
 
-/// The log gives records later times than the wall clock as long as the clock is behind the last
-/// record.
+/// The log gives records later times than the wall clock as long as the clock is earlier than the
+/// last record.
 #[test]
 fn a_delay_does_not_become_longer_when_the_wall_clock_was_put_back_before_a_restart() {
     let settings = queue("jobs");

@@ -1,4 +1,4 @@
-//! Who gets which message of a queue, and when. The rules are in docs/queues.md.
+//! Which subscription gets which message of a queue, and when. The rules are in docs/queues.md.
 
 use std::time::Duration;
 
@@ -375,14 +375,14 @@ fn what_is_not_at_hand_is_fetched_off_the_loop_and_the_order_holds() {
     pair.subscribe(2, &consume(1, "jobs", 5000));
     pair.turn();
     assert_eq!(pair.take_queued(2), [], "nothing is read on the loop");
-    // What is published meanwhile is at hand, and must not overtake.
+    // The data of messages that are published meanwhile is in memory. They must not overtake.
     publish_all(&mut pair, "jobs", 3001..=3010);
     assert_eq!(pair.take_queued(2), []);
     pair.reads_at_once = true;
     pair.run_reads();
     pair.turn();
     assert_eq!(numbers(&pair.take_queued(2)), (1..=3010).collect::<Vec<_>>());
-    // A filter that has to ask about messages that are not at hand waits for them as well.
+    // A filter also waits for messages whose data is not in memory.
     let mut pair = pair.restart(queue_config([queue("jobs")]));
     pair.client(3, "filtered");
     pair.subscribe(3, &Subscribe { filter: Some("/n % 1000 = 0"), ..consume(1, "jobs", 10) });

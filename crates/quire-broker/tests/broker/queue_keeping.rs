@@ -152,7 +152,7 @@ fn a_state_of_other_settings_says_nothing() {
 #[test]
 fn a_state_from_before_the_queue_was_done_says_nothing() {
     let mut pair = working(&kept());
-    // The file of before comes back when the queue has gone on.
+    // The earlier file is restored after the queue has continued.
     let path = state_file(&pair).unwrap();
     let old = pair.disk.read(&path).unwrap();
     let held = pair.take_queued(2);
@@ -182,7 +182,8 @@ fn a_dead_letter_that_is_not_published_yet_is_not_forgotten_by_a_state() {
     let mut pair = Pair::with(config());
     pair.client(1, "publisher");
     publish_all(&mut pair, 1..=3);
-    // All expire; what was published of them is not read from the log, so that no letter is.
+    // All expire. The reads of their messages do not run, so no dead letter is published before the
+    // stop.
     (pair.reads_at_once, pair.writes_at_once) = (false, false);
     keep(&mut pair);
     let mut pair = pair.restart(config());

@@ -37,8 +37,8 @@ fn each_record(reader: &Reader, mut each: impl FnMut(&Record<'_>)) {
     }
 }
 
-/// What the log says of leases: consumer, what happened, to which of the messages, counted from 1,
-/// and after how many milliseconds.
+/// The events of leases in the log: the consumer, the kind, the number of the message from 1, and
+/// the milliseconds.
 fn leases(pair: &Pair) -> Vec<(String, LeaseEventKind, u64, u64)> {
     let (mut published, mut found) = (Vec::new(), Vec::new());
     each_record(&pair.broker.journal().reader(), |record| match record.kind {

@@ -1,5 +1,5 @@
-//! Messages that a queue had and that its configuration no longer includes: the start says how many
-//! there are, the journal keeps them, and they come back with the earlier configuration.
+//! Messages that a queue had and that its configuration no longer includes. The start logs their
+//! number, the journal keeps them, and they return with the earlier configuration.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! Random publishers, workers, crashes and times on two queues over one topic, watched from
-//! outside: no message is lost, none is with two at a time, none whose acknowledgement was
-//! persisted comes back, none comes before its delay is over, and at most once means that over
-//! every crash. In every second case the states of the queues are kept in files. `PROPTEST_CASES`
-//! sets how many cases there are; a failing one is printed with its steps.
+//! Random publishers, workers, crashes and times on two queues over one topic, checked from
+//! outside. No message is lost. No message is leased to two workers at a time. A message whose
+//! acknowledgement was persisted does not return. A message is not delivered before its delay is
+//! over. An at-most-once message is delivered once at most, over every crash. In every second case
+//! the states of the queues are kept in files. `PROPTEST_CASES` sets the number of cases. A failing
+//! case is printed with its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -42,7 +43,7 @@ enum Step {
     Disconnect {
         worker: u64,
     },
-    /// Of what a worker holds, one in so many.
+    /// One in this many of the messages that a worker holds.
     Settle {
         worker: u64,
         verdict: Verdict,
@@ -117,7 +118,7 @@ struct Outside {
     keeps: bool,
     published: u64,
     persisted: u64,
-    /// What is out of `jobs`: who has it, since which of its deliveries, and until when.
+    /// The delivered messages of `jobs`: the worker, the number of the delivery, and the end.
     held: BTreeMap<u64, Held>,
     /// Settled in this life of the server, as was heard before the last step; for good; and at any
     /// time, heard of or not.
@@ -268,7 +269,7 @@ impl Outside {
         self.listen();
     }
 
-    /// What a worker held goes back.
+    /// The messages of a worker return.
     fn let_go(&mut self, worker: u64) {
         self.held.retain(|_, held| held.holder != worker);
     }
@@ -290,7 +291,7 @@ impl Outside {
             self.settled_ever.extend(&chosen);
             self.unsure.insert(self.commands, chosen);
         }
-        // What an at-most-once queue sent frees its place when it is settled, whatever is said.
+        // A message of an at-most-once queue frees its place when it is settled with any verdict.
         let seen: Vec<_> = self.seen_once.iter().map(|sequence| (self.publisher_id, *sequence)).collect();
         self.pair.settle_bookmarks_as(worker, "once", verdict, &seen, 0, Acks::default());
     }
@@ -311,7 +312,7 @@ impl Outside {
         self.pair.turn();
     }
 
-    /// Takes what everybody was told, and judges it.
+    /// Takes the frames of all clients, and checks them.
     fn listen(&mut self) {
         let now = self.pair.now_ns;
         let mut processed = Vec::new();
@@ -350,7 +351,7 @@ impl Outside {
                 }
             }
         }
-        // What was delivered in the same step may have been delivered before.
+        // A message that was delivered in the same step may have been delivered before.
         self.settled.extend(processed);
     }
 
@@ -408,8 +409,8 @@ fn a_cancel_that_waits_longer_than_its_lease_gives_back_the_next_one_of_its_own(
         Step::Pass { ms: 1 },
         Step::Crash { saves: false },
         Step::Work { worker: 2, max_backlog: 2 },
-        // The log is searched for what the worker had of the other queue before the crash; the
-        // cancel waits behind that.
+        // The log is searched for the messages of the other queue that the worker had before the
+        // crash. The cancel waits for that.
         Step::Settle { worker: 2, verdict: Verdict::Expire, one_in: 2 },
         Step::Settle { worker: 2, verdict: Verdict::Cancel, one_in: 1 },
         Step::Turn { writes: false, reads: false },

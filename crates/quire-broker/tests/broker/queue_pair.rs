@@ -1,4 +1,4 @@
-//! What tests of queues need besides a [`Pair`].
+//! Helpers for tests of queues, in addition to [`Pair`].
 
 use quire_broker::{BrokerConfig, QueueSettings};
 use quire_command::*;
@@ -6,7 +6,7 @@ use quire_types::Verdict;
 
 use crate::pair::*;
 
-/// A queue over the topic of its own name.
+/// A queue over the topic with the same name.
 pub fn queue(name: &str) -> QueueSettings {
     QueueSettings { name: name.into(), message_type: "json".into(), ..QueueSettings::default() }
 }
@@ -25,7 +25,7 @@ pub fn publish_all(pair: &mut Pair, sequences: std::ops::RangeInclusive<u64>) {
     pair.turn();
 }
 
-/// A subscription that may have so many messages outstanding.
+/// A subscription with this limit of outstanding messages.
 pub fn consume(number: u32, topic: &str, max_backlog: u32) -> Subscribe<'_> {
     Subscribe { max_backlog: Some(max_backlog), ..subscribe(number, topic) }
 }
@@ -46,8 +46,7 @@ fn bookmark_bytes(bookmarks: &[(u64, u64)]) -> Vec<u8> {
 }
 
 impl Pair {
-    /// The messages of queues that the client was sent since the last call, whatever else it was
-    /// told.
+    /// The messages of queues that the client got since the last call. Other frames are left out.
     pub fn take_queued(&mut self, client: u64) -> Vec<FromQueue> {
         let queued = |said| match said {
             Said::Queued(message) => Some(message),
@@ -126,7 +125,7 @@ impl Pair {
         stats[name].as_u64().unwrap()
     }
 
-    /// The process dies; what was written is there when the next one starts.
+    /// The process dies. The next one has the written data.
     pub fn restart(self, config: BrokerConfig) -> Pair {
         let Pair { broker, disk, now_ns, .. } = self;
         // A drop would write what the journal was handed.

@@ -1,5 +1,5 @@
-//! Looking at a queue: what could be delivered, in which order, without changing anything; and the
-//! figures.
+//! Queries of a queue: the messages that could be delivered, in their order, without a change; and
+//! the figures.
 
 use quire_broker::QueueSettings;
 use quire_command::*;
@@ -78,7 +78,7 @@ fn a_query_shows_what_waits_and_changes_nothing() {
     assert_eq!(pair.take_queued(3).len(), 1);
 }
 
-/// Who looks for the job that ends its workers looks at the counts.
+/// An operator finds the job that ends its workers by these counts.
 #[test]
 fn a_query_shows_how_often_a_message_was_delivered_and_cancelled() {
     let mut pair = with_messages(queue("jobs"), &[5]);

@@ -1,5 +1,5 @@
-//! Queues over restarts: what stays, what comes back, where recovery begins, and what the log must
-//! keep.
+//! Queues over restarts: the messages that return, the position where recovery begins, and the
+//! files that the log must keep.
 
 use std::io;
 use std::path::Path;
@@ -153,7 +153,7 @@ fn an_idle_queue_holds_up_nothing() {
     assert_eq!(Pair::new().broker.needed_position(), None);
 }
 
-/// Publishes until the log goes on in another file.
+/// Publishes until the log continues in another file.
 fn fill_a_file(pair: &mut Pair, topic: &str, first: u64) {
     let data = "x".repeat(8 * 1024);
     (first..first + 40).for_each(|sequence| pair.publish(1, sequence, topic, &data));
@@ -557,7 +557,7 @@ fn messages_that_could_not_be_read_enter_the_queue_at_the_next_start() {
             let next = pair.broker.next_timeout();
             assert!(next.is_none_or(|at| at.0 > pair.now_ns), "the broker never rests");
         }
-        // What kept the record from being read has passed.
+        // The record can be read again.
         write(&pair, bytes[at]);
         let mut pair = if closes {
             let Pair { broker, disk, .. } = pair;

@@ -218,7 +218,7 @@ fn a_dead_letter_topic_that_looks_misspelled_is_a_warning() {
     }
 }
 
-/// What a diagnosis says about a queue over `orders`, with these further settings.
+/// The diagnosis of a queue over `orders` with these further settings.
 fn diagnosis(further: serde_json::Value) -> (Vec<ConfigError>, Vec<String>) {
     let mut text = serde_json::json!({
         "transaction_log": {"topics": [

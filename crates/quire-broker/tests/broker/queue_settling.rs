@@ -1,4 +1,4 @@
-//! What becomes of queue messages: acknowledged, cancelled, expired, extended, one by one or by
+//! Verdicts on messages of queues: acknowledged, cancelled, expired, extended, one by one or by
 //! filter (docs/queues.md).
 
 use std::time::Duration;
@@ -146,7 +146,7 @@ fn what_a_consumer_has_not_begun_when_it_unsubscribes_was_not_delivered() {
     publish_all(&mut pair, 1..=5);
     let held = pair.take_queued(2);
     assert_eq!(held.len(), 5);
-    // What the connection has not taken yet goes back, too.
+    // Messages that the connection has not taken yet return, too.
     pair.set_writable(2, false);
     publish_all(&mut pair, 6..=7);
     unsubscribe(&mut pair, &held[1..2]);
@@ -218,7 +218,7 @@ fn rule_11_expire_makes_a_dead_letter_with_reason_counts_and_origin() {
     });
     assert_eq!(letters[0], expected);
     assert_eq!((&letters[1]["text"], &letters[2]["base64"]), (&"no json".into(), &"//79".into()));
-    // It is recorded: whoever comes later can read it, with the correlation id of the message.
+    // It is recorded: later subscriptions can read it, with the correlation id of the message.
     pair.subscribe(3, &replay(9, "dead", "0"));
     pair.turn();
     assert_eq!(pair.take_data(3).len(), 3);
@@ -603,7 +603,7 @@ fn a_late_cancel_does_not_take_the_message_from_its_next_holder() {
     pair.settle(2, "jobs", Verdict::Cancel, &late);
     assert!(pair.take_queued(4).is_empty());
     assert_eq!(pair.figure("jobs", "cancelled"), 0);
-    // An acknowledgement says that the work is done, whoever has it now.
+    // An acknowledgement removes the message, also when another worker has it now.
     pair.settle(2, "jobs", Verdict::Acknowledge, &late);
     assert_eq!(pair.figure("jobs", "depth"), 0);
 }

@@ -14,7 +14,7 @@ fn at_ms(ms: u64) -> String {
     Timestamp(WALL_START_NS + ms * 1_000_000).to_string()
 }
 
-/// Publishes the message `sequence` at so many milliseconds.
+/// Publishes the message `sequence` at this time, in milliseconds.
 fn publish_at_ms(pair: &mut Pair, sequence: u64) {
     pair.now_ns = sequence * 1_000_000;
     pair.publish(1, sequence, "orders", &sequence.to_string());

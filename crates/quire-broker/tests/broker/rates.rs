@@ -1,4 +1,4 @@
-//! The pace of replays: each rule of docs/replay.md on a clock that stands still until it is moved.
+//! The pace of replays: each rule of docs/replay.md on a clock that the test moves.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! What crashes, partitions, lost disks and old backups do to replication: after it heals, all
-//! instances have the same messages, once each, in the same order for each publisher, and nothing
-//! that was acknowledged is missing.
+//! Replication with crashes, partitions, lost disks and old backups. Afterwards all instances have
+//! the same messages, once each, in the same order for each publisher. No acknowledged message is
+//! missing.
 
 use std::time::Duration;
 
@@ -123,7 +123,7 @@ fn an_instance_that_lost_its_disk_is_filled_again() {
     cluster.pass(A_MINUTE);
     assert_eq!(cluster.sorted(0), before);
     assert_eq!(cluster.sorted(1), before);
-    // What comes after that is numbered and sent as before.
+    // Later messages are numbered and sent as before.
     cluster.at(0).client(1, "p");
     cluster.publish(0, 1, 101, 10);
     assert_eq!(cluster.persisted(0, 1), 110);
@@ -263,7 +263,7 @@ fn a_publisher_that_fails_over_loses_and_doubles_nothing() {
     assert_eq!(conflicts(&mut cluster, 1), []);
 }
 
-/// What an instance says of the messages that it dropped and does not have.
+/// The report of an instance about messages that it dropped and does not have.
 fn conflicts(cluster: &mut Cluster, number: usize) -> Vec<(u64, bool)> {
     let log = &cluster.at(number).log;
     let conflicts = log.iter().filter_map(|event| match event {

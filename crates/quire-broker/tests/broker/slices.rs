@@ -12,7 +12,7 @@ use quire_wire::*;
 
 use super::pair::*;
 
-/// Reading the clock behind every command takes so long: five commands to a slice.
+/// The time of reading the clock after every command: five commands fit into a slice.
 const STEP_NS: u64 = 100_000;
 
 pub fn with_stopwatch(config: BrokerConfig) -> Pair {

@@ -26,8 +26,8 @@ thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came; the counters beside it
-// change nothing.
+// SAFETY: every call is passed on unchanged to the allocator of the system. The counters have no
+// effect on it.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         SIZE.fetch_add(layout.size(), Ordering::Relaxed);
