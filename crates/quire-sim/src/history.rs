@@ -105,7 +105,7 @@ fn options() -> Options {
 /// What went wrong, in words.
 pub fn run(seed: u64, bug: Option<Bug>) -> Result<Outcome, String> {
     let mut random = Random::new(seed);
-    // A separate generator, so that older seeds still play the rest as before.
+    // A separate generator, so that the other events of an older seed do not change.
     let mut unreadable = Random::new(!seed);
     // Each history has its own mix of faults, none included: a fault at zero lets the others go
     // deeper.
@@ -143,7 +143,7 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Outcome, String> {
 }
 
 /// Opens the journal on a disk whose reads fail, and leaves it again without a stop. Whether it
-/// opened or not, it must say no worse than that it cannot be read, and the next start must find
+/// opened or not, the only error may be that it cannot be read, and the next start must find
 /// everything.
 fn open_unreadable(disk: &SimulatedDisk, outcome: &mut Outcome) -> Result<(), String> {
     match Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(DIRECTORY), &options()) {
@@ -154,7 +154,7 @@ fn open_unreadable(disk: &SimulatedDisk, outcome: &mut Outcome) -> Result<(), St
     Ok(())
 }
 
-/// Opens the journal and compares all of it with the model. The model then forgets the records that
+/// Opens the journal and compares all of it with the model. The model then drops the records that
 /// the crash took.
 fn open(
     disk: &SimulatedDisk,

@@ -1,5 +1,4 @@
-//! The one source of chance: a small generator (xorshift64*), so that a seed is all there is to
-//! know.
+//! The one source of chance: a small generator (xorshift64*), so that the seed decides everything.
 
 /// A generator whose numbers depend on its seed alone.
 #[derive(Clone, Debug)]

@@ -81,7 +81,7 @@ fn check(journal: &Journal, place: &str) -> u64 {
     first
 }
 
-/// Runs the action with an end after 0, 1, 2 … changes of the disk, until it comes through.
+/// Runs the action with an end after 0, 1, 2 … changes of the disk, until it succeeds.
 fn end_at_every_step(
     name: &str,
     act: &dyn Fn(&FileMaintenance) -> Result<Vec<SegmentInfo>, JournalError>,
@@ -92,7 +92,7 @@ fn end_at_every_step(
         loop {
             let place = format!("{name}, {steps} steps, {kept_percent} % kept, power cut: {with_power}");
             let (disk, journal) = filled(steps, kept_percent);
-            // Also when what the seal of a segment wrote was lost.
+            // Also when the writes of the seal of a segment were lost.
             disk.remove(&Path::new(DIRECTORY).join("clients.ack")).expect("it is there");
             disk.end_after(Some(steps));
             let done = act(&journal.maintenance());
@@ -102,7 +102,7 @@ fn end_at_every_step(
             if with_power {
                 disk.cut_power();
             }
-            // A reader that is not told where the archive is finds the same log.
+            // A reader that does not get the archive directory finds the same log.
             let reader = Reader::open_read_only_on(Arc::new(disk.clone()), Path::new(DIRECTORY), None);
             let reader = reader.unwrap_or_else(|error| panic!("{place}: {error}"));
             let (journal, recovery) = open(&disk, &place);
@@ -110,7 +110,7 @@ fn end_at_every_step(
             assert_eq!((reader.first(), reader.persisted()), (Position(first), Position(RECORDS)), "{place}");
             assert!(allows_removal || first == 1, "{place}");
             assert!(!recovery.sequences_lost, "{place}");
-            // It can be done again, now to its end, and is then there for good.
+            // It can be done again, now to its end, and then survives a crash.
             let place = format!("{place}, again");
             let again = act(&journal.maintenance());
             assert!(again.is_ok(), "{place}: {again:?}");

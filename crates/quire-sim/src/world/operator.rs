@@ -23,7 +23,7 @@ pub(super) struct Operator {
     pub home: usize,
     random: Random,
     life: Option<Life>,
-    /// What is known of each queue; `None`: a command about it was not answered, or failed.
+    /// The known state of each queue; `None`: a command about it was not answered, or failed.
     known: [Option<QueueState>; QUEUE_COUNT],
     answers: u64,
 }
@@ -162,7 +162,7 @@ impl Operator {
     }
 }
 
-/// What is known of the queue after the answer to a command about it. The answer is whether the
+/// The known state of the queue after the answer to a command about it. The answer is whether the
 /// command changed nothing, or a refusal.
 fn judge(
     before: Option<QueueState>,

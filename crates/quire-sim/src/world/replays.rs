@@ -117,7 +117,7 @@ struct Member {
     is_held: bool,
     /// The replay in which the order of the log is promised for it.
     replay: Option<ReplayId>,
-    /// The same when the command is answered. Messages that come before are of an earlier replay.
+    /// The same when the command is answered. Earlier messages are of an earlier replay.
     resuming: Option<(CommandId, ReplayId)>,
 }
 

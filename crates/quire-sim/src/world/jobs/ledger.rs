@@ -1,4 +1,4 @@
-//! The deliveries, runs and connections of the workers, and what must hold for them.
+//! The deliveries, runs and connections of the workers, and the checks of them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

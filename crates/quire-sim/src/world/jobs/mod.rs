@@ -1,5 +1,5 @@
 //! Workers that fetch ahead: their handlers take about as long as a lease, and much longer. The
-//! ledger knows which job ran when, and checks:
+//! ledger has the times of all runs, and checks:
 //!
 //! - No job begins while another run holds its lease. A client whose handler works on a job does
 //!   not begin it again.

@@ -45,7 +45,7 @@ impl Worker {
     }
 
     /// Each handler takes almost the time that the lease of a message has when it begins, and other
-    /// messages wait meanwhile. So a lease runs out when the client forgets one of its renewals.
+    /// messages wait meanwhile. So a lease runs out when the client leaves out one of its renewals.
     pub fn tight(mut random: Random, canary: Option<Canary>) -> Self {
         let run_ns = [LEASE_NS / 4 * 3, LEASE_NS / 8 * 7];
         let max_backlog = 3 + random.below(4) as u32;
@@ -143,7 +143,7 @@ impl Worker {
         ledger.end(name, job, lease, is_settled && !fails, now);
     }
 
-    /// The bytes that the client sends, without the commands that it forgets.
+    /// The bytes that the client sends, without the commands that it leaves out.
     pub fn pass_frames(&self, bytes: Vec<u8>) -> Vec<u8> {
         let forgets_releases = match self.canary {
             Some(Canary::ForgottenRenewal) => false,
@@ -155,7 +155,7 @@ impl Worker {
         defects::without_care(&bytes, &begun, forgets_releases)
     }
 
-    /// Begins also what its client says that it must not.
+    /// Also begins messages that its client says it must not begin.
     fn is_deaf(&self) -> bool {
         self.canary == Some(Canary::BegunLost)
     }

@@ -1,5 +1,5 @@
-//! Records what publishers, queries and subscriptions of last-value topics were told, and checks
-//! it.
+//! Records and checks the answers and messages that publishers, queries and subscriptions of
+//! last-value topics get.
 //!
 //! Checked:
 //! - A message or a delete that was acknowledged as persisted is in the log, once. A refused
@@ -101,9 +101,9 @@ pub(super) struct Deletion {
     pub want: Want,
     pub sent: Span,
     is_persisted: bool,
-    /// The number of records that the publisher was told.
+    /// The number of records in the answer to the publisher.
     told: Option<u64>,
-    /// The server that told it.
+    /// The server of this answer.
     told_life: u64,
     /// The number of keys in the log.
     pub logged: Option<u64>,
@@ -177,7 +177,8 @@ impl Ledger {
         }
     }
 
-    /// Reads what was persisted since the last call, and makes the checks that waited for it.
+    /// Reads the records that were persisted since the last call, and makes the checks that waited
+    /// for them.
     pub fn follow(&mut self, journal: &Journal, now: Now) {
         self.appended = journal.appended().get();
         self.first = journal.reader().first().get();
@@ -400,7 +401,7 @@ impl Ledger {
         self.appended
     }
 
-    /// An instant of a topic that keeps its history, as a command names it, and what it means.
+    /// An instant of a topic that keeps its history, as a command names it, and its meaning.
     pub(super) fn draw_earlier(&self, topic: usize, random: &mut Random) -> Option<(String, Earlier)> {
         self.logs[topic].draw_earlier(self.topics[topic].granularity_ns?, random)
     }

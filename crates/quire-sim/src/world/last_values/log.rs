@@ -46,7 +46,7 @@ pub(super) struct Log {
     pub changes: Vec<Change>,
     /// The keys of the server, and the values of `/k`.
     names: HashMap<Vec<u8>, u64>,
-    /// The first change that the running server knows.
+    /// The first change that the running server has.
     base: usize,
     /// The newest state.
     state: TopicState,
@@ -64,7 +64,7 @@ impl Log {
         self.changes.push(change);
     }
 
-    /// A server starts that knows the changes from this position on.
+    /// A server starts that has the changes from this position on.
     pub fn begin(&mut self, first: u64) {
         self.base = self.changes.partition_point(|change| change.position < first);
         self.state = self.state_before(self.changes.len());
@@ -124,7 +124,7 @@ impl Log {
     }
 
     /// An instant between the first and the last change, by a bookmark or a time: as a command
-    /// names it, and what it means.
+    /// names it, and its meaning.
     pub fn draw_earlier(&self, granularity_ns: u64, random: &mut Random) -> Option<(String, Earlier)> {
         let last = self.changes.last()?;
         let change = &self.changes[random.below(self.changes.len() as u64) as usize];

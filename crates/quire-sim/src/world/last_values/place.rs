@@ -19,7 +19,7 @@ pub(super) enum Seen {
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub want: Want,
-    /// Of a page: how many records come before it, and how many it has.
+    /// Of a page: how many records are before it, and how many it has.
     pub page: Option<(usize, usize)>,
     /// The log was here, or later, when the server got the command.
     pub from: u64,
@@ -33,7 +33,7 @@ pub(super) struct StreamPlace {
     pub state: TopicState,
     /// The number of the shape in effect.
     pub shape: usize,
-    /// The messages that come next, in groups. Those of one group come in any order.
+    /// The next messages, in groups. The messages of one group have any order.
     pub due: VecDeque<Vec<Seen>>,
 }
 
@@ -69,7 +69,7 @@ impl Shape {
         groups(leaving.map(left).collect(), entering.map(published).collect())
     }
 
-    /// The messages for a subscription that gets this shape in place of a former one.
+    /// The messages for a subscription that gets this shape instead of a former one.
     fn difference(&self, former: &Shape, state: &TopicState, wants_oof: bool) -> VecDeque<Vec<Seen>> {
         let (before, after) = (former.shown(state), self.shown(state));
         let leaving = before.iter().filter(|shown| wants_oof && !after.contains(shown));

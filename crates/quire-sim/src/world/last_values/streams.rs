@@ -311,7 +311,7 @@ impl Stream {
         ))
     }
 
-    /// Whether the program saw everything, when nothing changes any more.
+    /// Whether the program got every message, when there are no more changes.
     ///
     /// # Errors
     /// What is missing.

@@ -262,11 +262,10 @@ impl Topology {
     /// The instances that certainly have a message of `origin` when `at` has acknowledged it to an
     /// instance of `path`.
     ///
-    /// The message may have come over another path before. An instance passes on the copy that came
-    /// first. The acknowledgement of another one means only that it has the message
-    /// (docs/replication.md, *When a publisher is acknowledged*). So its destinations have the
-    /// message for certain only when every instance of the path of the first copy waited for the
-    /// next one.
+    /// The message may have come over another path before. An instance passes on the first copy.
+    /// The acknowledgement of another one means only that it has the message (docs/replication.md,
+    /// *When a publisher is acknowledged*). So its destinations have the message for certain only
+    /// when every instance of the path of the first copy waited for the next one.
     fn counted_at(
         &self,
         origin: usize,
