@@ -48,7 +48,9 @@ given by its name: `quire publish --topic orders`. Arguments in square brackets 
 | 2 | There is a mistake in the arguments or in the configuration. |
 | 130, 143 | Ctrl-C or SIGTERM ended the command. After its start, `quire serve` ends with 0. |
 
-An empty value, as of `--url "$UNSET"`, is a mistake. Only `--data` can be empty.
+An empty value, as of `--url "$UNSET"`, is a mistake. Only `--data` can be empty. Text must be
+UTF-8. Names of files and `--data` can have other bytes, apart from the data directory of a server
+and the directory of a `file:` URL.
 
 Results go to the standard output. Errors and notes go to the standard error.
 
