@@ -312,72 +312,84 @@ impl Builder {
                     map.append(read, row.record.message_type, room);
                 }
             }
-            (Content::Attribute(Attribute::Headers), Builder::Headers(builder)) => {
+            (Content::Attribute(attribute), _) => self.append_attribute(*attribute, rows, room),
+            (Content::Constant(text), _) => rows.iter().for_each(|_| self.push(Some(Value::Text(text)))),
+            (Content::Field(path, kind), _) => self.append_field(*path, *kind, rows, room),
+            (Content::Struct(_) | Content::Array(..) | Content::Map(..), _) => {
+                rows.iter().for_each(|_| self.push(None))
+            }
+        }
+    }
+
+    fn append_attribute(&mut self, attribute: Attribute, rows: &[Row<'_>], room: &mut Room) {
+        match (attribute, &mut *self) {
+            (Attribute::Headers, Builder::Headers(builder)) => {
                 for Row { record, event, .. } in rows {
                     // An event has no headers.
                     builder.append(if event.is_none() { record.headers() } else { Headers::NONE });
                 }
             }
-            (Content::Attribute(Attribute::DataVariant), Builder::Variant(variants)) => {
+            (Attribute::DataVariant, Builder::Variant(variants)) => {
                 rows.iter().for_each(|row| variants.append(row.event.is_none().then_some(row.record.data)));
             }
-            (Content::Attribute(Attribute::DataBinary), Builder::Bytes(bytes)) => {
+            (Attribute::DataBinary, Builder::Bytes(bytes)) => {
                 rows.iter()
                     .for_each(|row| bytes.append_option(row.event.is_none().then_some(row.record.data)));
             }
             // The most frequent columns. They do not use a value of any type.
-            (Content::Attribute(attribute), Builder::Text(text)) => {
+            (attribute, Builder::Text(text)) => {
                 // Consecutive rows often have the same.
-                for run in rows.chunk_by(|row, next| has_same_text(*attribute, row, next)) {
+                for run in rows.chunk_by(|row, next| has_same_text(attribute, row, next)) {
                     let Row { record, event, .. } = &run[0];
-                    match attribute_text(*attribute, record, &mut room.texts, *event) {
+                    match attribute_text(attribute, record, &mut room.texts, *event) {
                         Some(value) => text.append_value_n(value, run.len()),
                         None => text.append_nulls(run.len()),
                     }
                 }
             }
-            (Content::Attribute(attribute), Builder::Long(long)) => {
+            (attribute, Builder::Long(long)) => {
                 rows.iter()
-                    .for_each(|row| long.append_option(attribute_number(*attribute, &row.record, row.event)));
+                    .for_each(|row| long.append_option(attribute_number(attribute, &row.record, row.event)));
             }
-            (Content::Attribute(attribute), Builder::Timestamp(timestamp)) => {
+            (attribute, Builder::Timestamp(timestamp)) => {
                 rows.iter().for_each(|row| {
-                    timestamp.append_option(attribute_number(*attribute, &row.record, row.event))
+                    timestamp.append_option(attribute_number(attribute, &row.record, row.event))
                 });
             }
-            (Content::Attribute(attribute), _) => {
+            (attribute, _) => {
                 for Row { record, event, .. } in rows {
-                    self.push(attribute_value(*attribute, record, &mut room.texts, *event));
+                    self.push(attribute_value(attribute, record, &mut room.texts, *event));
                 }
             }
-            (Content::Constant(text), _) => rows.iter().for_each(|_| self.push(Some(Value::Text(text)))),
+        }
+    }
+
+    fn append_field(&mut self, path: FieldId, kind: FieldType, rows: &[Row<'_>], room: &mut Room) {
+        match (kind, &mut *self) {
             // The frequent types of fields. They do not use a value of any type, either.
-            (Content::Field(path, FieldType::String), Builder::Text(text)) => {
+            (FieldType::String, Builder::Text(text)) => {
                 rows.iter().for_each(|row| {
-                    match row.field(*path).and_then(|read| field::text(read.scalar(), &mut room.text)) {
+                    match row.field(path).and_then(|read| field::text(read.scalar(), &mut room.text)) {
                         Some(value) => text.append_value(value),
                         None => text.append_null(),
                     }
                 });
             }
-            (Content::Field(path, FieldType::Double), Builder::Double(double)) => {
-                rows.iter().for_each(|row| double.append_option(row.field(*path).and_then(field::number)));
+            (FieldType::Double, Builder::Double(double)) => {
+                rows.iter().for_each(|row| double.append_option(row.field(path).and_then(field::number)));
             }
-            (Content::Field(path, FieldType::Long), Builder::Long(long)) => {
-                rows.iter().for_each(|row| long.append_option(row.field(*path).and_then(field::integer)));
+            (FieldType::Long, Builder::Long(long)) => {
+                rows.iter().for_each(|row| long.append_option(row.field(path).and_then(field::integer)));
             }
-            (Content::Field(path, FieldType::Int), Builder::Int(int)) => {
+            (FieldType::Int, Builder::Int(int)) => {
                 let value = |read| field::integer(read).and_then(|value| value.try_into().ok());
-                rows.iter().for_each(|row| int.append_option(row.field(*path).and_then(value)));
+                rows.iter().for_each(|row| int.append_option(row.field(path).and_then(value)));
             }
-            (Content::Field(path, kind), _) => {
+            (kind, _) => {
                 for row in rows {
-                    let value = row.field(*path).and_then(|read| kind.convert(read, &mut room.text));
+                    let value = row.field(path).and_then(|read| kind.convert(read, &mut room.text));
                     self.push(value);
                 }
-            }
-            (Content::Struct(_) | Content::Array(..) | Content::Map(..), _) => {
-                rows.iter().for_each(|_| self.push(None))
             }
         }
     }

@@ -715,10 +715,37 @@ pub fn test_message(
         queue: Some(queue.as_bytes()),
     });
     let headers = headers::from_python(py, headers)?;
+    let kind = kind_of(py, kind, reason, is_delta)?;
+    let key = sow_key.unwrap_or_default().as_bytes();
+    if key.len() > command::KEY_SIZE_MAX || (key.is_empty() && kind != MessageKind::Publish) {
+        return Err(errors::bad_option(py, "sow_key", "a record has a key of 1 to 255 bytes"));
+    }
+    if kind == MessageKind::Delete && !data.is_empty() {
+        return Err(errors::bad_option(py, "data", "a delete has none"));
+    }
+    let message = command::Message {
+        subscription: 0,
+        bookmark,
+        timestamp_ns,
+        queued,
+        topic: topic.as_bytes(),
+        correlation_id: correlation_id.as_bytes(),
+        headers: headers.as_headers(),
+        key,
+        kind,
+        data,
+    };
+    let received = Received::alone(&message)
+        .ok_or_else(|| errors::bad_option(py, "topic", "topic and queue must have at most 65,535 bytes"))?;
+    Ok(Message::alone(received, sub_id, Origin::Test(OnceLock::new())))
+}
+
+/// The kind of a message for a test, by the names that Python has for it.
+fn kind_of(py: Python<'_>, kind: &str, reason: Option<&str>, is_delta: bool) -> PyResult<MessageKind> {
     if is_delta && kind != "publish" {
         return Err(errors::bad_option(py, "is_delta", "only \"publish\" can be a delta"));
     }
-    let kind = match (kind, reason) {
+    Ok(match (kind, reason) {
         // No client compares the record of a test message.
         ("publish", None) if is_delta => MessageKind::Delta(RecordHash([0; 16])),
         ("publish", None) => MessageKind::Publish,
@@ -742,29 +769,7 @@ pub fn test_message(
                 "it is not \"publish\", \"sow\", \"oof\" or \"delete\"",
             ));
         }
-    };
-    let key = sow_key.unwrap_or_default().as_bytes();
-    if key.len() > command::KEY_SIZE_MAX || (key.is_empty() && kind != MessageKind::Publish) {
-        return Err(errors::bad_option(py, "sow_key", "a record has a key of 1 to 255 bytes"));
-    }
-    if kind == MessageKind::Delete && !data.is_empty() {
-        return Err(errors::bad_option(py, "data", "a delete has none"));
-    }
-    let message = command::Message {
-        subscription: 0,
-        bookmark,
-        timestamp_ns,
-        queued,
-        topic: topic.as_bytes(),
-        correlation_id: correlation_id.as_bytes(),
-        headers: headers.as_headers(),
-        key,
-        kind,
-        data,
-    };
-    let received = Received::alone(&message)
-        .ok_or_else(|| errors::bad_option(py, "topic", "topic and queue must have at most 65,535 bytes"))?;
-    Ok(Message::alone(received, sub_id, Origin::Test(OnceLock::new())))
+    })
 }
 
 /// A duration in any form that a program may use, for the argument `key`.
