@@ -218,48 +218,7 @@ fn live(
     let mut was_stalled = false;
     for _ in 0..random.below(200) {
         match random.below(10) {
-            0..=5 => {
-                let number = random.below(PUBLISHER_COUNT) as usize;
-                let sequence = sequences[number] + random.below(3);
-                let size_max = if random.percent(3) { 90_000 } else { 700 };
-                let size = random.below(size_max) as usize;
-                let data = vec![random.number() as u8; size];
-                let publisher = PublisherId(number as u64 + 1);
-                let record = NewRecord {
-                    kind: RecordKind::Publish,
-                    message_type: 1,
-                    publisher,
-                    sequence: sequence.max(1),
-                    timestamp: Timestamp(random.below(1 << 40)),
-                    topic: ["orders", "trades", "ticks/a"][random.below(3) as usize],
-                    correlation_id: b"",
-                    expiration_s: None,
-                    attributes: Attributes::NONE,
-                    data: &data,
-                };
-                match journal.append(&record) {
-                    Ok(Appended::Recorded(position)) => {
-                        model.records.push((publisher, record.sequence, data.clone()));
-                        if position.0 != model.records.len() as u64 {
-                            return Err(format!(
-                                "position {position} was given to record {}",
-                                model.records.len()
-                            ));
-                        }
-                        if record.sequence <= sequences[number] {
-                            return Err("a duplicate was recorded".into());
-                        }
-                        sequences[number] = record.sequence;
-                        outcome.appended += 1;
-                    }
-                    Ok(Appended::Duplicate { highest }) if highest >= record.sequence => (),
-                    Ok(Appended::Duplicate { highest }) => {
-                        return Err(format!("{} counts as a duplicate of {highest}", record.sequence));
-                    }
-                    Err(_) if journal.failure().is_some() => (),
-                    Err(error) => return Err(format!("an append was refused: {error}")),
-                }
-            }
+            0..=5 => append(random, journal, model, sequences, outcome)?,
             6 | 7 => journal.submit(),
             8 if random.percent(10) => maintenance(random, journal, model, outcome),
             _ => {
@@ -289,6 +248,54 @@ fn live(
             }
             _ => (),
         }
+    }
+    Ok(())
+}
+
+/// Appends one record, or a duplicate.
+fn append(
+    random: &mut Random,
+    journal: &mut Journal,
+    model: &mut Model,
+    sequences: &mut [u64; PUBLISHER_COUNT as usize],
+    outcome: &mut Outcome,
+) -> Result<(), String> {
+    let number = random.below(PUBLISHER_COUNT) as usize;
+    let sequence = sequences[number] + random.below(3);
+    let size_max = if random.percent(3) { 90_000 } else { 700 };
+    let size = random.below(size_max) as usize;
+    let data = vec![random.number() as u8; size];
+    let publisher = PublisherId(number as u64 + 1);
+    let record = NewRecord {
+        kind: RecordKind::Publish,
+        message_type: 1,
+        publisher,
+        sequence: sequence.max(1),
+        timestamp: Timestamp(random.below(1 << 40)),
+        topic: ["orders", "trades", "ticks/a"][random.below(3) as usize],
+        correlation_id: b"",
+        expiration_s: None,
+        attributes: Attributes::NONE,
+        data: &data,
+    };
+    match journal.append(&record) {
+        Ok(Appended::Recorded(position)) => {
+            model.records.push((publisher, record.sequence, data.clone()));
+            if position.0 != model.records.len() as u64 {
+                return Err(format!("position {position} was given to record {}", model.records.len()));
+            }
+            if record.sequence <= sequences[number] {
+                return Err("a duplicate was recorded".into());
+            }
+            sequences[number] = record.sequence;
+            outcome.appended += 1;
+        }
+        Ok(Appended::Duplicate { highest }) if highest >= record.sequence => (),
+        Ok(Appended::Duplicate { highest }) => {
+            return Err(format!("{} counts as a duplicate of {highest}", record.sequence));
+        }
+        Err(_) if journal.failure().is_some() => (),
+        Err(error) => return Err(format!("an append was refused: {error}")),
     }
     Ok(())
 }
