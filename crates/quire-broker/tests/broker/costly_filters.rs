@@ -93,7 +93,7 @@ fn messages_that_wait_for_costly_filters_count_as_backlog() {
     assert_eq!(pair.take(1).last(), Some(&Said::Persisted(30)));
     assert_eq!(pair.take(2), [Said::Error(Code::SlowConsumer), Said::Closed]);
     assert_eq!(pair.broker.stats().subscription_count, 0);
-    // The answers come for nobody.
+    // No session is left for the answers.
     pair.reads_at_once = true;
     pair.run_reads();
     pair.turn();
