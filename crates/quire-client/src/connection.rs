@@ -42,7 +42,7 @@ impl Connection {
     }
 
     /// The first frame of the client.
-    pub fn logon(config: &ClientConfig, connection_number: u32) -> Vec<u8> {
+    pub fn logon(config: &ClientConfig, connection_number: u32, run: u64, persisted: u64) -> Vec<u8> {
         let mut frame = Vec::new();
         let milliseconds = |duration: Duration| u32::try_from(duration.as_millis()).unwrap_or(u32::MAX);
         Command::Logon(Logon {
@@ -55,6 +55,8 @@ impl Connection {
             client_version: Some(env!("CARGO_PKG_VERSION")),
             incarnation: config.incarnation,
             connection_number,
+            run,
+            persisted,
         })
         .encode(&mut frame);
         frame

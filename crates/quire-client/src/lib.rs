@@ -57,7 +57,7 @@ pub use leases::{LossCause, LossCount};
 pub use message::{Cause, Message};
 pub use progress::{Processed, SubscriptionProgress};
 use publish::PublishStore;
-pub use publish::{NewDelay, NewMessage, PublishError, PublishLog};
+pub use publish::{NewDelay, NewMessage, PublishError, PublishLog, StoredPublishes};
 use quire_command::{Code, Command, LoggedOn};
 use quire_types::time::Instant;
 use quire_wire::{Encode, FRAME_OVERHEAD_MAX, WireError};
@@ -94,7 +94,8 @@ pub struct ClientConfig {
     /// The longest time that an acknowledgement waits for its batch.
     pub ack_timeout: Duration,
     /// A random number that differs for each client. By it, the server recognizes late logons of
-    /// earlier connections of the client. It is also the seed of the jitter.
+    /// earlier connections of the client. It is also the seed of the jitter, and the run of a
+    /// publisher without a [`PublishLog`].
     pub incarnation: u64,
 }
 
@@ -316,6 +317,8 @@ pub struct ClientCore {
     connection_count: u32,
     backoff: Backoff,
     store: PublishStore,
+    /// One life of the publisher: servers tell its messages from those of other runs by it.
+    run: u64,
     /// The highest sequence that was assigned or seen, and the highest persisted one.
     last_sequence: u64,
     persisted: u64,
@@ -353,6 +356,7 @@ impl ClientCore {
             backoff: Backoff::new(config.reconnect.clone(), config.address_count, config.incarnation, now),
             store: PublishStore::new(config.publish_store_size_max),
             leases: Leases::new(config.ack_batch_size, config.ack_timeout),
+            run: config.incarnation,
             config,
             state: ConnectionState::Connecting,
             connection: None,
@@ -375,15 +379,10 @@ impl ClientCore {
         }
     }
 
-    /// Keeps every publish in `log` too. The log already has `frames`: sequence and frame of each,
-    /// in their order. `last_sequence` is the highest sequence that was ever in it. Call it before
-    /// the first connection.
-    pub fn keep_publishes_in(
-        &mut self,
-        log: Box<dyn PublishLog>,
-        frames: &[(u64, Vec<u8>)],
-        last_sequence: u64,
-    ) {
+    /// Keeps every publish in `log` too, which already has `stored`. Call it before the first
+    /// connection.
+    pub fn keep_publishes_in(&mut self, log: Box<dyn PublishLog>, stored: &StoredPublishes) {
+        let StoredPublishes { frames, last_sequence, persisted, run } = stored;
         self.store.keep_in(log, frames);
         // The log has no mark for the sequences that the client assigned, so all of them count. In
         // almost all programs, the client assigns all sequences.
@@ -391,8 +390,8 @@ impl ClientCore {
         sequences.sort_unstable();
         sequences.dedup();
         sequences.into_iter().for_each(|sequence| self.assigned.push(sequence));
-        self.last_sequence = last_sequence;
-        self.is_unsent = last_sequence == 0;
+        (self.last_sequence, self.persisted, self.run) = (*last_sequence, *persisted, *run);
+        self.is_unsent = *last_sequence == 0;
     }
 
     /// Releases the log that [`ClientCore::keep_publishes_in`] took. The client is closed and has
@@ -628,7 +627,8 @@ impl ClientCore {
     /// A connection to the address that [`ClientCore::poll_connect`] named is open.
     pub fn handle_connected(&mut self, now: Instant) {
         self.connection_count = self.connection_count.saturating_add(1);
-        self.store.begin(Connection::logon(&self.config, self.connection_count));
+        let logon = Connection::logon(&self.config, self.connection_count, self.run, self.persisted);
+        self.store.begin(logon);
         self.connection = Some(Connection::new(&self.config, now));
     }
 

@@ -223,6 +223,7 @@ fn publish_of<'a>(message: &NewMessage<'a>, sequence: u64) -> Publish<'a> {
         headers: message.headers,
         key: message.key.as_bytes(),
         is_delta: message.is_delta,
+        is_numbered: matches!(message.sequence, Sequence::Given(_)),
         data: message.data,
     }
 }
@@ -253,6 +254,19 @@ pub trait PublishLog: Send {
     /// Everything up to and including `sequence` is persisted and need not be kept. The log may
     /// keep it for some time.
     fn persisted(&mut self, sequence: u64);
+}
+
+/// The content of a [`PublishLog`] when it was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredPublishes {
+    /// Sequence and frame of each publish, in their order.
+    pub frames: Vec<(u64, Vec<u8>)>,
+    /// The highest sequence that was ever in it.
+    pub last_sequence: u64,
+    /// The highest sequence that is known to be persisted.
+    pub persisted: u64,
+    /// The random number of the log: everything that is published through it is one run.
+    pub run: u64,
 }
 
 /// The unpersisted publishes of one client, in the order of their sequence, and the commands that

@@ -111,6 +111,10 @@ pub struct Logon<'a> {
     pub incarnation: u64,
     /// The number of this connection among those of the incarnation.
     pub connection_number: u32,
+    /// The run of the publisher: the number of its store file, or the incarnation; 0 = none.
+    pub run: u64,
+    /// The highest sequence that a server has acknowledged to the run.
+    pub persisted: u64,
 }
 
 /// One message that a client sends.
@@ -132,6 +136,8 @@ pub struct Publish<'a> {
     pub key: &'a [u8],
     /// Its fields are merged into the record with the same key.
     pub is_delta: bool,
+    /// The program gave the sequence. It names the message, whichever run publishes it.
+    pub is_numbered: bool,
     /// The message.
     pub data: &'a [u8],
 }

@@ -9,10 +9,10 @@ use crate::record::{NewRecord, Position, PublisherId, Record, RecordKind};
 use quire_types::Timestamp;
 
 /// The version of the format that this build writes. It reads the earlier ones, too.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// The versions that this build reads, as text for an error.
-pub(crate) const READABLE_VERSIONS: &str = "versions 1, 2, 3, 4 and 5";
+pub(crate) const READABLE_VERSIONS: &str = "versions 1, 2, 3, 4, 5 and 6";
 
 /// Where the first batch of a segment begins, in bytes.
 pub(crate) const SEGMENT_HEADER_SIZE: u64 = 4096;

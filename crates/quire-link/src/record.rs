@@ -58,7 +58,7 @@ pub fn for_frame<'a>(record: &Record<'a>) -> LinkRecord<'a> {
         expiration_s: record.expiration_s,
         topic: record.topic,
         correlation_id: record.correlation_id,
-        attributes: record.attributes.for_other_instances().as_bytes(),
+        attributes: record.attributes.as_bytes(),
         data: record.data,
     }
 }

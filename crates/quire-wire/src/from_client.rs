@@ -41,6 +41,7 @@ const FLAG_DELAY: u8 = 4;
 const FLAG_NOT_BEFORE: u8 = 8;
 const FLAG_KEY: u8 = 16;
 const FLAG_DELTA: u8 = 32;
+const FLAG_NUMBERED: u8 = 64;
 
 /// Where the flags of a publish frame are, and its delay if it has one; in bytes from the beginning
 /// of the frame.
@@ -194,7 +195,8 @@ fn put_publish_head(out: &mut Vec<u8>, head: &Publish<'_>) {
     let (delay, delay_ns) = delay_fields(head.delay);
     let key = if head.key.is_empty() { 0 } else { FLAG_KEY };
     let delta = if head.is_delta { FLAG_DELTA } else { 0 };
-    out.push(expires | headers | delay | key | delta);
+    let numbered = if head.is_numbered { FLAG_NUMBERED } else { 0 };
+    out.push(expires | headers | delay | key | delta | numbered);
     out.push(head.correlation_id.len() as u8);
     out.extend_from_slice(&(head.topic.len() as u16).to_le_bytes());
     out.extend_from_slice(&head.expiration_s.unwrap_or(0).to_le_bytes());
@@ -245,7 +247,7 @@ fn take_publish_head<'a>(frame: &'static str, body: &'a [u8]) -> Result<(Publish
     let topic_size = body.u16("head")?;
     let expiration_s = body.u32("head")?;
     let sequence = body.u64("head")?;
-    let Additions { delay, headers, key } = match flags & !(FLAG_EXPIRATION | FLAG_DELTA) {
+    let Additions { delay, headers, key } = match flags & !(FLAG_EXPIRATION | FLAG_DELTA | FLAG_NUMBERED) {
         0 => Additions::NONE,
         flags => take_additions(&mut body, flags)?,
     };
@@ -253,8 +255,19 @@ fn take_publish_head<'a>(frame: &'static str, body: &'a [u8]) -> Result<(Publish
     let correlation_id = body.bytes(correlation_size.into(), "correlation size")?;
     let expiration_s = (flags & FLAG_EXPIRATION != 0).then_some(expiration_s);
     let is_delta = flags & FLAG_DELTA != 0;
-    let publish =
-        Publish { sequence, expiration_s, delay, topic, correlation_id, headers, key, is_delta, data: &[] };
+    let is_numbered = flags & FLAG_NUMBERED != 0;
+    let publish = Publish {
+        sequence,
+        expiration_s,
+        delay,
+        topic,
+        correlation_id,
+        headers,
+        key,
+        is_delta,
+        is_numbered,
+        data: &[],
+    };
     Ok((publish, body))
 }
 
@@ -325,6 +338,10 @@ impl Encode for Logon<'_> {
                 put_field(out, 129, &self.incarnation.to_le_bytes());
                 put_field(out, 130, &self.connection_number.to_le_bytes());
             }
+            if self.run != 0 {
+                put_field(out, 131, &self.run.to_le_bytes());
+                put_field(out, 132, &self.persisted.to_le_bytes());
+            }
         });
     }
 }
@@ -346,6 +363,8 @@ impl<'a> FromBody<'a> for Logon<'a> {
                 128 => logon.client_version = Some(fields.text(value, "client version")?),
                 129 => logon.incarnation = u64::from_le_bytes(fields.array(value, "incarnation")?),
                 130 => logon.connection_number = fields.u32(value, "connection number")?,
+                131 => logon.run = u64::from_le_bytes(fields.array(value, "run")?),
+                132 => logon.persisted = u64::from_le_bytes(fields.array(value, "persisted")?),
                 tag => fields.unknown(tag)?,
             }
         }

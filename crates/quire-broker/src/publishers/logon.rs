@@ -32,13 +32,14 @@ impl Publishers {
             }
             cx.end(holder, Code::NameInUse, "name in use: a newer connection took over the client name");
         }
-        self.hold(key, id, Duration::from_millis(logon.ack_interval_ms.into()));
+        self.hold(key, id, Duration::from_millis(logon.ack_interval_ms.into()), logon.run);
         let now = cx.clock.now.instant;
         let session = &mut cx.clients.sessions.all[id];
         session.identity = Some(Identity {
             principal: Principal { client_name: logon.client_name.into(), user: logon.user.map(Into::into) },
             publisher: key,
             incarnation: (logon.incarnation, logon.connection_number),
+            persisted: logon.persisted,
         });
         session.phase = Phase::LoggingOn;
         cx.clock.timers.clear_session(id);
@@ -65,10 +66,11 @@ impl Publishers {
         let Some(identity) = &cx.clients.sessions.all[id].identity else { return };
         let key = identity.publisher;
         let client_name = identity.principal.client_name.to_string();
-        let instance = cx.config.name.clone();
+        let (instance, persisted) = (cx.config.name.clone(), identity.persisted);
         self.refresh(key, &cx.log);
         let Some(publisher) = self.get_mut(key) else { return };
         let publisher_id = publisher.id.get();
+        publisher.note_followed(cx.log.highest_sequence(publisher.id).unwrap_or(0), persisted);
         let (last_sequence, refused) = publisher.enter(|position, to| cx.log.is_safe(position, to));
         let highest_sequence = publisher.highest();
         let message_size_max = cx.transport_of(id).max_message_size;

@@ -18,7 +18,7 @@ use crate::Event;
 use crate::context::Context;
 use crate::reply::Refusal;
 use crate::session::{ACK_BACKLOG_MAX, PublisherKey, SessionId, Stall};
-pub(crate) use publisher::{NextAck, Publisher, Settled};
+pub(crate) use publisher::{NextAck, Numbering, Publisher, Settled};
 
 /// Disconnected publishers whose highest sequence is above the one in the journal, because their
 /// last publishes were not recorded or were refused. At the limit, the publisher that disconnected
@@ -153,10 +153,10 @@ impl Publishers {
     }
 
     /// Assigns the name to a connection.
-    pub(crate) fn hold(&mut self, key: PublisherKey, session: SessionId, ack_interval: Duration) {
+    pub(crate) fn hold(&mut self, key: PublisherKey, session: SessionId, ack_interval: Duration, run: u64) {
         self.absent.retain(|other| *other != key);
         if let Some(publisher) = self.all.get_mut(key) {
-            publisher.hold(session, ack_interval);
+            publisher.hold(session, ack_interval, run);
         }
     }
 

@@ -24,6 +24,11 @@ pub(crate) struct Publisher {
     pub(crate) session: Option<SessionId>,
     /// Sequences up to here were seen: recorded, delivered unrecorded, or refused.
     highest: u64,
+    /// The run of the connection; 0 = none.
+    run: u64,
+    /// The last sequence below the next one that is in the log here, or on the instance that
+    /// acknowledged it to the run. Other sequences up to `highest` have no record.
+    followed: u64,
     /// The last record of this publisher.
     last: Position,
     /// The destinations of its messages since the last [`Publisher::queue_ack`].
@@ -53,6 +58,21 @@ enum PendingAnswer {
     Refuse { position: Position, sequence: u64, refusal: Refusal },
 }
 
+/// The attributes of a record by which instances compare the messages of a publisher
+/// (docs/internals/copies.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Numbering {
+    /// 0 = not known, or the program gave the sequence.
+    pub(crate) run: u64,
+    /// The sequence that the publisher used before; `None` = the sequence minus one, or not known.
+    pub(crate) follows: Option<u64>,
+}
+
+impl Numbering {
+    /// That of messages that the log numbers, and without replication.
+    pub(crate) const NONE: Numbering = Numbering { run: 0, follows: None };
+}
+
 /// An answer that can be sent to a publisher now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
@@ -79,6 +99,8 @@ impl Publisher {
             derived,
             session: None,
             highest,
+            run: 0,
+            followed: 0,
             last: Position::default(),
             destinations: Destinations::NONE,
             pending: VecDeque::new(),
@@ -108,9 +130,11 @@ impl Publisher {
         publisher
     }
 
-    /// A connection holds the name from now on. It is acknowledged at most once in `ack_interval`.
-    pub(crate) fn hold(&mut self, session: SessionId, ack_interval: Duration) {
+    /// A connection holds the name from now on, for messages of this run. It is acknowledged at
+    /// most once in `ack_interval`.
+    pub(crate) fn hold(&mut self, session: SessionId, ack_interval: Duration, run: u64) {
         self.session = Some(session);
+        self.run = run;
         self.ack_interval = ack_interval;
         self.acked_at = None;
     }
@@ -130,6 +154,32 @@ impl Publisher {
     /// The number of such increases since it logged on.
     pub(crate) fn jump_count(&self) -> u64 {
         self.jump_count
+    }
+
+    /// The log here has the sequences up to `recorded`, and a server has acknowledged those up to
+    /// `persisted` to the run of the connection.
+    pub(crate) fn note_followed(&mut self, recorded: u64, persisted: u64) {
+        // Sequences that were seen here, and that the log does not have, were refused or are not
+        // recorded.
+        self.followed = if persisted > self.highest { persisted } else { recorded };
+    }
+
+    /// The run of a message, and the sequence that it follows. A record with a run says it only
+    /// when it is not the sequence minus one. One without a run always says it, because a record of
+    /// an earlier version has neither.
+    pub(crate) fn numbering(&self, sequence: u64, is_numbered: bool) -> Numbering {
+        if sequence == 0 {
+            return Numbering::NONE;
+        }
+        let run = if is_numbered { 0 } else { self.run };
+        let is_said = run == 0 || self.followed.checked_add(1) != Some(sequence);
+        Numbering { run, follows: is_said.then_some(self.followed) }
+    }
+
+    /// The message with this sequence is in the log, or a record of its publisher came from another
+    /// instance.
+    pub(crate) fn follow(&mut self, sequence: u64) {
+        self.followed = self.followed.max(sequence);
     }
 
     /// The highest sequence seen.
@@ -372,6 +422,27 @@ mod tests {
         publisher.pass(3);
         publisher.queue_ack();
         assert_eq!(settle(&mut publisher, 7), [Settled::Persisted(3)]);
+    }
+
+    #[test]
+    fn a_record_follows_the_last_recorded_sequence_or_the_last_one_that_was_acknowledged_elsewhere() {
+        let mut publisher = Publisher::new(PublisherId::new(1), PublisherId::new(2), 9);
+        publisher.hold(SessionId::default(), Duration::ZERO, 5);
+        let follows = |publisher: &Publisher, sequence| publisher.numbering(sequence, false).follows;
+        // Sequence 9 was refused here.
+        publisher.note_followed(8, 9);
+        assert_eq!((follows(&publisher, 10), follows(&publisher, 9)), (Some(8), None));
+        publisher.follow(10);
+        assert_eq!(follows(&publisher, 11), None);
+        publisher.refuse(11, Refusal::BadTopic(TopicNameError::Empty.into()));
+        publisher.pass(12);
+        assert_eq!(follows(&publisher, 13), Some(10));
+        // Another instance has acknowledged more than there is here.
+        publisher.note_followed(10, 20);
+        assert_eq!((follows(&publisher, 21), follows(&publisher, 25)), (None, Some(20)));
+        assert_eq!(publisher.numbering(21, false).run, 5);
+        assert_eq!(publisher.numbering(21, true), Numbering { run: 0, follows: Some(20) });
+        assert_eq!(publisher.numbering(0, false), Numbering::NONE);
     }
 
     #[test]

@@ -480,6 +480,7 @@ pub fn publish<'a>(sequence: u64, topic: &'a str, data: &'a str) -> Publish<'a> 
         delay: quire_types::Delay::None,
         key: b"",
         is_delta: false,
+        is_numbered: false,
         data: data.as_bytes(),
     }
 }

@@ -609,3 +609,48 @@ fn a_queue_over_topics_of_other_instances_cannot_be_created_at_run_time() {
     // The source has the queue: nothing comes in.
     create(&mut cluster, 0, "orders/1").unwrap();
 }
+
+/// Of each record of a log: the sequence, the run, and the sequence that it follows.
+fn numberings(cluster: &mut Cluster, number: usize) -> Vec<(u64, u64, u64)> {
+    cluster.records(number, |record| (record.sequence, record.run(), record.follows()))
+}
+
+#[test]
+fn records_have_the_run_of_their_publisher_and_what_they_follow_on_each_instance() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).connect(1);
+    cluster.at(0).send(1, &Command::Logon(Logon { run: 77, persisted: 0, ..logon("p") }));
+    cluster.settle();
+    let numbered = |sequence| Publish { is_numbered: true, ..publish(sequence, "orders", "{}") };
+    cluster.publish(0, 1, 1, 2);
+    // It is refused: the log does not record the topic.
+    cluster.at(0).publish(1, 3, "elsewhere", "{}");
+    cluster.at(0).publish(1, 4, "orders", "{}");
+    cluster.at(0).send(1, &Command::Publish(numbered(9)));
+    cluster.at(0).publish(1, 0, "orders", "{}");
+    cluster.settle();
+    let expected = [(1, 77, 0), (2, 77, 1), (4, 77, 2), (9, 0, 4)];
+    let without_number = numberings(&mut cluster, 0)[4];
+    assert_eq!((without_number.1, without_number.2), (0, without_number.0 - 1));
+    for number in [0, 1] {
+        assert_eq!(numberings(&mut cluster, number)[..4], expected, "{number}");
+    }
+    // The other instance has acknowledged more to the run than there is here.
+    cluster.at(1).connect(1);
+    cluster.at(1).send(1, &Command::Logon(Logon { run: 77, persisted: 20, ..logon("p") }));
+    cluster.settle();
+    cluster.publish(1, 1, 25, 1);
+    assert_eq!(numberings(&mut cluster, 1).last(), Some(&(25, 77, 20)));
+}
+
+#[test]
+fn records_have_no_run_without_replication() {
+    let mut config = instance("a", vec![]);
+    config.replication.accepts = false;
+    let mut cluster = Cluster::new(vec![config]);
+    cluster.at(0).connect(1);
+    cluster.at(0).send(1, &Command::Logon(Logon { run: 77, persisted: 3, ..logon("p") }));
+    cluster.settle();
+    cluster.publish(0, 1, 9, 1);
+    assert_eq!(cluster.records(0, |record| record.attributes.as_bytes().len()), [0]);
+}

@@ -164,7 +164,7 @@ impl PublishLog for Log {
 #[test]
 fn a_publish_log_keeps_the_end_of_a_delay() {
     let (mut core, log) = (client(), Log::default());
-    core.keep_publishes_in(Box::new(log.clone()), &[], 0);
+    core.keep_publishes_in(Box::new(log.clone()), &StoredPublishes::default());
     log_on(&mut core, 0);
     let batch = [message(Some(RELATIVE), Sequence::Auto), message(Some(ABSOLUTE), Sequence::Auto)];
     core.publish_many(&batch, false).unwrap();

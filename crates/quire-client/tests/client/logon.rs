@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use quire_client::{
-    ClientConfig, ClientCore, ConnectionState, DeleteSpec, Event, FailureCode, NewMessage, PublishError,
-    Sequence, SubscriptionSpec,
+    ClientConfig, ClientCore, ConnectionState, DeleteSpec, Event, Failure, FailureCode, NewMessage,
+    PublishError, PublishLog, Sequence, StoredPublishes, SubscriptionSpec,
 };
 use quire_command::{Code, Command, LoggedOn, Reply};
 use quire_types::time::Instant;
@@ -161,6 +161,55 @@ fn every_connection_has_the_next_number() {
         assert_eq!((logon.incarnation, logon.connection_number), (config("publisher").incarnation, number));
         core.handle_disconnected(now);
     }
+}
+
+/// The run and the persisted sequence of the next logon.
+fn next_run(core: &mut ClientCore) -> (u64, u64) {
+    core.handle_disconnected(Instant(0));
+    core.handle_connected(Instant(0));
+    let mut bytes = Vec::new();
+    core.poll_transmit(Instant(0), &mut bytes);
+    let Ok(Command::Logon(logon)) = Command::decode(RawFrame { kind: bytes[4], body: &bytes[5..] }) else {
+        panic!("{bytes:?}")
+    };
+    (logon.run, logon.persisted)
+}
+
+#[test]
+fn a_logon_names_the_run_and_the_highest_sequence_that_was_acknowledged_to_it() {
+    let mut core = ClientCore::new(config("publisher"), Instant(0));
+    let incarnation = config("publisher").incarnation;
+    assert_eq!(next_run(&mut core), (incarnation, 0));
+    let mut bytes = Vec::new();
+    Reply::LoggedOn(LoggedOn { version: 1, last_sequence: 5, highest_sequence: 5, ..LoggedOn::default() })
+        .encode(&mut bytes);
+    Reply::Persisted { sequence: 7 }.encode(&mut bytes);
+    core.handle_received(Instant(0), bytes.into()).unwrap();
+    assert_eq!(next_run(&mut core), (incarnation, 7));
+    // A store in a file is one run, whichever client publishes through it.
+    let mut core = ClientCore::new(config("publisher"), Instant(0));
+    let stored = StoredPublishes { last_sequence: 12, persisted: 9, run: 5, ..StoredPublishes::default() };
+    core.keep_publishes_in(Box::new(NoLog), &stored);
+    assert_eq!(next_run(&mut core), (5, 9));
+}
+
+/// A publish log that keeps nothing.
+struct NoLog;
+
+impl PublishLog for NoLog {
+    fn has_room(&self, _: usize) -> bool {
+        true
+    }
+
+    fn frame_size_max(&self) -> usize {
+        1 << 20
+    }
+
+    fn append(&mut self, _: u64, _: &[u8]) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn persisted(&mut self, _: u64) {}
 }
 
 /// A client that is logged on to a server that takes messages of 1 KB.

@@ -203,12 +203,12 @@ impl Client {
     /// The system has no thread or descriptor left, or the publish store cannot be used.
     pub fn start(options: Options) -> Result<Self, StartError> {
         let size_max = options.config.publish_store_size_max as u64;
-        let name = options.config.name.clone();
+        let (name, new_run) = (options.config.name.clone(), options.config.incarnation);
         let asker = server_load::Asker::of(&options.config);
         let mut core = ClientCore::new(options.config, quire_types::time::Instant::from_ns(0));
         if let Some(path) = &options.publish_store {
-            let (file, stored) = PublishFile::open(path, &name, size_max)?;
-            core.keep_publishes_in(Box::new(file), &stored.frames, stored.last_sequence);
+            let (file, stored) = PublishFile::open(path, &name, size_max, new_run)?;
+            core.keep_publishes_in(Box::new(file), &stored);
         }
         let shared = Arc::new(Shared {
             inner: Mutex::new(Inner {

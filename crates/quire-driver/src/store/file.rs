@@ -21,8 +21,10 @@ pub(super) const ENTRY_HEAD_SIZE: usize = 32;
 const ALIGNMENT: usize = 8;
 
 pub(super) const HEADER_SIZE: usize = 512;
-const VERSION: u16 = 1;
+/// Version 1 has no run.
+const VERSION: u16 = 2;
 const NAME_AT: usize = 40;
+const RUN_AT: usize = CHECKSUM_AT - 8;
 const CHECKSUM_AT: usize = HEADER_SIZE - 8;
 const NAME_SIZE_MAX: usize = 255;
 
@@ -36,6 +38,8 @@ pub(super) struct Header {
     /// Offset of the first entry that is kept.
     pub start: u64,
     pub last_sequence: u64,
+    /// Of a publish store: its random number; 0 = it has none yet.
+    pub run: u64,
     pub name: String,
 }
 
@@ -176,6 +180,7 @@ impl Header {
         bytes[24..32].copy_from_slice(&self.start.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.last_sequence.to_le_bytes());
         bytes[NAME_AT..NAME_AT + name.len()].copy_from_slice(name);
+        bytes[RUN_AT..CHECKSUM_AT].copy_from_slice(&self.run.to_le_bytes());
         let checksum = xxh3_64(&bytes[..CHECKSUM_AT]);
         bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -192,6 +197,7 @@ impl Header {
             capacity: u64_at(bytes, 16)?,
             start: u64_at(bytes, 24)?,
             last_sequence: u64_at(bytes, 32)?,
+            run: u64_at(bytes, RUN_AT)?,
             name: std::str::from_utf8(bytes.get(NAME_AT..NAME_AT + name_size)?).ok()?.to_owned(),
         })
     }

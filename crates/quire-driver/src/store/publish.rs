@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
+pub use quire_client::StoredPublishes;
 use quire_client::{Failure, PublishLog};
 
 use super::file::{ENTRY_HEAD_SIZE, HEADER_SIZE, Header, StoreEntries, StoreFile, encode_entry, entry_size};
@@ -36,24 +37,22 @@ struct Group {
     last_sequence: u64,
 }
 
-/// The content of a publish store when it was opened.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct StoredPublishes {
-    /// Sequence and frame of each, in their order.
-    pub frames: Vec<(u64, Vec<u8>)>,
-    /// The highest sequence that was ever in it.
-    pub last_sequence: u64,
-}
-
 impl PublishFile {
-    /// Opens the store of the client `name`, or makes one with room for `size_max` bytes.
+    /// Opens the store of the client `name`, or makes one with room for `size_max` bytes. A new
+    /// store gets the number `new_run`, which must be random. So does one of an earlier version,
+    /// which has no number.
     ///
     /// # Errors
     /// See [`StoreError`]. Nothing was changed then.
-    pub fn open(path: &Path, name: &str, size_max: u64) -> Result<(Self, StoredPublishes), StoreError> {
+    pub fn open(
+        path: &Path,
+        name: &str,
+        size_max: u64,
+        new_run: u64,
+    ) -> Result<(Self, StoredPublishes), StoreError> {
         let file = StoreFile::open(path)?;
         let capacity = size_max.max(GROUP_SIZE).next_multiple_of(8);
-        let new = Header { magic: MAGIC, capacity, name: name.to_owned(), ..Header::default() };
+        let new = Header { magic: MAGIC, capacity, run: new_run, name: name.to_owned(), ..Header::default() };
         let (mut header, ring) = match file.read(MAGIC)? {
             Some((header, ring)) if header.capacity != 0 => (header, ring),
             _ => (new.clone(), Vec::new()),
@@ -73,9 +72,12 @@ impl PublishFile {
         if frames.is_empty() && header.capacity != capacity {
             // The offset continues, so that an entry of the old ring is not taken for one of the
             // new ring.
-            header =
-                Header { generation: header.generation, start: parsed.end.next_multiple_of(capacity), ..new };
+            let (generation, start) = (header.generation, parsed.end.next_multiple_of(capacity));
+            header = Header { generation, start, run: header.run, ..new };
             file.truncate(super::file::START).map_err(StoreError::io(path))?;
+        }
+        if header.run == 0 {
+            header.run = new_run;
         }
         header.last_sequence = header.last_sequence.max(if frames.is_empty() { last_sequence } else { 0 });
         let end = if frames.is_empty() { header.start } else { parsed.end };
@@ -87,7 +89,8 @@ impl PublishFile {
             store.note(at, *sequence);
         }
         store.write_header().map_err(StoreError::io(path))?;
-        Ok((store, StoredPublishes { frames, last_sequence }))
+        let (persisted, run) = (store.header.last_sequence, store.header.run);
+        Ok((store, StoredPublishes { frames, last_sequence, persisted, run }))
     }
 
     fn note(&mut self, end: u64, sequence: u64) {

@@ -9,6 +9,9 @@ use quire_client::{Processed, PublishLog};
 use quire_driver::store::{BookmarkStore, PublishFile};
 use quire_journal::{Bookmark, PublisherId};
 
+/// The number of a new store.
+const NEW_RUN: u64 = 77;
+
 const SIZE_MAX: u64 = 64 * 1024;
 
 /// The offset, and the new bytes.
@@ -63,7 +66,7 @@ fn frame(sequence: u64) -> Vec<u8> {
 
 /// A store of publishes that went round its ring, closed as a kill leaves it.
 fn publishes(path: &Path) -> Vec<u8> {
-    let (mut store, _) = PublishFile::open(path, "client", SIZE_MAX).unwrap();
+    let (mut store, _) = PublishFile::open(path, "client", SIZE_MAX, NEW_RUN).unwrap();
     for sequence in 1..=20 {
         store.append(sequence, &frame(sequence)).unwrap();
         store.persisted(sequence.saturating_sub(6));
@@ -96,7 +99,7 @@ proptest! {
         let path = directory.path().join("store");
         let changed = apply(&changes, &publishes(&path));
         fs::write(&path, &changed).unwrap();
-        match PublishFile::open(&path, "client", SIZE_MAX) {
+        match PublishFile::open(&path, "client", SIZE_MAX, NEW_RUN) {
             Ok((mut store, stored)) => {
                 for (sequence, bytes) in &stored.frames {
                     prop_assert_eq!(bytes, &frame(*sequence));
@@ -106,7 +109,7 @@ proptest! {
                 let next = stored.frames.last().map_or(21, |(sequence, _)| sequence + 1);
                 store.append(next, &frame(next)).unwrap();
                 drop(store);
-                let (_, again) = PublishFile::open(&path, "client", SIZE_MAX).unwrap();
+                let (_, again) = PublishFile::open(&path, "client", SIZE_MAX, NEW_RUN).unwrap();
                 prop_assert_eq!(again.frames.last(), Some(&(next, frame(next))));
             }
             Err(error) => {

@@ -8,8 +8,11 @@ use quire_driver::store::{PublishFile, StoreError, StoredPublishes};
 
 const SIZE_MAX: u64 = 64 * 1024;
 
+/// The number of a new store.
+const NEW_RUN: u64 = 77;
+
 fn open(path: &Path) -> (PublishFile, StoredPublishes) {
-    PublishFile::open(path, "client", SIZE_MAX).unwrap()
+    PublishFile::open(path, "client", SIZE_MAX, NEW_RUN).unwrap()
 }
 
 fn frame(sequence: u64, size: usize) -> Vec<u8> {
@@ -111,7 +114,7 @@ fn damage_before_the_last_publish_is_named_and_nothing_is_changed() {
         bytes[at] ^= 1;
         let damaged = directory.path().join("damaged");
         std::fs::write(&damaged, &bytes).unwrap();
-        let error = PublishFile::open(&damaged, "client", SIZE_MAX).err().unwrap();
+        let error = PublishFile::open(&damaged, "client", SIZE_MAX, NEW_RUN).err().unwrap();
         let place = (at - 4096) / entry * entry + 4096;
         assert!(matches!(error, StoreError::Corrupt { at, .. } if at == place as u64), "{error}");
         assert_eq!(std::fs::read(&damaged).unwrap(), bytes);
@@ -129,7 +132,7 @@ fn one_damaged_header_is_no_harm_and_two_are_an_error() {
         let mut bytes = whole.clone();
         places.iter().for_each(|at| bytes[*at] ^= 1);
         std::fs::write(&path, bytes).unwrap();
-        PublishFile::open(&path, "client", SIZE_MAX).map(|(_, stored)| sequences(&stored))
+        PublishFile::open(&path, "client", SIZE_MAX, NEW_RUN).map(|(_, stored)| sequences(&stored))
     };
     assert_eq!(flipped(&[30]).unwrap(), [1, 2, 3]);
     assert_eq!(flipped(&[512 + 30]).unwrap(), [1, 2, 3]);
@@ -146,7 +149,7 @@ fn a_store_whose_header_is_zeros_is_damaged_and_not_new() {
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[..1024].fill(0);
     std::fs::write(&path, &bytes).unwrap();
-    let error = PublishFile::open(&path, "client", SIZE_MAX).err();
+    let error = PublishFile::open(&path, "client", SIZE_MAX, NEW_RUN).err();
     assert!(matches!(error, Some(StoreError::Corrupt { at: 0, .. })), "{error:?}");
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
     std::fs::write(&path, &bytes[..1024]).unwrap();
@@ -159,14 +162,17 @@ fn a_store_has_one_owner_one_name_and_one_kind() {
     let path = directory.path().join("store");
     filled(&path, 1);
     let (first, _) = open(&path);
-    let open_again = |name| PublishFile::open(&path, name, SIZE_MAX).err();
+    let open_again = |name| PublishFile::open(&path, name, SIZE_MAX, NEW_RUN).err();
     assert!(matches!(open_again("client"), Some(StoreError::Locked { .. })));
     drop(first);
     assert!(matches!(open_again("other"), Some(StoreError::Unfit { .. })));
     std::fs::write(&path, "something else that somebody keeps").unwrap();
     assert!(matches!(open_again("client"), Some(StoreError::Unfit { .. })));
     assert_eq!(std::fs::read(&path).unwrap(), b"something else that somebody keeps");
-    assert!(matches!(PublishFile::open(directory.path(), "client", SIZE_MAX), Err(StoreError::Io { .. })));
+    assert!(matches!(
+        PublishFile::open(directory.path(), "client", SIZE_MAX, NEW_RUN),
+        Err(StoreError::Io { .. })
+    ));
 }
 
 #[test]
@@ -178,7 +184,8 @@ fn the_missing_directories_of_a_store_are_created() {
     let file = directory.path().join("a/file");
     std::fs::write(&file, "").unwrap();
     let below = file.join("b");
-    let refused = PublishFile::open(&below.join("publishes"), "client", SIZE_MAX).map(drop).unwrap_err();
+    let refused =
+        PublishFile::open(&below.join("publishes"), "client", SIZE_MAX, NEW_RUN).map(drop).unwrap_err();
     let reason = format!("{}: creating the directory: Not a directory (os error 20)", below.display());
     assert_eq!(refused.to_string(), reason);
 }
@@ -188,17 +195,41 @@ fn an_empty_store_takes_another_size_and_its_numbers_go_on() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     filled(&path, 300);
-    let bigger = |path: &Path| PublishFile::open(path, "client", 4 * SIZE_MAX).unwrap();
+    let bigger = |path: &Path| PublishFile::open(path, "client", 4 * SIZE_MAX, NEW_RUN).unwrap();
     let (mut store, stored) = bigger(&path);
     assert_eq!(sequences(&stored).len(), 300);
     assert!(!store.has_room(SIZE_MAX as usize), "as long as there is something in it");
     store.persisted(300);
     drop(store);
     let (mut store, stored) = bigger(&path);
-    assert_eq!(stored, StoredPublishes { frames: Vec::new(), last_sequence: 300 });
+    assert_eq!(
+        stored,
+        StoredPublishes { last_sequence: 300, persisted: 300, run: NEW_RUN, ..Default::default() }
+    );
     assert!(store.has_room(2 * SIZE_MAX as usize));
     store.append(301, b"frame").unwrap();
     drop(store);
     let (_, stored) = bigger(&path);
-    assert_eq!(stored, StoredPublishes { frames: vec![(301, b"frame".to_vec())], last_sequence: 301 });
+    let frames = vec![(301, b"frame".to_vec())];
+    assert_eq!(stored, StoredPublishes { frames, last_sequence: 301, persisted: 300, run: NEW_RUN });
+}
+
+#[test]
+fn a_store_keeps_its_run_and_one_of_version_1_gets_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    filled(&path, 3);
+    let run_of = |new_run| PublishFile::open(&path, "client", SIZE_MAX, new_run).unwrap().1.run;
+    assert_eq!((run_of(5), run_of(6)), (NEW_RUN, NEW_RUN));
+    let mut bytes = std::fs::read(&path).unwrap();
+    for header in bytes[..1024].chunks_mut(512) {
+        assert_eq!(header[4..6], [2, 0]);
+        header[4] = 1;
+        header[496..504].fill(0);
+        let checksum = xxhash_rust::xxh3::xxh3_64(&header[..504]);
+        header[504..].copy_from_slice(&checksum.to_le_bytes());
+    }
+    std::fs::write(&path, &bytes).unwrap();
+    assert_eq!((run_of(5), run_of(6)), (5, 5));
+    assert_eq!(sequences(&open(&path).1), [1, 2, 3]);
 }

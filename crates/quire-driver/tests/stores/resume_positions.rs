@@ -161,6 +161,6 @@ fn a_closed_store_takes_no_subscription_and_another_kind_is_refused() {
     store.close();
     assert!(store.keep("orders", true).is_err());
     assert_eq!(keeper.processed(&Processed::Ahead(bookmark(7, 9)), &one()), Ok(()), "nobody is harmed");
-    let other = quire_driver::store::PublishFile::open(&path, "client", 1 << 20);
+    let other = quire_driver::store::PublishFile::open(&path, "client", 1 << 20, 1);
     assert!(matches!(other, Err(StoreError::Unfit { .. })));
 }

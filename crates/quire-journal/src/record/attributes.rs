@@ -1,6 +1,7 @@
 //! The parts of a record other than its fixed fields: the key of the message, the source of the
-//! record, headers, the end of its delay, and the time by the clock (`docs/journal-format.md`,
-//! *Attributes*). Without them, a record has no additional byte.
+//! record, headers, the end of its delay, the time by the clock, the run of its publisher, and the
+//! sequence that it follows (`docs/journal-format.md`, *Attributes*). Without them, a record has no
+//! additional byte.
 
 use crate::error::JournalError;
 use crate::record::{Bookmark, Position};
@@ -11,6 +12,8 @@ const SOURCE: u8 = 2;
 const HEADERS: u8 = 3;
 const NOT_BEFORE: u8 = 4;
 const RECEIVED: u8 = 5;
+const RUN: u8 = 6;
+const FOLLOWS: u8 = 7;
 
 /// The most bytes of the attributes of one record. Their size has 16 bits on disk.
 pub(crate) const ATTRIBUTES_SIZE_MAX: usize = u16::MAX as usize;
@@ -155,6 +158,8 @@ impl<'a> Attributes<'a> {
                 SOURCE => split_source(value).is_some(),
                 HEADERS => Headers::from_bytes(value).is_some_and(|headers| !headers.is_empty()),
                 NOT_BEFORE | RECEIVED => split_time(value).is_some(),
+                RUN => split_run(value).is_some(),
+                FOLLOWS => split_follows(value).is_some(),
                 _ => false,
             };
             if !is_whole || number <= before {
@@ -226,18 +231,15 @@ impl<'a> Attributes<'a> {
         self.value(RECEIVED).and_then(split_time)
     }
 
-    /// Without the time at which this instance took the record, which is valid only here.
-    pub fn for_other_instances(self) -> Attributes<'a> {
-        let (mut rest, mut size) = (self.0, 0);
-        while let Some((number, _, after)) = split_attribute(rest) {
-            if number == RECEIVED {
-                break;
-            }
-            size += rest.len() - after.len();
-            rest = after;
-        }
-        // Attributes are in the order of their numbers. Higher numbers are not defined.
-        Attributes(&self.0[..size])
+    /// The run of its publisher; 0 = not known, or the program gave the sequence.
+    pub fn run(self) -> u64 {
+        self.value(RUN).and_then(split_run).unwrap_or_default()
+    }
+
+    /// The sequence that the publisher used before that of the record, when it is not the sequence
+    /// minus one.
+    pub fn follows(self) -> Option<u64> {
+        self.value(FOLLOWS).and_then(split_follows)
     }
 
     fn value(self, wanted: u8) -> Option<&'a [u8]> {
@@ -273,6 +275,16 @@ fn split_time(value: &[u8]) -> Option<Timestamp> {
     (ns > 0).then_some(Timestamp(ns))
 }
 
+/// A run other than 0.
+fn split_run(value: &[u8]) -> Option<u64> {
+    let run = u64::from_le_bytes(value.try_into().ok()?);
+    (run > 0).then_some(run)
+}
+
+fn split_follows(value: &[u8]) -> Option<u64> {
+    take_number(value).filter(|(_, rest)| rest.is_empty()).map(|(sequence, _)| sequence)
+}
+
 /// Input of [`AttributesBuffer::encode`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewAttributes<'a> {
@@ -289,6 +301,10 @@ pub struct NewAttributes<'a> {
     pub not_before: Option<Timestamp>,
     /// The time by the clock, when it is before the timestamp that the record gets.
     pub received: Option<Timestamp>,
+    /// The run of its publisher; 0 = not known, or the program gave the sequence.
+    pub run: u64,
+    /// The sequence that the publisher used before it, when it is not the sequence minus one.
+    pub follows: Option<u64>,
 }
 
 /// Encodes the attributes of one record after the other.
@@ -301,7 +317,7 @@ impl AttributesBuffer {
     /// # Errors
     /// [`JournalError::BadOption`] when all of them together take more than 65,535 bytes.
     pub fn encode(&mut self, new: &NewAttributes<'_>) -> Result<Attributes<'_>, JournalError> {
-        let NewAttributes { key, position, path, headers, not_before, received } = *new;
+        let NewAttributes { key, position, path, headers, not_before, received, run, follows } = *new;
         let bytes = &mut self.0;
         bytes.clear();
         if !key.is_empty() {
@@ -323,6 +339,14 @@ impl AttributesBuffer {
                 put_head(bytes, number, size_of_val(&ns));
                 bytes.extend_from_slice(&ns.to_le_bytes());
             }
+        }
+        if run > 0 {
+            put_head(bytes, RUN, size_of_val(&run));
+            bytes.extend_from_slice(&run.to_le_bytes());
+        }
+        if let Some(follows) = follows {
+            put_head(bytes, FOLLOWS, number_size(follows));
+            put_number(bytes, follows);
         }
         if bytes.len() > ATTRIBUTES_SIZE_MAX {
             let reason = format!(

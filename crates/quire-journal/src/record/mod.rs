@@ -68,8 +68,8 @@ pub struct NewRecord<'a> {
     pub correlation_id: &'a [u8],
     /// Lifetime in seconds, 0 = never expires; `None` = not given.
     pub expiration_s: Option<u32>,
-    /// Its key, source and headers, and the end of its delay. [`Attributes::NONE`] for a message
-    /// with none of them.
+    /// Its key, source, headers, run, and the others. [`Attributes::NONE`] for a message with none
+    /// of them.
     pub attributes: Attributes<'a>,
     /// The message; for a delete, the list of its keys
     /// ([`put_deleted_key`](crate::put_deleted_key)).
@@ -97,7 +97,7 @@ pub struct Record<'a> {
     pub correlation_id: &'a [u8],
     /// As published.
     pub expiration_s: Option<u32>,
-    /// Its key, source and headers, and the end of its delay.
+    /// Its key, source, headers, run, and the others.
     pub attributes: Attributes<'a>,
     /// The message; for a delete, the list of its keys.
     pub data: &'a [u8],
@@ -132,6 +132,16 @@ impl<'a> Record<'a> {
     #[inline]
     pub fn received(&self) -> Timestamp {
         self.attributes.received().unwrap_or(self.timestamp)
+    }
+
+    /// The run of the publisher; 0 when it is not known, or when the program gave the sequence.
+    pub fn run(&self) -> u64 {
+        self.attributes.run()
+    }
+
+    /// The sequence that the publisher used before this one; 0 when it used none.
+    pub fn follows(&self) -> u64 {
+        self.attributes.follows().unwrap_or(self.sequence.saturating_sub(1))
     }
 
     /// Where the record was published.

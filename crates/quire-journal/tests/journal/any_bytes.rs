@@ -61,6 +61,8 @@ fn kept_journal() -> Snapshot {
             headers: headers.as_headers(),
             not_before: Some(Timestamp::from_ns(sequence << 40)),
             received: Some(Timestamp::from_ns(sequence)),
+            run: sequence << 50,
+            follows: Some(sequence << 20),
         };
         let attributes = buffer.encode(&new).unwrap();
         journal.append(&NewRecord { attributes, ..record(sequence, "topic", data) }).unwrap();

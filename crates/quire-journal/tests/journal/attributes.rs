@@ -28,6 +28,8 @@ struct Model {
     headers: BTreeMap<String, (bool, String)>,
     not_before: Option<u64>,
     received: Option<u64>,
+    run: u64,
+    follows: Option<u64>,
 }
 
 impl Model {
@@ -62,6 +64,12 @@ impl Model {
         if let Some(ns) = self.received {
             bytes.extend(attribute(5, ns.to_le_bytes().to_vec()));
         }
+        if self.run > 0 {
+            bytes.extend(attribute(6, self.run.to_le_bytes().to_vec()));
+        }
+        if let Some(sequence) = self.follows {
+            bytes.extend(attribute(7, number(sequence)));
+        }
         bytes
     }
 
@@ -93,6 +101,8 @@ impl Model {
             headers: headers.as_headers(),
             not_before: self.not_before.map(Timestamp::from_ns),
             received: self.received.map(Timestamp::from_ns),
+            run: self.run,
+            follows: self.follows,
         };
         buffer.encode(&new).unwrap()
     }
@@ -105,9 +115,7 @@ impl Model {
         assert_eq!(attributes.headers(), self.headers().as_headers());
         assert_eq!(attributes.not_before(), self.not_before.map(Timestamp::from_ns));
         assert_eq!(attributes.received(), self.received.map(Timestamp::from_ns));
-        let mut buffer = AttributesBuffer::default();
-        let sent = Model { received: None, ..self.clone() };
-        assert_eq!(attributes.for_other_instances(), sent.encode(&mut buffer));
+        assert_eq!((attributes.run(), attributes.follows()), (self.run, self.follows));
         let position = self.position.map(Position::new);
         assert_eq!(attributes.source(), path.last().map(|instance| Source { instance: *instance, position }));
     }
@@ -125,14 +133,19 @@ fn model() -> impl Strategy<Value = Model> {
         prop::option::of((0u32..63).prop_map(|bits| (1u64 << bits) + (u64::from(bits) * 77) % (1 << bits)));
     let headers = prop::collection::btree_map("[a-zß]{1,9}", (any::<bool>(), "[a-z😀]{0,9}"), 0..4);
     let time = || prop::option::of(1u64..);
-    (key, position, prop::collection::vec(instance, 0..6), headers, time(), time()).prop_map(
-        |(key, position, path, headers, not_before, received)| Model {
+    let run = prop_oneof![Just(0), any::<u64>()];
+    let follows = prop::option::of(prop_oneof![0..3u64, any::<u64>()]);
+    let of_publisher = (run, follows);
+    (key, position, prop::collection::vec(instance, 0..6), headers, time(), time(), of_publisher).prop_map(
+        |(key, position, path, headers, not_before, received, (run, follows))| Model {
             key,
             position,
             path,
             headers,
             not_before,
             received,
+            run,
+            follows,
         },
     )
 }
@@ -169,8 +182,10 @@ proptest! {
                 let position = attributes.source().and_then(|source| source.position);
                 let headers = attributes.headers();
                 let (not_before, received) = (attributes.not_before(), attributes.received());
-                let new = NewAttributes { key, position, path, headers, not_before, received };
+                let (run, follows) = (attributes.run(), attributes.follows());
+                let new = NewAttributes { key, position, path, headers, not_before, received, run, follows };
                 let again = again.encode(&new).unwrap();
+                prop_assert_eq!((again.run(), again.follows()), (run, follows));
                 prop_assert_eq!((again.not_before(), again.received()), (not_before, received));
                 prop_assert_eq!((again.key(), again.source()), (attributes.key(), attributes.source()));
                 prop_assert_eq!(again.headers(), headers);
@@ -450,8 +465,8 @@ fn a_segment_of_a_later_version_is_refused_by_its_name_and_version() {
     journal.close().unwrap();
     let segment = Path::new(MEMORY).join("quire.0000000000.journal");
     let mut bytes = disk.read(&segment).unwrap();
-    assert_eq!(bytes[8..12], [5, 0, 0, 0]);
-    for version in [6u32, 0, u32::MAX] {
+    assert_eq!(bytes[8..12], [6, 0, 0, 0]);
+    for version in [7u32, 0, u32::MAX] {
         bytes[8..12].copy_from_slice(&version.to_le_bytes());
         repair_segment_header(&mut bytes);
         disk.open(&segment).unwrap().write_at(&bytes, 0).unwrap();
@@ -459,7 +474,7 @@ fn a_segment_of_a_later_version_is_refused_by_its_name_and_version() {
         assert_eq!(
             error.to_string(),
             format!(
-                "{}: journal format version {version}; this build reads versions 1, 2, 3, 4 and 5",
+                "{}: journal format version {version}; this build reads versions 1, 2, 3, 4, 5 and 6",
                 segment.display()
             )
         );
@@ -484,4 +499,23 @@ fn a_time_in_the_attributes_is_one_time_after_1970_and_nothing_else() {
     let mut buffer = AttributesBuffer::default();
     let never = NewAttributes { not_before: Some(Timestamp::from_ns(0)), ..NewAttributes::default() };
     assert_eq!(buffer.encode(&never).unwrap(), Attributes::NONE);
+}
+
+#[test]
+fn a_run_in_the_attributes_is_one_number_above_zero_and_what_it_follows_is_one_number() {
+    let run = [6, 8, 1, 0, 0, 0, 0, 0, 0, 0];
+    let (zero, next) = ([7, 1, 0], [7, 2, 0x80, 2]);
+    let read =
+        |parts: &[&[u8]]| Attributes::from_bytes(&parts.concat()).map(|read| (read.run(), read.follows()));
+    assert_eq!(read(&[&run]), Some((1, None)));
+    assert_eq!(read(&[&zero]), Some((0, Some(0))));
+    assert_eq!(read(&[&run, &next]), Some((1, Some(256))));
+    let none = [6, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+    let (short, long) = ([6, 7, 1, 0, 0, 0, 0, 0, 0], [&[6, 9][..], &[1; 9]].concat());
+    for parts in [&[&none[..]][..], &[&short], &[&long], &[&run, &run], &[&next, &run]] {
+        assert_eq!(read(parts), None, "{parts:?}");
+    }
+    for bytes in [&[7, 0][..], &[7, 1, 0x80], &[7, 2, 1, 1], &[7, 10, 0xff, 0xff]] {
+        assert_eq!(Attributes::from_bytes(bytes), None, "{bytes:?}");
+    }
 }

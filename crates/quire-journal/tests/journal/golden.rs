@@ -9,6 +9,7 @@
 //! - `journal-v3`: of format version 3, with headers
 //! - `journal-v4`: of format version 4, with delays
 //! - `journal-v5`: of format version 5, with times by the clock
+//! - `journal-v6`: of format version 6, with runs and with what records follow
 //!
 //! The newest directory was made by `QUIRE_MAKE_GOLDEN=1 cargo test -p quire-journal golden`. No
 //! directory is made again for the same version of the format: a change after which this fails
@@ -25,18 +26,19 @@ use crate::support::*;
 const RECORDS: u64 = 950;
 
 /// And the version of their segments.
-const DIRECTORIES: [(&str, u8); 7] = [
+const DIRECTORIES: [(&str, u8); 8] = [
     ("journal-v1", 1),
     ("journal-v1-clients-v2", 1),
     ("journal-v1-queues", 1),
     ("journal-v2", 2),
     ("journal-v3", 3),
     ("journal-v4", 4),
-    ("journal-v5", NEWEST),
+    ("journal-v5", 5),
+    ("journal-v6", NEWEST),
 ];
 
 /// The version that this build writes.
-const NEWEST: u8 = 5;
+const NEWEST: u8 = 6;
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
@@ -82,7 +84,12 @@ fn expected(version: u8, sequence: u64) -> Expected {
         2 => new,
         3 => NewAttributes { headers: headers.as_headers(), ..new },
         4 => NewAttributes { headers: headers.as_headers(), not_before, ..new },
-        _ => NewAttributes { headers: headers.as_headers(), not_before, received, ..new },
+        5 => NewAttributes { headers: headers.as_headers(), not_before, received, ..new },
+        _ => {
+            let run = if sequence.is_multiple_of(9) { 0 } else { sequence << 32 };
+            let follows = sequence.is_multiple_of(11).then_some(sequence / 2);
+            NewAttributes { headers: headers.as_headers(), not_before, received, run, follows, ..new }
+        }
     };
     expected.attributes.encode(&new).unwrap();
     if is_delete(version, sequence) {

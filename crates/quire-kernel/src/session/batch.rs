@@ -14,6 +14,7 @@ pub struct OwnedPublish {
     headers: HeadersBuffer,
     key: Box<[u8]>,
     is_delta: bool,
+    is_numbered: bool,
     data: Vec<u8>,
 }
 
@@ -36,6 +37,7 @@ impl OwnedPublish {
             headers: publish.headers.into(),
             key: publish.key.into(),
             is_delta: publish.is_delta,
+            is_numbered: publish.is_numbered,
             data: publish.data.to_vec(),
         }
     }
@@ -50,6 +52,7 @@ impl OwnedPublish {
             headers: self.headers.as_headers(),
             key: &self.key,
             is_delta: self.is_delta,
+            is_numbered: self.is_numbered,
             data: &self.data,
         }
     }

@@ -149,6 +149,8 @@ pub struct Identity {
     /// The publisher of the client, and the number of this connection among its connections; 0 =
     /// unknown.
     pub incarnation: (u64, u32),
+    /// The highest sequence that a server has acknowledged to the run of the publisher.
+    pub persisted: u64,
 }
 
 /// A flush that waits.

@@ -13,6 +13,7 @@ use super::prepare::Step;
 use super::{Ingested, Intake, Origin, Submission};
 use crate::context::{Context, Shutdown};
 use crate::failure::code_of;
+use crate::publishers::Numbering;
 use crate::reply::Refusal;
 use crate::session::{OwnedPublish, Phase, PublisherKey, SessionId, Stall};
 use crate::tables::Keyed;
@@ -153,7 +154,8 @@ impl Intake<'_> {
     ) -> Option<Submission<'a>> {
         let publisher = self.publishers.get(key)?;
         let publisher = if publish.sequence == 0 { publisher.derived } else { publisher.id };
-        Some(Submission { origin, kind: RecordKind::Publish, publisher, topic, publish })
+        let (kind, numbering) = (RecordKind::Publish, Numbering::NONE);
+        Some(Submission { origin, kind, publisher, topic, publish, numbering })
     }
 
     /// A plain message. Most publishers send plain messages.
@@ -189,17 +191,31 @@ impl Intake<'_> {
             self.cx.clients.counters.refused += 1;
             return;
         }
-        let ingested = self.ingest(submission, keyed);
         if self.cx.log.has_links {
-            return self.note_linked(id, key, submission, ingested);
+            return self.take_in_linked(id, key, submission, keyed);
         }
+        let ingested = self.ingest(submission, keyed);
         self.note_ingested(id, key, sequence, ingested);
+    }
+
+    /// As [`Intake::take_in`], with replication: the record has its run.
+    #[inline(never)]
+    fn take_in_linked(
+        &mut self,
+        id: SessionId,
+        key: PublisherKey,
+        submission: &Submission<'_>,
+        keyed: Option<Keyed<'_>>,
+    ) {
+        let Publish { sequence, is_numbered, .. } = *submission.publish;
+        let Some(publisher) = self.publishers.get(key) else { return };
+        let submission = &Submission { numbering: publisher.numbering(sequence, is_numbered), ..*submission };
+        let ingested = self.ingest(submission, keyed);
+        self.note_linked(id, key, submission, ingested);
     }
 
     /// Stores the result for a message of a client, with the destinations that its acknowledgement
     /// waits for.
-    #[cold]
-    #[inline(never)]
     fn note_linked(
         &mut self,
         id: SessionId,
@@ -212,6 +228,7 @@ impl Intake<'_> {
             Ingested::Recorded(position) => {
                 let destinations = self.destinations_of(submission, position, InstancePath::EMPTY);
                 if let Some(publisher) = self.publishers.get_mut(key).filter(|_| sequence != 0) {
+                    publisher.follow(sequence);
                     publisher.wait_for(destinations);
                 }
                 self.note_ingested(id, key, sequence, ingested);
@@ -222,6 +239,7 @@ impl Intake<'_> {
                 self.cx.clients.counters.duplicates += 1;
                 let (appended, all) = (self.cx.log.appended(), self.cx.log.replicated.all());
                 if let Some(publisher) = self.publishers.get_mut(key) {
+                    publisher.follow(highest);
                     publisher.record(highest, appended);
                     publisher.wait_for(all);
                 }

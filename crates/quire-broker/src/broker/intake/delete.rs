@@ -10,6 +10,7 @@ use quire_journal::{InstancePath, RecordKind};
 
 use super::{Ingested, Intake, Origin, Submission};
 use crate::failure::code_of;
+use crate::publishers::Numbering;
 use crate::reply::{Refused, not_last_value};
 use crate::session::{PublisherKey, SessionId};
 use crate::slice::{PASS, WEIGHT_MAX};
@@ -147,12 +148,17 @@ impl Intake<'_> {
             return Ingested::Unrecorded;
         }
         let Some(publisher) = self.publishers.get(key) else { return Ingested::Refused };
+        let numbering = match self.cx.log.has_links {
+            true => publisher.numbering(sequence, false),
+            false => Numbering::NONE,
+        };
         let submission = Submission {
             origin: Origin::Client { size_max: usize::MAX, is_known: false },
             kind: RecordKind::Delete,
             publisher: if sequence == 0 { publisher.derived } else { publisher.id },
             topic: self.cx.topics.intern(&portion.topic),
             publish: &Publish { sequence, data: &portion.keys, ..Publish::default() },
+            numbering,
         };
         let ingested = self.ingest(&submission, None);
         // The publisher waits for the destinations of every portion.
@@ -170,6 +176,7 @@ impl Intake<'_> {
             Ingested::Recorded(_) | Ingested::Refused | Ingested::Unacceptable(_) => (),
         }
         if let Some(destinations) = destinations {
+            publisher.follow(sequence);
             publisher.wait_for(destinations);
         }
         ingested

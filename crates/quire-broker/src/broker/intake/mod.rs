@@ -35,7 +35,7 @@ use quire_journal::{
 use crate::bookmarks::Bookmarks;
 use crate::context::Context;
 use crate::links::Links;
-use crate::publishers::Publishers;
+use crate::publishers::{Numbering, Publishers};
 use crate::queues::QueueService;
 use crate::stream::PublishStream;
 use crate::tables::{Keyed, Tables};
@@ -67,6 +67,8 @@ struct Submission<'a> {
     /// `sequence` is a sequence of the publisher. With 0, the log assigns one. The data of a delete
     /// are the keys of the records, in the form of the log.
     publish: &'a Publish<'a>,
+    /// The run of the publisher, and what the record follows.
+    numbering: Numbering,
 }
 
 /// Where a message comes from.
@@ -124,8 +126,8 @@ impl Intake<'_> {
     /// because no client can receive a refusal.
     fn submit(&mut self, publisher: PublisherId, topic: &str, publish: &Publish<'_>) -> Ingested {
         let (topic, table) = self.admit_made(topic);
-        let submission =
-            Submission { origin: Origin::Service, kind: RecordKind::Publish, publisher, topic, publish };
+        let (origin, kind, numbering) = (Origin::Service, RecordKind::Publish, Numbering::NONE);
+        let submission = Submission { origin, kind, publisher, topic, publish, numbering };
         let ready = self.prepare_now(&submission, table).unwrap_or(Ready::AsItIs);
         let publish = &ready.of(publish);
         self.ingest(&Submission { publish, ..submission }, ready.keyed())

@@ -7,6 +7,7 @@ use quire_types::Delay;
 use super::admit::refused;
 use super::{Ingested, Intake, Origin, Submission};
 use crate::links::{Arrived, SentRecord, Taken};
+use crate::publishers::Numbering;
 use crate::replicated::Destinations;
 use crate::slice::{PASS, WEIGHT_MAX};
 
@@ -68,7 +69,8 @@ impl Intake<'_> {
             has_any_key: arrived.rules().any_key,
         };
         let (kind, publisher) = (record.kind, record.bookmark.publisher);
-        let submission = Submission { origin, kind, publisher, topic, publish: &publish };
+        let numbering = Numbering { run: record.attributes.run(), follows: record.attributes.follows() };
+        let submission = Submission { origin, kind, publisher, topic, publish: &publish, numbering };
         let ready = self.prepare_now(&submission, table);
         let ready = ready.map_err(|refusal| refused(record, &refusal.reason()))?;
         self.cx.topics.note_incoming(topic);

@@ -7,6 +7,7 @@ use quire_journal::{
 
 use super::prepare::context_of;
 use super::{Ingested, Intake, Origin, Stamp, Submission};
+use crate::publishers::Numbering;
 
 impl Intake<'_> {
     /// The time and the bookmark of the record of a submission.
@@ -25,7 +26,7 @@ impl Intake<'_> {
     /// in the last-value topic, if any.
     #[inline(always)]
     pub(super) fn record(&mut self, submission: &Submission<'_>, stamp: Stamp, key: &[u8]) -> Ingested {
-        let Submission { origin, kind, publisher, topic, publish } = *submission;
+        let Submission { origin, kind, publisher, topic, publish, numbering } = *submission;
         let Stamp { timestamp, bookmark } = stamp;
         let known = self.cx.topics.topic(topic);
         let message_type = known.recording.message_type;
@@ -46,6 +47,7 @@ impl Intake<'_> {
         let is_plain = publish.headers.is_empty()
             && publish.delay.is_none()
             && key.is_empty()
+            && numbering == Numbering::NONE
             && (timestamp == now || kind == RecordKind::Delete);
         let attributes = if is_plain && !matches!(origin, Origin::Peer { .. }) {
             Attributes::NONE
@@ -82,10 +84,9 @@ impl Intake<'_> {
     }
 }
 
-/// The attributes of a record that has headers, a delay or a key, whose timestamp is ahead of the
-/// clock, or that comes from another instance. Few messages have them, and [`Intake::record`] is
-/// shorter without this code.
-#[cold]
+/// The attributes of a record that has headers, a delay, a key or a run, whose timestamp is ahead
+/// of the clock, or that comes from another instance. Without replication few messages have them,
+/// and [`Intake::record`] is shorter without this code.
 #[inline(never)]
 fn encode<'a>(
     buffer: &'a mut AttributesBuffer,
@@ -93,20 +94,20 @@ fn encode<'a>(
     key: &[u8],
     (timestamp, now): (Timestamp, Timestamp),
 ) -> Result<Attributes<'a>, JournalError> {
-    let Submission { origin, publish, .. } = *submission;
+    let Submission { origin, publish, numbering: Numbering { run, follows }, .. } = *submission;
     let headers = publish.headers;
     // By the wall clock. The times in the log are later than the clock after it was set back.
     let received = (now < timestamp).then_some(now);
     buffer.encode(&match origin {
         Origin::Client { .. } | Origin::Service => {
             let not_before = publish.delay.end(now);
-            NewAttributes { key, headers, not_before, received, ..NewAttributes::default() }
+            NewAttributes { key, headers, not_before, received, run, follows, ..NewAttributes::default() }
         }
         // Another instance may keep last values that this one does not keep. So the key is
         // recorded.
         Origin::Peer { position, path, not_before, .. } => {
             let (key, position) = (publish.key, Some(position));
-            NewAttributes { key, headers, position, path, not_before, received }
+            NewAttributes { key, headers, position, path, not_before, received, run, follows }
         }
     })
 }

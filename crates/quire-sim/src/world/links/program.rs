@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quire_client::{
     Cause, ClientCore, DeleteSpec, Event, Failure, NewMessage, PublishError, PublishLog, QuerySpec,
-    RecordsSpec, ResumePosition, SubscriptionSpec,
+    RecordsSpec, ResumePosition, StoredPublishes, SubscriptionSpec,
 };
 use quire_command::{Code, SubscribeOptions};
 use quire_types::time::Now;
@@ -40,16 +40,22 @@ pub(in crate::world) enum Program {
 type View = BTreeMap<Vec<u8>, (u64, u64)>;
 
 /// The file of a publish store: it survives the process.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(in crate::world) struct Store(Arc<Mutex<Stored>>);
 
 #[derive(Default)]
 struct Stored {
     frames: VecDeque<(u64, Vec<u8>)>,
     last_sequence: u64,
+    persisted: u64,
+    run: u64,
 }
 
 impl Store {
+    fn new(run: u64) -> Self {
+        Store(Arc::new(Mutex::new(Stored { run, ..Stored::default() })))
+    }
+
     fn stored(&self) -> MutexGuard<'_, Stored> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,13 +79,15 @@ impl PublishLog for Store {
 
     fn persisted(&mut self, sequence: u64) {
         let mut stored = self.stored();
-        while stored.frames.pop_front_if(|(first, _)| *first <= sequence).is_some() {}
+        while let Some((first, _)) = stored.frames.pop_front_if(|(first, _)| *first <= sequence) {
+            stored.persisted = stored.persisted.max(first);
+        }
     }
 }
 
 impl Program {
     pub fn publisher(number: usize) -> Self {
-        Program::Publish { number, store: Store::default() }
+        Program::Publish { number, store: Store::new(number as u64 + 1) }
     }
 
     pub fn subscriber(stream: usize, random: &mut Random) -> Self {
@@ -104,11 +112,12 @@ impl Program {
     /// The process begins. Its stores have survived.
     pub fn open_stores(&self, core: &mut ClientCore) {
         if let Program::Publish { store, .. } = self {
-            let (frames, last) = {
-                let stored = store.stored();
-                (stored.frames.iter().cloned().collect::<Vec<_>>(), stored.last_sequence)
+            let stored = {
+                let Stored { frames, last_sequence, persisted, run } = &*store.stored();
+                let frames = frames.iter().cloned().collect();
+                StoredPublishes { frames, last_sequence: *last_sequence, persisted: *persisted, run: *run }
             };
-            core.keep_publishes_in(Box::new(store.clone()), &frames, last);
+            core.keep_publishes_in(Box::new(store.clone()), &stored);
         }
     }
 
