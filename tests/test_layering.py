@@ -28,7 +28,7 @@ ALLOWED = {
     "jvm": {"spark"},
     "driver": {"types", "command", "journal", "client", "broker"},
     "sim": {"types", "command", "expression", "wire", "journal", "queue", "client", "broker"},
-    "model": set(),
+    "model": {"link"},
     "python": {
         "types",
         "command",

@@ -4,7 +4,8 @@
 //! **What for.** A link sends the records of one log, the source, to another instance, the
 //! destination. [`Source`] is the state machine of one link at the source, and [`Destination`] that
 //! at the destination. The rules are in `docs/replication.md`, and the frames in
-//! `quire_wire::link`. [`replicated`] combines the destinations of an instance.
+//! `quire_wire::link`. [`replicated`] combines the destinations of an instance. [`decide`] says
+//! which message of a publisher is a duplicate, on one instance and between several.
 //!
 //! **What it promises.** Records are sent in the order of the log. After a connection was lost,
 //! sending continues after the last record that the destination is known to have, or earlier. A
@@ -16,6 +17,7 @@
 //! results of reads, and the state of the log. Each type says in which order.
 
 mod compress;
+pub mod decide;
 mod destination;
 mod record;
 pub mod replicated;

@@ -10,8 +10,9 @@
 //! [`Setup`] says which instances, links, faults and [`Rule`] there are. The tests hand these to
 //! the checker, and no other crate uses them.
 //!
-//! **What it leaves out.** See the page. It has no code of the product: it shows that a rule is
-//! right, and not that the product follows the rule.
+//! **What it leaves out.** See the page. Of the code of the product it has only the decisions about
+//! one message (`quire_link::decide`). It shows that a rule is right, and not that the rest of the
+//! product follows the rule.
 
 mod log;
 mod properties;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use quire_link::decide::Here;
+
 /// Instances of the largest setup.
 pub const INSTANCES_MAX: usize = 3;
 
@@ -180,6 +182,16 @@ impl Log {
     /// The message with this sequence.
     pub fn find(&self, sequence: u8) -> Option<Message> {
         self.records().iter().map(|record| record.message).find(|message| message.sequence == sequence)
+    }
+
+    /// The record with this sequence.
+    pub fn here(&self, sequence: u8) -> Here {
+        let run_of = |message: Message| u64::from(message.run);
+        match self.find(sequence) {
+            Some(known) => Here::Record { run: run_of(known) },
+            None if sequence > self.highest() => Here::Above,
+            None => Here::Below { current_run: self.find(self.highest()).map_or(0, run_of) },
+        }
     }
 
     /// Whether it has the message.

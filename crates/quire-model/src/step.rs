@@ -1,5 +1,7 @@
 //! The events of a system, and what each of them changes.
 
+use quire_link::decide::{Here, PublishDecision, Published, RecordDecision, decide_publish, decide_record};
+
 use crate::log::{Instances, Log, Message, Messages, Record};
 use crate::rule::{Mistake, Numbers, Rule};
 use crate::setup::Setup;
@@ -308,14 +310,13 @@ impl State {
         let rule = setup.rule;
         let instance = &mut self.instances[to];
         let new = Record { message, path, source: from as u8 + 1 };
-        let is_not_above = message.sequence <= instance.log.highest();
-        match instance.log.find(message.sequence) {
-            _ if rule == Rule::HighestSequence => {
-                if !is_not_above {
-                    instance.log.append(new);
-                }
-            }
-            Some(known) if known != message && !rule.makes(Mistake::IgnoresTheRunOfARecord) => {
+        let here = instance.log.here(message.sequence);
+        let drops_below = rule == Rule::HighestSequence || rule.makes(Mistake::DropsInsteadOfFilling);
+        let ignores_run = rule == Rule::HighestSequence || rule.makes(Mistake::IgnoresTheRunOfARecord);
+        match decide_record(here, u64::from(message.run)) {
+            RecordDecision::Record if drops_below && matches!(here, Here::Below { .. }) => (),
+            RecordDecision::Record => instance.log.append(new),
+            RecordDecision::Reject if !ignores_run => {
                 instance.has_conflict = true;
                 if self.connection(from, to) == Connection::Up {
                     let source = &mut self.instances[from];
@@ -324,9 +325,7 @@ impl State {
                 }
                 return;
             }
-            Some(_) => (),
-            None if is_not_above && rule.makes(Mistake::DropsInsteadOfFilling) => (),
-            None => instance.log.append(new),
+            RecordDecision::Duplicate | RecordDecision::Compare | RecordDecision::Reject => (),
         }
         let instance = &mut self.instances[to];
         instance.acknowledged.insert(message);
@@ -401,21 +400,17 @@ impl State {
     /// The instance takes a publish of its client.
     fn publish(&mut self, setup: &Setup, message: Message) {
         let Some(at) = self.client.at else { return };
-        let is_known = self.instances[at].log.find(message.sequence);
-        if setup.rule.is_copies() && is_known.is_some_and(|known| known != message) {
-            if !setup.rule.makes(Mistake::IgnoresTheRunOfAPublish) {
-                self.client.is_refused = true;
-            }
-            return;
-        }
-        // At or below the highest sequence it is a duplicate. Under the new rule this holds for the
-        // current run only, and the message is confirmed only when the log has it.
-        let log = &mut self.instances[at].log;
-        if message.sequence > log.highest() {
-            log.append(Record { message, ..Record::default() });
-        } else if setup.rule.is_copies() && is_known.is_none() {
-            let is_of_run = log.find(log.highest()).is_some_and(|last| last.run == message.run);
-            self.client.is_refused |= !is_of_run;
+        let rule = setup.rule;
+        let instance = &mut self.instances[at];
+        let here = instance.log.here(message.sequence);
+        let is_rejected = instance.rejected.has(message);
+        let published = Published { run: u64::from(message.run), is_rejected, is_gap: false };
+        let ignores_run = rule.makes(Mistake::IgnoresTheRunOfAPublish) && matches!(here, Here::Record { .. });
+        match decide_publish(here, published) {
+            PublishDecision::Record => instance.log.append(Record { message, ..Record::default() }),
+            // It is confirmed only when the log has it.
+            PublishDecision::Duplicate | PublishDecision::Await => (),
+            PublishDecision::Refuse => self.client.is_refused |= rule.is_copies() && !ignores_run,
         }
     }
 
