@@ -1,5 +1,5 @@
-//! What a connection leaves in the memory of a broker when it has gone, counted by the allocator:
-//! nothing. A client name that published leaves what finds its duplicates.
+//! A connection that has ended leaves no memory in a broker, counted by the allocator. A client
+//! name that published leaves the state that finds its duplicates.
 
 mod counting;
 
@@ -23,7 +23,7 @@ impl Driver {
     fn new() -> Self {
         let config = BrokerConfig::default();
         let disk = Arc::new(MemoryDisk::new(1 << 30));
-        // All that is published here lies in one segment: a disk in memory would count, too.
+        // All messages here are in one segment, because a disk in memory would count, too.
         let options = quire_journal::Options {
             segment_size: 256 << 20,
             first_segment_size: 256 << 20,
@@ -85,7 +85,7 @@ impl Driver {
         }
     }
 
-    /// Bytes that each of so many connections leaves, after as many before them.
+    /// The bytes that each connection leaves, after the same number of earlier connections.
     fn left_by_each(&mut self, count: u64, mut name: impl FnMut(u64) -> (String, Option<u64>)) -> f64 {
         let mut before = 0;
         for number in 0..2 * count {

@@ -1,5 +1,5 @@
-//! What queues keep of the log has a bound in memory, also when every message was written alone.
-//! Counted by the allocator.
+//! The part of the log that queues keep in memory has a bound, also when every message was written
+//! alone. Counted by the allocator.
 
 mod counting;
 
@@ -31,7 +31,7 @@ impl Server {
         let queue =
             QueueSettings { name: "jobs".into(), message_type: "json".into(), ..QueueSettings::default() };
         let config = BrokerConfig { queues: vec![queue], ..BrokerConfig::default() };
-        // All that is published here lies in one segment: a disk in memory would count, too.
+        // All messages here are in one segment, because a disk in memory would count, too.
         let options = quire_journal::Options {
             segment_size: 256 << 20,
             first_segment_size: 256 << 20,

@@ -1,6 +1,6 @@
 //! Records that are compressed on their way (docs/protocol.md, *Links between instances*).
 //!
-//! Every frame is compressed on its own, because a frame is what a destination takes in at once.
+//! Every frame is compressed separately, because a destination takes in one frame at a time.
 
 use std::cell::RefCell;
 

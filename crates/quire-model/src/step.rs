@@ -1,4 +1,4 @@
-//! The events of a system, and what each of them changes.
+//! The events of a system, and the effect of each.
 
 use quire_link::decide::{Here, PublishDecision, Published, RecordDecision, decide_publish, decide_record};
 
@@ -15,7 +15,7 @@ const FIRST_RUN_MAX: u8 = 3;
 pub enum Action {
     /// Two instances make a connection.
     Connect(usize, usize),
-    /// The connection is cut. What is in flight is lost.
+    /// The connection is cut. The frames in flight are lost.
     Cut(usize, usize),
     /// An instance notices that the other one was killed.
     Drop(usize, usize),
@@ -34,7 +34,7 @@ pub enum Action {
     Join(usize),
     /// An operator lets clients in.
     Admit(usize),
-    /// The client logs on to the instance, and sends again what is not confirmed.
+    /// The client logs on to the instance, and sends the messages again that are not confirmed.
     LogOn(usize),
     /// The client publishes the next message.
     Publish,
@@ -206,7 +206,8 @@ impl State {
         }
     }
 
-    /// Both links of a pair begin: from the begin of the log. An instance that is filled says so.
+    /// Both links of a pair begin: from the begin of the log. An instance that is filled reports
+    /// it.
     fn connect(&mut self, setup: &Setup, one: usize, other: usize) {
         *self.connection_mut(one, other) = Connection::Up;
         if setup.rule.is_copies() && !setup.notices_backups {
@@ -224,8 +225,8 @@ impl State {
         }
     }
 
-    /// An instance hears of logs. Bytes of a log that there is no longer are dropped first. Marks
-    /// that were made before do not count.
+    /// An instance gets the numbers of logs. Bytes of a log that does not exist any more are dropped
+    /// first. Marks that were made before do not count.
     fn learn(&mut self, number: usize, numbers: LogNumbers) {
         for (other, log) in numbers.into_iter().enumerate() {
             if log <= self.instances[number].known[other] {
@@ -258,8 +259,8 @@ impl State {
         self.links[other][one] = Link::default();
     }
 
-    /// Connections and memory of the instance are lost. Another instance may still read what the
-    /// instance had sent to it.
+    /// Connections and memory of the instance are lost. Another instance may still read the frames
+    /// that the instance had sent to it.
     fn kill(&mut self, setup: &Setup, number: usize) {
         for other in (0..setup.instance_count).filter(|other| *other != number) {
             self.links[other][number] = Link::default();
@@ -331,8 +332,9 @@ impl State {
         instance.acknowledged.insert(message);
     }
 
-    /// A source hears what its destinations have rejected, of messages that it has. It tells its
-    /// own sources, and its client when the message is from it and is not confirmed.
+    /// A source gets the rejections of its destinations for messages that it has. It reports them
+    /// to its own sources, and to its client when the message is from this client and is not
+    /// confirmed.
     fn pass_rejections(&mut self, setup: &Setup) {
         let links = setup.each_link().collect::<Vec<_>>();
         let mut is_over = false;
@@ -363,8 +365,8 @@ impl State {
         if setup.rule.is_copies() {
             return !instance.is_filling || instance.is_admitted;
         }
-        // The sync destinations that are connected and send to it have sent what they had. The
-        // others are waited for 5 s at most.
+        // The sync destinations that are connected and send to it have sent their logs. The others
+        // are waited for 5 s at most.
         let mut sync = setup.sync.without(number).each().filter(|other| setup.has_link(number, *other));
         sync.all(|other| {
             let link = &self.links[other][number];
@@ -653,8 +655,7 @@ impl State {
     }
 }
 
-/// Whether the mark was made with the knowledge of all logs that the instance with this number
-/// knows.
+/// Whether the mark was made with the knowledge of all logs that the instance with this number has.
 fn counts(rule: Rule, mark: Mark, known: LogNumbers, number: usize) -> bool {
     let is_known = |other: usize| {
         let is_own = other == number;
