@@ -225,8 +225,8 @@ impl State {
         }
     }
 
-    /// An instance gets the numbers of logs. Bytes of a log that does not exist any more are dropped
-    /// first. Marks that were made before do not count.
+    /// An instance gets the numbers of logs. Bytes of a log that does not exist any more are
+    /// dropped first. Marks that were made before do not count.
     fn learn(&mut self, number: usize, numbers: LogNumbers) {
         for (other, log) in numbers.into_iter().enumerate() {
             if log <= self.instances[number].known[other] {
