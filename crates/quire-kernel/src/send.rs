@@ -248,11 +248,7 @@ impl Context {
             ServedBy::Stream | ServedBy::Queue => is_queue,
             ServedBy::Sow | ServedBy::Table => subscription.leaves_out(message.key),
             // A bookmark subscription receives only recorded messages.
-            ServedBy::Bookmark => {
-                let taken_after = subscription.wanted.taken_after();
-                message.bookmark.is_none()
-                    || taken_after.is_some_and(|instant| message.timestamp_ns <= instant.as_ns())
-            }
+            ServedBy::Bookmark => message.bookmark.is_none() || subscription.wanted.leaves_out(|| *context),
         };
         if is_foreign {
             return;

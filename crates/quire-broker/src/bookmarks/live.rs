@@ -22,7 +22,7 @@ use crate::slice::WEIGHED_EFFORT;
 use crate::subscription::{Gate, Subscription, SubscriptionId};
 use crate::topic::{Stage, TopicId};
 use quire_command::Message;
-use quire_expression::filter::Decision;
+use quire_expression::filter::{Decision, MessageContext};
 
 impl Bookmarks {
     /// A subscription has reached the tail, or begins at the tail or after it.
@@ -108,7 +108,7 @@ impl Bookmarks {
             }
             let data = cx.select(subscription, Some(context.message_type), record.data, &mut memory);
             let shared = shared.as_ref().filter(|_| std::ptr::eq(data, record.data));
-            self.deliver_persisted(cx, subscription, record, data, shared);
+            self.deliver_persisted(cx, subscription, record, &context, data, shared);
         }
         self.selected = memory;
         matched.clear();
@@ -147,17 +147,17 @@ impl Bookmarks {
         cx: &mut Context,
         id: SubscriptionId,
         record: &Record<'_>,
+        context: &MessageContext<'_>,
         data: &[u8],
         shared: Option<&Arc<SharedData>>,
     ) {
         let now = cx.clock.now.instant;
         let Some(subscription) = cx.clients.subscriptions.get_mut(id) else { return };
         let Subscription { session: session_id, number, .. } = *subscription;
-        let (taken_after, conflation) =
-            (subscription.wanted.taken_after(), &subscription.delivery.conflation);
+        let conflation = &subscription.delivery.conflation;
         let Some(progress) = self.subscriptions.get_mut(id) else { return };
         let is_wanted = record.position > progress.after
-            && taken_after.is_none_or(|instant| record.timestamp > instant)
+            && !subscription.wanted.leaves_out(|| *context)
             && !matches!(progress.stage, Source::SwitchingToLive { switch_at } if record.position > switch_at);
         if !is_wanted {
             return;

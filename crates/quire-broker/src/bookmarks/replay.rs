@@ -650,20 +650,16 @@ impl Bookmarks {
     fn members(&self, cx: &Context, subscriptions: &[SubscriptionId]) -> Members {
         let member = |id: &SubscriptionId| {
             let subscription = &cx.clients.subscriptions.all[*id];
-            let Interest { selector, filter, select, .. } = &subscription.wanted;
             let encoder = cx.clients.sessions.all[subscription.session].outbox.encoder();
             let progress = self.progress(*id);
             let conflation = subscription.delivery.conflation.as_ref();
             Member {
                 number: subscription.number,
                 encoder,
-                selector: selector.clone(),
-                filter: filter.clone(),
+                wanted: subscription.wanted.clone(),
                 after: progress.map_or(Position::default(), |progress| progress.after),
-                taken_after: subscription.wanted.taken_after(),
                 wants_deletions: progress.is_some_and(|progress| progress.delivery.has_deletions),
                 conflation_key: conflation.map(|conflation| conflation.key.clone()),
-                select: select.clone(),
             }
         };
         subscriptions.iter().map(member).collect()

@@ -117,7 +117,7 @@ impl Bookmarks {
         };
         let subscription = cx.subscription(id);
         subscription.delivery.is_paused = delivery.is_paused;
-        subscription.wanted.bounds = Bounds { taken_after, ..Bounds::default() }.boxed();
+        subscription.wanted.bounds = Bounds { taken_after, ..Bounds::default() }.shared();
         self.subscriptions.insert(id, Box::new(progress));
         self.set_until(cx, id, until);
         companions

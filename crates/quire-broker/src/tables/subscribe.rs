@@ -1,5 +1,7 @@
 //! The begin, the replacement and the end of subscriptions with records in view.
 
+use std::sync::Arc;
+
 use quire_command::subscribe::{Request, Selected};
 use quire_command::{Acks, Code};
 use quire_expression::select::Select;
@@ -189,7 +191,7 @@ impl Tables {
         let begun = self.begun(cx);
         let subscription = cx.subscription(id);
         let bounds = Bounds { keys: records.wanted_keys(), wants_oof: changes.has_oof, ..Bounds::default() };
-        subscription.wanted.bounds = bounds.boxed();
+        subscription.wanted.bounds = bounds.shared();
         subscription.delivery.gate =
             held.or_else(|| holds.then(Vec::new)).map(Gate::closed).unwrap_or_default();
         let select = subscription.wanted.select.as_ref();
@@ -281,7 +283,7 @@ impl Tables {
         }
         let subscription = cx.subscription(id);
         let (filter, select) = (subscription.wanted.filter.clone(), subscription.wanted.select.clone());
-        let keys = subscription.wanted.bounds.take().and_then(|bounds| bounds.keys);
+        let keys = subscription.wanted.bounds.take().and_then(|bounds| Arc::unwrap_or_clone(bounds).keys);
         let view = View { tables, keys, filter, select };
         Some(FormerView { view, begun, held: subscription.delivery.gate.open(), page })
     }

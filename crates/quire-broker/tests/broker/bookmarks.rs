@@ -133,16 +133,25 @@ fn a_bookmark_that_is_not_yet_persisted_is_waited_for() {
 
 #[test]
 fn a_time_to_come_keeps_out_what_is_recorded_before_it() {
-    let mut pair = Pair::new();
-    pair.client(1, "a");
     let text = Timestamp(WALL_START_NS + 5_000_000_000).to_string();
-    pair.subscribe(1, &replay(7, "orders", &text));
-    pair.publish(1, 1, "orders", "too early");
-    pair.turn();
-    pair.now_ns = 5_000_000_001;
-    pair.publish(1, 2, "orders", "after it");
-    pair.turn();
-    assert_eq!(pair.take_data(1), ["after it"]);
+    // From the tail, from the publish stream, and from a replay.
+    for options in [SubscribeOptions::default(), SubscribeOptions::LIVE, SubscribeOptions::PAUSED] {
+        let mut pair = Pair::new();
+        pair.client(1, "a");
+        pair.subscribe(1, &Subscribe { options, ..replay(7, "orders", &text) });
+        pair.publish(1, 1, "orders", "too early");
+        pair.turn();
+        pair.now_ns = 5_000_000_001;
+        pair.publish(1, 2, "orders", "after it");
+        pair.turn();
+        if options == SubscribeOptions::PAUSED {
+            let bytes = 7u32.to_le_bytes();
+            let subscriptions = SubscriptionNumbers::from_bytes(&bytes).unwrap();
+            pair.send(1, &Command::Resume { command: 1, acks: Acks::PROCESSED, subscriptions });
+            pair.turn();
+        }
+        assert_eq!(pair.take_data(1), ["after it"], "{options:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! One read of the log for a replay, as a value that can run on any thread.
 
-use crate::scan::{context_of, message_of};
+use crate::scan::{context_of, facts_of, message_of};
 use quire_journal::{Batch, Cursor, JournalError, Position, Record, RecordKind, Timestamp, TopicFilter};
 
 use super::ReplayPosition;
@@ -230,16 +230,15 @@ impl<'a> Matcher<'a> {
             self.topic.clear();
             self.topic.push_str(record.topic);
             for (wanted, member) in self.topic_wanted.iter_mut().zip(self.members) {
-                *wanted = member.selector.matches(record.topic);
+                *wanted = member.wanted.selector.matches(record.topic);
             }
         }
-        let Member { filter, after, taken_after, .. } = &self.members[member];
-        let is_before =
-            record.position <= *after || taken_after.is_some_and(|instant| record.timestamp <= instant);
-        if !self.topic_wanted[member] || is_before {
+        let Member { wanted, after, .. } = &self.members[member];
+        let is_left_out = record.position <= *after || wanted.leaves_out(|| facts_of(record, self.now));
+        if !self.topic_wanted[member] || is_left_out {
             return false;
         }
-        match filter {
+        match &wanted.filter {
             // A delete has no content, so it passes every filter.
             _ if is_delete => true,
             None => true,
@@ -259,7 +258,7 @@ impl<'a> Matcher<'a> {
 
     /// The part of a record that a member wants.
     fn select<'r>(&'r mut self, member: usize, record: &Record<'r>) -> &'r [u8] {
-        match &self.members[member].select {
+        match &self.members[member].wanted.select {
             None => record.data,
             Some(select) => {
                 let message_type = MessageType::from_code(record.message_type);
@@ -296,6 +295,6 @@ struct Wanted<'a>(&'a [Member]);
 
 impl TopicFilter for Wanted<'_> {
     fn wants(&self, topic: &str) -> bool {
-        self.0.iter().any(|member| member.selector.matches(topic))
+        self.0.iter().any(|member| member.wanted.selector.matches(topic))
     }
 }

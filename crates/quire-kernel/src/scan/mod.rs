@@ -6,5 +6,5 @@ mod record;
 mod start;
 
 pub use read::{LogRange, SCAN_SIZE_MAX, Scan, ScanError, bounds};
-pub use record::{context_of, message_of};
+pub use record::{context_of, facts_of, message_of};
 pub use start::{BOOKMARKS_MAX, BookmarkError, Start, StartPoint};

@@ -35,8 +35,15 @@ fn key_of<'a>(record: &Record<'a>) -> &'a [u8] {
 /// The input of a filter from a record; `None` for a type that this build does not know, which no
 /// filter matches.
 pub fn context_of<'a>(record: &Record<'a>, now: Timestamp) -> Option<MessageContext<'a>> {
-    Some(MessageContext {
-        message_type: MessageType::from_code(record.message_type)?,
+    let message_type = MessageType::from_code(record.message_type)?;
+    Some(MessageContext { message_type, ..facts_of(record, now) })
+}
+
+/// The input of a bound from a record. A bound does not read the data. So every record has this
+/// input, also a delete, which has no message type.
+pub fn facts_of<'a>(record: &Record<'a>, now: Timestamp) -> MessageContext<'a> {
+    MessageContext {
+        message_type: MessageType::Binary,
         data: record.data,
         topic: record.topic,
         key: record.key(),
@@ -45,5 +52,5 @@ pub fn context_of<'a>(record: &Record<'a>, now: Timestamp) -> Option<MessageCont
         headers: record.headers(),
         timestamp: record.timestamp,
         now,
-    })
+    }
 }

@@ -18,7 +18,7 @@ use quire_journal::{Position, Timestamp};
 use crate::codec::Encoder;
 use crate::session::SessionId;
 use hashbrown::HashSet;
-use quire_expression::filter::Filter;
+use quire_expression::filter::{Filter, MessageContext};
 use quire_expression::topic::TopicSelector;
 use rustc_hash::FxBuildHasher;
 use slotmap::SecondaryMap;
@@ -38,19 +38,19 @@ pub struct Subscription {
     pub delivery: Delivery,
 }
 
-/// The conditions and options of the client.
-#[derive(Debug)]
+/// The conditions and options of the client. Clones share them.
+#[derive(Clone, Debug)]
 pub struct Interest {
     pub selector: TopicSelector,
     pub filter: Option<Filter>,
     /// The part of each message that is wanted; `None` = the whole.
     pub select: Option<Select>,
     /// Few subscriptions have bounds.
-    pub bounds: Option<Box<Bounds>>,
+    pub bounds: Option<Arc<Bounds>>,
 }
 
 /// Bounds that a filter cannot express.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bounds {
     /// The keys of records that are wanted; `None` = all.
     pub keys: Option<KeySet>,
@@ -61,10 +61,15 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Boxed; `None` when there is no bound.
-    pub fn boxed(self) -> Option<Box<Self>> {
-        let is_bounded = self.keys.is_some() || self.taken_after.is_some() || self.wants_oof;
-        is_bounded.then(|| Box::new(self))
+    /// To be shared; `None` when there is no bound.
+    pub fn shared(self) -> Option<Arc<Self>> {
+        (self != Bounds::default()).then(|| Arc::new(self))
+    }
+
+    /// Whether a message of the log is not wanted. Replays, the live tail and the publish stream
+    /// ask this, so that the messages do not depend on which of them serves the subscription.
+    fn leaves_out(&self, message: &MessageContext<'_>) -> bool {
+        self.taken_after.is_some_and(|instant| message.timestamp <= instant)
     }
 }
 
@@ -77,6 +82,13 @@ impl Interest {
     #[inline]
     pub fn taken_after(&self) -> Option<Timestamp> {
         self.bounds.as_ref().and_then(|bounds| bounds.taken_after)
+    }
+
+    /// Whether the bounds of a subscription to the log exclude a message. The message is only
+    /// looked at when there are bounds.
+    #[inline]
+    pub fn leaves_out<'a>(&self, message: impl FnOnce() -> MessageContext<'a>) -> bool {
+        self.bounds.as_ref().is_some_and(|bounds| bounds.leaves_out(&message()))
     }
 
     /// Whether messages with this key are wanted.
@@ -218,14 +230,11 @@ pub struct Member {
     pub number: u32,
     /// Encodes the messages for the session of the subscription.
     pub encoder: Encoder,
-    pub selector: TopicSelector,
-    pub filter: Option<Filter>,
+    pub wanted: Interest,
     /// The subscription wants the records after this position.
     pub after: Position,
-    pub taken_after: Option<Timestamp>,
     pub wants_deletions: bool,
     pub conflation_key: Option<ConflationKey>,
-    pub select: Option<Select>,
 }
 
 /// The members of one replay, in the order in which they are served.
