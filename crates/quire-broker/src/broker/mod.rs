@@ -42,7 +42,7 @@ use crate::{
     Access, BrokerConfig, ConfigError, ConnectionId, ConnectionStats, Event, Input, OpenError, Output, Page,
     QueueFigures, ReadDone, ServerStats, Stats, Stopwatch, Timer, TransportId,
 };
-use quire_journal::{AttributesBuffer, Journal, JournalError, Position, RecoveryProgress};
+use quire_journal::{Journal, JournalError, Position, RecoveryProgress};
 
 use crate::admin::Requester;
 use crate::bookmarks::Bookmarks;
@@ -60,7 +60,7 @@ use crate::stream::PublishStream;
 use crate::tables::{SnapshotParts, SnapshotSteps, TURN_SIZE_MAX, Tables};
 use crate::tail::{LogConsumer, Tail};
 use crate::topic::TopicTable;
-use intake::{Intake, LargeMessages};
+use intake::{InHand, Intake};
 use quire_command::Code;
 use quire_expression::filter::TURN_EFFORT_MAX;
 use quire_types::time::{Instant, Now};
@@ -78,9 +78,7 @@ pub struct Broker {
     stream: PublishStream,
     tables: Tables,
     links: Links,
-    large: LargeMessages,
-    /// The attributes of the message that is being recorded.
-    attributes: AttributesBuffer,
+    in_hand: InHand,
 }
 
 impl Broker {
@@ -137,8 +135,7 @@ impl Broker {
             tables: Tables::new(tables, &cx.log.journal, &cx.messages.unreadable)
                 .map_err(|error| ConfigError::new("sow_topics", error.to_string()))?,
             links: Links::new(links, &cx),
-            large: LargeMessages::default(),
-            attributes: AttributesBuffer::default(),
+            in_hand: InHand::default(),
             cx,
         };
         broker.queues.recover(&mut broker.cx, on_progress)?;
@@ -301,15 +298,10 @@ impl Broker {
         self.cx.log.journal.write_waiting();
     }
 
-    /// The first position of the log that a queue, a last-value topic or a destination still needs,
-    /// also after a crash now; `None` without them.
+    /// The first position of the log that a consumer of it still needs, also after a crash now;
+    /// `None` when none of them needs a record.
     pub fn needed_position(&self) -> Option<Position> {
-        let needed = [
-            self.queues.needed_from(&self.cx),
-            self.tables.needed_from(&self.cx),
-            self.links.needed_from(&self.cx),
-        ];
-        needed.into_iter().flatten().min()
+        consumers!(self).iter().filter_map(|consumer| consumer.needed_from(&self.cx)).min()
     }
 
     /// What is configured.
@@ -403,8 +395,8 @@ impl Broker {
     /// The path of messages into the log.
     #[inline(always)]
     fn intake(&mut self) -> Intake<'_> {
-        let Broker { cx, publishers, queues, tables, stream, bookmarks, links, large, attributes, .. } = self;
-        Intake { cx, publishers, queues, tables, stream, bookmarks, links, large, attributes }
+        let Broker { cx, publishers, queues, tables, stream, bookmarks, links, in_hand, .. } = self;
+        Intake { cx, publishers, queues, tables, stream, bookmarks, links, in_hand }
     }
 
     /// Checks whether the journal has failed since the last turn, or has room again.
@@ -471,8 +463,8 @@ impl Broker {
 
     /// Passes the result of a job to the service that waits for it.
     fn job_done(&mut self, done: ReadDone) {
-        let Broker { cx, searches, bookmarks, stream, queues, tables, links, large, .. } = self;
-        cx.finish_job(done, &mut [searches, bookmarks, stream, queues, tables, links, large]);
+        let Broker { cx, searches, bookmarks, stream, queues, tables, links, in_hand, .. } = self;
+        cx.finish_job(done, &mut [searches, bookmarks, stream, queues, tables, links, in_hand]);
         self.continue_found();
         self.intake().take_examined();
     }

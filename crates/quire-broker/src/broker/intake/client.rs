@@ -53,7 +53,7 @@ impl Intake<'_> {
         match self.check_and_publish(id, key, publish, topic, Examined::default()) {
             Ok(None) => {}
             Ok(Some(examined)) => {
-                self.large.examine(self.cx, id, OwnedPublish::new(publish), examined);
+                self.in_hand.large.examine(self.cx, id, OwnedPublish::new(publish), examined);
             }
             Err(refusal) => self.publishers.refuse(self.cx, id, key, publish.sequence, refusal),
         }
@@ -91,7 +91,7 @@ impl Intake<'_> {
 
     /// Takes the messages that were examined. The connections of finished messages continue.
     pub(crate) fn take_examined(&mut self) {
-        while let Some(Done { session: id, sequence, found }) = self.large.next_done() {
+        while let Some(Done { session: id, sequence, found }) = self.in_hand.large.next_done() {
             let is_open =
                 self.cx.clients.sessions.all.get(id).is_some_and(|session| session.phase == Phase::Open);
             // The client was not acknowledged, and sends the message again.
@@ -132,7 +132,7 @@ impl Intake<'_> {
         match result {
             Ok(None) => true,
             Ok(Some(examined)) => {
-                self.large.examine(self.cx, id, message, examined);
+                self.in_hand.large.examine(self.cx, id, message, examined);
                 false
             }
             Err(refusal) => {

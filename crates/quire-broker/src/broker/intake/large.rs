@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use quire_command::Publish;
 use quire_expression::message_type::Arena;
 
+use super::InHand;
 use super::prepare::check_json;
 use crate::context::Context;
 use crate::session::{OwnedPublish, SessionId, Stall};
@@ -40,7 +41,7 @@ const RUNNING_SIZE_MAX: usize = 64 * 1024 * 1024;
 
 /// The large messages of all connections.
 #[derive(Default)]
-pub(crate) struct LargeMessages {
+pub(super) struct LargeMessages {
     /// Messages whose jobs are done.
     done: VecDeque<Done>,
     /// Messages whose jobs begin when others are done.
@@ -107,7 +108,7 @@ impl LargeMessages {
                 examined.run(&message.as_publish(), size_max, &mut arena);
                 (message, examined)
             },
-            move |large: &mut LargeMessages, _, _, found| {
+            move |InHand { large, .. }: &mut InHand, _, _, found| {
                 large.running_size -= size;
                 large.done.push_back(Done { session: id, sequence, found });
             },

@@ -40,7 +40,7 @@ use crate::queues::QueueService;
 use crate::stream::PublishStream;
 use crate::tables::{Keyed, Tables};
 use crate::topic::TopicId;
-pub(super) use large::LargeMessages;
+use large::LargeMessages;
 use prepare::Ready;
 
 /// The services of the broker that take part in the intake of messages.
@@ -52,9 +52,15 @@ pub(crate) struct Intake<'a> {
     pub(crate) stream: &'a mut PublishStream,
     pub(crate) bookmarks: &'a mut Bookmarks,
     pub(crate) links: &'a mut Links,
-    pub(crate) large: &'a mut LargeMessages,
-    /// The attributes of the message that is being recorded.
-    pub(crate) attributes: &'a mut AttributesBuffer,
+    pub(crate) in_hand: &'a mut InHand,
+}
+
+/// The state of the intake between two messages.
+#[derive(Default)]
+pub(crate) struct InHand {
+    large: LargeMessages,
+    /// The attributes of the message that is being recorded. The buffer is reused.
+    attributes: AttributesBuffer,
 }
 
 /// A message, or a delete, on its way into the log.

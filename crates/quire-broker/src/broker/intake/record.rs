@@ -52,7 +52,7 @@ impl Intake<'_> {
         let attributes = if is_plain && !matches!(origin, Origin::Peer { .. }) {
             Attributes::NONE
         } else {
-            match encode(self.attributes, submission, key, (timestamp, now)) {
+            match encode(&mut self.in_hand.attributes, submission, key, (timestamp, now)) {
                 Ok(attributes) => attributes,
                 Err(error) => return Ingested::Unacceptable(Box::new(error)),
             }
