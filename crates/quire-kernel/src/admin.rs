@@ -2,7 +2,8 @@
 //! process of the server.
 
 use quire_journal::SegmentInfo;
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::context::Context;
 use super::journal_files::Maintenance;
@@ -204,60 +205,50 @@ impl Context {
             Requester::Client { connection, command, .. } => (*connection, *command),
         };
         let Some(id) = self.session_of(connection) else { return };
-        match reply {
-            AdminReply::Files(files) => {
-                for file in &files {
-                    self.put(id, &Reply::JournalFile { command, json: &json_of(file) });
-                }
-                let kind = AckKind::Processed;
-                let ack = Ack { kind, code: Code::Ok, command, subscription: 0, detail: 0, reason: "" };
-                self.put(id, &Reply::Ack(ack));
+        let json = match reply {
+            AdminReply::Files(files) => return self.send_files(id, command, &files),
+            AdminReply::Refused { code, reason } => {
+                return self.refuse_command(id, command, 0, &Refused::new(code, reason));
             }
-            AdminReply::Queues(queues) => {
-                let json = json!({ "queues": queues }).to_string();
-                self.put(id, &Reply::Stats { command, json: &json });
-            }
-            AdminReply::Stats(stats) => {
-                self.put(id, &Reply::Stats { command, json: &stats.to_json() });
-            }
-            AdminReply::Server(server) => {
-                let json = json!({ "server": server }).to_string();
-                self.put(id, &Reply::Stats { command, json: &json });
-            }
-            AdminReply::Clients(Page { items, has_more }) => {
-                let json = json!({ "clients": items, "more": has_more }).to_string();
-                self.put(id, &Reply::Stats { command, json: &json });
-            }
-            AdminReply::Subscriptions(Page { items, has_more }) => {
-                let json = json!({ "subscriptions": items, "more": has_more }).to_string();
-                self.put(id, &Reply::Stats { command, json: &json });
-            }
-            AdminReply::Topics(Page { items, has_more }) => {
-                let json = json!({ "topics": items, "more": has_more }).to_string();
-                self.put(id, &Reply::Stats { command, json: &json });
-            }
+            // A value in between would have every connection of the figures twice.
+            AdminReply::Stats(stats) => stats.to_json(),
+            AdminReply::Queues(queues) => json!({ "queues": queues }).to_string(),
+            AdminReply::Server(server) => json!({ "server": server }).to_string(),
+            AdminReply::Replication(replication) => json!({ "replication": replication }).to_string(),
+            AdminReply::Clients(page) => json_of_page("clients", &page),
+            AdminReply::Subscriptions(page) => json_of_page("subscriptions", &page),
+            AdminReply::Topics(page) => json_of_page("topics", &page),
             AdminReply::QueueCreated { queue, existed } => {
-                let json = json!({ "queue": { "name": queue, "existed": existed } }).to_string();
-                self.put(id, &Reply::Stats { command, json: &json });
+                json_of_queue(json!({ "name": queue, "existed": existed }))
             }
             AdminReply::QueueAltered { queue, keys } => {
-                let json = json!({ "queue": { "name": queue, "altered": keys } }).to_string();
-                self.put(id, &Reply::Stats { command, json: &json });
+                json_of_queue(json!({ "name": queue, "altered": keys }))
             }
             AdminReply::QueueDropped { queue, message_count, warnings } => {
-                let dropped = json!({ "name": queue, "dropped": message_count, "warnings": warnings });
-                let json = json!({ "queue": dropped }).to_string();
-                self.put(id, &Reply::Stats { command, json: &json });
+                json_of_queue(json!({ "name": queue, "dropped": message_count, "warnings": warnings }))
             }
-            AdminReply::Replication(replication) => {
-                let json = json!({ "replication": replication }).to_string();
-                self.put(id, &Reply::Stats { command, json: &json });
-            }
-            AdminReply::Refused { code, reason } => {
-                self.refuse_command(id, command, 0, &Refused::new(code, reason));
-            }
-        }
+        };
+        self.put(id, &Reply::Stats { command, json: &json });
     }
+
+    fn send_files(&mut self, id: SessionId, command: u32, files: &[SegmentInfo]) {
+        for file in files {
+            self.put(id, &Reply::JournalFile { command, json: &json_of(file) });
+        }
+        let kind = AckKind::Processed;
+        let ack = Ack { kind, code: Code::Ok, command, subscription: 0, detail: 0, reason: "" };
+        self.put(id, &Reply::Ack(ack));
+    }
+}
+
+/// A part of a list, whose member `name` has the entries.
+fn json_of_page<T: Serialize>(name: &str, page: &Page<T>) -> String {
+    json!({ name: page.items, "more": page.has_more }).to_string()
+}
+
+/// The result of a command about one queue.
+fn json_of_queue(result: Value) -> String {
+    json!({ "queue": result }).to_string()
 }
 
 /// As in protocol.md, `journal_file`.
