@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use quire_journal::{JournalError, Position, Record, RecordKind, Timestamp};
+use quire_journal::{Position, Record, RecordKind, Timestamp};
 use quire_queue::{BadChanges, ChangeKind, LeaseEventKind, LeaseRun, Logged};
 
 /// One entry of a record of a queue, or of a delete.
@@ -24,29 +24,22 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// The entries of a record. The first bytes that are not an entry end the list. A record of a
-    /// queue that has a source has none: its positions are those of another log.
+    /// The entries of a record. A record of a queue that has a source has none: its positions are
+    /// those of another log.
     ///
-    /// The last item is an error if the record is one of a group, or of another version.
-    pub fn of<'a>(record: &Record<'a>) -> impl Iterator<Item = Result<Event, JournalError>> + use<'a> {
+    /// The last item is an error if the record is damaged, one of a group, or of another version.
+    pub fn of<'a>(record: &Record<'a>) -> impl Iterator<Item = Result<Event, BadChanges>> + use<'a> {
         let position = record.position;
         let is_of_this_log = record.source().is_none();
         let is_of = |kind| if record.kind == kind && is_of_this_log { record.data } else { b"" };
-        let later = move |reason: BadChanges| match reason {
-            BadChanges::NotAList => None,
-            BadChanges::Version(_) | BadChanges::Group(_) => {
-                Some(Err(JournalError::LaterRecord { position, reason: reason.to_string() }))
-            }
-        };
         let changes = Logged::read(is_of(RecordKind::Acknowledge), position);
-        let changes = changes.filter_map(move |logged| match logged {
+        let changes = changes.filter_map(|logged| match logged {
             Ok(Logged::Changed { first, last, kind, .. }) => Some(Ok(Event::changed(first, last, kind))),
             Ok(Logged::Begins { .. }) => None,
-            Err(error) => later(error),
+            Err(error) => Some(Err(error)),
         });
         let leases = LeaseRun::read(is_of(RecordKind::Lease), position);
-        let leases =
-            leases.filter_map(move |run| run.map_or_else(later, |run| Some(Ok(Event::leased(&run)))));
+        let leases = leases.map(|run| run.map(|run| Event::leased(&run)));
         let deleted = record.deleted_keys().map_while(Result::ok).map(Event::deleted);
         changes.chain(leases).chain(deleted.map(Ok))
     }

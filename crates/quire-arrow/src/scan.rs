@@ -9,6 +9,7 @@ use arrow_schema::{ArrowError, SchemaRef};
 use quire_expression::filter::MessageContext;
 use quire_expression::message_type::{Arena, Malformed, MessageType, Value};
 use quire_journal::{Cursor, JournalError, Position, Reader, Record, RecordKind, TopicFilter};
+use quire_queue::BadChanges;
 
 use crate::builder::{Row, Table, Texts, attribute_value};
 use crate::counted_ranges::CountedRanges;
@@ -256,7 +257,10 @@ impl Scan {
                 };
                 if is_included {
                     for event in Event::of(&record) {
-                        self.matcher.event(compiled, &record, &event?, &mut self.table);
+                        match event {
+                            Ok(event) => self.matcher.event(compiled, &record, &event, &mut self.table),
+                            Err(reason) => skip_record(&record, reason, compiled, &mut self.skipped)?,
+                        }
                     }
                 }
             }
@@ -458,6 +462,23 @@ impl Matcher {
         }
         true
     }
+}
+
+/// If the spec allows it, leaves out the rest of a record of a queue that is damaged.
+#[cold]
+fn skip_record(
+    record: &Record<'_>,
+    reason: BadChanges,
+    compiled: &Compiled,
+    skipped: &mut Vec<Skipped>,
+) -> Result<(), ScanError> {
+    let position = record.position;
+    let error = JournalError::LaterRecord { position, reason: reason.to_string() };
+    if !compiled.skips_damage || reason != BadChanges::NotAList {
+        return Err(error.into());
+    }
+    skipped.push(Skipped { first: position, last: position, reason: error.to_string() });
+    Ok(())
 }
 
 /// The values that columns and predicates need from the data; `None` when the plan needs none, or

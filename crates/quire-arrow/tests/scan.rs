@@ -453,6 +453,37 @@ fn a_record_of_a_group_or_of_a_later_version_is_an_error() {
 }
 
 #[test]
+fn a_damaged_record_of_a_queue_is_an_error_or_a_stated_gap() {
+    for (kind, damage) in
+        [(RecordKind::Acknowledge, &b"\xff\xff no list"[..]), (RecordKind::Lease, b"\x0e no list")]
+    {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path());
+        let mut changes = ChangesWriter::default();
+        changes.push(Position::new(5), None, ChangeKind::Acknowledged);
+        let whole = if kind == RecordKind::Lease { &b""[..] } else { changes.finish() };
+        append_of_queue(directory.path(), kind, [whole, damage]);
+        let reader = Reader::open_read_only(directory.path()).unwrap();
+        let plan = |skips: bool| {
+            let spec = format!(
+                r#"{{"columns": [{{"name": "kind", "attribute": "kind"}}], "topics": {{"names": ["queue"]}}, "includes_events": true, "skips_damage": {skips}}}"#
+            );
+            Plan::new(ScanSpec::from_json(&spec).unwrap()).unwrap()
+        };
+        let strict: Result<Vec<_>, _> = plan(false).scan(&reader, all(&reader)).unwrap().collect();
+        let expected =
+            "the record at position 3002 of the journal: not a list of changes or leases of a queue";
+        assert_eq!(strict.err().unwrap().to_string(), expected);
+        let tolerant = plan(true);
+        let mut scan = tolerant.scan(&reader, all(&reader)).unwrap();
+        let rows: usize = scan.by_ref().map(|batch| batch.unwrap().num_rows()).sum();
+        assert_eq!(rows, usize::from(kind == RecordKind::Acknowledge), "the entries before the damage");
+        let [gap] = scan.skipped() else { panic!("{:?}", scan.skipped()) };
+        assert_eq!((gap.first.get(), gap.last.get(), &gap.reason[..]), (3002, 3002, expected));
+    }
+}
+
+#[test]
 fn changes_and_leases_of_another_log_give_no_rows() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path());
@@ -488,11 +519,7 @@ fn what_became_of_queue_messages_comes_when_it_is_asked_for() {
     changes.push(Position::new(11), name(11), expired);
     changes.push(Position::new(12), name(12), ChangeKind::Returned { deliveries: 4 });
     changes.push(Position::new(13), name(13), ChangeKind::Delayed { until: Time::new(9) });
-    append_of_queue(
-        directory.path(),
-        RecordKind::Acknowledge,
-        [changes.finish(), b"\xff\xff no list of changes"],
-    );
+    append_of_queue(directory.path(), RecordKind::Acknowledge, [changes.finish(), b""]);
     let reader = Reader::open_read_only(directory.path()).unwrap();
     let columns = r#"{"columns": [{"name": "first", "attribute": "first_position"}, {"name": "last", "attribute": "last_position"},
         {"name": "kind", "attribute": "kind"}, {"name": "deliveries", "attribute": "deliveries"},
@@ -529,7 +556,7 @@ fn who_held_queue_messages_comes_with_its_own_times() {
     push(6, LeaseEventKind::Lost, 0, 8_000_000);
     push(6, LeaseEventKind::ExpiredUnheld, 1, 8_000_000);
     push(7, LeaseEventKind::Released, 0, 8_000_000);
-    append_of_queue(directory.path(), RecordKind::Lease, [leases.finish(), b"\x0e no list of leases"]);
+    append_of_queue(directory.path(), RecordKind::Lease, [leases.finish(), b""]);
     let reader = Reader::open_read_only(directory.path()).unwrap();
     let spec = r#"{"columns": [{"name": "first", "attribute": "first_position"}, {"name": "last", "attribute": "last_position"},
         {"name": "time", "attribute": "timestamp_ns"}, {"name": "kind", "attribute": "kind"},

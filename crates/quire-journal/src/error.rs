@@ -128,13 +128,13 @@ pub enum JournalError {
         /// The version that the file names.
         version: u32,
     },
-    /// A record was written by a later version of the server, which uses parts of records that this
-    /// build does not read.
+    /// A record cannot be read: it is damaged, or a later version of the server wrote it, with
+    /// parts that this build does not read.
     #[error("the record at position {position} of the journal: {reason}")]
     LaterRecord {
         /// The record.
         position: Position,
-        /// The part that this build does not read.
+        /// Why.
         reason: String,
     },
     /// A value that the journal cannot take.
