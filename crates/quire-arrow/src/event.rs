@@ -40,7 +40,7 @@ impl Event {
         });
         let leases = LeaseRun::read(is_of(RecordKind::Lease), position);
         let leases = leases.map(|run| run.map(|run| Event::leased(&run)));
-        let deleted = record.deleted_keys().map_while(Result::ok).map(Event::deleted);
+        let deleted = record.deleted_keys().map(Event::deleted);
         changes.chain(leases).chain(deleted.map(Ok))
     }
 

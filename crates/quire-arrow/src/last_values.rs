@@ -88,7 +88,7 @@ pub fn last_values(
                 }
                 (RecordKind::Publish, None) => found.keyless_count += 1,
                 (RecordKind::Delete, _) => {
-                    for key in record.deleted_keys().map_while(Result::ok) {
+                    for key in record.deleted_keys() {
                         newest.remove(&xxh3_128(key));
                     }
                 }

@@ -5,6 +5,7 @@
 //! block are never taken for data.
 
 use crate::record::attributes::Attributes;
+use crate::record::deleted::DeletedKeys;
 use crate::record::{NewRecord, Position, PublisherId, Record, RecordKind};
 use quire_types::Timestamp;
 
@@ -301,6 +302,12 @@ impl RawRecord<'_> {
     pub fn timestamp(&self) -> Timestamp {
         Timestamp(u64_at(self.head, 16))
     }
+
+    /// Whether its data is a list of keys, if it is a delete.
+    #[inline]
+    pub fn has_valid_keys(&self) -> bool {
+        self.kind != RecordKind::Delete || DeletedKeys::from_bytes(self.data).is_some()
+    }
 }
 
 /// The record at the front of `body`, and the bytes after it. `None` when the bytes are not a
@@ -344,6 +351,9 @@ pub(crate) fn fault_of(header: &BatchHeader, mut body: &[u8]) -> &'static str {
     }
     for _ in 0..header.count {
         match split_raw(body) {
+            Some((record, _)) if !record.has_valid_keys() => {
+                return "the data of a delete is not a list of keys";
+            }
             Some((_, rest)) => body = rest,
             None => match body.first_chunk::<RECORD_HEADER_SIZE>() {
                 Some(head) if RecordKind::from_number(head[4]).is_none() => {

@@ -48,7 +48,7 @@ pub use read::verify::Damage;
 pub use record::attributes::{
     Attributes, AttributesBuffer, Instance, InstancePath, InstancePathBuffer, NewAttributes, Origin, Source,
 };
-pub use record::deleted::{BadDeletedKeys, DeletedKeys, put_deleted_key};
+pub use record::deleted::{DeletedKeys, put_deleted_key};
 pub use record::{NewRecord, Record, RecordKind};
 pub use recover::{Cut, Recovery, RecoveryProgress};
 pub use sidecar::{FoundSidecar, SidecarHead, SidecarReader, Sidecars};

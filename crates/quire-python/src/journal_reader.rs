@@ -376,7 +376,9 @@ impl Record {
     #[getter]
     fn deleted_keys<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         let data: &[u8] = if self.kind == RecordKind::Delete { &self.data } else { &[] };
-        DeletedKeys::new(data).map_while(Result::ok).map(|key| PyBytes::new(py, key)).collect()
+        // The reader has checked that it is a list.
+        let keys = DeletedKeys::from_bytes(data).into_iter().flatten();
+        keys.map(|key| PyBytes::new(py, key)).collect()
     }
 
     /// The data as it was published.

@@ -148,7 +148,7 @@ impl Tables {
             RecordKind::Delete => {
                 let at = Moment { position: record.position, timestamp: record.timestamp };
                 let table = &mut self.state(id).table;
-                for key in record.deleted_keys().map_while(Result::ok) {
+                for key in record.deleted_keys() {
                     table.remove(key, at);
                 }
             }

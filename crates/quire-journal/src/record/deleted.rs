@@ -3,39 +3,46 @@
 
 use crate::record::attributes::{put_number, take_number};
 
-/// The data of a delete is not a list of keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a list of deleted keys")]
-pub struct BadDeletedKeys;
-
 /// Appends a key to the data of a delete.
 pub fn put_deleted_key(data: &mut Vec<u8>, key: &[u8]) {
     put_number(data, key.len() as u64);
     data.extend_from_slice(key);
 }
 
-/// The keys in the data of a delete, in their order. An error ends the iteration.
+/// The keys in the data of a delete, in their order.
 #[derive(Clone, Debug)]
 pub struct DeletedKeys<'a>(&'a [u8]);
 
 impl<'a> DeletedKeys<'a> {
     /// The keys in the data of a record of kind [`RecordKind::Delete`](crate::RecordKind::Delete).
-    pub const fn new(data: &'a [u8]) -> Self {
+    /// `None` when the data is not a list of keys.
+    pub fn from_bytes(data: &'a [u8]) -> Option<Self> {
+        let mut rest = data;
+        while !rest.is_empty() {
+            rest = split(rest)?.1;
+        }
+        Some(DeletedKeys(data))
+    }
+
+    /// The keys in the data of a record that was read. [`Cursor::next`](crate::Cursor::next) has
+    /// checked that it is a list.
+    pub(crate) const fn checked(data: &'a [u8]) -> Self {
         DeletedKeys(data)
     }
 }
 
 impl<'a> Iterator for DeletedKeys<'a> {
-    type Item = Result<&'a [u8], BadDeletedKeys>;
+    type Item = &'a [u8];
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let split = take_number(self.0)
-            .and_then(|(size, rest)| rest.split_at_checked(usize::try_from(size).ok()?))
-            .filter(|(key, _)| !key.is_empty());
-        self.0 = split.map_or(&[], |(_, rest)| rest);
-        Some(split.map(|(key, _)| key).ok_or(BadDeletedKeys))
+        let (key, rest) = split(self.0)?;
+        self.0 = rest;
+        Some(key)
     }
+}
+
+/// The first key, and the bytes after it. `None` when there is no key.
+fn split(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (size, rest) = take_number(data)?;
+    rest.split_at_checked(usize::try_from(size).ok()?).filter(|(key, _)| !key.is_empty())
 }

@@ -162,6 +162,6 @@ impl<'a> Record<'a> {
 
     /// The keys that a delete removed; none for a record of another kind.
     pub fn deleted_keys(&self) -> DeletedKeys<'a> {
-        DeletedKeys::new(if self.kind == RecordKind::Delete { self.data } else { &[] })
+        DeletedKeys::checked(if self.kind == RecordKind::Delete { self.data } else { &[] })
     }
 }

@@ -281,8 +281,8 @@ pub(crate) fn for_each_chunk(
     Ok(())
 }
 
-/// Whether the body contains exactly the records that the header counts, and the flags of the
-/// header are defined.
+/// Whether the body contains exactly the records that the header counts, the data of each delete is
+/// a list of keys, and the flags of the header are defined.
 pub(crate) fn holds_records(header: &BatchHeader, mut body: &[u8]) -> bool {
     if !header.has_defined_flags() {
         return false;
@@ -290,6 +290,9 @@ pub(crate) fn holds_records(header: &BatchHeader, mut body: &[u8]) -> bool {
     let mut topic: Option<&[u8]> = None;
     for _ in 0..header.count {
         let Some((record, rest)) = split_raw(body) else { return false };
+        if !record.has_valid_keys() {
+            return false;
+        }
         body = rest;
         // Consecutive records mostly have one topic, which was already checked to be text.
         if topic != Some(record.topic) {

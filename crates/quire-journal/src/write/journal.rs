@@ -589,7 +589,7 @@ fn checked_size(record: &NewRecord<'_>) -> Result<usize, JournalError> {
             format!("{} bytes, the limit is {}", record.correlation_id.len(), u8::MAX),
         );
     }
-    if record.kind == RecordKind::Delete && DeletedKeys::new(record.data).any(|key| key.is_err()) {
+    if record.kind == RecordKind::Delete && DeletedKeys::from_bytes(record.data).is_none() {
         return bad("data", "the data of a delete is not a list of keys".into());
     }
     let size = record_size(record);

@@ -190,8 +190,8 @@ proptest! {
                 prop_assert_eq!((again.key(), again.source()), (attributes.key(), attributes.source()));
                 prop_assert_eq!(again.headers(), headers);
             }
-            let keys: Vec<_> = DeletedKeys::new(&bytes).collect();
-            prop_assert!(keys.len() <= bytes.len());
+            let keys = DeletedKeys::from_bytes(&bytes).map_or(0, Iterator::count);
+            prop_assert!(keys <= bytes.len());
         }
     }
 
@@ -203,13 +203,13 @@ proptest! {
             expected.extend([number(key.len() as u64), key.clone()].concat());
         }
         prop_assert_eq!(&data, &expected);
-        let found: Result<Vec<_>, _> = DeletedKeys::new(&data).collect();
-        prop_assert_eq!(found.unwrap(), keys.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let found: Vec<_> = DeletedKeys::from_bytes(&data).unwrap().collect();
+        prop_assert_eq!(found, keys.iter().map(Vec::as_slice).collect::<Vec<_>>());
         if !data.is_empty() {
             // Cut short, or with an empty key, the bytes are not a list.
-            prop_assert!(DeletedKeys::new(&data[..data.len() - 1]).any(|key| key.is_err()));
+            prop_assert!(DeletedKeys::from_bytes(&data[..data.len() - 1]).is_none());
             data.push(0);
-            prop_assert!(DeletedKeys::new(&data).last().unwrap().is_err());
+            prop_assert!(DeletedKeys::from_bytes(&data).is_none());
         }
     }
 }
@@ -456,6 +456,37 @@ fn verify_and_readers_name_what_the_format_does_not_define() {
         assert!(found.is_empty() && error.unwrap().to_string().contains(expected));
         disk.open(&segment).unwrap().write_at(&whole, 0).unwrap();
     }
+}
+
+#[test]
+fn a_delete_whose_data_is_not_a_list_of_keys_is_damage() {
+    let disk = MemoryDisk::new(64 << 20);
+    let (mut journal, _) = open_on(&disk).unwrap();
+    let mut keys = Vec::new();
+    put_deleted_key(&mut keys, b"k7");
+    put_deleted_key(&mut keys, b"k8");
+    journal.append(&NewRecord { kind: RecordKind::Delete, ..record(1, "orders", &keys) }).unwrap();
+    journal.flush(SOON).unwrap();
+    let (segment, expected) =
+        (Path::new(MEMORY).join("quire.0000000000.journal"), "the data of a delete is not a list of keys");
+    let mut bytes = disk.read(&segment).unwrap();
+    let second = bytes.windows(3).position(|found| found == b"\x02k8").unwrap();
+    bytes[second] = 3;
+    repair_batch_header(&mut bytes, 4096);
+    disk.open(&segment).unwrap().write_at(&bytes, 0).unwrap();
+    let damages = journal.reader().verify();
+    assert_eq!(damages.len(), 1, "{damages:?}");
+    assert_eq!((damages[0].offset, &damages[0].reason[..]), (4096, expected));
+    let (found, error) = read_all(&journal.reader());
+    assert!(found.is_empty() && error.unwrap().to_string().contains(expected));
+    std::mem::forget(journal);
+    let changed = MemoryDisk::new(64 << 20);
+    changed.create(&segment, bytes.len() as u64).unwrap().write_at(&bytes, 0).unwrap();
+    let error = open_on(&changed).err().unwrap();
+    assert!(
+        matches!(error, JournalError::Corrupt { offset: 4096, reason, .. } if reason == expected),
+        "{error}"
+    );
 }
 
 #[test]

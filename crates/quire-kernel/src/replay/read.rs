@@ -286,8 +286,7 @@ impl<'a> Matcher<'a> {
 
 /// The keys of a delete that a message can have.
 fn deleted<'a>(record: &Record<'a>) -> impl Iterator<Item = &'a [u8]> {
-    let keys = record.deleted_keys().map_while(Result::ok);
-    keys.filter(|key| (1..=KEY_SIZE_MAX).contains(&key.len()))
+    record.deleted_keys().filter(|key| (1..=KEY_SIZE_MAX).contains(&key.len()))
 }
 
 /// The topics that any member wants.

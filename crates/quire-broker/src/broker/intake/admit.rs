@@ -185,13 +185,13 @@ fn check_sizes(cx: &Context, record: &SentRecord<'_>, publish: &Publish<'_>) -> 
         let size = publish.correlation_id.len();
         return Err(format!("a correlation id of {size} bytes, the limit is {CORRELATION_SIZE_MAX}"));
     }
-    let keys = DeletedKeys::new(if is_delete { publish.data } else { b"" });
+    let keys = DeletedKeys::from_bytes(if is_delete { publish.data } else { b"" });
+    let keys = keys.ok_or("the data of a delete is not a list of keys")?;
     let count = keys.clone().count();
     if count > KEYS_MAX {
         return Err(format!("a delete of {count} keys, the limit is {KEYS_MAX}"));
     }
-    for key in keys.chain([Ok(publish.key)]) {
-        let key = key.map_err(|_| "the data of a delete is not a list of keys")?;
+    for key in keys.chain([publish.key]) {
         if key.len() > KEY_SIZE_MAX || std::str::from_utf8(key).is_err() {
             return Err(format!(
                 "a key of {} bytes; a key is text of at most {KEY_SIZE_MAX} bytes",

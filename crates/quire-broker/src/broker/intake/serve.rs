@@ -90,7 +90,8 @@ impl Intake<'_> {
     /// that had them in view.
     pub(super) fn remove(&mut self, submission: &Submission<'_>) {
         let Some(table) = self.cx.topics.topic(submission.topic).table() else { return };
-        for key in DeletedKeys::new(submission.publish.data).map_while(Result::ok) {
+        // The log has refused data that is not a list of keys.
+        for key in DeletedKeys::from_bytes(submission.publish.data).into_iter().flatten() {
             if let Some(left) = self.tables.remove(self.cx, table, key) {
                 self.stream.serve_left(self.cx, left.subscriptions, &left.context(), &left.message());
             }

@@ -63,8 +63,7 @@ impl Ledger {
 
     fn take_delete(&mut self, topic: usize, record: &Record<'_>) -> Result<(), String> {
         let position = record.position;
-        let names: Result<Vec<_>, _> = record.deleted_keys().collect();
-        let names = names.map_err(|_| format!("the delete at {position} cannot be read"))?;
+        let names: Vec<_> = record.deleted_keys().collect();
         let log = &mut self.logs[topic];
         let deletion = self.deletes.get_mut(&(record.publisher.get(), record.sequence));
         let deletion = deletion.ok_or_else(|| format!("no publisher sent the delete at {position}"))?;
