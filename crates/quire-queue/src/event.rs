@@ -209,6 +209,8 @@ pub struct LostLease {
     pub queue: QueueId,
     /// The message.
     pub position: Position,
+    /// Its name on every instance. `None`: it has none.
+    pub bookmark: Option<Bookmark>,
     /// The subscription that held it.
     pub subscription: SubscriptionId,
     /// Why it ended.

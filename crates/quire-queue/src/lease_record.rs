@@ -123,10 +123,11 @@ impl LeasesWriter {
     }
 
     fn put_consumer<'a>(&mut self, connection: ConnectionId, name: impl FnOnce() -> &'a str) {
-        let next = self.consumers.len() as u64;
-        let number = *self.consumers.entry(connection).or_insert(next);
+        let known = self.consumers.get(&connection).copied();
+        let number = known.unwrap_or(self.consumers.len() as u64);
         put_number(&mut self.bytes, number << KIND_BITS | CONSUMER);
-        if number == next {
+        if known.is_none() {
+            self.consumers.insert(connection, number);
             let name = name();
             put_number(&mut self.bytes, name.len() as u64);
             self.bytes.extend_from_slice(name.as_bytes());

@@ -146,10 +146,9 @@ impl NamesWriter {
         match first {
             None => put_number(bytes, UNNAMED << FLAG_BITS | long),
             Some(Bookmark { publisher, sequence }) => {
-                let (mut known, is_new) = match self.last {
-                    Some(last) if last.id == publisher => (last, false),
-                    _ => self.change_to(publisher),
-                };
+                let is_last = self.last.is_some_and(|last| last.id == publisher);
+                let is_new = !is_last && self.change_to(publisher);
+                let Some(known) = &mut self.last else { return };
                 let jumps = if sequence == known.next { 0 } else { JUMPS };
                 put_number(bytes, known.number << FLAG_BITS | jumps | long);
                 if is_new {
@@ -159,7 +158,6 @@ impl NamesWriter {
                     put_distance(bytes, known.next, sequence);
                 }
                 known.next = sequence.wrapping_add(count);
-                self.last = Some(known);
             }
         }
         if count > 1 {
@@ -167,15 +165,17 @@ impl NamesWriter {
         }
     }
 
-    /// Another publisher than that of the last part, and whether the record does not have it yet.
-    fn change_to(&mut self, id: PublisherId) -> (WrittenPublisher, bool) {
+    /// Makes another publisher than that of the last part the last one. Returns whether the record
+    /// does not have it yet. A separate function, because most parts do not need it.
+    #[inline(never)]
+    fn change_to(&mut self, id: PublisherId) -> bool {
         if let Some(last) = self.last.take() {
             self.others.insert(last.id, last);
         }
-        match self.others.get(&id) {
-            Some(known) => (*known, false),
-            None => (WrittenPublisher { id, number: self.others.len() as u64 + 1, next: 0 }, true),
-        }
+        let known = self.others.get(&id).copied();
+        let number = self.others.len() as u64 + 1;
+        self.last = Some(known.unwrap_or(WrittenPublisher { id, number, next: 0 }));
+        known.is_none()
     }
 }
 

@@ -14,7 +14,7 @@ use super::messages::{NEVER, NewMessage};
 use super::settle::defer;
 use super::state::{QueueState, Totals};
 use super::subscription::Subscription;
-use quire_journal::Position;
+use quire_journal::{Bookmark, Position};
 
 /// Leases and messages whose time has come that end in one portion: a few milliseconds of work.
 pub const ENDS_PER_PORTION_MAX: u32 = 4096;
@@ -457,12 +457,12 @@ impl Queues {
     }
 
     /// Notes an event between a message and a consumer, where events are recorded. The message has
-    /// an ordinal when it is active, and a position.
+    /// a position, and a bookmark when it was active.
     #[inline]
     pub(super) fn note(
         &mut self,
         queue: u32,
-        message: (Option<u64>, u64),
+        message: (u64, Option<Bookmark>),
         connection: ConnectionId,
         kind: LeaseEventKind,
     ) {
@@ -476,13 +476,11 @@ impl Queues {
         &mut self,
         is_recorded: bool,
         queue: u32,
-        (ordinal, position): (Option<u64>, u64),
+        (position, bookmark): (u64, Option<Bookmark>),
         connection: ConnectionId,
         kind: LeaseEventKind,
     ) {
         if is_recorded {
-            let messages = &self.queues[queue as usize].messages;
-            let bookmark = ordinal.and_then(|ordinal| messages.bookmark(ordinal));
             let (queue, position) = (QueueId::new(queue), Position::new(position));
             self.lease_events.push_back(LeaseEvent { queue, position, bookmark, connection, kind });
         }

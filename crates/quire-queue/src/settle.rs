@@ -6,7 +6,7 @@ use super::id::{ConnectionId, FilterId, QueueId, Time};
 use super::lease::{Ended, Lease};
 use super::queues::Queues;
 use super::state::QueueState;
-use quire_journal::Position;
+use quire_journal::{Bookmark, Position};
 use quire_types::Verdict;
 
 /// Settling messages.
@@ -115,7 +115,8 @@ impl Queues {
                 Verdict::Release => self.fail(slot, LeaseEventKind::Released),
                 Verdict::Acknowledge => {
                     let lease = self.take_lease(slot);
-                    let message = (Some(lease.ordinal), position);
+                    let bookmark = self.remove(queue, lease.ordinal, position, ChangeKind::Acknowledged);
+                    let message = (position, bookmark);
                     match is_own {
                         true => self.note_if(
                             is_recorded,
@@ -126,24 +127,17 @@ impl Queues {
                         ),
                         false => self.note(queue, message, connection, LeaseEventKind::AcknowledgedUnheld),
                     }
-                    self.remove(queue, lease.ordinal, position, ChangeKind::Acknowledged);
                 }
                 Verdict::Expire => {
-                    let lease = self.take_lease(slot);
-                    let message = (Some(lease.ordinal), position);
+                    let Ended { ordinal, deliveries, cancels, .. } = self.take_lease(slot);
+                    let reasons = Reasons::FORCED_EXPIRE;
+                    let message = (position, self.expire(queue, ordinal, reasons, deliveries, cancels));
                     match is_own {
                         true => {
                             self.note_if(is_recorded, queue, message, connection, LeaseEventKind::Expired);
                         }
                         false => self.note(queue, message, connection, LeaseEventKind::ExpiredUnheld),
                     }
-                    self.expire(
-                        queue,
-                        lease.ordinal,
-                        Reasons::FORCED_EXPIRE,
-                        lease.deliveries,
-                        lease.cancels,
-                    );
                 }
             }
             return true;
@@ -154,7 +148,7 @@ impl Queues {
         let Some(ordinal) = state.messages.find(position) else {
             let deferred = verdict == Verdict::Acknowledge && defer(state, position);
             if deferred {
-                self.note(queue, (None, position), connection, LeaseEventKind::AcknowledgedUnheld);
+                self.note(queue, (position, None), connection, LeaseEventKind::AcknowledgedUnheld);
                 let (queue, position) = (QueueId::new(queue), Position::new(position));
                 let kind = ChangeKind::Acknowledged;
                 self.changes.push_back(Change { queue, position, bookmark: None, kind });
@@ -163,16 +157,14 @@ impl Queues {
         };
         if verdict == Verdict::Expire {
             let (deliveries, cancels) = state.messages.counts(ordinal);
-            let message = (Some(ordinal), position);
-            self.note(queue, message, connection, LeaseEventKind::ExpiredUnheld);
-            self.expire(queue, ordinal, Reasons::FORCED_EXPIRE, deliveries, cancels);
+            let bookmark = self.expire(queue, ordinal, Reasons::FORCED_EXPIRE, deliveries, cancels);
+            self.note(queue, (position, bookmark), connection, LeaseEventKind::ExpiredUnheld);
             return true;
         }
         let is_barrier = state.barriers.binary_search(&ordinal).is_ok();
         if !is_barrier {
-            let message = (Some(ordinal), position);
-            self.note(queue, message, connection, LeaseEventKind::AcknowledgedUnheld);
-            self.remove(queue, ordinal, position, ChangeKind::Acknowledged);
+            let bookmark = self.remove(queue, ordinal, position, ChangeKind::Acknowledged);
+            self.note(queue, (position, bookmark), connection, LeaseEventKind::AcknowledgedUnheld);
         }
         !is_barrier
     }
@@ -211,7 +203,8 @@ impl Queues {
             !released && state.config.max_deliveries.is_some_and(|limit| deliveries >= limit),
         );
         if !reasons.is_empty() {
-            return self.expire(queue, ordinal, reasons, deliveries, cancels);
+            self.expire(queue, ordinal, reasons, deliveries, cancels);
+            return;
         }
         state.messages.set_counts(ordinal, deliveries, cancels);
         state.totals.cancelled += u64::from(cancelled);
@@ -245,13 +238,22 @@ impl Queues {
         self.audit(queue);
     }
 
-    fn expire(&mut self, queue: u32, ordinal: u64, reasons: Reasons, deliveries: u32, cancels: u32) {
+    /// Expires a message. Returns its bookmark, if it has one.
+    fn expire(
+        &mut self,
+        queue: u32,
+        ordinal: u64,
+        reasons: Reasons,
+        deliveries: u32,
+        cancels: u32,
+    ) -> Option<Bookmark> {
         let position = self.queues[queue as usize].messages.position(ordinal);
-        self.remove(queue, ordinal, position, ChangeKind::Expired { reasons, deliveries, cancels });
+        self.remove(queue, ordinal, position, ChangeKind::Expired { reasons, deliveries, cancels })
     }
 
+    /// Takes a message out of its queue. Returns its bookmark, if it has one.
     #[inline]
-    fn remove(&mut self, queue: u32, ordinal: u64, position: u64, kind: ChangeKind) {
+    fn remove(&mut self, queue: u32, ordinal: u64, position: u64, kind: ChangeKind) -> Option<Bookmark> {
         let state = &mut self.queues[queue as usize];
         let bookmark = state.remove(ordinal);
         match kind {
@@ -266,6 +268,7 @@ impl Queues {
         });
         self.line_up(queue);
         self.audit(queue);
+        bookmark
     }
 
     /// Ends a lease and frees its place in the backlog.
@@ -343,18 +346,22 @@ impl Queues {
 
     /// Notes that a holder is about to lose a message.
     fn lose(&mut self, slot: u32, cause: LostCause) {
-        let Lease { queue, subscription, position, .. } = *self.leases.get(slot);
+        let Lease { queue, subscription, position, ordinal, .. } = *self.leases.get(slot);
+        let bookmark = self.queues[queue as usize].messages.bookmark(ordinal);
         let (queue, position) = (QueueId::new(queue), Position::new(position));
         let subscription = self.id(subscription);
-        self.lost.push_back(LostLease { queue, position, subscription, cause });
+        self.lost.push_back(LostLease { queue, position, bookmark, subscription, cause });
     }
 
     /// Notes how a lease ends for its holder, if its delivery was noted.
     #[inline]
     fn note_end(&mut self, slot: u32, kind: LeaseEventKind) {
         let Lease { queue, subscription, ordinal, position, is_recorded, .. } = *self.leases.get(slot);
-        let connection = self.subscriptions[subscription as usize].connection;
-        self.note_if(is_recorded, queue, (Some(ordinal), position), connection, kind);
+        if is_recorded {
+            let connection = self.subscriptions[subscription as usize].connection;
+            let bookmark = self.queues[queue as usize].messages.bookmark(ordinal);
+            self.note_if(true, queue, (position, bookmark), connection, kind);
+        }
     }
 
     /// Expires the waiting messages of a queue whose time has come, about as many as are `left` of

@@ -9,7 +9,7 @@ use super::lapse::Holder;
 use super::lease::{Lease, List, NONE};
 use super::members::Load;
 use super::queues::Queues;
-use quire_journal::Position;
+use quire_journal::{Bookmark, Position};
 
 /// The most subscriptions to queues of one instance: 100 times the connections that one event loop
 /// serves well.
@@ -130,12 +130,12 @@ impl Queues {
     }
 
     /// Releases the messages that a subscription holds, except those that its consumer has begun.
-    /// The deliveries do not count.
+    /// The deliveries do not count. `is_begun` gets the queue, the position and the bookmark.
     pub fn release(
         &mut self,
         subscription: SubscriptionId,
         now: Time,
-        is_begun: impl Fn(QueueId, Position) -> bool,
+        is_begun: impl Fn(QueueId, Position, Option<Bookmark>) -> bool,
     ) {
         self.advance(now);
         let Some(slot) = self.slot(subscription) else { return };
@@ -144,8 +144,12 @@ impl Queues {
             self.leases.after_of_subscription(*lease)
         });
         let is_released = |lease: &u32| {
-            let Lease { queue, position, taken, .. } = *self.leases.get(*lease);
-            !taken && !is_begun(QueueId::new(queue), Position::new(position))
+            let Lease { queue, position, ordinal, taken, .. } = *self.leases.get(*lease);
+            if taken {
+                return false;
+            }
+            let bookmark = self.queues[queue as usize].messages.bookmark(ordinal);
+            !is_begun(QueueId::new(queue), Position::new(position), bookmark)
         };
         let released: Vec<u32> = held.filter(is_released).collect();
         released.into_iter().for_each(|lease| self.fail(lease, LeaseEventKind::Released));

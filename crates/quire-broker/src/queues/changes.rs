@@ -23,14 +23,15 @@ impl QueueService {
             let index = change.queue.get() as usize;
             let mut bookmark = change.bookmark;
             match change.kind {
-                ChangeKind::Acknowledged => {
-                    let known = self.outstanding[index].remove(change.position);
-                    let searched = || self.searched.get(&(change.queue, change.position)).copied();
+                ChangeKind::Acknowledged => match bookmark {
+                    Some(bookmark) => self.outstanding[index].remove(bookmark),
                     // The engine does not have a message that is not active yet.
-                    bookmark = bookmark.or(known).or_else(searched);
-                }
+                    None => bookmark = self.searched.get(&(change.queue, change.position)).copied(),
+                },
                 ChangeKind::Expired { reasons, deliveries, cancels } => {
-                    self.outstanding[index].remove(change.position);
+                    if let Some(bookmark) = bookmark {
+                        self.outstanding[index].remove(bookmark);
+                    }
                     if self.all[index].dead_letter_topic.is_none() {
                         let why = (reasons, deliveries, cancels);
                         self.note_expired(cx, change.queue, change.position, why);

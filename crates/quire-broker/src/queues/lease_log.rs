@@ -55,10 +55,8 @@ impl QueueService {
     pub(crate) fn note_leases(&mut self, cx: &mut Context) {
         while let Some(mut event) = self.engine.poll_lease_event() {
             // The engine does not have a message that is not active yet.
-            let outstanding = &self.outstanding[event.queue.get() as usize];
             let searched = || self.searched.get(&(event.queue, event.position)).copied();
-            event.bookmark =
-                event.bookmark.or_else(|| outstanding.bookmark(event.position)).or_else(searched);
+            event.bookmark = event.bookmark.or_else(searched);
             // The record is a trace, so it may be missing.
             if cx.has_failed() {
                 continue;

@@ -345,45 +345,28 @@ impl QueueService {
 /// Messages that were handed out and not settled, and some more. A bookmark always has the same
 /// position, so one that is kept too long does no harm.
 #[derive(Default)]
-pub(super) struct Outstanding {
-    positions: HashMap<Bookmark, Position, FxBuildHasher>,
-    bookmarks: HashMap<Position, Bookmark, FxBuildHasher>,
-}
+pub(super) struct Outstanding(HashMap<Bookmark, Position, FxBuildHasher>);
 
 impl Outstanding {
     /// A message is delivered.
     pub fn insert(&mut self, bookmark: Bookmark, position: Position) {
-        self.positions.insert(bookmark, position);
-        self.bookmarks.insert(position, bookmark);
+        self.0.insert(bookmark, position);
     }
 
     /// The position of the message.
     pub fn position(&self, bookmark: Bookmark) -> Option<Position> {
-        self.positions.get(&bookmark).copied()
+        self.0.get(&bookmark).copied()
     }
 
-    /// The name of the message.
-    pub fn bookmark(&self, position: Position) -> Option<Bookmark> {
-        self.bookmarks.get(&position).copied()
-    }
-
-    /// A message was settled. Gives its name.
-    pub fn remove(&mut self, position: Position) -> Option<Bookmark> {
-        let bookmark = self.bookmarks.remove(&position)?;
-        self.positions.remove(&bookmark);
-        Some(bookmark)
+    /// A message was settled.
+    pub fn remove(&mut self, bookmark: Bookmark) {
+        self.0.remove(&bookmark);
     }
 
     /// Forgets the bookmarks of messages that are no longer delivered, when there are many of them.
     pub fn sweep(&mut self, outstanding_count: usize, is_out: impl Fn(Position) -> bool) {
-        if self.bookmarks.len() > 2 * outstanding_count + SLACK {
-            self.bookmarks.retain(|position, bookmark| {
-                let keep = is_out(*position);
-                if !keep {
-                    self.positions.remove(bookmark);
-                }
-                keep
-            });
+        if self.0.len() > 2 * outstanding_count + SLACK {
+            self.0.retain(|_, position| is_out(*position));
         }
     }
 }

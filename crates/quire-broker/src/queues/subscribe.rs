@@ -189,11 +189,11 @@ impl QueueService {
         let Some(engine_id) = self.served(cx, id).map(|queued| queued.id) else { return };
         let begun: BTreeSet<_> = begun.iter().collect();
         let QueueService { engine, outstanding, all, .. } = self;
-        engine.release(engine_id, now, |queue, position| {
-            // A message without a bookmark was never sent.
-            let bookmark = outstanding[queue.get() as usize].bookmark(position);
+        engine.release(engine_id, now, |queue, position, bookmark| {
+            let is_sent =
+                |name: &Bookmark| outstanding[queue.get() as usize].position(*name) == Some(position);
             let name = &*all[queue.get() as usize].name;
-            bookmark.is_some_and(|Bookmark { publisher, sequence }| {
+            bookmark.filter(is_sent).is_some_and(|Bookmark { publisher, sequence }| {
                 let named = |queue| begun.contains(&(queue, (publisher.get(), sequence)));
                 named(Some(name)) || named(None)
             })
@@ -238,9 +238,11 @@ impl QueueService {
     pub(crate) fn notify_lost_leases(&mut self, cx: &mut Context) {
         while let Some(lost) = self.engine.poll_lost() {
             let Some(&id) = self.subscriptions.get(&lost.subscription) else { continue };
-            let bookmark = self.outstanding[lost.queue.get() as usize].bookmark(lost.position);
-            // Without a bookmark it was never sent.
-            let (Some(subscription), Some(bookmark)) = (cx.clients.subscriptions.get(id), bookmark) else {
+            let outstanding = &self.outstanding[lost.queue.get() as usize];
+            let is_sent = |name: &Bookmark| outstanding.position(*name) == Some(lost.position);
+            let (Some(subscription), Some(bookmark)) =
+                (cx.clients.subscriptions.get(id), lost.bookmark.filter(is_sent))
+            else {
                 continue;
             };
             let reason = match lost.cause {

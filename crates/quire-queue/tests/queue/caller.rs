@@ -134,7 +134,7 @@ fn a_released_message_comes_again_at_its_old_place_and_its_delivery_does_not_cou
     assert_eq!(delivered(&mut queues, NOW, 0).len(), 10);
     let third = Position::new(3);
     assert_eq!(queues.settle(queue, OTHER, Verdict::Release, &[third], NOW), 0, "another one holds it");
-    queues.release(first, NOW, |_, position| position == third);
+    queues.release(first, NOW, |_, position, _| position == third);
     let returned: Vec<Change> = std::iter::from_fn(|| queues.poll_change()).collect();
     assert_eq!(returned.len(), 9);
     assert!(returned.iter().all(|change| change.kind == ChangeKind::Returned { deliveries: 0 }));

@@ -249,7 +249,7 @@ impl Pair {
                 if let Some(at) = self.live(which) {
                     let is_begun = |position: u64| position.is_multiple_of(one_in);
                     let (id, now) = (self.model.subscriptions[at].id, self.now());
-                    self.engine.release(id, now, |_, position| is_begun(position.get()));
+                    self.engine.release(id, now, |_, position, _| is_begun(position.get()));
                     self.model.give_back(at, is_begun);
                 }
             }
