@@ -250,9 +250,11 @@ impl Connection {
         self.unread_since = None;
     }
 
-    pub fn next_timeout(&self) -> Option<Instant> {
+    /// `is_up`: the client is logged on. It sends no heartbeats before.
+    pub fn next_timeout(&self, is_up: bool) -> Option<Instant> {
         let heartbeat = self.heartbeat?;
-        Some((self.last_sent + heartbeat).min(self.last_received + heartbeat * 2))
+        let silence = self.last_received + heartbeat * 2;
+        Some(if is_up { silence.min(self.last_sent + heartbeat) } else { silence })
     }
 
     /// Whether the server has been silent for two intervals.

@@ -716,7 +716,8 @@ impl ClientCore {
 
     /// When [`ClientCore::handle_timeout`] must be called at the latest.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let connection = self.connection.as_ref().and_then(Connection::next_timeout);
+        let is_up = self.is_up();
+        let connection = self.connection.as_ref().and_then(|connection| connection.next_timeout(is_up));
         connection.into_iter().chain(self.leases.next_timeout()).min()
     }
 

@@ -33,6 +33,22 @@ fn a_logon_that_waits_for_the_disk_is_kept_alive_by_heartbeats() {
     assert_eq!(link.clients[publisher].core.persisted(), 1);
 }
 
+/// Before a fix, the time of a heartbeat that is not sent before the logon was over until the server
+/// answered, and the thread of the client kept a processor busy. The simulation found this.
+#[test]
+fn a_logon_that_waits_leaves_no_timer_that_is_over() {
+    let interval = Duration::from_millis(100);
+    let start = Instant::from_ns(0);
+    let mut core = ClientCore::new(ClientConfig { heartbeat: Some(interval), ..config("client") }, start);
+    core.handle_connected(start);
+    let mut logon = Vec::new();
+    core.poll_transmit(start, &mut logon);
+    let later = start + interval + interval / 2;
+    assert!(!core.handle_timeout(later), "the server is not silent for long enough");
+    assert_eq!(core.next_timeout(), Some(start + interval * 2));
+    assert!(core.handle_timeout(start + interval * 2), "the server is silent");
+}
+
 /// Before a fix, a client that began again from the start under the same name waited for room
 /// without end: a server acknowledges only the first copy of a publish.
 #[test]
