@@ -263,6 +263,11 @@ impl Publishers {
         refusal: Refusal,
     ) {
         cx.clients.counters.refused += 1;
+        // The answer to this message would cover earlier messages, which the journal did not take.
+        // The client sends all of them again.
+        if sequence != 0 && cx.log.failure.is_some() && cx.session(id).knows_of_failure {
+            return;
+        }
         let jump_logged = cx.config.limits.sequence_jump_logged;
         let Some(publisher) = self.get_mut(key) else { return };
         if publisher.jumps_to(sequence, jump_logged) {

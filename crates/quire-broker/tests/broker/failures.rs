@@ -107,6 +107,33 @@ fn one_who_publishes_after_the_failure_is_told_with_the_first_message() {
     assert_eq!(pair.clients[&3].highest_sequence, 1, "the next start may find it: its number is taken");
 }
 
+/// Before a fix, the refusal of a malformed message also acknowledged the messages before it that the
+/// full journal had not taken. Their client forgot them. The simulation found this.
+#[test]
+fn a_refusal_while_the_journal_is_full_does_not_acknowledge_the_messages_before_it() {
+    let (mut pair, is_full) = on_a_disk_that_fills();
+    pair.client(1, "a");
+    pair.publish(1, 1, "orders", "1");
+    pair.turn();
+    pair.take(1);
+    is_full.store(true, Ordering::Relaxed);
+    pair.publish(1, 2, "orders", "2");
+    pair.publish(1, 3, "orders", "3");
+    pair.turn();
+    assert_eq!(pair.take(1), [all_from(2)]);
+    pair.publish(1, 4, "", "without a topic");
+    pair.turn();
+    assert_eq!(pair.take(1), [], "the client sends all of them again");
+    make_room(&mut pair, &is_full);
+    assert_eq!(pair.take(1), [Said::Persisted(2), Said::Error(Code::StorageFull), Said::Closed]);
+    pair.client(2, "a");
+    pair.publish(2, 3, "orders", "3");
+    pair.publish(2, 4, "", "without a topic");
+    pair.turn();
+    let said = pair.take(2);
+    assert!(matches!(said[..], [Said::Persisted(3), Said::Failed { sequence: 4, .. }]), "{said:?}");
+}
+
 /// There is room again, and the writer finds it.
 fn make_room(pair: &mut Pair, is_full: &AtomicBool) {
     is_full.store(false, Ordering::Relaxed);
