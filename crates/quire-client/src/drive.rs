@@ -26,8 +26,8 @@
 //! At most one party has the connection. While bytes can arrive and are read, exactly one party
 //! works or watches the socket. A party that leaves hands the connection over: the thread watches
 //! the socket, or it is woken when it has work. No party sleeps while there is work, or before it
-//! has called [`Drive::note_emptied`]. `tests/client/drive.rs` checks
-//! this.
+//! has called [`Drive::note_emptied`]. `tests/client/drive.rs` checks this, and so do the clients
+//! of the simulation.
 //!
 //! A forked child has the memory of the client and none of its threads. It must not use the value:
 //! another thread may have held the lock.

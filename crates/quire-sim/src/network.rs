@@ -72,13 +72,19 @@ struct Side {
     /// What is on its way from here to the other side.
     items: VecDeque<(u64, Item)>,
     size: usize,
+    /// The other side has a part of the bytes of one write, and not all of them.
+    is_mid_write: bool,
     latency_ns: u64,
     byte_ns: u64,
 }
 
 enum Item {
     Open,
-    Bytes(Vec<u8>),
+    /// `is_last`: the last bytes of a write.
+    Bytes {
+        bytes: Vec<u8>,
+        is_last: bool,
+    },
     End,
 }
 
@@ -151,6 +157,7 @@ impl Network {
             is_full: false,
             items: VecDeque::new(),
             size: 0,
+            is_mid_write: false,
             latency_ns: self.random.below(LATENCY_NS_MAX),
             byte_ns: match may_be_slow && self.random.percent(20) {
                 true => 10_000 + self.random.below(90_000),
@@ -175,6 +182,29 @@ impl Network {
         if side.is_open {
             side.put(now, byte_ns.max(side.byte_ns), bytes, &mut self.random);
         }
+    }
+
+    /// The number of bytes that the transport of a client takes now.
+    pub fn room(&self, connection: u64, from: Site) -> usize {
+        match self.connections.get(&connection) {
+            Some(found) if found.carries() => LOW_WATER.saturating_sub(found.sides[found.side_of(from)].size),
+            // What is written is lost.
+            _ => LOW_WATER,
+        }
+    }
+
+    /// Whether a site has bytes to read, or the end of the connection.
+    pub fn is_readable(&self, connection: u64, site: Site, now: u64) -> bool {
+        self.connections.get(&connection).is_some_and(|found| {
+            let (near, far) = found.ends(site);
+            let is_held = near.is_paused || found.is_silent || self.blocked.contains(&(far.site, site));
+            near.is_open && !is_held && far.items.front().is_some_and(|(at, _)| *at <= now)
+        })
+    }
+
+    /// Whether a site has read only a part of the bytes that its peer wrote at once.
+    pub fn is_mid_write(&self, connection: u64, site: Site) -> bool {
+        self.connections.get(&connection).is_some_and(|found| found.ends(site).1.is_mid_write)
     }
 
     /// A site closes one of its connections. The bytes that it has sent still arrive.
@@ -332,6 +362,12 @@ impl Connection {
         usize::from(self.sides[0].site != site)
     }
 
+    /// The side of a site, and the other one.
+    fn ends(&self, site: Site) -> (&Side, &Side) {
+        let here = self.side_of(site);
+        (&self.sides[here], &self.sides[1 - here])
+    }
+
     fn carries(&self) -> bool {
         !self.is_silent && !self.is_cut
     }
@@ -368,8 +404,9 @@ impl Connection {
         let (_, item) = far.items.pop_front_if(|(at, _)| *at <= now)?;
         Some(match item {
             Item::Open => Arrival::Opened(far.site),
-            Item::Bytes(bytes) => {
+            Item::Bytes { bytes, is_last } => {
                 far.size -= bytes.len();
+                far.is_mid_write = !is_last;
                 Arrival::Bytes(bytes)
             }
             Item::End => {
@@ -400,7 +437,8 @@ impl Side {
             let (chunk, more) = rest.split_at(size);
             let free = self.items.back().map_or(now, |(at, _)| *at).max(now);
             let at = (now + self.latency_ns).max(free + chunk.len() as u64 * byte_ns);
-            self.items.push_back((at, Item::Bytes(chunk.to_vec())));
+            let is_last = more.is_empty();
+            self.items.push_back((at, Item::Bytes { bytes: chunk.to_vec(), is_last }));
             self.size += chunk.len();
             rest = more;
         }

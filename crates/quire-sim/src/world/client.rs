@@ -1,5 +1,7 @@
-//! A client's process: the client core, a connection to one of the instances that it may use, and a
-//! program that publishes or reads.
+//! A client's process: the client core, a connection to one of the instances that it may use, the
+//! parties that work on the connection, and a program that publishes or reads.
+
+mod parties;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,10 +19,12 @@ use super::delays::new_delay;
 use super::instance::Instance;
 use super::links::At;
 use super::links::topology::{Topology, name_of};
+use super::played::Played;
 use super::worker::Worker;
-use super::{Auditors, SECOND_NS, jobs, last_values, links, replays};
-use crate::network::{Arrival, Network, Site};
+use super::{Auditors, Canary, SECOND_NS, jobs, last_values, links, replays};
+use crate::network::{Network, Site};
 use crate::random::Random;
+use parties::Parties;
 
 /// The longest time for which a client that uses last-value topics reads nothing.
 const SLOWNESS_NS: u64 = 400_000_000;
@@ -33,6 +37,9 @@ pub(super) struct Client {
     name: String,
     program: Program,
     core: ClientCore,
+    /// They share the connection.
+    parties: Parties,
+    canary: Option<Canary>,
     /// The instances in the order in which it tries them. Its machine has the clock of the first.
     instances: Vec<usize>,
     /// The connection, its instance, and when it was made.
@@ -168,11 +175,14 @@ impl Client {
     fn new(name: String, instances: Vec<usize>, program: Program, random: &mut Random, now: Now) -> Self {
         let core = ClientCore::new(config(&name, instances.len(), &program, random), now.instant);
         let last = At { instance: instances[0], since_ns: 0 };
+        let parties = Parties::new(&program, None, random.number());
         let mut client = Client {
             site: Site::Client(0),
             name,
             program,
             core,
+            parties,
+            canary: None,
             instances,
             connection: None,
             greeting: None,
@@ -187,9 +197,11 @@ impl Client {
         client
     }
 
-    /// Its number as a process of the network.
-    pub fn join(&mut self, number: usize) {
+    /// Its number as a process of the network, and the mistake of its parties.
+    pub fn join(&mut self, number: usize, canary: Option<Canary>) {
         self.site = Site::Client(number);
+        self.canary = canary;
+        self.parties.make_mistake(canary);
     }
 
     fn open_stores(&mut self) {
@@ -227,15 +239,17 @@ impl Client {
         &self.name
     }
 
-    pub fn failover_count(&self) -> u64 {
-        self.failovers
+    /// Counts the events of its connections and of its parties.
+    pub fn played(&self) -> Played {
+        Played { failovers: self.failovers, ..self.parties.played() }
     }
 
     /// A line for the history of a failure.
     pub fn describe(&self) -> String {
         let (state, count) = (self.core.state(), self.core.unpersisted_count());
         let instance = self.connection.map(|(_, at)| name_of(at.instance));
-        format!("{}: {state:?} at {instance:?}, {count} publishes are not persisted", self.name)
+        let parties = self.parties.describe();
+        format!("{}: {state:?} at {instance:?}, {count} publishes are not persisted ({parties})", self.name)
     }
 
     /// The process is killed and started again. Its name survives, and so do the stores of some
@@ -246,8 +260,7 @@ impl Client {
         let home = self.home();
         match &mut self.program {
             Program::Publish(publisher) => {
-                publisher.sent.clear();
-                publisher.persisted = 0;
+                *publisher = Publisher { number: publisher.number, ..Publisher::default() };
             }
             Program::Read(reader) => {
                 reader.restart(&self.core, random.percent(50), auditors.of(home));
@@ -263,6 +276,7 @@ impl Client {
         let config = config(&self.name, self.instances.len(), &self.program, random);
         self.core = ClientCore::new(config, now.instant);
         self.connection = None;
+        self.parties.followed_by(Parties::new(&self.program, self.canary, random.number()));
         self.open_stores();
     }
 
@@ -276,25 +290,27 @@ impl Client {
     /// stay.
     pub fn lose_instance(&mut self, now: Now, network: &mut Network, random: &mut Random) {
         if let Program::Links(_) = self.program
-            && let Some((connection, at)) = self.connection.take()
+            && let Some((connection, at)) = self.connection
         {
             let ns = now.instant.as_ns();
             self.away.insert(at.instance, ns + random.below(AWAY_NS));
             network.close(connection, self.site, ns);
-            self.core.handle_disconnected(now.instant);
+            self.hang_up();
         }
     }
 
     /// From now on nothing new is begun, nothing is held back, and nothing is out of reach.
-    pub fn settle(&mut self) {
+    pub fn settle(&mut self, now: Now) {
         self.is_settling = true;
         self.away.clear();
+        let (was_idle, due) = (self.core.is_idle(), self.core.next_timeout());
         if let Program::Read(reader) = &mut self.program
             && reader.is_paused
             && let Some(subscription) = reader.subscription
         {
             reader.is_paused = self.core.set_paused(&[subscription], false).is_err();
         }
+        self.called(was_idle, due, now.instant);
     }
 
     /// Whether nothing of it waits for the server.
@@ -307,6 +323,13 @@ impl Client {
         if let ConnectionState::Closed(_) = self.core.state() {
             return self.restart(now, network, random, auditors);
         }
+        self.parties.continue_process(now.instant, self.is_settling);
+        let (was_idle, due) = (self.core.is_idle(), self.core.next_timeout());
+        self.run_program(now, random, auditors);
+        self.called(was_idle, due, now.instant);
+    }
+
+    fn run_program(&mut self, now: Now, random: &mut Random, auditors: &mut Auditors) {
         let is_connected = *self.core.state() == ConnectionState::Connected;
         let home = self.home();
         if let Program::Links(program) = &mut self.program {
@@ -345,110 +368,80 @@ impl Client {
         }
     }
 
-    pub fn next_due(&self) -> Option<u64> {
-        match self.connection {
-            Some(_) => self.core.next_timeout().map(|at| at.as_ns()),
-            None => self.core.poll_connect().map(|(_, at)| at.as_ns()),
-        }
+    /// When it does something by itself, after a time.
+    pub fn next_due(&self, ns: u64) -> Option<u64> {
+        let core = match self.connection {
+            Some(_) => self.core.next_timeout(),
+            None => self.core.poll_connect().map(|(_, at)| at),
+        };
+        let due = core.map(|at| at.as_ns()).into_iter().chain([self.reads_from]);
+        due.filter(|at| *at > ns).chain(self.parties.next_due(ns)).min()
     }
 
     /// Moves bytes and events; whether there were any.
     ///
     /// # Errors
-    /// The server violates the protocol.
+    /// The server violates the protocol, or the parties forget something.
     pub fn turn(&mut self, now: Now, around: &mut Surroundings<'_>) -> Result<bool, String> {
-        let mut is_busy = self.connect(now, around);
-        if let Some((connection, at)) = self.connection {
-            is_busy |= self.exchange(connection, at, now, around)?;
-        }
-        Ok(is_busy | self.take_events(now, around))
-    }
-
-    /// Connects when its time has come. Returns whether it has tried.
-    fn connect(&mut self, now: Now, around: &mut Surroundings<'_>) -> bool {
-        let Some((address, at)) = self.core.poll_connect() else { return false };
-        if self.connection.is_some() || at > now.instant {
-            return false;
-        }
-        let (instance, since_ns) = (self.instances[address], now.instant.as_ns());
-        let to = Site::Instance(instance);
-        let is_away = self.away.get(&instance).is_some_and(|until| *until > since_ns);
-        let is_running = around.instances[instance].is_running();
-        if !is_running || is_away || !around.network.is_reachable(self.site, to) {
-            self.core.handle_disconnected(now.instant);
-            return true;
-        }
-        let connection = around.network.connect(self.site, to, since_ns);
-        self.last = At { instance, since_ns };
-        self.connection = Some((connection, self.last));
-        self.core.handle_connected(now.instant);
-        match &mut self.program {
-            Program::Work(worker) => worker.since = now.instant,
-            Program::Replays(program) => program.connected(now.instant, around.auditors.of(instance)),
-            Program::Links(_) => self.greeting = Some(Inbox::new(1 << 20)),
-            _ => (),
-        }
-        true
-    }
-
-    fn exchange(
-        &mut self,
-        connection: u64,
-        at: At,
-        now: Now,
-        around: &mut Surroundings<'_>,
-    ) -> Result<bool, String> {
-        let ns = now.instant.as_ns();
-        let (mut is_busy, mut has_ended) = (false, false);
-        while self.reads_from <= ns
-            && let Some(arrival) = around.network.take(connection, self.site, ns)
-        {
-            is_busy = true;
-            match arrival {
-                Arrival::Bytes(bytes) => self.receive(bytes, at, now, around)?,
-                Arrival::Ended => has_ended = true,
-                Arrival::Opened(_) | Arrival::Writable(_) => (),
-            }
-        }
-        let is_worker = matches!(&self.program, Program::Jobs(program) if program.is_worker());
-        if is_worker {
+        let is_busy = self.let_parties_work(now, around)?;
+        if let (Some((connection, at)), true) = (self.connection, self.is_worker_of_jobs()) {
             let jobs = &mut around.auditors.of(at.instance).jobs;
             match around.network.is_disturbed(connection) {
                 true => jobs.disturbed(&self.name, now.instant),
                 false => jobs.undisturbed(&self.name, now.instant),
             }
         }
-        let is_silent = self.core.handle_timeout(now.instant);
-        let mut bytes = Vec::new();
-        self.core.poll_transmit(now.instant, &mut bytes);
-        if let Program::Jobs(program) = &self.program {
-            bytes = program.pass_frames(bytes);
+        // Those of calls.
+        Ok(is_busy | self.take_events(now, around))
+    }
+
+    fn is_worker_of_jobs(&self) -> bool {
+        matches!(&self.program, Program::Jobs(program) if program.is_worker())
+    }
+
+    /// Connects to the next of its instances, if it runs and can be reached.
+    fn connect(&mut self, now: Now, around: &mut Surroundings<'_>) {
+        let Some((address, _)) = self.core.poll_connect() else { return };
+        let (instance, since_ns) = (self.instances[address], now.instant.as_ns());
+        let to = Site::Instance(instance);
+        let is_away = self.away.get(&instance).is_some_and(|until| *until > since_ns);
+        let is_running = around.instances[instance].is_running();
+        if !is_running || is_away || !around.network.is_reachable(self.site, to) {
+            return self.core.handle_disconnected(now.instant);
         }
-        if !bytes.is_empty() {
-            is_busy = true;
-            around.network.send(connection, self.site, ns, &bytes);
+        let connection = around.network.connect(self.site, to, since_ns);
+        self.last = At { instance, since_ns };
+        self.connection = Some((connection, self.last));
+        self.core.handle_connected(now.instant);
+        self.note_connected();
+        match &mut self.program {
+            Program::Work(worker) => worker.since = now.instant,
+            Program::Replays(program) => program.connected(now.instant, around.auditors.of(instance)),
+            Program::Links(_) => self.greeting = Some(Inbox::new(1 << 20)),
+            _ => (),
         }
-        if has_ended || is_silent || self.core.wants_close() {
-            is_busy = true;
-            let drained = self.drained(around.network, now);
-            around.network.close(connection, self.site, ns);
-            // The messages that came before the end belong to the old connection.
-            self.take_events(now, around);
-            self.core.handle_disconnected(now.instant);
-            self.take_events(now, around);
-            self.connection = None;
-            let auditor = around.auditors.local[at.instance].as_mut();
-            match (&self.program, auditor) {
-                (Program::Read(Reader { stream: Some(stream), .. }), Some(auditor)) => {
-                    auditor.reconnected(*stream);
-                }
-                (Program::Jobs(_), Some(auditor)) if is_worker => {
-                    auditor.jobs.disconnected(&self.name, now.instant, drained);
-                }
-                _ => (),
+    }
+
+    /// The connection is over, for either side.
+    fn end_connection(&mut self, now: Now, around: &mut Surroundings<'_>) {
+        let Some((connection, at)) = self.connection else { return };
+        let drained = self.drained(around.network, now);
+        around.network.close(connection, self.site, now.instant.as_ns());
+        // The messages that came before the end belong to the old connection.
+        self.take_events(now, around);
+        self.core.handle_disconnected(now.instant);
+        self.take_events(now, around);
+        self.connection = None;
+        let auditor = around.auditors.local[at.instance].as_mut();
+        match (&self.program, auditor) {
+            (Program::Read(Reader { stream: Some(stream), .. }), Some(auditor)) => {
+                auditor.reconnected(*stream);
             }
+            (Program::Jobs(_), Some(auditor)) if self.is_worker_of_jobs() => {
+                auditor.jobs.disconnected(&self.name, now.instant, drained);
+            }
+            _ => (),
         }
-        Ok(is_busy)
     }
 
     fn receive(
@@ -486,6 +479,7 @@ impl Client {
         let mut is_busy = false;
         while let Some(event) = self.core.poll_event() {
             is_busy = true;
+            self.parties.announce_event();
             self.take(event, now, around);
         }
         is_busy
