@@ -8,6 +8,7 @@
 //! - B1: every reader saw exactly the log from where it began: no gap, no duplicate, one order for
 //!   all.
 //! - B2: a bookmark names the same message forever.
+//! - A malformed message of a topic that is validated reaches nobody.
 //! - Q1: a message is never delivered again after a worker's acknowledgement of it was confirmed. A
 //!   message that entered a queue was delivered.
 //! - Q3: a queue that delivers at most once delivers no message twice.
@@ -67,6 +68,7 @@ pub(super) type StreamId = usize;
 pub(super) struct Auditor {
     canary: Option<Canary>,
     random: Random,
+    validates: bool,
     published: Vec<Published>,
     streams: Vec<Stream>,
     names: HashMap<Bookmark, Value>,
@@ -90,6 +92,7 @@ struct Published {
     publisher: usize,
     topic: &'static str,
     key: u64,
+    is_malformed: bool,
     outcome: Outcome,
     /// Times that the queue which delivers at least once, and the one which delivers at most once,
     /// delivered it.
@@ -165,10 +168,12 @@ impl Want {
 }
 
 impl Auditor {
-    pub fn new(canary: Option<Canary>, seed: u64, last_values: Ledger) -> Self {
+    /// `validates`: the server refuses malformed messages of recorded topics.
+    pub fn new(canary: Option<Canary>, seed: u64, validates: bool, last_values: Ledger) -> Self {
         Auditor {
             canary,
             random: Random::new(seed),
+            validates,
             published: Vec::new(),
             streams: Vec::new(),
             names: HashMap::new(),
@@ -212,22 +217,34 @@ impl Auditor {
         (value, topic, format!(r#"{{"v":{value},"k":{},"pad":"{pad}"}}"#, value % KEYS))
     }
 
+    /// Whether the next message of a topic is malformed, in some cases.
+    pub fn is_malformed(&self, topic: &str, random: &mut Random) -> bool {
+        self.validates && topic.starts_with("recorded/") && random.percent(3)
+    }
+
     /// Whether clients lose the delays of messages.
     pub fn forgets_delays(&self) -> bool {
         self.canary == Some(Canary::ForgottenDelay)
     }
 
     /// A client has taken it. `now`: with its delay, if it has one.
-    pub fn taken(&mut self, publisher: usize, topic: &'static str, now: Option<Now>) {
+    pub fn taken(&mut self, publisher: usize, topic: &'static str, now: Option<Now>, is_malformed: bool) {
         let value = self.published_count();
         let delay_ns = delay_ns_of(value, topic);
         let delayed = delay_ns.zip(now).map(|(ns, now)| self.clock_steps.delayed(ns, now));
         let key = value % KEYS;
         let is_early = self.canary == Some(Canary::EarlyAcknowledgement);
         let outcome = if is_early { Outcome::Persisted } else { Outcome::Unknown };
-        let published =
-            Published { publisher, topic, key, outcome, deliveries: [0; 2], acknowledged_at: None, delayed };
-        self.published.push(published);
+        self.published.push(Published {
+            publisher,
+            topic,
+            key,
+            is_malformed,
+            outcome,
+            deliveries: [0; 2],
+            acknowledged_at: None,
+            delayed,
+        });
     }
 
     pub fn persisted(&mut self, value: Value) {
@@ -236,7 +253,8 @@ impl Auditor {
 
     pub fn refused(&mut self, value: Value) {
         let published = &mut self.published[value as usize];
-        if published.outcome == Outcome::Persisted {
+        // An acknowledgement covers refused messages. After a lost connection it comes first.
+        if published.outcome == Outcome::Persisted && !published.is_malformed {
             self.fault.get_or_insert(format!("message {value} was persisted, and then refused"));
         }
         published.outcome = Outcome::Refused;
@@ -301,6 +319,9 @@ impl Auditor {
         if !self.streams[stream].want.matches(published) {
             return Err(format!("{reader} received message {value}, for which it did not ask"));
         }
+        if published.is_malformed {
+            return Err(format!("{reader} received message {value}, which is malformed"));
+        }
         if self.streams[stream].start == Start::Unrecorded {
             let publisher = published.publisher;
             let last = self.streams[stream].last_of.insert(publisher, value);
@@ -345,6 +366,9 @@ impl Auditor {
             self.fault.get_or_insert(format!("{worker} received message {value} before it was published"));
             return None;
         };
+        if published.is_malformed {
+            self.fault.get_or_insert(format!("message {value} came to {worker}, and is malformed"));
+        }
         published.deliveries[usize::from(at_most_once)] += 1;
         if published.delayed.is_some_and(|delayed| self.clock_steps.is_early(delayed, now.as_ns())) {
             self.fault.get_or_insert(format!("message {value} came to {worker} before its delay was over"));
@@ -428,7 +452,9 @@ impl Auditor {
             }
         }
         for (value, published) in self.published.iter().enumerate() {
-            let is_recorded = published.topic.starts_with("recorded/");
+            // A client does not learn of a refusal when the connection is lost before, and an
+            // acknowledgement of later messages covers the refused one.
+            let is_recorded = published.topic.starts_with("recorded/") && !published.is_malformed;
             match (published.outcome, times[value]) {
                 (Outcome::Persisted, 0) if is_recorded => {
                     return Err(format!(

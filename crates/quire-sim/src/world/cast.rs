@@ -41,6 +41,8 @@ pub(super) struct Setup {
     may_remove: bool,
     last_values: Vec<Topic>,
     has_jobs: bool,
+    /// Messages that are not well formed are refused.
+    validates: bool,
 }
 
 pub(super) struct Cast {
@@ -110,6 +112,7 @@ impl Cast {
             let program = replays::Program::new(Random::new(combined.number()), canary);
             clients.push(Client::replays("combined".into(), home, program, &mut combined, now));
         }
+        let validates = apart(0x0077).percent(50);
         let ledger = Ledger::new(topics.clone(), canary, last_values.number());
         Cast {
             setup: Setup {
@@ -118,11 +121,12 @@ impl Cast {
                 may_remove: is_alone,
                 last_values: topics,
                 has_jobs,
+                validates: validates && canary != Some(Canary::ForgottenValidation),
             },
             clients,
             visitors,
             operator,
-            auditor: Auditor::new(canary, random.number(), ledger),
+            auditor: Auditor::new(canary, random.number(), validates, ledger),
         }
     }
 }
@@ -130,7 +134,7 @@ impl Cast {
 impl Setup {
     /// Adds the topics and queues of the cast to a configuration.
     pub fn add_to(&mut self, config: &mut BrokerConfig, random: &mut Random) {
-        let recorded = RecordedTopic::new("^recorded/", "json");
+        let recorded = RecordedTopic { validate: self.validates, ..RecordedTopic::new("^recorded/", "json") };
         let passing = RecordedTopic { recorded: false, ..RecordedTopic::new("^passing/", "json") };
         let jobs = self.has_jobs.then(jobs::rule);
         let log = &mut config.transaction_log;

@@ -434,7 +434,9 @@ impl Client {
         self.connection = None;
         let auditor = around.auditors.local[at.instance].as_mut();
         match (&self.program, auditor) {
-            (Program::Read(Reader { stream: Some(stream), .. }), Some(auditor)) => {
+            (Program::Read(Reader { stream: Some(stream), .. }), Some(auditor))
+                if self.canary != Some(Canary::EarlyRemoval) =>
+            {
                 auditor.reconnected(*stream);
             }
             (Program::Jobs(_), Some(auditor)) if self.is_worker_of_jobs() => {
@@ -541,11 +543,16 @@ fn config(name: &str, address_count: usize, program: &Program, random: &mut Rand
 impl Publisher {
     fn act(&mut self, core: &mut ClientCore, now: Now, random: &mut Random, auditor: &mut Auditor) {
         for _ in 0..random.below(6) {
-            let (value, topic, data) = auditor.next(random);
+            let (value, topic, mut data) = auditor.next(random);
+            let is_malformed = auditor.is_malformed(topic, random);
+            if is_malformed {
+                // The last brace is missing.
+                data.pop();
+            }
             let delay = if auditor.forgets_delays() { None } else { new_delay(value, topic, now) };
             match core.publish(&NewMessage { delay, ..NewMessage::new(topic, data.as_bytes()) }) {
                 Ok(Some(sequence)) => {
-                    auditor.taken(self.number, topic, Some(now));
+                    auditor.taken(self.number, topic, Some(now), is_malformed);
                     self.sent.push((sequence, value));
                 }
                 Ok(None) | Err(PublishError::Full { .. } | PublishError::Refused(_)) => return,

@@ -42,8 +42,8 @@ pub(super) struct Instance {
     /// The topics and queues that only this instance has.
     setup: Option<Setup>,
     running: Option<Running>,
-    /// Copies of the disk, with the times at which they were made.
-    backups: Vec<(u64, SimulatedDisk)>,
+    /// Copies of the disk.
+    backups: Vec<Backup>,
     wall_shift_ns: i64,
     /// The ends of the journal when a broker began with it.
     lives: Vec<Position>,
@@ -57,6 +57,14 @@ pub(super) struct Instance {
     /// Nothing goes wrong any more.
     is_calm: bool,
     canary: Option<Canary>,
+}
+
+/// A copy of the disk, and what was known of its journal.
+struct Backup {
+    copied_ns: u64,
+    disk: SimulatedDisk,
+    lives: Vec<Position>,
+    ends: Vec<(Position, Instant)>,
 }
 
 struct Running {
@@ -211,14 +219,16 @@ impl Instance {
         Ok(())
     }
 
-    /// Checks that the lease records of the journal are possible. Returns their number.
+    /// Checks that the lease records of the journal are possible. Returns their number. `auditor`:
+    /// of the topics and queues that only this instance has.
     ///
     /// # Errors
     /// What cannot have been.
-    pub fn judge_leases(&self, auditor: &Auditor) -> Result<u64, String> {
+    pub fn judge_leases(&self, auditor: Option<&Auditor>) -> Result<u64, String> {
         let running = self.running.as_ref().ok_or("no server is left")?;
-        let followed = holders::follow(&running.broker.journal().reader(), &self.lives, &self.ends)?;
-        auditor.jobs.judge(&followed.ends)?;
+        let followed = holders::follow(&running.broker.journal().reader(), &self.lives, &self.ends)
+            .map_err(|reason| format!("{}: {reason}", name_of(self.number)))?;
+        auditor.map_or(Ok(()), |auditor| auditor.jobs.judge(&followed.ends))?;
         Ok(followed.count)
     }
 
@@ -273,7 +283,8 @@ impl Instance {
 
     /// The directory is copied while the instance is down.
     pub fn back_up(&mut self, ns: u64) {
-        self.backups.push((ns, self.disk.copy()));
+        let (disk, lives, ends) = (self.disk.copy(), self.lives.clone(), self.ends.clone());
+        self.backups.push(Backup { copied_ns: ns, disk, lives, ends });
     }
 
     pub fn has_backup(&self) -> bool {
@@ -283,9 +294,9 @@ impl Instance {
     /// The directory of an earlier time replaces the present one. Returns this time.
     pub fn restore(&mut self, random: &mut Random) -> Option<u64> {
         let number = random.below(self.backups.len().max(1) as u64) as usize;
-        let (copied_ns, copy) = self.backups.get(number)?;
+        let Backup { copied_ns, disk, lives, ends } = self.backups.get(number)?;
+        (self.disk, self.lives, self.ends) = (disk.copy(), lives.clone(), ends.clone());
         let copied_ns = *copied_ns;
-        self.disk = copy.copy();
         self.backups.truncate(number + 1);
         Some(copied_ns)
     }
@@ -293,6 +304,7 @@ impl Instance {
     /// The disk is replaced by an empty one. Backups are elsewhere.
     pub fn lose_disk(&mut self, seed: u64) {
         self.disk = SimulatedDisk::new(seed, Faults::default());
+        (self.lives, self.ends) = (Vec::new(), Vec::new());
     }
 
     pub fn next_due(&self) -> Option<u64> {

@@ -105,7 +105,7 @@ impl Visitor {
                     let (value, topic, data) = auditor.next(&mut self.random);
                     self.sequence += 1;
                     publish(self.sequence, topic, &data).encode(bytes);
-                    auditor.taken(self.number, topic, None);
+                    auditor.taken(self.number, topic, None, false);
                     life.sent.push((self.sequence, value));
                 }
             }

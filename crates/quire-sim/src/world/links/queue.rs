@@ -221,8 +221,10 @@ impl Worker {
             if self.canary == Some(Canary::ForgottenVerdict) && random.percent(5) {
                 self.said.push(held);
             } else if !is_settling && random.percent(5) {
+                let is_kept = self.canary != Some(Canary::LostCancel);
+                let verdict = if is_kept { Verdict::Cancel } else { Verdict::Acknowledge };
                 // Fails when the client is closed, which gives the message back as well.
-                let _ = core.settle(lease, Verdict::Cancel, now.instant);
+                let _ = core.settle(lease, verdict, now.instant);
             } else if core.settle(lease, Verdict::Acknowledge, now.instant).is_ok() {
                 self.said.push(held);
                 auditor.queues[held.from.instance].settled(held.value, held.from);
