@@ -18,7 +18,7 @@ use crate::random::Random;
 pub(super) const AT_LEAST_ONCE: &str = "work";
 pub(super) const AT_MOST_ONCE: &str = "once";
 
-const ARCHIVE: &str = "archive";
+pub(super) const ARCHIVE: &str = "archive";
 
 /// Numbers of the first visitor and of the operator of the first instance, as processes of the
 /// network and as publishers.
@@ -153,7 +153,7 @@ impl Setup {
 }
 
 /// Rules of a maintenance schedule. Some of them are absent, so that the others go deeper.
-fn rules(random: &mut Random, may_remove: bool) -> MaintenanceConfig {
+pub(super) fn rules(random: &mut Random, may_remove: bool) -> MaintenanceConfig {
     let mut sometimes = |most: u64| random.percent(40).then(|| 1 + random.below(most));
     MaintenanceConfig {
         archive_after_ns: sometimes(5 * SECOND_NS),

@@ -223,13 +223,13 @@ impl Client {
         }
     }
 
-    /// The last values of the instances that it found; `None`: it looks for none.
-    pub fn found(&self) -> Option<Result<BTreeMap<u64, u64>, String>> {
+    /// The last values that it found, and on which instance; `None`: it looks for none.
+    pub fn found(&self) -> Option<(usize, Result<BTreeMap<u64, u64>, String>)> {
         match &self.program {
             Program::Links(program) if program.looks_for_values() => {
-                let instance = name_of(self.connection.map_or(self.home(), |(_, at)| at.instance));
-                let missing = || format!("{} found no last values on {instance}", self.name);
-                Some(program.found().ok_or_else(missing))
+                let instance = self.connection.map_or(self.home(), |(_, at)| at.instance);
+                let missing = || format!("{} found no last values on {}", self.name, name_of(instance));
+                Some((instance, program.found().ok_or_else(missing)))
             }
             _ => None,
         }

@@ -11,7 +11,8 @@ use quire_broker::{
 };
 use quire_command::LinkAction;
 use quire_journal::{
-    Action, AllTopics, Bookmark, Journal, Options, Position, Reader, RecordKind, SegmentInfo, Timestamp,
+    Action, AllTopics, Bookmark, Journal, Options, Position, Reader, Record, RecordKind, SegmentInfo,
+    Timestamp,
 };
 use quire_types::time::{Instant, Now};
 
@@ -54,6 +55,10 @@ pub(super) struct Instance {
     /// Messages that it dropped although its log does not have them, and whether another message
     /// has their bookmark.
     conflicts: Vec<(Bookmark, bool)>,
+    /// The records of topics that links send, of journal files whose removal was begun.
+    removed: Vec<(Position, Logged)>,
+    /// How many of them were taken.
+    removed_count: usize,
     /// Nothing goes wrong any more.
     is_calm: bool,
     canary: Option<Canary>,
@@ -115,6 +120,8 @@ impl Instance {
             ends: Vec::new(),
             not_waited_for: BTreeMap::new(),
             conflicts: Vec::new(),
+            removed: Vec::new(),
+            removed_count: 0,
             is_calm: false,
             canary,
         }
@@ -140,6 +147,12 @@ impl Instance {
 
     pub fn take_conflicts(&mut self) -> Vec<(Bookmark, bool)> {
         std::mem::take(&mut self.conflicts)
+    }
+
+    /// Numbers of messages in journal files whose removal was begun since the last call.
+    pub fn take_removed(&mut self) -> Vec<u64> {
+        let from = std::mem::replace(&mut self.removed_count, self.removed.len());
+        self.removed[from..].iter().filter_map(|(_, logged)| logged.value).collect()
     }
 
     pub fn step_clock(&mut self, step_ns: i64) {
@@ -406,11 +419,20 @@ impl Instance {
         let Some(running) = &mut self.running else { return Ok(false) };
         let Some((_, job)) = running.job.take_if(|(at, _)| *at <= ns) else { return Ok(false) };
         let removes = job.action() == Action::Remove;
-        if removes && let Some(auditor) = auditor {
-            let reader = running.broker.journal().reader();
-            for file in job.plan().into_iter().take(1) {
-                notice_removal(&reader, &file, auditor)?;
-            }
+        if removes && let Some(file) = job.plan().first() {
+            let mut auditor = auditor;
+            read_file(&running.broker.journal().reader(), file, |record| {
+                if let Some(auditor) = &mut auditor
+                    && record.kind == RecordKind::Publish
+                    && TOPICS.contains(&record.topic)
+                {
+                    auditor.removing(record.position, record.data);
+                }
+                let is_known = self.removed.last().is_some_and(|(last, _)| *last >= record.position);
+                if let Some(logged) = logged(record).filter(|_| !is_known) {
+                    self.removed.push((record.position, logged));
+                }
+            })?;
         }
         let ends = !self.is_calm && around.random.percent(5);
         if ends {
@@ -451,8 +473,8 @@ impl Instance {
         lines
     }
 
-    /// The records of topics that links send which are persisted, in their order; none while it
-    /// does not run.
+    /// The records of topics that links send which are persisted, in their order, also those of
+    /// removed files; none while it does not run.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -460,42 +482,44 @@ impl Instance {
         let Some(running) = &self.running else { return Ok(Vec::new()) };
         let reader = running.broker.journal().reader();
         let mut cursor = reader.cursor(Position::ZERO);
-        let mut found = Vec::new();
+        let (removed, first) = (self.removed.iter(), cursor.after());
+        let removed = removed.take_while(|(position, _)| *position <= first);
+        let mut found: Vec<_> = removed.map(|(_, logged)| logged.clone()).collect();
         while let Some(batch) = cursor
             .next(reader.persisted(), &AllTopics)
             .map_err(|error| format!("the log of {} cannot be read: {error}", name_of(self.number)))?
         {
-            for record in batch.records().filter(|record| is_sent(record.topic)) {
-                let value = match record.kind {
-                    RecordKind::Publish => Some(value_of(record.data).unwrap_or(u64::MAX)),
-                    RecordKind::Delete => None,
-                    _ => continue,
-                };
-                found.push(Logged {
-                    publisher: record.publisher.get(),
-                    sequence: record.sequence,
-                    value,
-                    is_passed_on: record.path().instances().count() > 1,
-                });
-            }
+            found.extend(batch.records().filter_map(|record| logged(&record)));
         }
         Ok(found)
     }
 }
 
-/// Tells the auditor which messages are in a file that is about to be removed.
-fn notice_removal(reader: &Reader, file: &SegmentInfo, auditor: &mut Auditor) -> Result<(), String> {
+/// A record of a topic that links send; `None`: it is another one.
+fn logged(record: &Record<'_>) -> Option<Logged> {
+    let value = match record.kind {
+        RecordKind::Publish => Some(value_of(record.data).unwrap_or(u64::MAX)),
+        RecordKind::Delete => None,
+        _ => return None,
+    };
+    is_sent(record.topic).then(|| Logged {
+        publisher: record.publisher.get(),
+        sequence: record.sequence,
+        value,
+        removes: record.deleted_keys().next().is_some(),
+        is_passed_on: record.path().instances().count() > 1,
+    })
+}
+
+/// Reads the records of a file that is about to be removed.
+fn read_file(reader: &Reader, file: &SegmentInfo, mut take: impl FnMut(&Record<'_>)) -> Result<(), String> {
     let Some((first, last)) = file.positions else { return Ok(()) };
     let mut cursor = reader.cursor(Position::new(first.get() - 1));
     while let Some(batch) = cursor
         .next(last.min(reader.persisted()), &AllTopics)
         .map_err(|error| format!("a file that is to be removed cannot be read: {error}"))?
     {
-        for record in batch.records().filter(|record| record.position <= last) {
-            if record.kind == RecordKind::Publish && TOPICS.contains(&record.topic) {
-                auditor.removing(record.position, record.data);
-            }
-        }
+        batch.records().filter(|record| record.position <= last).for_each(|record| take(&record));
     }
     Ok(())
 }

@@ -123,6 +123,8 @@ pub enum Canary {
     ForgottenVerdict,
     /// Workers of local queues never see some messages.
     LostJob,
+    /// Journal files that a destination needs are removed.
+    ForgottenRetention,
     /// Local queues treat messages that workers cancel as acknowledged.
     LostCancel,
     /// Subscribers with records that move do not see some changes.
@@ -169,7 +171,7 @@ impl Canary {
         [Canary::ForgottenWakeUp, Canary::TwoReaders, Canary::ForgottenHandover, Canary::ForgottenBuffer];
 
     /// The mistakes of links, and of the clients that move between instances.
-    pub const OF_LINKS: [Canary; 14] = [
+    pub const OF_LINKS: [Canary; 15] = [
         Canary::EarlyLinkAcknowledgement,
         Canary::DroppedRecords,
         Canary::DroppedDelete,
@@ -183,6 +185,7 @@ impl Canary {
         Canary::ForgottenVerdict,
         Canary::LostJob,
         Canary::LostCancel,
+        Canary::ForgottenRetention,
         Canary::StaleView,
     ];
 }
@@ -409,6 +412,15 @@ impl World {
         let is_mixed = self.topology.count() <= MIXED_COUNT_MAX
             && self.canary != Some(Canary::SharedBackup)
             && casting.percent(mixed_percent);
+        // Messages in removed files cannot come back to an instance that has lost its disk.
+        let mut maintenance = Random::new(seed ^ 0x0072_u64.rotate_left(40));
+        let is_meant = self.canary == Some(Canary::ForgottenRetention);
+        let maintains = !is_alone && (maintenance.percent(40) || is_meant);
+        let may_remove = self.canary != Some(Canary::SharedBackup);
+        let removes = maintains && may_remove && (maintenance.percent(50) || is_meant);
+        if removes {
+            (self.mix.lost_disk, self.mix.restore) = (0, 0);
+        }
         for number in 0..self.topology.count() {
             let disk = SimulatedDisk::new(self.random.number(), Faults::default());
             if self.canary == Some(Canary::ForgottenSync) {
@@ -420,10 +432,18 @@ impl World {
                 let topics = destinations.iter_mut().flat_map(|destination| &mut destination.topics);
                 topics.for_each(|topic| topic.filter = None);
             }
+            if self.canary == Some(Canary::ForgottenRetention) {
+                let destinations = &mut config.replication.destinations;
+                destinations.iter_mut().for_each(|destination| destination.retained_size_max = Some(1));
+            }
             let now = Instance::new(number, disk.clone(), config.clone(), None, None).now(self.ns);
             let cast = (is_alone || is_mixed && casting.percent(60))
                 .then(|| Cast::draw(seed, number, is_alone, &mut self.random, self.canary, now));
             let Some(Cast { setup, clients, visitors, operator, auditor }) = cast else {
+                if maintains {
+                    config.transaction_log.journal_archive_directory = Some(cast::ARCHIVE.into());
+                    config.transaction_log.maintenance = cast::rules(&mut maintenance, removes);
+                }
                 self.instances.push(Instance::new(number, disk, config, None, self.canary));
                 self.auditors.local.push(None);
                 continue;
@@ -461,7 +481,7 @@ impl World {
         }
         if self.random.percent(50) {
             let (order, name) = (shuffled(count, &mut self.random), "links-follower".to_owned());
-            let program = links::Program::follower(canary);
+            let program = links::Program::follower(canary, &mut self.random);
             let client = Client::links(name, order, program, &mut self.random, now);
             self.add(client);
         }
@@ -612,10 +632,11 @@ impl World {
         }
         let logs = self.instances.iter().map(Instance::log).collect::<Result<Vec<_>, _>>()?;
         self.auditors.links.verdict(&logs)?;
-        let expected = self.auditors.links.last_values();
+        let expected = self.auditors.links.last_values(&logs);
         for client in &self.clients {
-            if let Some(found) = client.found() {
-                compare(&expected, &found?).map_err(|reason| format!("{}: {reason}", client.name()))?;
+            if let Some((instance, found)) = client.found() {
+                compare(&expected[instance], &found?)
+                    .map_err(|reason| format!("{}: {reason}", client.name()))?;
             }
         }
         Ok(())
@@ -891,6 +912,7 @@ impl World {
             for (bookmark, is_other) in instance.take_conflicts() {
                 self.auditors.links.conflicted(instance.number, bookmark, is_other);
             }
+            self.auditors.links.removing(instance.number, &instance.take_removed());
         }
         Ok(is_busy)
     }

@@ -56,7 +56,7 @@ counters! {
     leases One | Several "deliveries and ends of leases in the journal",
     visits One | Several "visits",
     maintained One | Several "journal files maintained",
-    removed One "journal files removed",
+    removed One | Several "journal files removed",
     cut_short One | Several "maintenance jobs cut short",
     defined One | Several "commands that create, alter and drop queues",
     queried One | Several "queries of last values",
@@ -83,10 +83,12 @@ counters! {
     pauses Several "pauses",
     torn Several "publishers above a gap",
     conflicts Several "conflicts",
+    differing Several "records that two writers left different",
     excused Several "messages without a counted copy",
     shared_jobs Several "messages of local queues over replicated topics",
     shared_acknowledged Several "acknowledged messages of them",
     shared_views Several "messages of subscriptions with records that move",
+    shared_differences Several "differences of them",
 }
 
 impl Played {

@@ -11,8 +11,9 @@
 //! - B1, B2: a subscriber that fails over sees the messages of each publisher in their order, each
 //!   once, and in the end all of them.
 //! - The records of the last-value topic are the same everywhere: those that its publishers wrote
-//!   last.
-//!
+//!   last. Several publishers write the *shared* keys, on several instances at a time. Of these,
+//!   each instance has the record that is the last one in its own log, and the instances may differ
+//!   (docs/replication.md, *What is sent*).
 //! - An instance that drops a message as a duplicate has it, or the message is in a gap, or a disk
 //!   was lost.
 //! - A message that no link sends, because of a filter, is on no instance to which its publisher
@@ -26,6 +27,9 @@
 //!
 //! A subscriber *returns* when it logs on to an instance on which it was before the disk of that
 //! instance was lost or replaced. Only then may it miss messages, or receive them again.
+//!
+//! A subscriber may miss messages of journal files that were removed while it was not connected to
+//! the instance. When its bookmark was in such a file, it counts as one that returns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,6 +45,10 @@ use crate::world::played::Played;
 /// Keys that each publisher writes.
 pub(in crate::world) const KEYS: u64 = 5;
 
+/// Keys that all publishers write, and the first of them.
+pub(in crate::world) const SHARED_KEYS: u64 = 2;
+pub(in crate::world) const FIRST_SHARED_KEY: u64 = 1_000;
+
 /// A record of the log of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::world) struct Logged {
@@ -48,9 +56,14 @@ pub(in crate::world) struct Logged {
     pub sequence: u64,
     /// The number of the message; `None`: it is a delete.
     pub value: Option<u64>,
+    /// It is a delete of a record.
+    pub removes: bool,
     /// It passed more than one instance.
     pub is_passed_on: bool,
 }
+
+/// Records of the last-value topic: numbers of messages by key. `None`: unknown.
+pub(in crate::world) type Values = BTreeMap<u64, Option<u64>>;
 
 pub(in crate::world) struct Auditor {
     canary: Option<Canary>,
@@ -64,12 +77,16 @@ pub(in crate::world) struct Auditor {
     /// When the disk of an instance was lost or replaced last.
     replaced_at: Vec<Option<u64>>,
     streams: Vec<Stream>,
+    /// Of each instance, the messages in removed journal files.
+    removed: Vec<BTreeSet<u64>>,
     /// The checks of the queue of each instance.
     pub queues: Vec<Deliveries>,
     excused_count: u64,
     conflict_count: u64,
+    differing_count: u64,
     delivered_count: u64,
     pub view_count: u64,
+    pub difference_count: u64,
     fault: Option<String>,
 }
 
@@ -140,6 +157,10 @@ struct Stream {
     /// It was on more than one instance.
     has_moved: bool,
     seen: BTreeSet<u64>,
+    /// The instance to which it logged on last, and whether it has got a message since.
+    at: Option<(usize, bool)>,
+    /// Messages that it need not see.
+    excused: BTreeSet<u64>,
     /// When it was first on each instance.
     visits: BTreeMap<usize, u64>,
     /// It was on an instance before and after the disk was lost or replaced: docs/replication.md,
@@ -159,11 +180,14 @@ impl Auditor {
             values: Vec::new(),
             replaced_at: vec![None; topology.count()],
             streams: Vec::new(),
+            removed: vec![BTreeSet::new(); topology.count()],
             queues: (0..topology.count()).map(|_| Deliveries::default()).collect(),
             excused_count: 0,
             conflict_count: 0,
+            differing_count: 0,
             delivered_count: 0,
             view_count: 0,
+            difference_count: 0,
             fault: None,
         }
     }
@@ -194,10 +218,12 @@ impl Auditor {
             delivered: self.delivered_count,
             torn: self.publishers.iter().filter(|publisher| !publisher.gaps.is_empty()).count() as u64,
             conflicts: self.conflict_count,
+            differing: self.differing_count,
             excused: self.excused_count,
             shared_jobs: self.queues.iter().map(|queue| queue.delivered_count).sum(),
             shared_acknowledged: self.queues.iter().map(|queue| queue.acknowledged_count).sum(),
             shared_views: self.view_count,
+            shared_differences: self.difference_count,
             ..Played::default()
         }
     }
@@ -388,7 +414,10 @@ impl Auditor {
                 place + 1
             ));
         }
-        let Stream { last, first, seen, has_returned, .. } = &mut self.streams[stream];
+        let Stream { last, first, seen, has_returned, at, .. } = &mut self.streams[stream];
+        if let Some((_, is_served)) = at {
+            *is_served = true;
+        }
         if *has_returned {
             seen.insert(value);
             return Ok(());
@@ -409,7 +438,16 @@ impl Auditor {
     /// An instance lacks the place of a subscriber, which begins again there. It then forgets what
     /// it had from each publisher.
     pub fn bookmark_missing(&mut self, stream: usize, instance: usize) {
-        self.streams[stream].has_returned |= self.replaced_at[instance].is_some();
+        let has_removed = !self.removed[instance].is_empty();
+        self.streams[stream].has_returned |= has_removed || self.replaced_at[instance].is_some();
+    }
+
+    /// The removal of a journal file with these messages was begun.
+    pub fn removing(&mut self, instance: usize, values: &[u64]) {
+        self.removed[instance].extend(values);
+        for stream in self.streams.iter_mut().filter(|stream| stream.at == Some((instance, false))) {
+            stream.excused.extend(values);
+        }
     }
 
     /// A subscriber has logged on.
@@ -419,21 +457,32 @@ impl Auditor {
         stream.has_moved = stream.visits.len() > 1;
         // The log of the instance may have another order than before.
         stream.has_returned |= replaced_at.is_some_and(|at| first_ns <= at);
+        stream.at = Some((instance, false));
+        stream.excused.extend(&self.removed[instance]);
     }
 
     // The end.
 
-    /// The records of the last-value topic that must be there at the end, by key: numbers of
-    /// messages. `None`: unknown.
-    pub fn last_values(&self) -> BTreeMap<u64, Option<u64>> {
+    /// The records of the last-value topic that must be there at the end on each instance.
+    pub fn last_values(&self, logs: &[Vec<Logged>]) -> Vec<Values> {
+        let own = self.last_values_of_publishers();
+        let shared = logs.iter().map(|log| self.shared_values(log));
+        shared.map(|shared| own.iter().chain(&shared).map(|(key, value)| (*key, *value)).collect()).collect()
+    }
+
+    /// The records of the keys that only one publisher writes.
+    fn last_values_of_publishers(&self) -> Values {
         let mut state = BTreeMap::new();
         for publisher in &self.publishers {
             for (sequence, operation) in (1..).zip(&publisher.operations) {
                 let (key, value) = match operation.action {
-                    Action::Order | Action::Part { .. } => continue,
                     Action::Value { key } => (key, Some(operation.value)),
                     Action::Delete { key } => (key, None),
+                    Action::Order | Action::Part { .. } => continue,
                 };
+                if key >= FIRST_SHARED_KEY {
+                    continue;
+                }
                 // A delete names the records that its instance had, so one after a gap may leave
                 // the record of the gap elsewhere.
                 let was_unknown = value.is_none() && state.get(&key) == Some(&None);
@@ -448,6 +497,33 @@ impl Auditor {
         state
     }
 
+    /// The records of the shared keys of an instance: those that its log has last.
+    fn shared_values(&self, log: &[Logged]) -> Values {
+        let mut state = BTreeMap::new();
+        for record in log {
+            let publisher = self.by_id.get(&record.publisher).map(|number| &self.publishers[*number]);
+            let operation = publisher.and_then(|known| known.operations.get(record.sequence as usize - 1));
+            match operation.map(|operation| operation.action) {
+                Some(Action::Value { key }) if key >= FIRST_SHARED_KEY => {
+                    state.insert(key, record.value);
+                }
+                Some(Action::Delete { key }) if key >= FIRST_SHARED_KEY && record.removes => {
+                    state.remove(&key);
+                }
+                _ => (),
+            }
+        }
+        state
+    }
+
+    /// Counts the shared keys whose records differ.
+    fn count_differing(&self, logs: &[Vec<Logged>]) -> u64 {
+        let states: Vec<_> = logs.iter().map(|log| self.shared_values(log)).collect();
+        let keys = FIRST_SHARED_KEY..FIRST_SHARED_KEY + SHARED_KEYS;
+        let differs = |key: &u64| states.iter().any(|state| state.get(key) != states[0].get(key));
+        keys.filter(differs).count() as u64
+    }
+
     /// # Errors
     /// What was promised and did not hold.
     pub fn verdict(&mut self, logs: &[Vec<Logged>]) -> Result<(), String> {
@@ -459,6 +535,7 @@ impl Auditor {
         for (instance, log) in logs.iter().enumerate() {
             found.push(self.look_through(instance, log)?);
         }
+        self.differing_count = self.count_differing(logs);
         self.excused_count = 0;
         for (number, publisher) in self.publishers.iter().enumerate() {
             for (sequence, operation) in (1..).zip(&publisher.operations) {
@@ -511,7 +588,7 @@ impl Auditor {
                     // The limit that docs/stores.md names.
                     let first = stream.first[number];
                     let is_before_first = stream.has_moved && (first == 0 || first > *sequence);
-                    let value = value.filter(|_| !is_before_first);
+                    let value = value.filter(|value| !is_before_first && !stream.excused.contains(value));
                     if let Some(value) = value.filter(|value| !stream.seen.contains(value)) {
                         return Err(format!(
                             "{} never saw message {value} ({number}|{sequence}|)",

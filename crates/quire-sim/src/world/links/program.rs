@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quire_client::{
-    Cause, ClientCore, DeleteSpec, Event, Failure, NewMessage, PublishError, PublishLog, QuerySpec,
+    Cause, ClientCore, DeleteSpec, Event, Failure, Message, NewMessage, PublishError, PublishLog, QuerySpec,
     RecordsSpec, ResumePosition, StoredPublishes, SubscriptionSpec,
 };
 use quire_command::{Code, SubscribeOptions};
+use quire_expression::message_type::{MessageType, merge};
 use quire_types::time::Now;
 
-use super::auditor::{Action, Auditor, KEYS};
+use super::auditor::{Action, Auditor, FIRST_SHARED_KEY, KEYS, SHARED_KEYS};
 use super::queue::Worker;
 use super::topology::{PARTS, Topology, VALUES};
 use crate::random::Random;
@@ -31,13 +32,12 @@ pub(in crate::world) enum Program {
     Publish { number: usize, store: Store },
     Subscribe { stream: usize, is_durable: bool, subscription: Option<u32>, position: Option<ResumePosition> },
     Query { running: Option<u32>, rows: BTreeMap<u64, u64>, found: Option<BTreeMap<u64, u64>> },
-    Follow { subscription: Option<u32>, view: View, canary: Option<Canary> },
+    Follow { subscription: Option<u32>, is_delta: bool, view: View, canary: Option<Canary> },
     Work(Worker),
 }
 
-/// The records of the last-value topic that a subscriber has: by the key of the server, the key and
-/// the number of the message.
-type View = BTreeMap<Vec<u8>, (u64, u64)>;
+/// The records of the last-value topic that a subscriber has, by the key of the server.
+type View = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The file of a publish store: it survives the process.
 #[derive(Clone)]
@@ -95,9 +95,9 @@ impl Program {
         Program::Subscribe { stream, is_durable, subscription: None, position: None }
     }
 
-    /// Keeps the records of the last-value topic.
-    pub fn follower(canary: Option<Canary>) -> Self {
-        Program::Follow { subscription: None, view: View::new(), canary }
+    /// Keeps the records of the last-value topic. Some get the changes as differences.
+    pub fn follower(canary: Option<Canary>, random: &mut Random) -> Self {
+        Program::Follow { subscription: None, is_delta: random.percent(50), view: View::new(), canary }
     }
 
     pub fn worker(number: usize, canary: Option<Canary>) -> Self {
@@ -143,7 +143,10 @@ impl Program {
     pub fn found(&self) -> Option<BTreeMap<u64, u64>> {
         match self {
             Program::Query { found, .. } => found.clone(),
-            Program::Follow { subscription: Some(_), view, .. } => Some(view.values().copied().collect()),
+            Program::Follow { subscription: Some(_), view, .. } => {
+                let pair = |data: &Vec<u8>| key_of(data).zip(value_of(data));
+                Some(view.values().filter_map(pair).collect())
+            }
             _ => None,
         }
     }
@@ -184,9 +187,10 @@ impl Program {
                 rows.clear();
                 *running = core.query(&spec).ok().map(|(number, _)| number);
             }
-            Program::Follow { subscription: subscription @ None, view, .. } if is_connected => {
+            Program::Follow { subscription: subscription @ None, is_delta, view, .. } if is_connected => {
+                let delta = if *is_delta { SubscribeOptions::DELTA } else { SubscribeOptions::default() };
                 let spec = SubscriptionSpec {
-                    options: SubscribeOptions::SOW.and(SubscribeOptions::OOF),
+                    options: SubscribeOptions::SOW.and(SubscribeOptions::OOF).and(delta),
                     records: Some(RecordsSpec::default()),
                     ..SubscriptionSpec::new(VALUES)
                 };
@@ -278,19 +282,15 @@ impl Program {
                 *running = None;
             }
             (
-                Program::Follow { subscription, view, canary },
+                Program::Follow { subscription, view, canary, .. },
                 Event::Messages { subscription: number, messages },
             ) if Some(number) == *subscription => {
                 for message in &messages {
                     auditor.view_count += 1;
                     let is_skipped =
                         *canary == Some(Canary::StaleView) && auditor.view_count.is_multiple_of(9);
-                    if let Cause::Left(_) = message.cause() {
-                        view.remove(message.key());
-                    } else if let Some((key, value)) = key_of(message.data()).zip(value_of(message.data()))
-                        && !is_skipped
-                    {
-                        view.insert(message.key().to_owned(), (key, value));
+                    if !is_skipped && let Err(reason) = apply(message, view, &mut auditor.difference_count) {
+                        auditor.fail(format!("{name}: {reason}"));
                     }
                 }
             }
@@ -309,7 +309,10 @@ impl Program {
 fn publish(number: usize, core: &mut ClientCore, now: Now, random: &mut Random, auditor: &mut Auditor) {
     let now_ns = now.instant.as_ns();
     for _ in 0..random.below(4) {
-        let key = number as u64 * KEYS + random.below(KEYS);
+        let key = match random.percent(20) {
+            true => FIRST_SHARED_KEY + random.below(SHARED_KEYS),
+            false => number as u64 * KEYS + random.below(KEYS),
+        };
         if random.percent(8) {
             let filter = format!("/k = {key}");
             let spec = DeleteSpec { topic: VALUES, filter: Some(&filter), ..DeleteSpec::default() };
@@ -335,6 +338,26 @@ fn publish(number: usize, core: &mut ClientCore, now: Now, random: &mut Random, 
             Ok(None) | Err(PublishError::Full { .. } | PublishError::Refused(_)) => return,
         }
     }
+}
+
+/// Applies a message to the records of a subscriber.
+///
+/// # Errors
+/// It is a difference to a record that the subscriber does not have.
+fn apply(message: &Message, view: &mut View, difference_count: &mut u64) -> Result<(), String> {
+    match message.cause() {
+        Cause::Left(_) => drop(view.remove(message.key())),
+        Cause::Delta => {
+            *difference_count += 1;
+            let known =
+                view.get_mut(message.key()).ok_or("a difference to a record that it does not have")?;
+            let mut whole = Vec::new();
+            merge(MessageType::Json, known, message.data(), &mut whole).map_err(|error| error.to_string())?;
+            *known = whole;
+        }
+        _ => drop(view.insert(message.key().to_owned(), message.data().to_owned())),
+    }
+    Ok(())
 }
 
 fn key_of(data: &[u8]) -> Option<u64> {
