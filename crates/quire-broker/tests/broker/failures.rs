@@ -107,8 +107,8 @@ fn one_who_publishes_after_the_failure_is_told_with_the_first_message() {
     assert_eq!(pair.clients[&3].highest_sequence, 1, "the next start may find it: its number is taken");
 }
 
-/// Before a fix, the refusal of a malformed message also acknowledged the messages before it that the
-/// full journal had not taken. Their client forgot them. The simulation found this.
+/// Before a fix, the refusal of a malformed message also acknowledged the messages before it that
+/// the full journal had not taken. Their client forgot them. The simulation found this.
 #[test]
 fn a_refusal_while_the_journal_is_full_does_not_acknowledge_the_messages_before_it() {
     let (mut pair, is_full) = on_a_disk_that_fills();

@@ -33,8 +33,8 @@ fn a_logon_that_waits_for_the_disk_is_kept_alive_by_heartbeats() {
     assert_eq!(link.clients[publisher].core.persisted(), 1);
 }
 
-/// Before a fix, the time of a heartbeat that is not sent before the logon was over until the server
-/// answered, and the thread of the client kept a processor busy. The simulation found this.
+/// Before a fix, the time of a heartbeat that is not sent before the logon was over until the
+/// server answered, and the thread of the client kept a processor busy. The simulation found this.
 #[test]
 fn a_logon_that_waits_leaves_no_timer_that_is_over() {
     let interval = Duration::from_millis(100);

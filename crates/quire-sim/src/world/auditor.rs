@@ -8,7 +8,7 @@
 //! - B1: every reader saw exactly the log from where it began: no gap, no duplicate, one order for
 //!   all.
 //! - B2: a bookmark names the same message forever.
-//! - A malformed message of a topic that is validated reaches nobody.
+//! - A malformed message of a topic that is validated is not delivered.
 //! - Q1: a message is never delivered again after a worker's acknowledgement of it was confirmed. A
 //!   message that entered a queue was delivered.
 //! - Q3: a queue that delivers at most once delivers no message twice.

@@ -397,8 +397,8 @@ impl Client {
         Err(format!("the parties of {} make steps without end", self.name))
     }
 
-    /// The program has called the core. Before the call, the core had nothing to write (`was_idle`),
-    /// and this was its next timer.
+    /// The program has called the core. Before the call, the core had nothing to write
+    /// (`was_idle`), and this was its next timer.
     pub(super) fn called(&mut self, was_idle: bool, due: Option<Instant>, now: Instant) {
         let parties = &mut self.parties;
         let has_output = !self.core.is_idle();
