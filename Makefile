@@ -126,7 +126,7 @@ model:
 fuzz: export QUIRE_FUZZ_CASES = $(or $(CASES),1000000)
 fuzz: export PROPTEST_CASES = $(or $(CASES),1000000)
 fuzz: setup
-	cargo test --profile editable --locked --package quire-journal --test journal any_bytes
+	cargo test --profile editable --locked --package quire-journal --lib --test journal any_bytes
 	cargo test --profile editable --locked --package quire-wire --package quire-expression --package quire-queue --package quire-table --package quire-broker --package quire-client \
 		--test wire --test link --test filter --test write --test variant --test corpus --test queue --test table --test broker --test client -- any_
 	cargo test --profile editable --locked --package quire-broker --package quire-link --lib any_bytes

@@ -4,16 +4,20 @@
 //! covers the segment number and the offset of the header. So zeros, a reused file or a misplaced
 //! block are never taken for data.
 
+use crate::knowledge::Step;
 use crate::record::attributes::Attributes;
 use crate::record::deleted::DeletedKeys;
-use crate::record::{NewRecord, Position, PublisherId, Record, RecordKind};
+use crate::record::{Bookmark, NewRecord, Position, PublisherId, Record, RecordKind};
 use quire_types::Timestamp;
 
 /// The version of the format that this build writes. It reads the earlier ones, too.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
+
+/// The first version whose records can name their run. Earlier ones are not part of the sums.
+pub(crate) const RUNS_SINCE: u32 = 6;
 
 /// The versions that this build reads, as text for an error.
-pub(crate) const READABLE_VERSIONS: &str = "versions 1, 2, 3, 4, 5 and 6";
+pub(crate) const READABLE_VERSIONS: &str = "versions 1, 2, 3, 4, 5, 6 and 7";
 
 /// Where the first batch of a segment begins, in bytes.
 pub(crate) const SEGMENT_HEADER_SIZE: u64 = 4096;
@@ -44,6 +48,10 @@ const SEGMENT_MAGIC: [u8; 8] = *b"QUIREJNL";
 const BATCH_MAGIC: [u8; 4] = *b"QBAT";
 const RECORD_HEADER_SIZE: usize = 40;
 const FLAG_EXPIRATION: u8 = 1;
+/// The record was appended below the highest sequence of its publisher.
+const FLAG_LATE: u8 = 2;
+/// Where the flags are in a record.
+const FLAGS_AT: usize = 9;
 
 /// The largest record, in bytes with its header. Sizes have 32 bits on disk.
 pub(crate) const RECORD_SIZE_MAX: usize = 1 << 30;
@@ -253,7 +261,7 @@ pub(crate) fn put_record(
     head[5] = record.message_type;
     head[6..8].copy_from_slice(&(record.topic.len() as u16).to_le_bytes());
     head[8] = record.correlation_id.len() as u8;
-    head[9] = if record.expiration_s.is_some() { FLAG_EXPIRATION } else { 0 };
+    head[FLAGS_AT] = if record.expiration_s.is_some() { FLAG_EXPIRATION } else { 0 };
     head[10..12].copy_from_slice(&(attributes.len() as u16).to_le_bytes());
     head[12..16].copy_from_slice(&record.expiration_s.unwrap_or(0).to_le_bytes());
     head[16..24].copy_from_slice(&timestamp.0.to_le_bytes());
@@ -268,6 +276,12 @@ pub(crate) fn put_record(
         }
     }
     body.extend_from_slice(record.data);
+}
+
+/// Marks the record of `size` bytes at the end of the body as late.
+pub(crate) fn mark_late(body: &mut [u8], size: usize) {
+    let flags = body.len() - size + FLAGS_AT;
+    body[flags] |= FLAG_LATE;
 }
 
 /// Makes room for `size` more bytes. A body that has become large gets the space of a full one at
@@ -291,6 +305,17 @@ pub(crate) struct RawRecord<'a> {
 }
 
 impl RawRecord<'_> {
+    /// The part of which the knowledge of publishers is made.
+    pub fn step(&self) -> Step {
+        let bookmark = Bookmark { publisher: self.publisher(), sequence: self.sequence() };
+        Step::new(bookmark, self.attributes, self.is_late())
+    }
+
+    #[inline]
+    pub fn is_late(&self) -> bool {
+        self.head[FLAGS_AT] & FLAG_LATE != 0
+    }
+
     pub fn publisher(&self) -> PublisherId {
         PublisherId(u64_at(self.head, 24))
     }
@@ -322,7 +347,7 @@ pub(crate) fn split_raw(body: &[u8]) -> Option<(RawRecord<'_>, &[u8])> {
         .split_at_checked(usize::from(u16::from_le_bytes([head[6], head[7]])))?;
     let (correlation_id, tail) = tail.split_at_checked(usize::from(head[8]))?;
     // One comparison for both: most records have neither attributes nor an undefined flag.
-    let (attributes, data) = match u32_at(head, 8) & !(0xff | u32::from(FLAG_EXPIRATION) << 8) {
+    let (attributes, data) = match u32_at(head, 8) & !(0xff | u32::from(FLAG_EXPIRATION | FLAG_LATE) << 8) {
         0 => (Attributes::NONE, tail),
         _ => split_attributes(head, tail)?,
     };
@@ -339,7 +364,7 @@ fn split_attributes<'a>(
     let size = usize::from(u16::from_le_bytes([head[10], head[11]]));
     let (attributes, data) = tail.split_at_checked(size)?;
     let attributes = Attributes::from_bytes(attributes)?;
-    (head[9] & !FLAG_EXPIRATION == 0).then_some((attributes, data))
+    (head[FLAGS_AT] & !(FLAG_EXPIRATION | FLAG_LATE) == 0).then_some((attributes, data))
 }
 
 /// Why the body of a batch with matching checksums does not contain the records that its header
@@ -359,7 +384,7 @@ pub(crate) fn fault_of(header: &BatchHeader, mut body: &[u8]) -> &'static str {
                 Some(head) if RecordKind::from_number(head[4]).is_none() => {
                     return "a record has a kind that this version does not define";
                 }
-                Some(head) if head[9] & !FLAG_EXPIRATION != 0 => {
+                Some(head) if head[FLAGS_AT] & !(FLAG_EXPIRATION | FLAG_LATE) != 0 => {
                     return "a record has a flag that this version does not define";
                 }
                 Some(head) if head[10..12] != [0; 2] => {
@@ -392,7 +417,8 @@ pub(crate) fn split_record(body: &[u8], position: Position) -> Option<(Record<'_
         timestamp: raw.timestamp(),
         topic: std::str::from_utf8(raw.topic).ok()?,
         correlation_id: raw.correlation_id,
-        expiration_s: (raw.head[9] & FLAG_EXPIRATION != 0).then(|| u32_at(raw.head, 12)),
+        expiration_s: (raw.head[FLAGS_AT] & FLAG_EXPIRATION != 0).then(|| u32_at(raw.head, 12)),
+        is_late: raw.is_late(),
         attributes: raw.attributes,
         data: raw.data,
     };

@@ -22,6 +22,7 @@ pub mod descriptor;
 mod disk;
 mod error;
 mod format;
+mod knowledge;
 mod log;
 mod maintenance;
 mod paged;
@@ -42,6 +43,7 @@ pub use quire_types::{
     PublisherId, Timestamp, TimestampError,
 };
 pub use read::cursor::{AllTopics, Batch, Cursor, Records, TopicFilter};
+pub use read::digest::{MessageRun, PublisherDigest, SequenceRange};
 pub use read::plan::{BlockContent, BlockRange};
 pub use read::reader::{Reader, RecordPlace, SegmentInfo, SegmentState};
 pub use read::verify::Damage;
@@ -51,5 +53,6 @@ pub use record::attributes::{
 pub use record::deleted::{DeletedKeys, put_deleted_key};
 pub use record::{NewRecord, Record, RecordKind};
 pub use recover::{Cut, Recovery, RecoveryProgress};
+pub use segment::sums::RangeSum;
 pub use sidecar::{FoundSidecar, SidecarHead, SidecarReader, Sidecars};
-pub use write::journal::{Appended, Durability, Journal, Options};
+pub use write::journal::{Appended, Durability, Held, Journal, Options};

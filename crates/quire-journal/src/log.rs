@@ -12,13 +12,14 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::disk::Disk;
 use crate::error::JournalError;
-use crate::publishers::Publishers;
+use crate::publishers::{ClientsFile, ClientsFound, Publishers, clients_path};
 use crate::read::pins::Pins;
 use crate::record::Position;
 use crate::recover::beginning::Beginning;
-use crate::segment::index::{Index, Names};
+use crate::segment::index::Names;
 use crate::segment::index_file;
 use crate::segment::open_files::{OpenFile, OpenFiles};
+use crate::segment::sums::Sums;
 use crate::segment::view::Fault;
 use crate::segment::{Segment, index_path};
 use crate::write::buffer_pool::BufferPool;
@@ -201,18 +202,34 @@ impl Log {
     /// journal again: an index can be rebuilt, and the segments contain their sequences.
     pub fn write_sealed(&self, segment: &Segment) -> Result<(), JournalError> {
         let _one_at_a_time = self.writing_sidecars.lock();
-        // It may have been archived or removed in the meantime.
-        if let Some(segment) = self.segment(segment.number) {
-            let index = index_file::encode(&segment.index.read(), segment.number, segment.first);
-            atomic_file::write(&*self.disk, &index_path(&segment.path), index)?;
-        }
-        self.write_clients(None, segment.summary().last)
+        let mut its_sums = None;
+        let written = self.write_clients(segment.summary().last, &mut |number, sums| {
+            if number == segment.number {
+                its_sums = Some(sums);
+            }
+        });
+        self.encode_index(segment.number, its_sums.as_ref())?;
+        written
     }
 
-    /// Writes the highest sequences of the sealed segments, and where the log begins.
+    /// Writes the index of a sealed segment with its sums.
+    pub fn write_index(&self, number: u32, sums: &Sums) -> Result<(), JournalError> {
+        let _one_at_a_time = self.writing_sidecars.lock();
+        self.encode_index(number, Some(sums))
+    }
+
+    /// Only one thread at a time may call it.
+    fn encode_index(&self, number: u32, sums: Option<&Sums>) -> Result<(), JournalError> {
+        // It may have been archived or removed in the meantime.
+        let Some(segment) = self.segment(number) else { return Ok(()) };
+        let index = index_file::encode(&segment.index.read(), sums, segment.number, segment.first);
+        atomic_file::write(&*self.disk, &index_path(&segment.path), index)
+    }
+
+    /// Writes the knowledge of the sealed segments, and where the log begins.
     pub fn write_sequences(&self) -> Result<(), JournalError> {
         let _one_at_a_time = self.writing_sidecars.lock();
-        self.write_clients(None, Position::ZERO)
+        self.write_clients(Position::ZERO, &mut |_, _| ())
     }
 
     /// Writes that the log begins with `next`, before the earlier segments are removed. If that
@@ -227,14 +244,35 @@ impl Log {
         written
     }
 
-    /// Writes the highest sequences at a clean stop.
-    pub fn write_closed(&self, active: &Index, durable: Position) -> Result<(), JournalError> {
+    /// Writes the end of the log at a clean stop.
+    pub fn write_closed(&self, durable: Position) -> Result<(), JournalError> {
         let _one_at_a_time = self.writing_sidecars.lock();
-        self.write_clients(Some(active), durable)
+        self.write_clients(durable, &mut |_, _| ())
     }
 
-    fn write_clients(&self, active: Option<&Index>, durable: Position) -> Result<(), JournalError> {
-        let clients = self.publishers.write().file(active, durable);
+    /// Everything up to `durable` reached stable storage. Only one thread at a time may call it.
+    /// Passes the number and the sums of each segment that it reads to `each`.
+    ///
+    /// The knowledge at the end of the sealed segments is only in the file. When the file was
+    /// removed or damaged meanwhile, it is made again from the log, if the log has its first
+    /// record.
+    fn write_clients(&self, durable: Position, each: &mut dyn FnMut(u32, Sums)) -> Result<(), JournalError> {
+        let mut clients = match ClientsFile::read(&*self.disk, &self.directory)? {
+            ClientsFound::Whole(clients) => clients,
+            _ if self.before_first() == Position::ZERO => ClientsFile::new(&self.segments.read()),
+            _ => {
+                let path = clients_path(&self.directory);
+                let reason = "it was removed or damaged while the journal was open";
+                return Err(JournalError::Corrupt { path, offset: 0, reason, readable_to: self.persisted() });
+            }
+        };
+        let mut sealed = self.segments.read().clone();
+        sealed.retain(|segment| segment.is_sealed());
+        clients.cover(&sealed, each)?;
+        let mut publishers = self.publishers.write();
+        publishers.durable = publishers.durable.max(durable);
+        (clients.durable, clients.beginning) = (publishers.durable, Some(publishers.beginning));
+        drop(publishers);
         clients.write(&*self.disk, &self.directory)
     }
 

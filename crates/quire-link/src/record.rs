@@ -81,6 +81,7 @@ mod tests {
             topic: "orders",
             correlation_id: b"c",
             expiration_s: Some(9),
+            is_late: false,
             attributes: Attributes::NONE,
             data: b"{}",
         };

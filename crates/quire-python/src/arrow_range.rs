@@ -164,6 +164,7 @@ fn record_of<'a>(message: &'a Message, buffer: &'a mut AttributesBuffer) -> Resu
         topic,
         correlation_id: message.correlation_id(),
         expiration_s: None,
+        is_late: false,
         attributes,
         data: message.data(),
     })

@@ -124,6 +124,7 @@ fn record_of(message: &Received, message_type: MessageType) -> Record<'_> {
         topic: "",
         correlation_id: b"",
         expiration_s: None,
+        is_late: false,
         attributes: Default::default(),
         data: message.data(),
     }

@@ -83,9 +83,9 @@ impl FileMaintenance {
     ) -> Result<(Self, Recovery), JournalError> {
         let (disk, directory) = (Arc::new(RealDisk), directory.as_ref());
         let lock = lock(&*disk, directory)?;
-        let (recovered, _) = recover::recover(disk, directory, archive, on_progress)?;
-        if !recovered.is_beginning_kept && recovered.active.is_some() {
-            recovered.log.write_sequences()?;
+        let (recovered, _) = recover::recover(disk.clone(), directory, archive, on_progress)?;
+        if let (Some(clients), Some(_)) = (recovered.unwritten, recovered.active) {
+            clients.write(&*disk, directory)?;
         }
         Ok((
             FileMaintenance { log: Arc::new(recovered.log), _lock: Some(Arc::new(lock)) },
@@ -106,9 +106,11 @@ impl FileMaintenance {
     ) -> Result<Option<(Option<u32>, u32)>, JournalError> {
         let (disk, directory) = (Arc::new(RealDisk), directory.as_ref());
         let _lock = lock(&*disk, directory)?;
-        let (recovered, _) = recover::recover_without_missing(disk, directory, archive)?;
+        let (recovered, _) = recover::recover_without_missing(disk.clone(), directory, archive)?;
         let Some(Missing { first, last: Some(last) }) = recovered.given_up else { return Ok(None) };
-        recovered.log.write_sequences()?;
+        if let Some(clients) = recovered.unwritten {
+            clients.write(&*disk, directory)?;
+        }
         Ok(Some((first, last)))
     }
 
@@ -268,7 +270,14 @@ impl FileMaintenance {
         self.is_copied(&target, segment)?;
         archive_directory::note(disk, &self.log.directory, archive)?;
         copy(disk, segment, &target)?;
-        let index = index_file::encode(&segment.index.read(), segment.number, segment.first);
+        // The file that there is has the sums, too.
+        let kept = disk.read(&index_path(&segment.path)).unwrap_or_default();
+        let own = segment.index.read();
+        let index = match index_file::sums(&kept, &own, segment.number) {
+            Some(_) => atomic_file::checked(&kept).unwrap_or_default().to_vec(),
+            None => index_file::encode(&own, None, segment.number, segment.first),
+        };
+        drop(own);
         atomic_file::write(disk, &index_path(&target), index)?;
         let copied = self.switch(segment, target)?;
         self.log.doomed.lock().push_back(segment.path.clone());

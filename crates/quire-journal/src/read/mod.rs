@@ -2,6 +2,7 @@
 //! everything that was written.
 
 pub(crate) mod cursor;
+pub(crate) mod digest;
 pub(crate) mod pins;
 pub(crate) mod plan;
 pub(crate) mod reader;

@@ -92,12 +92,12 @@ pub struct SegmentInfo {
 }
 
 /// A message in the log.
-struct Located {
+pub(crate) struct Located {
     segment: Arc<Segment>,
     position: Position,
     /// The offset of its batch in the segment, in bytes.
     offset: u64,
-    sequence: u64,
+    pub sequence: u64,
 }
 
 impl Reader {
@@ -241,6 +241,55 @@ impl Reader {
 
     /// The message, or the next one of its publisher.
     fn locate(&self, bookmark: Bookmark) -> Result<Option<Located>, JournalError> {
+        let late = self.nearest_late(bookmark);
+        if late.is_none_or(|(sequence, _)| sequence > bookmark.sequence) {
+            let found = self.locate_in_order(bookmark)?;
+            if late.is_none_or(|(sequence, _)| found.as_ref().is_some_and(|found| found.sequence < sequence))
+            {
+                return Ok(found);
+            }
+        }
+        late.map_or(Ok(None), |(sequence, position)| self.locate_at(position, sequence))
+    }
+
+    /// The persisted late record of the bookmark, or the next late one of its publisher: its
+    /// sequence and its position. Most logs have none.
+    fn nearest_late(&self, bookmark: Bookmark) -> Option<(u64, Position)> {
+        let log = self.log();
+        let sealed = log.publishers.read().with_late().to_vec();
+        let active = log.segments.read().last().cloned();
+        let segments = sealed.into_iter().filter_map(|number| log.segment(number)).chain(active);
+        let late = segments
+            .filter_map(|segment| segment.index.read().late_from(bookmark.publisher, bookmark.sequence));
+        late.min()
+    }
+
+    /// The record at a position, whose sequence is known.
+    fn locate_at(&self, position: Position, sequence: u64) -> Result<Option<Located>, JournalError> {
+        let log = self.log();
+        let Some(segment) = log.segment_at(position) else { return Ok(None) };
+        let (segment, file) = log.reach(segment)?;
+        let index = segment.index.read();
+        let block = index.block_at(position);
+        let block_end = index.blocks.get(block + 1).map_or(index.summary.end, |next| next.offset);
+        let Some(mut offset) = index.blocks.get(block).map(|block| block.offset) else { return Ok(None) };
+        drop(index);
+        let mut view = View::new(&segment, file, Reads::sparingly(READ_STEP));
+        while offset < block_end {
+            let read = view.batch(offset, block_end);
+            let (header, _) = read.map_err(|fault| segment.error_of(offset, fault, Position::ZERO))?;
+            if position <= header.last() {
+                let found = Located { segment, position, offset, sequence };
+                return Ok((position <= self.persisted()).then_some(found));
+            }
+            offset += header.batch_size() as u64;
+        }
+        Ok(None)
+    }
+
+    /// The first record, in the order of the log, of the publisher with this sequence or a higher
+    /// one. It is the nearest one, unless a late record is nearer.
+    pub(crate) fn locate_in_order(&self, bookmark: Bookmark) -> Result<Option<Located>, JournalError> {
         let Bookmark { publisher, sequence } = bookmark;
         let log = self.log();
         let sealed = log.publishers.read().segment_of(publisher, sequence);

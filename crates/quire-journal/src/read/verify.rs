@@ -18,8 +18,9 @@ use crate::record::Position;
 use crate::segment::compressed::FrameTable;
 use crate::segment::index::Index;
 use crate::segment::index_file;
+use crate::segment::sums::Sums;
 use crate::segment::view::{Fault, READ_STEP, Reads, View};
-use crate::segment::{Segment, empty_index, index_path};
+use crate::segment::{Segment, empty_index, for_each_step, holds_records, index_path};
 use crate::sidecar;
 
 /// A place at which the bytes differ from the written ones.
@@ -85,11 +86,12 @@ impl Check<'_> {
         let summary = segment.summary();
         let header = self.header(before);
         let mut index = header.as_ref().map_or_else(Index::default, empty_index);
+        let mut sums = Sums::default();
         let mut end = header.map(|header| (Position(header.first.0 - 1), header.previous));
         let mut offset = SEGMENT_HEADER_SIZE;
         let mut view = View::new(segment, None, Reads::AHEAD);
         while offset < summary.end {
-            match self.batch(offset, end, &mut view, &mut index) {
+            match self.batch(offset, end, &mut view, (&mut index, &mut sums)) {
                 Ok(header) => {
                     end = Some((header.last(), header.checksum));
                     offset += header.batch_size() as u64;
@@ -110,7 +112,7 @@ impl Check<'_> {
                 self.is_zero(summary.end, segment.size, "something stands behind the last batch");
             }
             if self.damages.is_empty() {
-                self.index_file(&index);
+                self.index_file(&index, &sums);
             }
         }
         end
@@ -155,13 +157,14 @@ impl Check<'_> {
         }
     }
 
-    /// Reads the batch at `offset`, and adds it to `index`. It follows `end`, if that is known.
+    /// Reads the batch at `offset`, and adds it to `index` and `sums`. It follows `end`, if that is
+    /// known.
     fn batch(
         &self,
         offset: u64,
         end: Option<End>,
         view: &mut View,
-        index: &mut Index,
+        (index, sums): (&mut Index, &mut Sums),
     ) -> Result<BatchHeader, Fault> {
         let (header, body) = view.batch(offset, offset + READ_STEP as u64)?;
         if end.is_some_and(|(_, checksum)| checksum != header.previous) {
@@ -170,9 +173,10 @@ impl Check<'_> {
         if end.is_some_and(|(last, _)| last.next() != header.first) {
             return Err("the batch does not continue the positions".into());
         }
-        if !header.has_defined_flags() || !index.add(&header, body, &self.log.names) {
+        if !holds_records(&header, body) || !index.add(&header, body, &self.log.names) {
             return Err(fault_of(&header, body).into());
         }
+        for_each_step(&header, body, |_, step| sums.add(&step));
         let padding = offset + (BATCH_HEADER_SIZE + body.len()) as u64;
         if !view.is_zero(padding, offset + header.batch_size() as u64)? {
             return Err("something stands between this batch and the next".into());
@@ -208,7 +212,7 @@ impl Check<'_> {
     }
 
     /// Compares the index file of the segment with the index that its batches produce.
-    fn index_file(&mut self, index: &Index) {
+    fn index_file(&mut self, index: &Index, sums: &Sums) {
         let Segment { version, number, first, size, .. } = **self.segment;
         let header = SegmentHeader { version, number, first, size, previous: 0, table: 0 };
         let path = index_path(&self.segment.path);
@@ -216,7 +220,7 @@ impl Check<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(_) => "the index cannot be read",
             Ok(bytes) => match index_file::decode(&bytes, &header, &self.log.names) {
-                Some(found) if found.agrees_with(index) => return,
+                Some(found) if found.agrees_with(index) && sums.are_in(&bytes, index, number) => return,
                 _ => "the index is not that of its segment",
             },
         };

@@ -97,6 +97,9 @@ pub struct Record<'a> {
     pub correlation_id: &'a [u8],
     /// As published.
     pub expiration_s: Option<u32>,
+    /// It was appended below the highest sequence of its publisher: earlier records of the log can
+    /// follow it ([`Journal::append_late`](crate::Journal::append_late)).
+    pub is_late: bool,
     /// Its key, source, headers, run, and the others.
     pub attributes: Attributes<'a>,
     /// The message; for a delete, the list of its keys.

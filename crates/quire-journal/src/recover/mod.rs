@@ -21,22 +21,24 @@ use crate::atomic_file;
 use crate::disk::{Disk, File};
 use crate::error::JournalError;
 use crate::format::{
-    ALIGNMENT, BATCH_HEADER_SIZE, BatchHeader, FLAG_CLOSED, HeaderError, SEGMENT_HEADER_FIELDS,
+    ALIGNMENT, BATCH_HEADER_SIZE, BatchHeader, FLAG_CLOSED, HeaderError, RUNS_SINCE, SEGMENT_HEADER_FIELDS,
     SEGMENT_HEADER_SIZE, SegmentHeader,
 };
+use crate::knowledge::{Knowledge, Step};
 use crate::log::Log;
 use crate::maintenance::archive_directory;
-use crate::publishers::{ClientsFile, ClientsFound, Highest, Publishers};
+use crate::publishers::{ClientsFile, ClientsFound, Publishers};
 use crate::record::Position;
 use crate::recover::beginning::{Beginning, Known, Missing};
 use crate::recover::directory::{Files, Found, LIST_COUNT_MAX, find_segments, settle, tidy};
 use crate::segment::index::{Index, Names};
 use crate::segment::index_file;
 use crate::segment::open_files::OpenFile;
+use crate::segment::sums::Sums;
 use crate::segment::view::READ_STEP;
 use crate::segment::{
-    Segment, empty_index, error_of, for_each_chunk, index_path, older_path, read_shape, segment_number,
-    segment_path,
+    Segment, empty_index, error_of, for_each_chunk, for_each_step, index_path, older_path, read_shape,
+    segment_number, segment_path,
 };
 
 /// The progress of opening.
@@ -92,15 +94,37 @@ pub(crate) struct Recovered {
     pub unused: std::ops::Range<u32>,
     /// Files that were prepared by another build under other names, and never used.
     spare: Vec<PathBuf>,
-    /// The highest sequence of every publisher.
-    pub highest: Highest,
-    /// The last position that the log must have.
-    durable: Position,
-    /// `clients.ack` contains the beginning of the log.
-    pub is_beginning_kept: bool,
+    /// The knowledge about publishers; of the sealed segments until the active one was read.
+    pub knowledge: Knowledge,
+    /// The content of `clients.ack` as it was read, until a writer makes the knowledge of it.
+    clients: ClientsFile,
+    /// The new content of `clients.ack`, when that lags or has an older version. To be written
+    /// before anything is appended, and when there is a segment.
+    pub unwritten: Option<ClientsFile>,
     /// The missing files at the front that were given up.
     pub given_up: Option<Missing>,
     pub recovery: Recovery,
+}
+
+impl Recovered {
+    /// Makes the knowledge at the end of the sealed segments from that in `clients.ack` and the
+    /// segments after it. Mostly the file covers all of them.
+    fn learn(&mut self) -> Result<Knowledge, JournalError> {
+        let segments = self.log.segments.read().clone();
+        let clients = &mut self.clients;
+        let is_newest = clients.counted_after.is_some();
+        clients.upgrade(&segments);
+        let has_more = clients.cover(&segments[..segments.len().saturating_sub(1)], &mut |_, _| ())?;
+        let beginning = Some(self.log.publishers.read().beginning);
+        if !is_newest || has_more || clients.beginning != beginning {
+            clients.beginning = beginning;
+            // Sealed segments are synced.
+            let synced = if has_more { clients.covers } else { Position::ZERO };
+            let durable = clients.durable.max(synced);
+            self.unwritten = Some(ClientsFile { durable, ..clients.clone() });
+        }
+        Ok(std::mem::take(&mut clients.knowledge))
+    }
 }
 
 /// How a log is opened.
@@ -189,10 +213,8 @@ fn load(
     let begins_at_1 = begins.is_none_or(|begins| begins.first.0 == 1);
     let sequences_lost = !begins_at_1 && !matches!(clients, ClientsFound::Whole(_));
     let clients = if let ClientsFound::Whole(clients) = clients { clients } else { ClientsFile::default() };
-    let durable = clients.durable;
-    let mut publishers = Publishers::new(clients);
-    publishers.beginning = begins.unwrap_or(publishers.beginning);
-    let is_beginning_kept = must_begin == Some(publishers.beginning);
+    let beginning = begins.or(must_begin).unwrap_or_default();
+    let publishers = Publishers::new(clients.durable, beginning);
     let mut recovered = Recovered {
         log: Log::new(directory.to_owned(), archive, disk.clone(), publishers, follows),
         active: None,
@@ -200,10 +222,10 @@ fn load(
             .get(used.wrapping_sub(1))
             .map_or_else(|| found.first().map_or(0, |first| first.number), |last| last.number + 1)
             ..found.last().map_or(0, |last| last.number + 1),
-        highest: Highest::default(),
-        durable,
+        knowledge: Knowledge::default(),
+        clients,
+        unwritten: None,
         spare,
-        is_beginning_kept,
         given_up: missing,
         recovery: Recovery { was_clean: true, segments: used, sequences_lost, ..Recovery::default() },
     };
@@ -262,16 +284,25 @@ fn recover_as(
     let started = std::time::Instant::now();
     settle(&*disk, directory, archive_directory::resolve(&*disk, directory, named_archive)?.as_deref())?;
     let mut recovered = load(disk.clone(), directory, named_archive, mode, on_progress)?;
+    let mut knowledge = recovered.learn()?;
     let mut file = None;
     if let Some(segment) = &recovered.active {
         let opened = disk.open(&segment.path);
         let opened =
             opened.map_err(|error| JournalError::io(&segment.path, "opening the segment", &error))?;
-        let (cut, was_clean) = recover_tail(&*opened, segment, &recovered.log, recovered.durable)?;
+        let counts = segment.version >= RUNS_SINCE;
+        let ClientsFile { durable, covers, .. } = recovered.clients;
+        let (cut, was_clean) = recover_tail(&*opened, segment, &recovered.log, durable, |position, step| {
+            // The segment was sealed before a power cut removed the next one.
+            if position > covers {
+                knowledge.take(&step, counts);
+            }
+        })?;
         recovered.recovery.cut = cut;
         recovered.recovery.was_clean = was_clean;
         file = Some(opened);
     }
+    recovered.knowledge = knowledge;
     finish(&mut recovered)?;
     let archive = recovered.log.archive.as_deref();
     if let Some(segment) = &recovered.active {
@@ -292,7 +323,7 @@ fn recover_as(
 fn load_tail(recovered: &mut Recovered) -> Result<(), JournalError> {
     if let Some(segment) = &recovered.active {
         let mut index = segment.index.write();
-        segment.scan(&mut index, &recovered.log.names, |_| ())?;
+        segment.scan(&mut index, &recovered.log.names, |_, _| ())?;
     }
     finish(recovered)
 }
@@ -383,7 +414,7 @@ pub(crate) fn has_lost_files(log: &Log) -> Result<bool, JournalError> {
 /// Reads the batches that were added to the active segment.
 fn take_in(log: &Log, segment: &Arc<Segment>) -> Result<(), JournalError> {
     let mut index = segment.index.write();
-    segment.scan(&mut index, &log.names, |_| ())?;
+    segment.scan(&mut index, &log.names, |_, _| ())?;
     let position = index.summary.last;
     drop(index);
     if position > log.persisted() {
@@ -497,11 +528,10 @@ fn finish(recovered: &mut Recovered) -> Result<(), JournalError> {
     let mut last = Position::ZERO;
     if let Some(segment) = &recovered.active {
         last = segment.summary().last;
-        recovered.highest = log.publishers.read().highest(Some(&segment.index.read()));
         log.advance(last, 0);
     }
-    if last < recovered.durable {
-        let (directory, durable) = (log.directory.clone(), recovered.durable);
+    if last < recovered.clients.durable {
+        let (directory, durable) = (log.directory.clone(), recovered.clients.durable);
         return Err(JournalError::Truncated { directory, last, durable });
     }
     recovered.recovery.records = log.segments.read().iter().map(|segment| segment.summary().count).sum();
@@ -643,7 +673,11 @@ fn rebuild(
     let header = segment.header_fields();
     let header = header.map_err(|fault| segment.error_of(0, fault, Position(segment.first.0 - 1)))?;
     *index = header.map_or_else(|_| Index::default(), |header| empty_index(&header));
-    let reason = segment.scan(&mut index, names, |_| ())?;
+    let mut sums = Sums::default();
+    let reason = segment.scan(&mut index, names, |header, body| {
+        // The scan has checked that the body holds the records.
+        for_each_step(header, body, |_, step| sums.add(&step));
+    })?;
     let (end, last) = (index.summary.end, index.summary.last);
     let is_whole = match &segment.frames {
         None => {
@@ -658,17 +692,19 @@ fn rebuild(
     if read_only {
         return Ok(());
     }
-    let bytes = index_file::encode(&index, segment.number, segment.first);
+    let bytes = index_file::encode(&index, Some(&sums), segment.number, segment.first);
     atomic_file::write(disk, &index_path(&segment.path), bytes)
 }
 
-/// Reads the active segment, cuts its torn tail, and makes the rest durable. Returns the cut, and
+/// Reads the active segment, cuts its torn tail, and makes the rest durable. Passes the position of
+/// each record, and what the knowledge of publishers needs of it, to `each`. Returns the cut, and
 /// whether the stop was clean.
 fn recover_tail(
     file: &dyn File,
     segment: &Arc<Segment>,
     log: &Log,
     durable: Position,
+    mut each: impl FnMut(Position, Step),
 ) -> Result<(Option<Cut>, bool), JournalError> {
     if segment.frames.is_some() {
         let reason = "the newest segment is compressed: those behind it are missing";
@@ -677,7 +713,9 @@ fn recover_tail(
     let mut index = segment.index.write();
     let mut synced = Position::ZERO;
     let mut unsynced: VecDeque<(Position, u64)> = VecDeque::new();
-    let reason = segment.scan(&mut index, &log.names, |header| {
+    let reason = segment.scan(&mut index, &log.names, |header, body| {
+        // The scan has checked that the body holds the records.
+        for_each_step(header, body, &mut each);
         synced = synced.max(header.synced);
         // A marker has no position. A sync of the position after it proves that the marker was
         // synced.

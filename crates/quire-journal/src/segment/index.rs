@@ -5,6 +5,7 @@
 //! index of the active segment grows in memory with each flush. When the segment is sealed, the
 //! index is written to a file next to it (`index_file`).
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -117,7 +118,7 @@ pub(crate) struct Block {
     pub first_timestamp: Timestamp,
 }
 
-/// The highest sequence of a publisher up to the end of a block.
+/// The highest sequence of a publisher up to the end of a block, without late records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub sequence: u64,
@@ -142,6 +143,8 @@ pub(crate) struct Index {
     /// The blocks with a record that is not a message, in order. `None` = unknown, because the
     /// index was read from a file of version 1.
     pub with_events: Option<Blocks>,
+    /// The positions of the late records, by publisher and sequence.
+    pub late: BTreeMap<(PublisherId, u64), Position>,
     pub summary: Summary,
 }
 
@@ -193,7 +196,7 @@ impl Index {
         let block = (self.blocks.len() - 1) as u32;
         let mut topic: Option<&[u8]> = None;
         let mut run: Option<(PublisherId, u64)> = None;
-        for _ in 0..header.count {
+        for position in header.first.0..header.first.0 + u64::from(header.count) {
             let Some((record, rest)) = split_raw(body) else { return false };
             body = rest;
             summary.last_timestamp = record.timestamp();
@@ -205,6 +208,10 @@ impl Index {
                 let Ok(name) = std::str::from_utf8(record.topic) else { return false };
                 note_topic(&mut self.topics, name, block, names);
                 topic = Some(record.topic);
+            }
+            if record.is_late() {
+                self.late.insert((record.publisher(), record.sequence()), Position(position));
+                continue;
             }
             if let Some((publisher, sequence)) = run
                 && publisher != record.publisher()
@@ -230,10 +237,10 @@ impl Index {
     /// version of its file has.
     pub fn agrees_with(&self, made: &Index) -> bool {
         let with_events = if self.with_events.is_some() { &made.with_events } else { &None };
-        let Index { blocks, publishers, topics, summary, .. } = made;
+        let Index { blocks, publishers, topics, late, summary, .. } = made;
         self.with_events == *with_events
-            && (&self.blocks, &self.publishers, &self.topics, self.summary)
-                == (blocks, publishers, topics, *summary)
+            && (&self.blocks, &self.publishers, &self.topics, &self.late, self.summary)
+                == (blocks, publishers, topics, late, *summary)
     }
 
     /// The block that has this message, if the segment has it.
@@ -241,6 +248,14 @@ impl Index {
         let marks = self.publishers.get(&publisher)?;
         let at = marks.partition_point(|mark| mark.sequence < sequence);
         marks.get(at).map(|mark| mark.block)
+    }
+
+    /// The late record of the publisher with this sequence, or the next one: its sequence and its
+    /// position.
+    pub fn late_from(&self, publisher: PublisherId, sequence: u64) -> Option<(u64, Position)> {
+        let mut following = self.late.range((publisher, sequence)..);
+        let (at, position) = following.next()?;
+        (at.0 == publisher).then_some((at.1, *position))
     }
 
     /// The block that holds the position. The position must be in the segment.

@@ -7,22 +7,30 @@ use crate::atomic_file;
 use crate::format::{POSITION_MAX, SEGMENT_HEADER_SIZE, SegmentHeader, u32_at, u64_at};
 use crate::record::{Position, PublisherId};
 use crate::segment::index::{Block, Blocks, Index, Mark, Marks, Names, Summary};
+use crate::segment::sums::{Sums, for_each_in};
 use quire_types::Timestamp;
 
 const MAGIC: [u8; 8] = *b"QUIREIDX";
-const VERSION: u32 = 2;
+/// Contains the late records, and the sums of the records.
+const VERSION: u32 = 3;
+/// Without these parts.
+const VERSION_2: u32 = 2;
 /// Does not contain which blocks have only messages.
 const VERSION_1: u32 = 1;
 const HEAD_SIZE: usize = 84;
 
-/// The file without its checksum.
-pub(crate) fn encode(index: &Index, segment: u32, first: Position) -> Vec<u8> {
+/// Bytes of the place of the sums, which is at the end; 0 = there are none.
+const PLACE_SIZE: usize = 8;
+
+/// The file without its checksum. `sums` are those of the records, if they are known.
+pub(crate) fn encode(index: &Index, sums: Option<&Sums>, segment: u32, first: Position) -> Vec<u8> {
     let mut out = Vec::with_capacity(256 + index.blocks.len() * 24);
     let put32 = |out: &mut Vec<u8>, value: u32| out.extend_from_slice(&value.to_le_bytes());
     let put64 = |out: &mut Vec<u8>, value: u64| out.extend_from_slice(&value.to_le_bytes());
     let summary = &index.summary;
     out.extend_from_slice(&MAGIC);
-    put32(&mut out, if index.with_events.is_some() { VERSION } else { VERSION_1 });
+    let version = version_of(index, sums.is_some());
+    put32(&mut out, version);
     put32(&mut out, segment);
     put32(&mut out, summary.checksum);
     put32(&mut out, summary.flags);
@@ -62,7 +70,41 @@ pub(crate) fn encode(index: &Index, segment: u32, first: Position) -> Vec<u8> {
         put32(&mut out, blocks.len() as u32);
         blocks.iter().for_each(|block| put32(&mut out, *block));
     }
+    if version == VERSION {
+        put32(&mut out, index.late.len() as u32);
+        for ((publisher, sequence), position) in &index.late {
+            [publisher.0, *sequence, position.0].into_iter().for_each(|value| put64(&mut out, value));
+        }
+        let place = sums.map_or(0, |_| out.len() as u64);
+        sums.into_iter().for_each(|sums| sums.encode(&mut out));
+        put64(&mut out, place);
+    }
     out
+}
+
+/// The oldest version that has the parts that are known.
+fn version_of(index: &Index, has_sums: bool) -> u32 {
+    match index.with_events {
+        None => VERSION_1,
+        Some(_) if has_sums || !index.late.is_empty() => VERSION,
+        Some(_) => VERSION_2,
+    }
+}
+
+/// The sums in the file of this index, which [`for_each_in`] reads; `None` when it has none, is not
+/// whole, or belongs to another segment or to fewer records.
+pub(crate) fn sums<'a>(bytes: &'a [u8], index: &Index, segment: u32) -> Option<&'a [u8]> {
+    let bytes = atomic_file::checked(bytes)?;
+    let head = bytes.get(..HEAD_SIZE)?;
+    let Summary { end, last, checksum, .. } = index.summary;
+    let is_of_index = u32_at(head, 12) == segment
+        && (u32_at(head, 16), u64_at(head, 32), u64_at(head, 40)) == (checksum, end, last.0);
+    (head[..8] == MAGIC && u32_at(head, 8) == VERSION && is_of_index).then_some(())?;
+    let (bytes, place) = bytes.split_last_chunk::<PLACE_SIZE>()?;
+    let place = usize::try_from(u64_at(place, 0)).ok().filter(|place| *place >= HEAD_SIZE)?;
+    let sums = bytes.get(place..)?;
+    for_each_in(sums, |_, _| ())?;
+    Some(sums)
 }
 
 /// Reads such a file; `None` when it is not whole, belongs to another segment, or contradicts
@@ -72,7 +114,7 @@ pub(crate) fn decode(bytes: &[u8], header: &SegmentHeader, names: &Names) -> Opt
     let (head, rest) = bytes.split_at_checked(HEAD_SIZE)?;
     let version = u32_at(head, 8);
     if head[..8] != MAGIC
-        || !matches!(version, VERSION_1 | VERSION)
+        || !(VERSION_1..=VERSION).contains(&version)
         || u32_at(head, 12) != header.number
         || u64_at(head, 24) != header.first.0
     {
@@ -111,6 +153,20 @@ pub(crate) fn decode(bytes: &[u8], header: &SegmentHeader, names: &Names) -> Opt
     if version != VERSION_1 {
         index.with_events = Some(rest.block_list()?);
     }
+    if version == VERSION {
+        for _ in 0..rest.u32()? {
+            let message = (PublisherId(rest.u64()?), rest.u64()?);
+            index.late.insert(message, Position(rest.u64()?));
+        }
+        let here = (bytes.len() - rest.0.len()) as u64;
+        let (sums, place) = rest.0.split_last_chunk::<PLACE_SIZE>()?;
+        match u64_at(place, 0) {
+            0 if sums.is_empty() => (),
+            place if place == here => for_each_in(sums, |_, _| ())?,
+            _ => return None,
+        }
+        rest.0 = &[];
+    }
     (rest.0.is_empty() && is_possible(&index, header)).then_some(index)
 }
 
@@ -132,6 +188,7 @@ fn is_possible(index: &Index, header: &SegmentHeader) -> bool {
         && last.0 <= POSITION_MAX
         && last.0.checked_sub(header.first.0 - 1) == Some(count)
         && blocks_lie_inside
+        && index.late.values().all(|position| (header.first..=last).contains(position))
         && index.blocks.is_sorted_by(|a, b| a.offset < b.offset && a.first < b.first)
         && index.publishers.values().all(|marks| {
             marks.iter().all(|mark| mark.block < block_count)

@@ -4,6 +4,7 @@ pub(crate) mod compressed;
 pub(crate) mod index;
 pub(crate) mod index_file;
 pub(crate) mod open_files;
+pub(crate) mod sums;
 pub(crate) mod view;
 
 use std::io;
@@ -19,6 +20,7 @@ use crate::error::JournalError;
 use crate::format::{
     BatchHeader, HeaderError, SEGMENT_HEADER_FIELDS, SEGMENT_HEADER_SIZE, SegmentHeader, fault_of, split_raw,
 };
+use crate::knowledge::Step;
 use crate::record::{Bookmark, Position};
 use crate::segment::compressed::FrameTable;
 use crate::segment::index::{Index, Names, Summary};
@@ -141,6 +143,26 @@ impl Segment {
         self.durable.store(true, Ordering::Release);
     }
 
+    /// Passes the position of each record, and what the knowledge of publishers needs of it, to
+    /// `each`, in order.
+    ///
+    /// # Errors
+    /// The segment is damaged, or its file cannot be opened or read.
+    pub fn for_each_step(self: &Arc<Self>, mut each: impl FnMut(Position, Step)) -> Result<(), JournalError> {
+        let Summary { end, last, .. } = self.summary();
+        let mut view = View::new(self, None, Reads::AHEAD);
+        let mut offset = SEGMENT_HEADER_SIZE;
+        while offset < end {
+            let read = view.batch(offset, offset + READ_STEP as u64);
+            let (header, body) = read.map_err(|fault| self.error_of(offset, fault, last))?;
+            if !for_each_step(&header, body, &mut each) {
+                return Err(self.corrupt(offset, fault_of(&header, body), last));
+            }
+            offset += header.batch_size() as u64;
+        }
+        Ok(())
+    }
+
     /// Adds the batches after those in the index to the index, until the bytes are not a next
     /// batch. Returns the reason. Passes every batch to `each`.
     ///
@@ -151,7 +173,7 @@ impl Segment {
         self: &Arc<Self>,
         index: &mut Index,
         names: &Names,
-        mut each: impl FnMut(&BatchHeader),
+        mut each: impl FnMut(&BatchHeader, &[u8]),
     ) -> Result<&'static str, JournalError> {
         let mut view = View::new(self, None, Reads::AHEAD);
         // Mostly no batch was added since the last check, and a header is enough to find that.
@@ -176,7 +198,7 @@ impl Segment {
             }
             let added = index.add(&header, body, names);
             debug_assert!(added, "checked above");
-            each(&header);
+            each(&header, body);
         }
     }
 
@@ -279,6 +301,21 @@ pub(crate) fn for_each_chunk(
         offset = end;
     }
     Ok(())
+}
+
+/// Passes the position of each record of a batch, and what the knowledge of publishers needs of it,
+/// to `each`. False when the body does not contain the records that its header counts.
+pub(crate) fn for_each_step(
+    header: &BatchHeader,
+    mut body: &[u8],
+    mut each: impl FnMut(Position, Step),
+) -> bool {
+    for number in 0..u64::from(header.count) {
+        let Some((record, rest)) = split_raw(body) else { return false };
+        each(Position(header.first.0 + number), record.step());
+        body = rest;
+    }
+    true
 }
 
 /// Whether the body contains exactly the records that the header counts, the data of each delete is

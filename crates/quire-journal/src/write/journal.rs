@@ -13,15 +13,16 @@ use crate::disk::{Disk, MemoryDisk, RealDisk};
 use crate::error::JournalError;
 use crate::format::{
     BATCH_BODY_TARGET, FLAG_CLOSED, FLAG_OPENED, RECORD_SIZE_MAX, SEGMENT_HEADER_SIZE, SEGMENT_RESERVE,
-    put_record, record_size,
+    mark_late, put_record, record_size,
 };
+use crate::knowledge::{Knowledge, Known, Step};
 use crate::log::Log;
 use crate::maintenance::files::FileMaintenance;
 use crate::paged::Memory;
-use crate::publishers::Highest;
+use crate::read::digest::PublisherDigest;
 use crate::read::reader::Reader;
 use crate::record::deleted::DeletedKeys;
-use crate::record::{NewRecord, Position, PublisherId, RecordKind};
+use crate::record::{Bookmark, NewRecord, Position, PublisherId, RecordKind};
 use crate::recover::{self, Recovery, RecoveryProgress};
 use crate::sidecar::Sidecars;
 use crate::write::background_sync::BackgroundSync;
@@ -101,6 +102,21 @@ pub enum Appended {
     },
 }
 
+/// The knowledge of the journal about a sequence, without a look into the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// It is above the highest sequence of its publisher: the log lacks it.
+    No,
+    /// The log has it, of this run.
+    OfRun(u64),
+    /// The log may have it. [`Reader::find`] knows that when everything up to `after` is
+    /// persistent.
+    Unknown {
+        /// The last record that was appended.
+        after: Position,
+    },
+}
+
 /// The one writer of a journal directory.
 ///
 /// Dropping it closes it without reporting errors. [`Journal::close`] reports them.
@@ -112,7 +128,7 @@ pub struct Journal {
     open: NewBatch,
     appended: Position,
     last_timestamp: Timestamp,
-    highest: Highest,
+    knowledge: Knowledge,
     unpersisted_size_max: usize,
     _lock: Option<Box<dyn Send + Sync>>,
 }
@@ -212,8 +228,8 @@ impl Journal {
                 begun
             }
         };
-        if !recovered.is_beginning_kept {
-            log.write_sequences()?;
+        if let Some(clients) = recovered.unwritten {
+            clients.write(&*log.disk, &log.directory)?;
         }
         let summary = segment.summary();
         let sidecar_writer = match drive {
@@ -262,7 +278,7 @@ impl Journal {
             open: NewBatch::default(),
             appended: summary.last,
             last_timestamp,
-            highest: recovered.highest,
+            knowledge: recovered.knowledge,
             unpersisted_size_max: options.unpersisted_size_max,
             _lock: Some(lock),
         };
@@ -282,8 +298,8 @@ impl Journal {
         self.log.check()?;
         let size = checked_size(record)?;
         let position = self.appended.next();
-        let known = self.highest.get_mut(&record.publisher);
-        let highest = known.as_deref().copied().unwrap_or(0);
+        let known = self.knowledge.find_mut(record.publisher);
+        let highest = known.as_deref().map_or(0, |known| known.highest);
         let sequence = match record.sequence {
             // Above the highest sequence, also after a larger one that a caller assigned: a record
             // without a sequence is never a duplicate.
@@ -295,14 +311,46 @@ impl Journal {
             sequence if sequence <= highest => return Ok(Appended::Duplicate { highest }),
             sequence => sequence,
         };
-        let unpersisted_size = self.log.unpersisted_size.load(Ordering::Acquire);
-        if unpersisted_size > 0 && unpersisted_size.saturating_add(size) > self.unpersisted_size_max {
-            return Err(JournalError::Behind { limit_bytes: self.unpersisted_size_max });
-        }
+        check_room(&self.log, size, self.unpersisted_size_max)?;
+        let bookmark = Bookmark { publisher: record.publisher, sequence };
+        let step = Step::new(bookmark, record.attributes, false);
         match known {
-            Some(known) => *known = sequence,
-            None => drop(self.highest.insert(record.publisher, sequence)),
+            Some(known) => known.take(&step, true),
+            None => self.knowledge.insert(Known::new(record.publisher)).take(&step, true),
         }
+        self.put(record, sequence, size);
+        Ok(Appended::Recorded(position))
+    }
+
+    /// Appends a record that came from another instance, also below the highest sequence of its
+    /// publisher. Such a record is *late*: it fills a hole, or belongs to an earlier run. The
+    /// caller has found that the log lacks it ([`Journal::held`]). It is a duplicate only when it
+    /// is known that the log has its sequence.
+    ///
+    /// # Errors
+    /// As [`Journal::append`].
+    pub fn append_late(&mut self, record: &NewRecord<'_>) -> Result<Appended, JournalError> {
+        let known = self.knowledge.find_mut(record.publisher);
+        let Some(known) = known.filter(|known| (1..=known.highest).contains(&record.sequence)) else {
+            return self.append(record);
+        };
+        self.log.check()?;
+        let size = checked_size(record)?;
+        if known.has_in_run(record.sequence) {
+            return Ok(Appended::Duplicate { highest: known.highest });
+        }
+        check_room(&self.log, size, self.unpersisted_size_max)?;
+        let bookmark = Bookmark { publisher: record.publisher, sequence: record.sequence };
+        known.take(&Step::new(bookmark, record.attributes, true), true);
+        self.put(record, record.sequence, size);
+        mark_late(&mut self.open.body, size);
+        Ok(Appended::Recorded(self.appended))
+    }
+
+    /// Adds the record to the open batch, with the next position.
+    #[inline(always)]
+    fn put(&mut self, record: &NewRecord<'_>, sequence: u64, size: usize) {
+        let position = self.appended.next();
         self.last_timestamp = self.last_timestamp.max(record.timestamp);
         if !self.open.body.is_empty() && self.open.body.len() + size > BATCH_BODY_TARGET {
             self.closed.push(std::mem::take(&mut self.open).close());
@@ -316,7 +364,6 @@ impl Journal {
         self.open.count += 1;
         self.log.unpersisted_size.fetch_add(size, Ordering::AcqRel);
         self.appended = position;
-        Ok(Appended::Recorded(position))
     }
 
     /// Appends. When too many bytes wait to become persistent, submits first and waits until half
@@ -436,7 +483,54 @@ impl Journal {
     /// The highest appended sequence of the publisher. It survives restarts and the removal of old
     /// segments.
     pub fn highest_sequence(&self, publisher: PublisherId) -> Option<u64> {
-        self.highest.get(&publisher).copied()
+        self.knowledge.find(publisher).map(|known| known.highest)
+    }
+
+    /// The digest of the publishers, by the highest 8 bits of their ids. Two logs with equal
+    /// digests have had the same messages.
+    pub fn digests(&self) -> [u64; 256] {
+        let mut digests = [0u64; 256];
+        for known in self.knowledge.iter() {
+            let digest = &mut digests[(known.publisher.0 >> 56) as usize];
+            *digest = digest.wrapping_add(known.digest());
+        }
+        digests
+    }
+
+    /// The digest of each publisher whose id has these highest 8 bits, ascending. Visits every
+    /// publisher.
+    pub fn publisher_digests(&self, highest_bits: u8) -> Vec<PublisherDigest> {
+        let known = self.knowledge.iter().filter(|known| (known.publisher.0 >> 56) as u8 == highest_bits);
+        let mut digests: Vec<_> = known
+            .map(|known| PublisherDigest {
+                publisher: known.publisher,
+                highest: known.highest,
+                sum: known.sum,
+            })
+            .collect();
+        digests.sort_unstable_by_key(|digest| digest.publisher);
+        digests
+    }
+
+    /// Whether the log has a message, as far as this is known without reading it.
+    pub fn held(&self, bookmark: Bookmark) -> Held {
+        match self.knowledge.find(bookmark.publisher) {
+            Some(known) if known.has_in_run(bookmark.sequence) => Held::OfRun(known.run),
+            Some(known) if bookmark.sequence <= known.highest => Held::Unknown { after: self.appended },
+            _ => Held::No,
+        }
+    }
+
+    /// The run of the record with the highest sequence of the publisher; 0 = unknown.
+    pub fn current_run(&self, publisher: PublisherId) -> u64 {
+        self.knowledge.find(publisher).map_or(0, |known| known.run)
+    }
+
+    /// The ranges of sequences that records of the publisher follow, directly or not, and that the
+    /// log lacks: first and last sequence of each, ascending. Above 64 ranges the nearest ones are
+    /// merged, so a range can contain sequences that the log has.
+    pub fn holes(&self, publisher: PublisherId) -> &[(u64, u64)] {
+        self.knowledge.find(publisher).map_or(&[], Known::holes)
     }
 
     /// Adds a topic to the log before its first record, if the log has fewer than `count_max`
@@ -573,6 +667,16 @@ fn check(options: &Options) -> Result<(), JournalError> {
     }
     if !(Duration::from_micros(30)..=Duration::from_millis(100)).contains(&options.flush_interval) {
         return bad("flush_interval", format!("{:?}, it must be 30us to 100ms", options.flush_interval));
+    }
+    Ok(())
+}
+
+/// Refuses a record of `size` bytes while too many bytes wait to become persistent.
+#[inline]
+fn check_room(log: &Log, size: usize, limit_bytes: usize) -> Result<(), JournalError> {
+    let unpersisted_size = log.unpersisted_size.load(Ordering::Acquire);
+    if unpersisted_size > 0 && unpersisted_size.saturating_add(size) > limit_bytes {
+        return Err(JournalError::Behind { limit_bytes });
     }
     Ok(())
 }

@@ -191,7 +191,7 @@ impl Writer {
         }
     }
 
-    /// Marks a clean stop, and keeps the highest sequences, after a last attempt to write the
+    /// Marks a clean stop, and keeps the end of the log, after a last attempt to write the
     /// waiting batches.
     pub fn close(&mut self) {
         self.write(Vec::new());
@@ -207,7 +207,7 @@ impl Writer {
         self.mark(FLAG_CLOSED)?;
         // The small files are written last here, so the sidecar writer finishes its work first.
         self.sidecar_writer = None;
-        self.log.write_closed(&self.segment.index.read(), self.synced)
+        self.log.write_closed(self.synced)
     }
 
     /// Writes a batch without records and syncs it.

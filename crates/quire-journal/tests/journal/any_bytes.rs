@@ -53,7 +53,9 @@ fn kept_journal() -> Snapshot {
     let (mut path, mut buffer) = (InstancePathBuffer::default(), AttributesBuffer::default());
     path.push(Instance { name: "west-1", group: "west" }).unwrap();
     let headers = HeadersBuffer::new([("trace", HeaderValue::Text("abc"))]).unwrap();
-    for (sequence, data) in (1..).zip([b"one", &long[..], b"three", &long, b"five", &long, b"seven"]) {
+    let data = [b"one", &long[..], b"three", &long, b"five", &long, b"seven"];
+    // One is late, and there are holes.
+    for (sequence, data) in [1, 2, 3, 5, 6, 4, 9].into_iter().zip(data) {
         let new = NewAttributes {
             key: b"key",
             position: Some(Position::new(sequence)),
@@ -65,9 +67,10 @@ fn kept_journal() -> Snapshot {
             follows: Some(sequence << 20),
         };
         let attributes = buffer.encode(&new).unwrap();
-        journal.append(&NewRecord { attributes, ..record(sequence, "topic", data) }).unwrap();
+        journal.append_late(&NewRecord { attributes, ..record(sequence, "topic", data) }).unwrap();
         journal.flush(SOON).unwrap();
     }
+    assert_eq!(journal.holes(PublisherId(7)), [(7, 8)]);
     let maintenance = journal.maintenance();
     let end_of = |number: usize| journal.reader().segments()[number].timestamps.unwrap().1;
     assert_eq!(maintenance.compress(Which::Until(end_of(1))).unwrap().len(), 2);
@@ -300,6 +303,8 @@ fn use_all_of_it(disk: &MemoryDisk) {
         let _read = state.map(|(_, mut state)| state.read_to_end(&mut Vec::new()));
         for sequence in 0..4 {
             let _appended = journal.append(&record(sequence * 1000, "after", &[1; 30_000]));
+            let _late = journal.append_late(&record(sequence * 2, "late", &[1; 3000]));
+            let _held = journal.held(Bookmark { publisher: PublisherId(7), sequence: sequence * 2 });
             journal.submit();
             journal.write_waiting();
         }

@@ -65,8 +65,9 @@ fn make_first_version(journal: &Path) {
     };
     // The head of each with its name is 43 bytes.
     rewrite("clients.ack", |bytes| {
-        let (position, count, entries) = (&bytes[16..24], &bytes[55..59], &bytes[59..]);
-        [b"QUIRECLI\x01\0\0\0", count, position, entries].concat()
+        let (position, count, entries) = (&bytes[16..24], &bytes[55..59], bytes[79..].chunks(40));
+        let entries: Vec<u8> = entries.flat_map(|entry| &entry[..16]).copied().collect();
+        [b"QUIRECLI\x01\0\0\0", count, position, &entries].concat()
     });
     rewrite("archive.place", |bytes| {
         let size = u32::from_le_bytes(bytes[43..47].try_into().unwrap()) as usize;

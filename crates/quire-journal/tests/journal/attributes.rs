@@ -420,7 +420,7 @@ fn what_the_format_does_not_define_is_damage_and_never_a_torn_tail() {
         (20, 4, "the batch has a flag that this version does not define"),
         (23, 1, "the batch has a flag that this version does not define"),
         (64 + 4, 5, "a record has a kind that this version does not define"),
-        (64 + 9, 3, "a record has a flag that this version does not define"),
+        (64 + 9, 5, "a record has a flag that this version does not define"),
         (64 + 40 + 6 + 1, 4, "a record has attributes that this version does not define"),
     ];
     for (at, byte, expected) in cases {
@@ -496,8 +496,8 @@ fn a_segment_of_a_later_version_is_refused_by_its_name_and_version() {
     journal.close().unwrap();
     let segment = Path::new(MEMORY).join("quire.0000000000.journal");
     let mut bytes = disk.read(&segment).unwrap();
-    assert_eq!(bytes[8..12], [6, 0, 0, 0]);
-    for version in [7u32, 0, u32::MAX] {
+    assert_eq!(bytes[8..12], [7, 0, 0, 0]);
+    for version in [8u32, 0, u32::MAX] {
         bytes[8..12].copy_from_slice(&version.to_le_bytes());
         repair_segment_header(&mut bytes);
         disk.open(&segment).unwrap().write_at(&bytes, 0).unwrap();
@@ -505,7 +505,7 @@ fn a_segment_of_a_later_version_is_refused_by_its_name_and_version() {
         assert_eq!(
             error.to_string(),
             format!(
-                "{}: journal format version {version}; this build reads versions 1, 2, 3, 4, 5 and 6",
+                "{}: journal format version {version}; this build reads versions 1, 2, 3, 4, 5, 6 and 7",
                 segment.display()
             )
         );

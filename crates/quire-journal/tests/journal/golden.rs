@@ -10,6 +10,7 @@
 //! - `journal-v4`: of format version 4, with delays
 //! - `journal-v5`: of format version 5, with times by the clock
 //! - `journal-v6`: of format version 6, with runs and with what records follow
+//! - `journal-v7`: of format version 7, with late records
 //!
 //! The newest directory was made by `QUIRE_MAKE_GOLDEN=1 cargo test -p quire-journal golden`. No
 //! directory is made again for the same version of the format: a change after which this fails
@@ -26,7 +27,7 @@ use crate::support::*;
 const RECORDS: u64 = 950;
 
 /// And the version of their segments.
-const DIRECTORIES: [(&str, u8); 8] = [
+const DIRECTORIES: [(&str, u8); 9] = [
     ("journal-v1", 1),
     ("journal-v1-clients-v2", 1),
     ("journal-v1-queues", 1),
@@ -34,11 +35,12 @@ const DIRECTORIES: [(&str, u8); 8] = [
     ("journal-v3", 3),
     ("journal-v4", 4),
     ("journal-v5", 5),
-    ("journal-v6", NEWEST),
+    ("journal-v6", 6),
+    ("journal-v7", NEWEST),
 ];
 
 /// The version that this build writes.
-const NEWEST: u8 = 6;
+const NEWEST: u8 = 7;
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
@@ -100,6 +102,19 @@ fn expected(version: u8, sequence: u64) -> Expected {
     expected
 }
 
+/// The sequences in the order of the log. Since version 7, one of ten is late.
+fn order(version: u8) -> Vec<u64> {
+    let tens = (0..RECORDS / 10).map(|ten| ten * 10);
+    match version {
+        ..7 => (1..=RECORDS).collect(),
+        _ => tens.flat_map(|ten| [1, 2, 3, 4, 6, 7, 8, 9, 10, 5].map(|number| ten + number)).collect(),
+    }
+}
+
+fn is_late(version: u8, sequence: u64) -> bool {
+    version >= 7 && sequence % 10 == 5
+}
+
 fn is_delete(version: u8, sequence: u64) -> bool {
     version > 1 && sequence % 25 == 7
 }
@@ -126,11 +141,11 @@ fn new_record(version: u8, sequence: u64, expected: &Expected) -> NewRecord<'_> 
 fn make(directory: &Path) {
     let (mut journal, _) =
         Journal::open(directory.join("journal"), &options(directory), &mut |_| ()).unwrap();
-    for sequence in 1..=RECORDS {
-        journal.append(&new_record(NEWEST, sequence, &expected(NEWEST, sequence))).unwrap();
-        if sequence.is_multiple_of(10) {
-            journal.flush(SOON).unwrap();
+    for tens in order(NEWEST).chunks(10) {
+        for sequence in tens {
+            journal.append_late(&new_record(NEWEST, *sequence, &expected(NEWEST, *sequence))).unwrap();
         }
+        journal.flush(SOON).unwrap();
     }
     let maintenance = journal.maintenance();
     let end_of = |number: usize| Which::Until(journal.reader().segments()[number].timestamps.unwrap().1);
@@ -153,10 +168,13 @@ fn make(directory: &Path) {
 
 fn check(reader: &Reader, version: u8) {
     let mut cursor = reader.cursor(Position::ZERO);
-    let mut sequence = 0;
+    let mut position = Position::ZERO;
+    let mut latest = Timestamp::default();
+    let mut order = order(version).into_iter();
     while let Some(batch) = cursor.next(reader.persisted(), &AllTopics).unwrap() {
         for found in batch.records() {
-            sequence += 1;
+            position = Position::new(position.get() + 1);
+            let sequence = order.next().expect("no more than were written");
             let held = expected(version, sequence);
             let NewRecord {
                 kind,
@@ -170,17 +188,19 @@ fn check(reader: &Reader, version: u8) {
                 data,
                 ..
             } = new_record(version, sequence, &held);
-            let position = Position::new(sequence);
+            // A late record has the time of the one before it.
+            latest = latest.max(timestamp);
             let expected = Record {
                 position,
                 kind,
                 message_type,
                 publisher,
                 sequence,
-                timestamp,
+                timestamp: latest,
                 topic,
                 correlation_id,
                 expiration_s,
+                is_late: is_late(version, sequence),
                 attributes,
                 data,
             };
@@ -188,7 +208,7 @@ fn check(reader: &Reader, version: u8) {
             assert_eq!(reader.find(found.bookmark()).unwrap(), Some(position));
         }
     }
-    assert_eq!(sequence, RECORDS);
+    assert_eq!(position, Position::new(RECORDS));
     assert_eq!(reader.verify(), []);
 }
 
@@ -283,7 +303,7 @@ fn an_index_of_version_1_does_not_say_which_blocks_hold_only_messages() {
     let open = || Journal::open(directory.path().join("journal"), &options(directory.path()), &mut |_| ());
     assert_eq!(open().unwrap().1.indexes_rebuilt, 1);
     let (_, found, version) = known();
-    assert_eq!((found.len(), version), (1, 2));
+    assert_eq!((found.len(), version), (1, 3));
 }
 
 /// The newest segment of a journal of version 1, after a clean stop or after a crash that tore a

@@ -9,6 +9,7 @@ mod damage;
 mod faulty_disk;
 mod full;
 mod golden;
+mod late;
 mod maintenance;
 mod memory;
 mod model;
