@@ -130,6 +130,7 @@ fuzz: setup
 	cargo test --profile editable --locked --package quire-wire --package quire-expression --package quire-queue --package quire-table --package quire-broker --package quire-client \
 		--test wire --test link --test filter --test write --test variant --test corpus --test queue --test table --test broker --test client -- any_
 	cargo test --profile editable --locked --package quire-broker --package quire-link --lib any_bytes
+	cargo test --profile editable --locked --package quire-link --test summary any_bytes
 	cargo test --profile editable --locked --package quire-driver --test stores any_bytes
 	cargo test --profile editable --locked --package quire-arrow --test any_values
 	cargo test --profile editable --locked --package quire-spark --test any_texts

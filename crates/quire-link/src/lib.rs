@@ -5,13 +5,14 @@
 //! destination. [`Source`] is the state machine of one link at the source, and [`Destination`] that
 //! at the destination. The rules are in `docs/replication.md`, and the frames in
 //! `quire_wire::link`. [`replicated`] combines the destinations of an instance. [`decide`] says
-//! which message of a publisher is a duplicate, on one instance and between several.
+//! which message of a publisher is a duplicate, on one instance and between several. [`summary`]
+//! finds the messages that two logs do not both have.
 //!
 //! **What it promises.** Records are sent in the order of the log. After a connection was lost,
 //! sending continues after the last record that the destination is known to have, or earlier. A
 //! position counts as acknowledged when the destination has acknowledged every record up to it.
-//! This crate does not read a clock, has no socket and does not read the log. The same calls give
-//! the same results.
+//! This crate does not read a clock, has no socket and does not read the log, except to answer
+//! questions about it ([`summary`]). The same calls give the same results.
 //!
 //! **What the caller must do.** Carry out the outputs after every call, and hand in frames, the
 //! results of reads, and the state of the log. Each type says in which order.
@@ -22,6 +23,7 @@ mod destination;
 mod record;
 pub mod replicated;
 mod source;
+pub mod summary;
 
 pub use compress::{Algorithm, compress};
 pub use destination::{
