@@ -352,7 +352,7 @@ fn a_paused_link_sends_nothing_and_keeps_the_journal_until_it_is_resumed() {
     cluster.publish(0, 1, 3, 3);
     cluster.pass(Duration::from_secs(60));
     assert_eq!(cluster.stats(0).destinations[0].state, "paused");
-    // Only the link of the other direction sends its heartbeats, and nobody connects.
+    // Only the link of the other direction sends its heartbeats. No other program connects.
     assert!(cluster.carried_size < carried_size + 1000, "{carried_size} {}", cluster.carried_size);
     assert_eq!(cluster.log(1).len(), 2);
     assert_eq!(cluster.persisted(0, 1), 0, "publishers wait");
