@@ -59,6 +59,9 @@ pub(super) struct Client {
     reads_from: u64,
 }
 
+/// Last values by key, or why there are none.
+type Found = Result<BTreeMap<u64, u64>, String>;
+
 enum Program {
     Publish(Publisher),
     Read(Reader),
@@ -224,7 +227,7 @@ impl Client {
     }
 
     /// The last values that it found, and on which instance; `None`: it looks for none.
-    pub fn found(&self) -> Option<(usize, Result<BTreeMap<u64, u64>, String>)> {
+    pub fn found(&self) -> Option<(usize, Found)> {
         match &self.program {
             Program::Links(program) if program.looks_for_values() => {
                 let instance = self.connection.map_or(self.home(), |(_, at)| at.instance);
