@@ -47,7 +47,7 @@ engine: $(VENV)/bin/maturin
 # a time take the library of one another away.
 $(VENV)/.dependencies: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; extras = project["optional-dependencies"]; \
-		print(*project["dependencies"], *(need for extra in ("demo", "spark", "dev") for need in extras[extra] if not need.startswith("quire-mq")), sep="\n")' > $@.txt
+		print(*project["dependencies"], *(need for extra in ("demo", "spark", "testing", "dev") for need in extras[extra] if not need.startswith("quire-mq")), sep="\n")' > $@.txt
 	$(BIN)/python -m pip install --quiet --requirement $@.txt
 	mv $@.txt $@
 

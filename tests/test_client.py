@@ -549,13 +549,12 @@ def test_urls_are_read(url: str, expected: tuple[str, int]) -> None:
     [
         ("http://h", "does not begin with"),
         ("quire://", "names no host"),
-        ("h:1", "does not begin with quire://, file:, memory: or local:; did you mean quire://h:1\\?$"),
+        ("h:1", "does not begin with quire://, quires://, file:, memory: or local:; did you mean quire://h:1\\?$"),
         ("127.0.0.1:9007", "did you mean quire://127.0.0.1:9007\\?$"),
-        ("trades/a", "does not begin with quire://, file:, memory: or local:$"),
+        ("trades/a", "does not begin with quire://, quires://, file:, memory: or local:$"),
         ("quire://h:x", "the port must be a number from 1 to 65535$"),
         ("quire://h:70000", "the port must be a number from 1 to 65535$"),
         ("quire://h:0", "the port must be a number from 1 to 65535$"),
-        ("quires://h:1", "requires TLS, which this version does not have; quire:// is not encrypted$"),
         (
             "file://fileserver/share",
             "names the host 'fileserver'; a directory of this machine is file:fileserver/share$",
@@ -618,7 +617,7 @@ def test_the_signatures_show_every_argument() -> None:
     names: dict[Callable[..., object], str] = {
         quire.Client: "url config name user password publish_store bookmark_store heartbeat connect wait"
         " connect_timeout command_timeout auto_ack ack_batch_size ack_timeout reconnect"
-        " server_chooser receive_size_max encoder",
+        " server_chooser receive_size_max encoder ssl",
         quire.Client.subscribe: "self topic filter bookmark until bookmark_not_found max_backlog live fully_durable paused completed"
         " deletions rate rate_max_gap conflation conflation_key select on_message sub_id timeout",
         quire.Subscription.replace: "self filter topic bookmark until live fully_durable max_backlog rate rate_max_gap"

@@ -55,7 +55,9 @@ def test_the_example_is_a_configuration_with_the_defaults(tmp_path: Path) -> Non
 
 def test_the_example_of_replication_can_be_used(tmp_path: Path) -> None:
     head, _, links = EXAMPLE.partition("# [replication]")
-    uncommented = [line.removeprefix("# ") for line in links.splitlines()]
+    # The files of `tls` are not there.
+    lines = [line.removeprefix("# ") for line in links.splitlines()]
+    uncommented = [line for line in lines if not line.startswith("tls =")]
     config = load(tmp_path, "\n".join([head.rstrip("# "), "[replication]", *uncommented]))
     config.check()
     [destination] = config.replication.destination

@@ -51,6 +51,7 @@ from quire._errors import (
     StoreCorruptError,
     StoreLockedError,
     SubscriptionInUseError,
+    TLSError,
     UnknownQueueError,
     UnknownSubscriptionError,
 )
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from quire.client._spec import Rate
     from quire.client._stores import BookmarkStore, PublishStore
     from quire.client._table import AsyncChanges, AsyncTable, Change, Changes, Table
+    from quire.client._tls import TLS
     from quire.config import Config
     from quire.journal._journal import Damage, Journal, JournalReader, Segment
     from quire.server._server import Server
@@ -94,6 +96,7 @@ __all__ = [
     "EPOCH",
     "MOST_RECENT",
     "NOW",
+    "TLS",
     "AsyncBatchReceipt",
     "AsyncChanges",
     "AsyncClient",
@@ -160,6 +163,7 @@ __all__ = [
     "Subscription",
     "SubscriptionHealth",
     "SubscriptionInUseError",
+    "TLSError",
     "Table",
     "UnknownQueueError",
     "UnknownSubscriptionError",
@@ -222,6 +226,7 @@ _LAZY = {
     "ServerInfo": "quire.client._reports",
     "Subscription": "quire.client._blocking",
     "SubscriptionHealth": "quire.client._reports",
+    "TLS": "quire.client._tls",
     "Table": "quire.client._table",
     "WorkReport": "quire.client._reports",
 }

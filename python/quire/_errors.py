@@ -7,7 +7,8 @@
     ├── NotEntitledError        The user may not do this.
     ├── NameInUseError          Another connection holds the client name, or took it over.
     ├── DisconnectedError       There is no connection to a server. Also a ConnectionError.
-    │   └── ProtocolError       The peer does not use the protocol.
+    │   ├── ProtocolError       The peer does not use the protocol.
+    │   └── TLSError            The connection could not be secured.
     ├── BadFilterError          The filter does not parse. `column` is the position.
     ├── BadTopicError           The topic is empty, too long, or not a valid pattern.
     ├── BadBookmarkError        The text is not a bookmark, or the log does not contain it.
@@ -143,6 +144,12 @@ class ProtocolError(DisconnectedError):
     """The peer does not use the protocol, or uses another version of it."""
 
     code = "invalid_frame"
+
+
+class TLSError(DisconnectedError):
+    """A connection could not be secured: only one side uses TLS, or a certificate is not accepted."""
+
+    code = "tls_failed"
 
 
 class BadFilterError(QuireError):
@@ -506,6 +513,18 @@ CASES: dict[str, Case] = {
         "A query or a delete of records, or a publish with a `sow_key`, names a topic that keeps no last values.",
         "Check the spelling: `quire topic ls` lists the topics. To keep the last values of a topic, add it to "
         "`sow_topic` in the configuration of the server.",
+    ),
+    "tls_required": Case(
+        TLSError,
+        "The client connected with quire:// to an address whose transport has `tls`.",
+        "Connect with quires://.",
+    ),
+    "tls_failed": Case(
+        TLSError,
+        "A connection with quires:// could not be secured. The reason says which side has to be repaired: the server "
+        "does not use TLS, its certificate is not accepted, or it does not accept the client's.",
+        "For an unknown authority, set `ssl` of the client. For a certificate of the client, use `quire.TLS`. The page "
+        "[security.md](../security.md#tls) has every case.",
     ),
     "journal_locked": Case(
         JournalLockedError,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import ssl
 import struct
 from typing import Self
 
@@ -24,12 +25,15 @@ class Stranger:
         timeout: float,
         logged_on: bool = False,
         receive_size: int | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.stream = socket.socket()
         if receive_size is not None:
             self.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_size)
         self.stream.settimeout(timeout)
         self.stream.connect(address)
+        if tls is not None:
+            self.stream = tls.wrap_socket(self.stream, server_hostname=address[0])
         self._received = b""
         if logged_on:
             self.send(logon())

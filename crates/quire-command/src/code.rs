@@ -89,6 +89,8 @@ codes! {
     QueueExists = 27, "queue_exists";
     /// The topic keeps no last values, and the command needs them.
     NotLastValue = 28, "not_last_value";
+    /// The address takes connections over TLS only.
+    TlsRequired = 29, "tls_required";
 }
 
 impl fmt::Display for Code {

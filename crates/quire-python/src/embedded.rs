@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use quire_broker::BrokerConfig;
-use quire_driver::client::{Endpoint, admin_socket};
+use quire_driver::client::{Endpoint, Tls, admin_socket};
 use quire_driver::{Engine, EngineKey};
 
 use crate::engine::to_python;
+use crate::errors;
 use crate::fork::Handle;
 use crate::interpreter;
 
@@ -40,10 +41,36 @@ impl Embedded {
     }
 }
 
+/// `quire.TLS`, member by member.
+#[derive(FromPyObject)]
+pub struct TlsArgument {
+    ca: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    key_password: Option<String>,
+    server_name: Option<String>,
+}
+
+impl From<TlsArgument> for Tls {
+    fn from(argument: TlsArgument) -> Self {
+        let TlsArgument { ca, certificate, key, key_password, server_name } = argument;
+        Tls { ca, certificate, key, key_password, server_name }
+    }
+}
+
+/// Raises `ConfigError` for files or a name that a client cannot use for TLS.
+#[pyfunction]
+pub fn check_tls(py: Python<'_>, tls: TlsArgument) -> PyResult<()> {
+    let tls = Tls::from(tls);
+    interpreter::outside(py, || tls.check())
+        .map_err(|error| errors::bad_option(py, &format!("ssl.{}", error.key), &error.reason))
+}
+
 /// Where a client connects.
 #[derive(FromPyObject)]
 pub enum LinkArgument<'py> {
     Tcp((String, u16)),
+    Tls((String, u16, TlsArgument)),
     /// The journal directory of a server on this machine.
     Local((PathBuf,)),
     Embedded(PyRef<'py, Embedded>),
@@ -52,7 +79,10 @@ pub enum LinkArgument<'py> {
 impl From<LinkArgument<'_>> for Endpoint {
     fn from(argument: LinkArgument<'_>) -> Self {
         match argument {
-            LinkArgument::Tcp((host, port)) => Endpoint::Tcp { host, port },
+            LinkArgument::Tcp((host, port)) => Endpoint::Tcp { host, port, tls: None },
+            LinkArgument::Tls((host, port, tls)) => {
+                Endpoint::Tcp { host, port, tls: Some(Arc::new(tls.into())) }
+            }
             LinkArgument::Local((directory,)) => Endpoint::Local(directory),
             LinkArgument::Embedded(embedded) => {
                 let engine = embedded.engine.value().clone();

@@ -18,10 +18,12 @@ use quire_broker::{
     Access, AdminCommand, AdminReply, BrokerConfig, ConnectionId, Input, Level, Maintenance, QueueChanges,
     QueueSettings, TransportId, code_of,
 };
+use quire_command::{Code, Reply};
 use quire_driver::descriptor::wake_up_pair;
 use quire_driver::{Effect, EngineError, Host};
 use quire_journal::descriptor::Owned;
 use quire_journal::{JournalError, RecoveryProgress};
+use quire_wire::Encode;
 
 use crate::errors;
 use crate::fork::Handle;
@@ -413,6 +415,15 @@ impl Shared {
         });
         object.clone_ref(py)
     }
+}
+
+/// The bytes for a client that connected without TLS to an address that requires it.
+#[pyfunction]
+pub fn tls_required(py: Python<'_>) -> Py<PyBytes> {
+    let reason = "the server takes connections over TLS only at this address: connect with quires://";
+    let mut frame = Vec::new();
+    Reply::Error { code: Code::TlsRequired, reason }.encode(&mut frame);
+    PyBytes::new(py, &frame).unbind()
 }
 
 /// Checks a configuration as an engine would, without starting one: key and reason of every

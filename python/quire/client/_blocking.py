@@ -188,8 +188,8 @@ class Client(ClientBase[Subscription]):
     they received. Durations are seconds, a `timedelta`, or text such as "500ms". Sizes are bytes, or text
     such as "64MB".
 
-    - `url`: `quire://host:port` (a server), `file:DIRECTORY` or `memory:` (an engine in this process), or a
-      list of URLs of instances that replicate to each other
+    - `url`: `quire://host:port` (a server), `quires://host:port` (a server, over TLS), `file:DIRECTORY` or `memory:`
+      (an engine in this process), or a list of URLs of instances that replicate to each other
     - `config`: settings of an engine in this process; by default it records every topic as JSON
     - `name`: the identity of the publisher. It must be unique, and the same after a restart. Without it, a
       name is generated, and the server cannot drop duplicates that are sent after a restart
@@ -220,9 +220,12 @@ class Client(ClientBase[Subscription]):
     - `server_chooser`: which of several URLs is tried first, also after a lost connection. `"first"`: the
       first one of the list. `"random"`: any. `"least_loaded"`: the server with the fewest connections; servers
       that do not answer within 2 s are tried last
+    - `ssl`: for `quires://`. `True` (default) trusts the authorities in the file `$QUIRE_CA`, or those of the
+      system. A path is a file with the certificates of the authorities. A `TLS` has every option. `False` allows a
+      `password` with `quire://` to another machine, without encryption
 
-    Raises `ConfigError` for an invalid argument, `DisconnectedError` when no server accepts the connection,
-    and `TimeoutError` after `connect_timeout`.
+    Raises `ConfigError` for an invalid argument, `DisconnectedError` when no server accepts the connection
+    (`TLSError` when it cannot be secured), and `TimeoutError` after `connect_timeout`.
     """
 
     _subscription_class = Subscription

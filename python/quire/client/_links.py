@@ -26,6 +26,14 @@ class Place:
     name: str
 
 
+@dataclass(frozen=True)
+class SecuredHost:
+    """A server that is reached over TLS."""
+
+    host: str
+    port: int
+
+
 def directory_of(url: str) -> Path:
     """The directory of `file:DIRECTORY`, as it was written, or of a `file://` URI as `Path.as_uri` makes it.
 
@@ -47,8 +55,8 @@ def directory_of(url: str) -> Path:
     return Path(rest).expanduser()
 
 
-def parse_url(url: str) -> tuple[str, int] | tuple[Path] | Place:
-    """Host and port of `quire://host:port`, the directory of `local:DIRECTORY`, or the place of
+def parse_url(url: str) -> tuple[str, int] | SecuredHost | tuple[Path] | Place:
+    """Host and port of `quire://host:port` or `quires://host:port`, the directory of `local:DIRECTORY`, or the place of
     `file:DIRECTORY` and `memory:NAME`.
 
     Raises `ConfigError` for any other text. The error does not repeat a password.
@@ -79,11 +87,8 @@ def parse_url(url: str) -> tuple[str, int] | tuple[Path] | Place:
         port = 0
     if port == 0:
         raise ConfigError(f"{shown}: the port must be a number from 1 to 65535", key="url")
-    if parts.scheme == "quires":
-        reason = f"{shown} requires TLS, which this version does not have; quire:// is not encrypted"
-        raise ConfigError(reason, key="url")
-    if parts.scheme != "quire":
-        reason = f"{shown} does not begin with quire://, file:, memory: or local:"
+    if parts.scheme not in ("quire", "quires"):
+        reason = f"{shown} does not begin with quire://, quires://, file:, memory: or local:"
         if place := _HOST_AND_PORT.fullmatch(url):
             reason += f"; did you mean quire://{place[1]}?"
         raise ConfigError(reason, key="url")
@@ -94,4 +99,15 @@ def parse_url(url: str) -> tuple[str, int] | tuple[Path] | Place:
         raise ConfigError(
             f"{shown} has more than a host and a port; user and password are arguments", key="url"
         )
-    return parts.hostname, DEFAULT_PORT if port is None else port
+    port = DEFAULT_PORT if port is None else port
+    return SecuredHost(parts.hostname, port) if parts.scheme == "quires" else (parts.hostname, port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine see what is sent to the host."""
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -10,16 +10,18 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from quire import _quire
 from quire._arguments import check_function, check_type, delta_of, delta_to_core, timeout_to_core
-from quire._errors import ConfigError, DisconnectedError
+from quire._errors import CLASSES, ConfigError, DisconnectedError
 from quire._message import Encoder
 from quire._text import path_to_core
 from quire._units import Duration, Size, seconds, size
-from quire.client._links import Place, parse_url
+from quire.client._links import Place, SecuredHost, is_loopback, parse_url
 from quire.client._stores import BookmarkStore, PublishStore
+from quire.client._tls import TLS, SSLArgument, tls_of
 
 if TYPE_CHECKING:
     from quire.config import Config
@@ -92,8 +94,11 @@ class ClientOptions:
     server_chooser: ServerChooser = "first"
     receive_size_max: Size = 64 * 1024 * 1024
     encoder: Encoder | None = None
+    ssl: SSLArgument = None
     #: Where the URLs lead. Relative directories are those of the moment when the client was made.
-    places: tuple[tuple[str, int] | Place, ...] = field(init=False, repr=False)
+    places: tuple[tuple[str, int] | SecuredHost | tuple[Path] | Place, ...] = field(init=False, repr=False)
+    #: The files for `quires://`; `None`: no URL is one.
+    tls: TLS | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -128,8 +133,10 @@ class ClientOptions:
             raise ConfigError(
                 f"expected a quire.Reconnect, got `{type(reconnect).__name__}`", key="reconnect"
             )
+        places = tuple(map(parse_url, self.urls))
         for name, value in {
-            "places": tuple(map(parse_url, self.urls)),
+            "places": places,
+            "tls": self._tls(places),
             "publish_store": store,
             "reconnect": reconnect,
             "heartbeat": delta_to_core(self.heartbeat, "heartbeat"),
@@ -147,6 +154,25 @@ class ClientOptions:
             raise ConfigError(reason, key="heartbeat")
         if self.receive_size_max == 0:
             raise ConfigError("expected at least 1 byte, got 0", key="receive_size_max")
+
+    def _tls(self, places: tuple[object, ...]) -> TLS | None:
+        """The files for `quires://`. Raises `ConfigError` when the argument and the URLs do not go together."""
+        if any(isinstance(place, SecuredHost) for place in places):
+            return tls_of(self.ssl)
+        plain = [place for place in places if isinstance(place, tuple) and len(place) == 2]
+        if plain and self.ssl not in (None, False):
+            raise ConfigError(
+                "quire:// is not encrypted: TLS requires a URL that begins with quires://", key="ssl"
+            )
+        if self.password is not None and self.ssl is not False:
+            for host, _ in plain:
+                if not is_loopback(host):
+                    reason = (
+                        f"quire:// would send it to {host} without encryption: use quires://, or `ssl=False` in a network that"
+                        " you trust"
+                    )
+                    raise ConfigError(reason, key="password")
+        return None
 
     def _check_types(self) -> None:
         """Before anything is done with the arguments: an environment variable that is not set is
@@ -192,9 +218,19 @@ class ClientOptions:
             return ""
         return ": the server waits for its disk or for a sync destination (see `quire replication ls`)"
 
-    def links(self) -> list[tuple[str, int] | _quire.Embedded]:
+    def links(self) -> list[tuple[str, int] | tuple[str, int, TLS] | tuple[Path] | _quire.Embedded]:
         """Where to connect. Starts the engines of this process that are not running."""
-        return [self._engine(place) if isinstance(place, Place) else place for place in self.places]
+        return [self._link(place) for place in self.places]
+
+    def _link(
+        self, place: tuple[str, int] | SecuredHost | tuple[Path] | Place
+    ) -> tuple[str, int] | tuple[str, int, TLS] | tuple[Path] | _quire.Embedded:
+        if isinstance(place, Place):
+            return self._engine(place)
+        if isinstance(place, SecuredHost):
+            assert self.tls is not None
+            return place.host, place.port, self.tls
+        return place
 
     def _engine(self, place: Place) -> _quire.Embedded:
         """The engine of this process at that place; everything is recorded as JSON unless `config`
@@ -216,21 +252,23 @@ class ClientOptions:
         reason."""
         if last_error is None:
             return TimeoutError(f"{', '.join(self.urls)} did not answer within {self.connect_seconds:g} s")
-        reason = f"no connection within {self.connect_seconds:g} s: {last_error}; {_remedy(code)}"
-        return DisconnectedError(reason, code=code)
+        return _unreachable(f"no connection within {self.connect_seconds:g} s: {last_error}", code)
 
     @staticmethod
     def refused(last_error: str | None, code: str | None) -> DisconnectedError:
         """The error when every server was tried once, and none accepted the client. `code` is the
         reason."""
-        return DisconnectedError(f"no connection: {last_error}; {_remedy(code)}", code=code)
+        return _unreachable(f"no connection: {last_error}", code)
 
 
-def _remedy(code: str | None) -> str:
-    """What to do when there is no connection, as the end of a sentence."""
+def _unreachable(reason: str, code: str | None) -> DisconnectedError:
+    """The error when there is no connection, with what to do."""
+    cls = CLASSES.get(code or "", DisconnectedError)
     if code == "no_such_host":
-        return "check the spelling of the host, and the name service of this machine"
-    return "check the address, and that the server is running"
+        reason += "; check the spelling of the host, and the name service of this machine"
+    elif cls is DisconnectedError:
+        reason += "; check the address, and that the server is running"
+    return (cls if issubclass(cls, DisconnectedError) else DisconnectedError)(reason, code=code)
 
 
 def generated_name() -> str:

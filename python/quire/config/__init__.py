@@ -7,6 +7,7 @@ Every table may be given as a model or as a mapping with the same keys. `quire.c
 from quire.config._last_values import SowTopic
 from quire.config._models import Config, Limits, Maintenance, Queue, RecordedTopic, TransactionLog, Transport
 from quire.config._replication import Destination, ReplicatedTopic, Replication
+from quire.config._tls import LinkTLS, ServerTLS
 from quire.config._values import Address
 
 __all__ = [
@@ -14,11 +15,13 @@ __all__ = [
     "Config",
     "Destination",
     "Limits",
+    "LinkTLS",
     "Maintenance",
     "Queue",
     "RecordedTopic",
     "ReplicatedTopic",
     "Replication",
+    "ServerTLS",
     "SowTopic",
     "TransactionLog",
     "Transport",

@@ -16,6 +16,8 @@ max_patterns_per_connection = 1024    # LIKE and REGEXP_REPLACE in the filters o
 max_client_backlog = "64MB"           # unread bytes; above it an ordinary subscriber is disconnected
 max_subscriptions_per_connection = 1024
 logon_timeout = "5s"
+# tls = { certificate = "server.pem", private_key = "server.key" } # relative to this file. More keys: client_ca = "ca.pem",
+#                                     # client_certificate = "required", "optional" or "none", min_version = "1.3"
 
 # Add another [[transport]] to listen on another address, with its own limits.
 
@@ -105,6 +107,7 @@ message_type = "json"
 # Example of replication to another instance. Uncomment to enable.
 # [replication]
 # address = "127.0.0.1:9107"          # where other instances connect; without it none can
+# tls = { certificate = "server.pem", private_key = "server.key", client_ca = "ca.pem" } # other instances must have a certificate
 # required_acks = 1                   # sync destinations that must have a message; default: all
 # [[replication.destination]]
 # name = "quire-2"                    # the name of the other instance
@@ -117,6 +120,7 @@ message_type = "json"
 # upgrade_below = "2s"                # they wait for it again when it is less late than this
 # retained_size_max = "50GB"          # journal files that are kept for it
 # exclude_validation = ["cascade"]    # checks that are left out when the link is made
+# tls = { ca = "ca.pem", certificate = "server.pem", private_key = "server.key" } # true: trust the system; server_name = "quire-2"
 # [[replication.destination.topic]]
 # name = "^"                          # a topic, or a pattern
 # message_type = "json"

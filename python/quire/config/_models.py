@@ -31,6 +31,7 @@ from quire.config._locate import line_of, path_text, place_of
 from quire.config._mistakes import Mistakes, expected, got, refused, together
 from quire.config._model import Model, Topics, tables_as_lists
 from quire.config._replication import Replication
+from quire.config._tls import ServerTLS
 from quire.config._values import (
     Address,
     DirectoryLike,
@@ -41,6 +42,7 @@ from quire.config._values import (
     Size,
     SizeLike,
     Table,
+    as_written,
     duration_between,
     size_between,
 )
@@ -64,18 +66,7 @@ LEASE_PERIOD = 300.0
 RETRY_DELAY = (0.1, 1.0, 10.0, 60.0)
 
 
-def _as_written(path: Path) -> Path:
-    """Refuses a path that a shell would replace: here it would be a directory of that name."""
-    if path.parts[:1] and path.parts[0].startswith("~"):
-        raise ValueError(f"{got(str(path))} begins with ~, which is not replaced: write the whole path")
-    if any(part.startswith("$") or "${" in part for part in path.parts):
-        raise ValueError(
-            f"{got(str(path))} has a variable, and variables are not replaced: write the whole path"
-        )
-    return path
-
-
-Directory = Annotated[Path, AfterValidator(_as_written)]
+Directory = Annotated[Path, AfterValidator(as_written)]
 
 
 def _delays(value: Any) -> Any:
@@ -97,6 +88,8 @@ class Transport(Model):
     #: Bytes that may wait for a connection with ordinary subscriptions before it is cut off.
     max_client_backlog: Annotated[int, size_between("64KB")] = 64 << 20
     logon_timeout: Period = 5.0
+    #: Connections over TLS only (docs/security.md).
+    tls: ServerTLS | None = None
 
     if TYPE_CHECKING:
 
@@ -111,6 +104,7 @@ class Transport(Model):
             max_patterns_per_connection: int = ...,
             max_client_backlog: SizeLike = ...,
             logon_timeout: DurationLike = ...,
+            tls: ServerTLS | Table | None = ...,
         ) -> None: ...
 
     @field_validator("address")
@@ -524,7 +518,7 @@ class Config(Model):
         mistakes = Mistakes(settings, path, text)
         config = cls._without(mistakes)
         if config is not None:
-            config = config.replace(data_directory=path.parent / config.data_directory)
+            config = config.replace(data_directory=path.parent / config.data_directory)._below(path.parent)
             config._source = _Source(path, text)
         if not mistakes.found and config is not None:
             return config
@@ -591,7 +585,18 @@ class Config(Model):
         """Returns the keys with the reasons that the core finds, and warnings."""
         from quire import _quire
 
-        return _quire.check_config(self.to_core())
+        mistakes, warnings = _quire.check_config(self.to_core())
+        if self._has_tls:
+            from quire.server._tls import mistakes_of
+
+            mistakes += mistakes_of(self)
+        return mistakes, warnings
+
+    @property
+    def _has_tls(self) -> bool:
+        replication = self.replication
+        tables = [each.tls for each in self.transport] + [replication.tls]
+        return any(tables) or any(each.tls is not None for each in replication.destination)
 
     def placed(self, error: ConfigError) -> ConfigError:
         """The error of an engine that does not start: with every mistake, and the place of each."""
@@ -635,6 +640,15 @@ class Config(Model):
         )
         config._source = self._source
         return config
+
+    def _below(self, directory: Path) -> Config:
+        """Returns a copy whose relative files are below this directory."""
+        transports = tuple(
+            each if each.tls is None else each.model_copy(update={"tls": each.tls.below(directory)})
+            for each in self.transport
+        )
+        update = {"transport": transports, "replication": self.replication.below(directory)}
+        return self.model_copy(update=update)
 
     def to_core(self, *, in_memory: bool = False, max_connections: int | None = None) -> str:
         """The JSON that the core reads: bytes and nanoseconds. `max_connections`: where there is

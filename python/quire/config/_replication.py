@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from quire.config._model import Model, Texts, Topics, tables_as_lists
+from quire.config._tls import LinkTLS, ServerTLS
 from quire.config._values import Address, DurationLike, Period, Size, SizeLike, Table
 
 
@@ -42,6 +44,8 @@ class Destination(Model):
     #: Checks that are left out when the link is made: `txlog`, `message_type`, `sow`, `key`,
     #: `replicate`, `cascade`.
     exclude_validation: Texts = ()
+    #: Connects over TLS (docs/security.md).
+    tls: LinkTLS | None = None
     topic: Annotated[tuple[ReplicatedTopic, ...], Field(min_length=1)]
 
     if TYPE_CHECKING:
@@ -59,6 +63,7 @@ class Destination(Model):
             upgrade_below: DurationLike | None = ...,
             retained_size_max: SizeLike | None = ...,
             exclude_validation: str | Sequence[str] = ...,
+            tls: LinkTLS | Table | bool | None = ...,
             topic: ReplicatedTopic | Table | Sequence[ReplicatedTopic | Table],
         ) -> None: ...
 
@@ -73,6 +78,10 @@ class Destination(Model):
         for address in value:
             Address.parse(address)
         return value
+
+    def tls_name(self, address: Address) -> str:
+        """Returns the name that the certificate of the destination at this address must have."""
+        return (self.tls and self.tls.server_name) or address.host
 
     def to_core(self) -> dict[str, Any]:
         """Returns the form that the core reads, with durations in nanoseconds."""
@@ -99,6 +108,8 @@ class Replication(Model):
     #: The number of sync destinations that must have a message before it is persisted. Default:
     #: all.
     required_acks: Annotated[int, Field(ge=1, le=64)] | None = None
+    #: Other instances connect to `address` over TLS only (docs/security.md).
+    tls: ServerTLS | None = None
     destination: Annotated[tuple[Destination, ...], Field(max_length=64)] = ()
 
     if TYPE_CHECKING:
@@ -108,6 +119,7 @@ class Replication(Model):
             *,
             address: str | None = ...,
             required_acks: int | None = ...,
+            tls: ServerTLS | Table | None = ...,
             destination: Destination | Table | Sequence[Destination | Table] = ...,
         ) -> None: ...
 
@@ -122,6 +134,15 @@ class Replication(Model):
         if value is not None:
             Address.parse(value)
         return value
+
+    def below(self, directory: Path) -> Replication:
+        """Returns a copy whose relative files are below this directory."""
+        destinations = tuple(
+            each if each.tls is None else each.model_copy(update={"tls": each.tls.below(directory)})
+            for each in self.destination
+        )
+        tls = None if self.tls is None else self.tls.below(directory)
+        return self.model_copy(update={"tls": tls, "destination": destinations})
 
     def to_core(self, group: str | None, local_queues: list[str]) -> dict[str, Any]:
         """Returns the form that the core reads."""

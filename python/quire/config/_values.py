@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from os import PathLike
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
@@ -14,7 +15,7 @@ from quire import _units as units
 from quire._errors import ConfigError
 from quire._text import without_password
 from quire._units import seconds, size
-from quire.config._mistakes import expected
+from quire.config._mistakes import expected, got
 
 
 def size_between(low: str, high: str | None = None) -> BeforeValidator:
@@ -63,6 +64,19 @@ def duration_between(low: str, high: str | None = None, *, is_low_excluded: bool
 DurationLike = units.Duration
 SizeLike = units.Size
 DirectoryLike = str | PathLike[str]
+
+
+def as_written(path: Path) -> Path:
+    """Refuses a path that a shell would replace: here it would be a file or directory of that name."""
+    if path.parts[:1] and path.parts[0].startswith("~"):
+        raise ValueError(f"{got(str(path))} begins with ~, which is not replaced: write the whole path")
+    if any(part.startswith("$") or "${" in part for part in path.parts):
+        raise ValueError(
+            f"{got(str(path))} has a variable, and variables are not replaced: write the whole path"
+        )
+    return path
+
+
 #: A table as a mapping with the keys of its model.
 Table = Mapping[str, Any]
 

@@ -18,17 +18,18 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Final, Unpack, cast
+from typing import Any, Final, Self, Unpack, cast
 
 from quire._arguments import check_type, suggests
 from quire._errors import ConfigError, DisconnectedError, QuireError
 from quire._process import connections_max, start_thread, with_threads, without_open_files
-from quire._quire import LINKS_ACCEPTED_MAX, Engine
+from quire._quire import LINKS_ACCEPTED_MAX, Engine, tls_required
 from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
 from quire.config import Address, Config
 from quire.journal._journal import ServerJournal
 from quire.server._maintenance import listen_locally, user_of
 from quire.server._replication import ServerReplication
+from quire.server._tls import RELOAD_INTERVAL, Certificates, Secured
 
 #: Bytes that may wait in a connection's transport before the core pauses its replays, and the mark
 #: at which it continues. The loop writes as much of them at once as the system takes, and a publish
@@ -89,6 +90,12 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event | None = None
         self._stop: asyncio.Event | None = None
+        #: The certificates of the transports, of the address for links, and of the destinations;
+        #: `None`: not secured.
+        self._transport_tls: list[Certificates | None] = []
+        self._links_tls: Certificates | None = None
+        self._destination_tls: list[Certificates | None] = []
+        self._reload_timer: asyncio.TimerHandle | None = None
         #: Attempts to connect to other instances.
         self._links: set[asyncio.Task[None]] = set()
         self._replication_address: str | None = None
@@ -108,7 +115,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The URL for clients, `quire://host:port`, of the first transport."""
+        """The URL for clients, `quire://host:port` or `quires://host:port`, of the first transport."""
         return next(iter(self.urls.values()))
 
     @property
@@ -161,7 +168,7 @@ class Server:
         """The running journal. It can be read, and its full files can be archived, compressed and removed."""
         return ServerJournal(self._running_engine)
 
-    def start(self) -> Server:
+    def start(self) -> Self:
         """Starts the server on a new thread. Returns when it accepts connections."""
         if self._thread is not None:
             raise QuireError("the server was started already", code="bad_option")
@@ -193,7 +200,7 @@ class Server:
                 failure, self._failure = self._failure, None
                 raise failure
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
@@ -216,6 +223,7 @@ class Server:
             self._stop.set()
         # Before the server opens files: `SERVER_FILES` counts them.
         room = self._connections_max()
+        self._load_certificates()
         async with contextlib.AsyncExitStack() as listening:
             # Before the journal is made: a server whose address is taken leaves nothing on the
             # disk.
@@ -226,7 +234,7 @@ class Server:
             if (address := self.config.replication.address) is not None:
                 links = await self._listen_for_links(Address.parse(address))
                 listeners.append(await listening.enter_async_context(links))
-                self._replication_address = _url_of(links).removeprefix("quire://")
+                self._replication_address = _url_of(links, "").removeprefix("://")
             self._listeners += listeners
             self._engine = engine = await self._open_engine(room)
             local = None
@@ -235,7 +243,8 @@ class Server:
                 if local is not None:
                     self._listeners.append(local)
                 names = [transport.name for transport in self.config.transport]
-                self._urls = dict(zip(names, map(_url_of, listeners), strict=False))
+                schemes = ["quire" if tls is None else "quires" for tls in self._transport_tls]
+                self._urls = dict(zip(names, map(_url_of, listeners, schemes), strict=False))
                 loop.add_reader(engine.wake_fd(), self._woken)
                 # The first turn logs what opening the journal found.
                 self._schedule()
@@ -245,6 +254,7 @@ class Server:
                     if local is not None:
                         await local.start_serving()
                     self._warn_if_open()
+                    self._follow_certificates()
                     if started is not None:
                         started()
                     await self._stop.wait()
@@ -255,8 +265,9 @@ class Server:
                         local.close()
                     await self._shut_down()
                     loop.remove_reader(engine.wake_fd())
-                    if self._timer is not None:
-                        self._timer.cancel()
+                    for timer in (self._timer, self._reload_timer):
+                        if timer is not None:
+                            timer.cancel()
                     await listening.aclose()
             finally:
                 self._urls = {}
@@ -293,7 +304,9 @@ class Server:
         assert self._loop is not None
         try:
             return await self._loop.create_server(
-                lambda: _Connection(self, transport),
+                lambda: _secured(
+                    _Connection(self, transport), self._transport_tls[transport], tls_required()
+                ),
                 address.host,
                 address.port,
                 backlog=1024,
@@ -309,7 +322,10 @@ class Server:
         assert self._loop is not None
         try:
             return await self._loop.create_server(
-                lambda: _Link(self, None), address.host, address.port, start_serving=False
+                lambda: _secured(_Link(self, None), self._links_tls),
+                address.host,
+                address.port,
+                start_serving=False,
             )
         except OSError as error:
             raise _cannot_listen(address, error, "`replication.address`") from None
@@ -320,11 +336,64 @@ class Server:
         try:
             target = Address.parse(address)
             async with asyncio.timeout(LINK_TIMEOUT):
-                await self._loop.create_connection(lambda: _Link(self, destination), target.host, target.port)
+                await self._connect_link(destination, target)
         except TimeoutError:
             self._event(Engine.LINK_NOT_OPENED, destination, f"{address}: no answer".encode())
         except OSError as error:
             self._event(Engine.LINK_NOT_OPENED, destination, f"{address}: {error.strerror or error}".encode())
+
+    async def _connect_link(self, destination: int, target: Address) -> None:
+        assert self._loop is not None
+        link = _Link(self, destination)
+        tls = self._destination_tls[destination]
+        if tls is None:
+            await self._loop.create_connection(lambda: link, target.host, target.port)
+            return
+        name = self.config.replication.destination[destination].tls_name(target)
+        secured = Secured(link, tls.context, server_name=name)
+        await self._loop.create_connection(lambda: secured, target.host, target.port)
+        assert secured.established is not None
+        try:
+            await secured.established
+        except BaseException:
+            secured.abort()
+            raise
+
+    def _load_certificates(self) -> None:
+        """Raises `ConfigError` with the key and the line of a file that cannot be used."""
+        replication = self.config.replication
+        try:
+            self._transport_tls = [
+                None if each.tls is None else Certificates(each.tls, f"transport {each.name!r}")
+                for each in self.config.transport
+            ]
+            self._links_tls = (
+                None if replication.tls is None else Certificates(replication.tls, "replication")
+            )
+            self._destination_tls = [
+                None if each.tls is None else Certificates(each.tls, f"destination {each.name!r}")
+                for each in replication.destination
+            ]
+        except ConfigError:
+            # With every mistake, and the place of each.
+            self.config.check()
+            raise
+
+    def _follow_certificates(self) -> None:
+        """Uses new certificates for new connections a few seconds after their files have changed."""
+        certificates = [*self._transport_tls, self._links_tls, *self._destination_tls]
+        secured = [each for each in certificates if each is not None]
+        if not secured:
+            return
+        assert self._loop is not None
+        loop = self._loop
+
+        def follow() -> None:
+            for each in secured:
+                each.refresh()
+            self._reload_timer = loop.call_later(RELOAD_INTERVAL, follow)
+
+        self._reload_timer = loop.call_later(RELOAD_INTERVAL, follow)
 
     async def _listen_locally(self) -> asyncio.AbstractServer | None:
         """Binds the socket of the administrator; `None` when there can be none. Accepts nothing yet."""
@@ -338,10 +407,16 @@ class Server:
 
     def _warn_if_open(self) -> None:
         """Says that programs on other machines need no password."""
-        addresses = [*self.config.addresses]
-        if (links := self.config.replication.address) is not None:
-            addresses.append(Address.parse(links))
-        if reached := [str(address) for address in addresses if not address.is_loopback]:
+        # A client that must have a certificate of the authority is known.
+        open_ = [
+            address
+            for address, tls in zip(self.config.addresses, self._transport_tls, strict=True)
+            if tls is None or not tls.knows_clients
+        ]
+        links, tls = self.config.replication.address, self._links_tls
+        if links is not None and (tls is None or not tls.knows_clients):
+            open_.append(Address.parse(links))
+        if reached := [str(address) for address in open_ if not address.is_loopback]:
             _log.warning(
                 "listening on %s without authentication, which this version does not have: every program that reaches it can "
                 "publish, read and delete",
@@ -609,9 +684,14 @@ def _cannot_listen(address: Address, error: OSError, setting: str) -> OSError:
     return OSError(error.errno, f"cannot listen on {address}: {reason}")
 
 
-def _url_of(listener: asyncio.Server) -> str:
+def _secured(connection: _Connection, tls: Certificates | None, refusal: bytes = b"") -> asyncio.Protocol:
+    """The protocol for a new socket of an address. `refusal`: the answer to a peer that does not use TLS."""
+    return connection if tls is None else Secured(connection, tls.context, refusal=refusal)
+
+
+def _url_of(listener: asyncio.Server, scheme: str) -> str:
     host, port = listener.sockets[0].getsockname()[:2]
-    return f"quire://[{host}]:{port}" if ":" in host else f"quire://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -8,8 +8,20 @@ The pytest fixtures `quire_server`, `quire_server_process`, `quire_client` and `
 are available where quire is installed (docs/testing.md).
 """
 
+from quire.testing._certificates import Certificates, certificates
 from quire.testing._cluster import Cluster, Instance, cluster
 from quire.testing._message import message, verdict
-from quire.testing._server import ServerProcess, server
+from quire.testing._server import ServerProcess, TestServer, server
 
-__all__ = ["Cluster", "Instance", "ServerProcess", "cluster", "message", "server", "verdict"]
+__all__ = [
+    "Certificates",
+    "Cluster",
+    "Instance",
+    "ServerProcess",
+    "TestServer",
+    "certificates",
+    "cluster",
+    "message",
+    "server",
+    "verdict",
+]

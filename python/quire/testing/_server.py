@@ -14,20 +14,42 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from quire._errors import QuireError
 from quire._process import StopSignals
+from quire.client._tls import TLS
 from quire.config import Config
 from quire.server._server import Server
+from quire.testing._certificates import certificates
 
 #: Seconds that a process may take to listen, or to end, on a loaded machine.
 START_TIMEOUT: Final = 60.0
 
 
+class TestServer(Server):
+    """A server of a test, and what its clients need."""
+
+    __test__ = False  # for pytest, to which the name says something else
+
+    def __init__(self, config: Config, tls: TLS | None) -> None:
+        super().__init__(config)
+        self._client_tls = tls
+
+    def options(self) -> dict[str, Any]:
+        """Returns the keyword arguments of a client: `quire.Client(server.url, **server.options())`."""
+        return {} if self._client_tls is None else {"ssl": self._client_tls}
+
+
 @contextmanager
-def server(directory: str | os.PathLike[str] | None = None, **settings: Any) -> Iterator[Server]:
+def server(
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    tls: bool | Mapping[str, Any] = False,
+    **settings: Any,
+) -> Iterator[TestServer]:
     """Runs a server in this process on a free port of 127.0.0.1, as a context manager.
 
         with quire.testing.server() as server, quire.Client(server.url) as client:
@@ -35,11 +57,24 @@ def server(directory: str | os.PathLike[str] | None = None, **settings: Any) -> 
 
     - `directory`: the directory for its data. Without it: a temporary directory, which is removed
       at the end
+    - `tls`: `True` makes an authority and a certificate in the directory. Or the `tls` of a transport, such as
+      `quire.testing.certificates(…).server`
     - `settings`: as in `Config`
+
+    `server.options()` are the arguments of a client: `quire.Client(server.url, **server.options())`.
     """
     temporary = tempfile.TemporaryDirectory(prefix="quire-") if directory is None else nullcontext(directory)
-    with temporary as place, Server(Config(**_settings(place, 0, settings))) as running:
-        yield running
+    with temporary as place:
+        client_tls = None
+        if tls is True:
+            files = certificates(Path(place) / "certificates")
+            tls, client_tls = files.server, files.tls
+        elif tls:
+            client_tls = None if (ca := tls.get("client_ca")) is None else TLS(ca=ca)
+        if tls:
+            settings = {**settings, "transport": {**settings.get("transport", {}), "tls": tls}}
+        with TestServer(Config(**_settings(place, 0, settings)), client_tls) as running:
+            yield running
 
 
 class ServerProcess:
@@ -78,7 +113,8 @@ class ServerProcess:
     @property
     def url(self) -> str:
         """The URL for clients."""
-        return f"quire://127.0.0.1:{self._port}"
+        scheme = "quires" if self._settings.get("transport", {}).get("tls") else "quire"
+        return f"{scheme}://127.0.0.1:{self._port}"
 
     @property
     def address(self) -> tuple[str, int]:
@@ -124,7 +160,7 @@ class ServerProcess:
         assert process.stdout is not None
         ready, _, _ = select.select([process.stdout], [], [], START_TIMEOUT)
         line = process.stdout.readline() if ready else ""
-        if not line.startswith("quire://"):
+        if not line.startswith(("quire://", "quires://")):
             self._end(signal.SIGKILL)
             raise QuireError("the server process did not start; its standard error says why")
         self._port = int(line.rsplit(":", 1)[1])
@@ -202,4 +238,4 @@ def serve(settings: str) -> None:
         stop.wait()
 
 
-__all__ = ["START_TIMEOUT", "ServerProcess", "reserve_port", "serve", "server"]
+__all__ = ["START_TIMEOUT", "ServerProcess", "TestServer", "reserve_port", "serve", "server"]

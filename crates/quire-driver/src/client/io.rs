@@ -10,12 +10,12 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use parking_lot::MutexGuard;
 use polling::Events;
+use quire_client::ConnectionState;
 use quire_client::drive::{Orders, Remaining, Sending};
-use quire_client::{ConnectionState, FailureCode};
 
 use super::server_load::Asker;
 use super::transport::{ConnectError, Endpoint};
-use super::wire::Wire;
+use super::wire::{Lost, Wire};
 use super::{Inner, LastError, Shared};
 
 /// The most bytes that an event loop reads at a time. After a full read, the thread reads for some
@@ -65,8 +65,8 @@ fn work(
             None => *wire = connect(shared, endpoints, asker, inner),
             Some(connected) => {
                 drop(inner);
-                if let Err(reason) = turn(shared, connected, usize::MAX) {
-                    lose(shared, wire, reason);
+                if let Err(lost) = turn(shared, connected, usize::MAX) {
+                    lose(shared, wire, lost);
                 }
             }
         }
@@ -98,11 +98,11 @@ fn end(shared: &Shared, mut inner: MutexGuard<'_, Inner>, wire: &mut Option<Wire
 }
 
 /// The connection cannot be used any more.
-fn lose(shared: &Shared, wire: &mut Option<Wire>, reason: String) {
+fn lose(shared: &Shared, wire: &mut Option<Wire>, lost: Lost) {
     if let Some(wire) = wire.take() {
         shared.watchers.remove(&wire);
     }
-    disconnected(shared, FailureCode::Disconnected.name(), reason);
+    disconnected(shared, lost.code, lost.reason);
 }
 
 /// Reads and writes on the calling thread, which has the connection, until `ready` returns a value
@@ -116,9 +116,9 @@ pub(super) fn drive<T>(
     let mut wire = Some(wire);
     loop {
         if let Some(connected) = &mut wire
-            && let Err(reason) = turn(shared, connected, usize::MAX)
+            && let Err(lost) = turn(shared, connected, usize::MAX)
         {
-            lose(shared, &mut wire, reason);
+            lose(shared, &mut wire, lost);
         }
         let mut inner = shared.inner.lock();
         let value = ready(&mut inner);
@@ -166,8 +166,8 @@ pub(super) fn step(shared: &Shared) {
     let Some(connected) = &mut wire else { return };
     let turned = turn(shared, connected, LOOP_READ_SIZE);
     let is_flooded = turned.as_ref().is_ok_and(|size| *size >= LOOP_READ_SIZE);
-    if let Err(reason) = turned {
-        lose(shared, &mut wire, reason);
+    if let Err(lost) = turned {
+        lose(shared, &mut wire, lost);
     }
     let mut inner = shared.inner.lock();
     let remaining = inner.remaining(wire.as_ref());
@@ -352,7 +352,7 @@ fn warn(inner: &Inner, code: &str, text: std::fmt::Arguments<'_>) {
 ///
 /// # Errors
 /// The connection cannot be used any more: the reason.
-fn turn(shared: &Shared, wire: &mut Wire, size_max: usize) -> Result<usize, String> {
+fn turn(shared: &Shared, wire: &mut Wire, size_max: usize) -> Result<usize, Lost> {
     let mut read_size = 0;
     loop {
         let may_read;
@@ -371,10 +371,10 @@ fn turn(shared: &Shared, wire: &mut Wire, size_max: usize) -> Result<usize, Stri
         }
         let mut progress = match wire.write() {
             Ok(is_written) => is_written,
-            Err(reason) => {
+            Err(lost) => {
                 // The server has closed the connection. Its reason may still be in the socket.
                 while receive(shared, wire, usize::MAX)? > 0 {}
-                return Err(reason);
+                return Err(lost);
             }
         };
         if may_read && read_size < size_max {
@@ -392,7 +392,7 @@ fn turn(shared: &Shared, wire: &mut Wire, size_max: usize) -> Result<usize, Stri
 ///
 /// # Errors
 /// The connection cannot be used any more: the reason.
-fn receive(shared: &Shared, wire: &mut Wire, size_max: usize) -> Result<usize, String> {
+fn receive(shared: &Shared, wire: &mut Wire, size_max: usize) -> Result<usize, Lost> {
     let (read, is_emptied) = wire.read(size_max)?;
     let bytes = Bytes::copy_from_slice(read);
     let size = bytes.len();

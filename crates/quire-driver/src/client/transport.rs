@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quire_client::FailureCode;
 use quire_journal::descriptor::Owned;
@@ -15,6 +15,7 @@ use rustix::io::ioctl_fionbio;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::admin_socket;
+use super::tls::{Tls, TlsFailure, TlsOptionError, TlsStream};
 use crate::descriptor;
 
 /// Where to connect.
@@ -26,6 +27,8 @@ pub enum Endpoint {
         host: String,
         /// Port.
         port: u16,
+        /// How the connection is secured; `None`: it is not.
+        tls: Option<Arc<Tls>>,
     },
     /// The server that runs on the journal in a directory of this machine, as its administrator.
     Local(PathBuf),
@@ -42,6 +45,9 @@ pub(super) enum ConnectError {
     /// There is an address, and no connection to it.
     #[error("{}", without_number(.0))]
     Connect(#[from] io::Error),
+    /// A file of the client cannot be used.
+    #[error("{0}")]
+    Tls(#[from] TlsOptionError),
 }
 
 /// The text of an error without the number of the operating system: people search for the text.
@@ -61,8 +67,20 @@ impl ConnectError {
             ConnectError::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 "connection_refused"
             }
-            ConnectError::Connect(_) => FailureCode::Disconnected.name(),
+            ConnectError::Connect(error) => code_of(error),
+            ConnectError::Tls(_) => TLS_FAILED,
         }
+    }
+}
+
+/// The code of a connection that is not secured (docs/reference/errors.md).
+const TLS_FAILED: &str = "tls_failed";
+
+/// The stable name of the reason why a connection cannot be used.
+pub(super) fn code_of(error: &io::Error) -> &'static str {
+    match error.get_ref() {
+        Some(cause) if cause.is::<TlsFailure>() => TLS_FAILED,
+        _ => FailureCode::Disconnected.name(),
     }
 }
 
@@ -80,7 +98,8 @@ pub trait Stream: AsFd + Send {
     /// Returns the number of bytes that were written.
     ///
     /// # Errors
-    /// `WouldBlock`: none can be taken now. Others: the connection cannot be used any more.
+    /// `WouldBlock`: none can be taken now. The next write begins with the same bytes. Others: the
+    /// connection cannot be used any more.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
     /// Whether the next read returns bytes that the stream has already taken from its descriptor. A
@@ -119,7 +138,8 @@ impl Endpoint {
     /// A connection, ready for non-blocking use.
     pub(super) fn connect(&self, timeout: Duration) -> Result<Box<dyn Stream>, ConnectError> {
         match self {
-            Endpoint::Tcp { host, port } => {
+            Endpoint::Tcp { host, port, tls } => {
+                let deadline = Instant::now() + timeout;
                 let no_address = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
                 let mut last = ConnectError::Resolve(no_address);
                 let addresses = (host.as_str(), *port).to_socket_addrs().map_err(ConnectError::Resolve)?;
@@ -127,7 +147,16 @@ impl Endpoint {
                     match descriptor::connect(&address, timeout) {
                         Ok(stream) => {
                             stream.set_nodelay(true)?;
-                            return Ok(Box::new(stream));
+                            return match tls {
+                                None => Ok(Box::new(stream)),
+                                Some(tls) => {
+                                    let identifies_itself = tls.certificate.is_some();
+                                    let session = tls.session(host)?;
+                                    let stream =
+                                        TlsStream::connect(stream, session, identifies_itself, deadline)?;
+                                    Ok(Box::new(stream))
+                                }
+                            };
                         }
                         Err(error) => last = error.into(),
                     }
@@ -152,8 +181,13 @@ impl std::fmt::Display for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             // Brackets, as in the URL: without them, the end of an IPv6 address is ambiguous.
-            Endpoint::Tcp { host, port } if host.contains(':') => write!(f, "quire://[{host}]:{port}"),
-            Endpoint::Tcp { host, port } => write!(f, "quire://{host}:{port}"),
+            Endpoint::Tcp { host, port, tls } => {
+                let scheme = if tls.is_some() { "quires" } else { "quire" };
+                match host.contains(':') {
+                    true => write!(f, "{scheme}://[{host}]:{port}"),
+                    false => write!(f, "{scheme}://{host}:{port}"),
+                }
+            }
             Endpoint::Local(directory) => write!(f, "local:{}", directory.display()),
             Endpoint::Embedded(_) => f.write_str("the engine in this process"),
         }

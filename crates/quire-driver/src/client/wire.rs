@@ -3,10 +3,37 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::transport::Stream;
+use quire_client::FailureCode;
+
+use super::transport::{Stream, code_of};
 
 /// Bytes read at a time: enough for hundreds of messages per system call and lock.
 const READ_SIZE: usize = 512 * 1024;
+
+/// Why a connection cannot be used any more.
+pub(super) struct Lost {
+    /// The stable name of the case (docs/reference/errors.md).
+    pub code: &'static str,
+    pub reason: String,
+}
+
+impl From<String> for Lost {
+    fn from(reason: String) -> Self {
+        Lost { code: FailureCode::Disconnected.name(), reason }
+    }
+}
+
+impl From<&str> for Lost {
+    fn from(reason: &str) -> Self {
+        reason.to_owned().into()
+    }
+}
+
+impl From<io::Error> for Lost {
+    fn from(error: io::Error) -> Self {
+        Lost { code: code_of(&error), reason: error.to_string() }
+    }
+}
 
 /// Belongs to the party that has the connection. It is in `Inner` while no party has it.
 pub(super) struct Wire {
@@ -40,9 +67,9 @@ impl Wire {
     }
 
     /// Returns whether it wrote anything. Fails when the connection is lost.
-    pub fn write(&mut self) -> Result<bool, String> {
+    pub fn write(&mut self) -> Result<bool, Lost> {
         if let Some(reason) = self.failure.take() {
-            return Err(reason);
+            return Err(reason.into());
         }
         let mut progress = false;
         while self.written < self.outgoing.len() {
@@ -54,7 +81,7 @@ impl Wire {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => (),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(progress),
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             }
         }
         self.outgoing.clear();
@@ -64,7 +91,7 @@ impl Wire {
 
     /// Reads once, up to `size_max` bytes. Returns the bytes, and whether the socket is empty now.
     /// Fails when the connection is lost.
-    pub fn read(&mut self, size_max: usize) -> Result<(&[u8], bool), String> {
+    pub fn read(&mut self, size_max: usize) -> Result<(&[u8], bool), Lost> {
         let room = size_max.min(self.scratch.len());
         loop {
             return match self.stream.read(&mut self.scratch[..room]) {
@@ -73,7 +100,7 @@ impl Wire {
                 Ok(size) => Ok((&self.scratch[..size], size < room && !self.stream.has_buffered())),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => Ok((&[], true)),
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(error.into()),
             };
         }
     }
