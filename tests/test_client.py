@@ -549,7 +549,10 @@ def test_urls_are_read(url: str, expected: tuple[str, int]) -> None:
     [
         ("http://h", "does not begin with"),
         ("quire://", "names no host"),
-        ("h:1", "does not begin with quire://, quires://, file:, memory: or local:; did you mean quire://h:1\\?$"),
+        (
+            "h:1",
+            "does not begin with quire://, quires://, file:, memory: or local:; did you mean quire://h:1\\?$",
+        ),
         ("127.0.0.1:9007", "did you mean quire://127.0.0.1:9007\\?$"),
         ("trades/a", "does not begin with quire://, quires://, file:, memory: or local:$"),
         ("quire://h:x", "the port must be a number from 1 to 65535$"),
@@ -560,8 +563,9 @@ def test_urls_are_read(url: str, expected: tuple[str, int]) -> None:
             "names the host 'fileserver'; a directory of this machine is file:fileserver/share$",
         ),
         ("file://", "names no directory"),
-        ("quire://u@h", "has more than a host and a port"),
-        ("quire://h/p", "has more than a host and a port"),
+        ("quire://@h", "has more than a user, a host and a port"),
+        ("quires://h/p", "has more than a user, a host and a port"),
+        ("quire://h/p", "has more than a user, a host and a port"),
         ("", "does not begin with"),
     ],
 )

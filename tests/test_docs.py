@@ -74,9 +74,19 @@ def test_the_page_of_the_configuration_has_every_key() -> None:
     tables: dict[str, tuple[type[BaseModel], set[str]]] = {
         "Server": (
             quire.Config,
-            {"transport", "limits", "transaction_log", "queue", "local_queue", "sow_topic", "replication"},
+            {
+                "transport",
+                "authentication",
+                "limits",
+                "transaction_log",
+                "queue",
+                "local_queue",
+                "sow_topic",
+                "replication",
+            },
         ),
         "`[[transport]]`": (quire.config.Transport, set()),
+        "`[authentication]`": (quire.config.Authentication, set()),
         "`[limits]`": (quire.config.Limits, set()),
         "`[transaction_log]`": (quire.config.TransactionLog, {"topic", "maintenance"}),
         "`[[transaction_log.topic]]`": (quire.config.RecordedTopic, set()),

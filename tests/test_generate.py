@@ -51,7 +51,13 @@ def test_the_dockerfile_installs_the_wheel_and_serves_as_a_user(capsys: pytest.C
     assert found["USER"] == ["quire"]
     assert json.loads(found["ENTRYPOINT"][0]) == ["quire", "serve"]
     command = json.loads(found["CMD"][0])
-    assert command == ["--address", "0.0.0.0:9007", "--data-directory", *json.loads(found["VOLUME"][0])]
+    assert command == [
+        "--insecure",
+        "--address",
+        "0.0.0.0:9007",
+        "--data-directory",
+        *json.loads(found["VOLUME"][0]),
+    ]
     assert found["EXPOSE"] == ["9007"]
     assert found["HEALTHCHECK"][0].endswith('CMD ["quire", "info"]')
 
@@ -65,7 +71,7 @@ def build_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_dockerfile_copies_the_configuration(
     capsys: pytest.CaptureFixture[str], build_directory: Path
 ) -> None:
-    (build_directory / "orders.toml").write_text('[[transport]]\naddress = "0.0.0.0:9100"\n')
+    (build_directory / "orders.toml").write_text('[[transport]]\naddress = "0.0.0.0:9100"\ninsecure = true\n')
     found = instructions(generate(capsys, "dockerfile", "--config", "orders.toml", "--wheel", "quire.whl"))
     assert found["COPY"] == ["quire.whl /tmp/wheels/", "orders.toml /etc/quire/quire.toml"]
     assert json.loads(found["ENTRYPOINT"][0]) == ["quire", "serve", "/etc/quire/quire.toml"]
@@ -76,7 +82,9 @@ def test_the_dockerfile_keeps_every_transport_of_the_configuration(
     capsys: pytest.CaptureFixture[str], build_directory: Path
 ) -> None:
     addresses = ("127.0.0.1:9006", "0.0.0.0:9107", "[::]:9108")
-    tables = [f'[[transport]]\nname = "{text[-1]}"\naddress = "{text}"\n' for text in addresses]
+    tables = [
+        f'[[transport]]\nname = "{text[-1]}"\naddress = "{text}"\ninsecure = true\n' for text in addresses
+    ]
     (build_directory / "orders.toml").write_text("".join(tables))
     text = generate(capsys, "dockerfile", "--config", "orders.toml")
     found = instructions(text)
@@ -91,7 +99,7 @@ def test_a_single_transport_on_loopback_listens_on_all_addresses_of_the_containe
 ) -> None:
     (build_directory / "orders.toml").write_text('[[transport]]\naddress = "127.0.0.1:9100"\n')
     found = instructions(generate(capsys, "dockerfile", "--config", "orders.toml"))
-    assert json.loads(found["CMD"][0])[:2] == ["--address", "0.0.0.0:9100"]
+    assert json.loads(found["CMD"][0])[:3] == ["--insecure", "--address", "0.0.0.0:9100"]
     assert found["EXPOSE"] == ["9100"]
 
 
@@ -112,7 +120,7 @@ def test_the_dockerfile_keeps_the_directories_of_the_configuration(
     assert (
         "mkdir -p /srv/orders /archive/orders && chown quire: /srv/orders /archive/orders" in found["RUN"][0]
     )
-    assert json.loads(found["CMD"][0]) == ["--address", "0.0.0.0:9007"]
+    assert json.loads(found["CMD"][0]) == ["--insecure", "--address", "0.0.0.0:9007"]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +129,11 @@ def test_the_dockerfile_keeps_the_directories_of_the_configuration(
         ("../orders.toml", "", "is outside of the build directory"),
         ("/etc/orders.toml", "", "is outside of the build directory"),
         ("my orders.toml", "", "has a space"),
-        ("orders.toml", '[[transport]]\naddress = "0.0.0.0:0"\n', "a container requires a fixed port"),
+        (
+            "orders.toml",
+            '[[transport]]\naddress = "0.0.0.0:0"\ninsecure = true\n',
+            "a container requires a fixed port",
+        ),
         ("orders.toml", "nmae = 1", 'did you mean "name"'),
         (
             "orders.toml",

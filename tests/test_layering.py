@@ -282,7 +282,9 @@ def test_only_the_run_loop_has_methods_of_the_broker() -> None:
         path for path in BROKER.rglob("*.rs") if re.search(r"^impl Broker\b", code_of(path), re.MULTILINE)
     ]
     names = {path.relative_to(BROKER).as_posix() for path in files}
-    assert names == {f"broker/{name}" for name in ("mod.rs", "dispatch.rs", "subscribe/mod.rs")}
+    assert names == {
+        f"broker/{name}" for name in ("mod.rs", "authenticate.rs", "dispatch.rs", "subscribe/mod.rs")
+    }
 
 
 def test_the_broker_is_a_handful_of_parts() -> None:

@@ -519,6 +519,12 @@ CASES: dict[str, Case] = {
         "The client connected with quire:// to an address whose transport has `tls`.",
         "Connect with quires://.",
     ),
+    "entitlement_reset": Case(
+        DisconnectedError,
+        "The user of the connection was removed, disabled, or has another password or other groups.",
+        "The client connects again by itself. If the server does not accept the user any more, the "
+        "logon is refused.",
+    ),
     "tls_failed": Case(
         TLSError,
         "A connection with quires:// could not be secured. The reason says which side has to be repaired: the server "

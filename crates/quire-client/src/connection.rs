@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quire_types::{Bookmark, PublisherId};
+use quire_types::{Bookmark, PublisherId, Secret};
 
 use super::command::CommandId;
 use super::leases::{Key, Unwanted};
@@ -49,7 +49,7 @@ impl Connection {
             version: VERSION,
             client_name: &config.name,
             user: config.user.as_deref(),
-            password: config.password.as_deref(),
+            password: config.password.as_ref().map(|password| Secret(&*password.0)),
             heartbeat_ms: config.heartbeat.map_or(0, milliseconds),
             ack_interval_ms: milliseconds(config.ack_interval),
             client_version: Some(env!("CARGO_PKG_VERSION")),

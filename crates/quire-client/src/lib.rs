@@ -59,6 +59,7 @@ pub use progress::{Processed, SubscriptionProgress};
 use publish::PublishStore;
 pub use publish::{NewDelay, NewMessage, PublishError, PublishLog, StoredPublishes};
 use quire_command::{Code, Command, LoggedOn};
+use quire_types::Secret;
 use quire_types::time::Instant;
 use quire_wire::{Encode, FRAME_OVERHEAD_MAX, WireError};
 use receipt::Receipts;
@@ -77,7 +78,7 @@ pub struct ClientConfig {
     /// Identity for the "name in use" rule.
     pub user: Option<String>,
     /// Secret of the user.
-    pub password: Option<String>,
+    pub password: Option<Secret<String>>,
     /// Interval of heartbeats; `None` = none.
     pub heartbeat: Option<Duration>,
     /// Shortest time between two persisted acknowledgements.
@@ -612,6 +613,11 @@ impl ClientCore {
     /// [`ClientCore::set_loads`] before the next attempt.
     pub fn wants_loads(&self) -> bool {
         self.backoff.wants_loads()
+    }
+
+    /// The password of the next connections.
+    pub fn set_password(&mut self, password: Secret<String>) {
+        self.config.password = Some(password);
     }
 
     /// The number of connections of each server, by address; `None`: it does not answer.

@@ -91,6 +91,8 @@ codes! {
     NotLastValue = 28, "not_last_value";
     /// The address takes connections over TLS only.
     TlsRequired = 29, "tls_required";
+    /// The user of the connection, or its rights, have changed.
+    EntitlementReset = 30, "entitlement_reset";
 }
 
 impl fmt::Display for Code {

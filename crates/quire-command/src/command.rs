@@ -1,7 +1,7 @@
 //! The commands of a client.
 
 use crate::packed::{BatchItems, BegunMessages, Bookmarks, Keys, SubscriptionNumbers};
-use quire_types::{Action, Delay, Files, Headers, Verdict};
+use quire_types::{Action, Delay, Files, Headers, Secret, Verdict};
 
 /// A command of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub struct Logon<'a> {
     /// Identity for the "name in use" rule.
     pub user: Option<&'a str>,
     /// Secret of the user.
-    pub password: Option<&'a str>,
+    pub password: Option<Secret<&'a str>>,
     /// Heartbeat interval in milliseconds, 0 = none.
     pub heartbeat_ms: u32,
     /// Shortest time between two persisted acknowledgements in milliseconds, 0 = one per journal
@@ -115,6 +115,54 @@ pub struct Logon<'a> {
     pub run: u64,
     /// The highest sequence that a server has acknowledged to the run.
     pub persisted: u64,
+}
+
+/// A logon that waits until another thread has checked its password.
+#[derive(Clone, Debug)]
+pub struct WaitingLogon {
+    version: u16,
+    client_name: Box<str>,
+    heartbeat_ms: u32,
+    ack_interval_ms: u32,
+    client_version: Option<Box<str>>,
+    incarnation: u64,
+    connection_number: u32,
+    run: u64,
+    persisted: u64,
+}
+
+impl WaitingLogon {
+    /// Keeps a logon, without its user and password.
+    pub fn new(logon: &Logon<'_>) -> Self {
+        WaitingLogon {
+            version: logon.version,
+            client_name: logon.client_name.into(),
+            heartbeat_ms: logon.heartbeat_ms,
+            ack_interval_ms: logon.ack_interval_ms,
+            client_version: logon.client_version.map(Into::into),
+            incarnation: logon.incarnation,
+            connection_number: logon.connection_number,
+            run: logon.run,
+            persisted: logon.persisted,
+        }
+    }
+
+    /// The logon, as that of `user`.
+    pub fn of_user<'a>(&'a self, user: &'a str) -> Logon<'a> {
+        Logon {
+            version: self.version,
+            client_name: &self.client_name,
+            user: Some(user),
+            password: None,
+            heartbeat_ms: self.heartbeat_ms,
+            ack_interval_ms: self.ack_interval_ms,
+            client_version: self.client_version.as_deref(),
+            incarnation: self.incarnation,
+            connection_number: self.connection_number,
+            run: self.run,
+            persisted: self.persisted,
+        }
+    }
 }
 
 /// One message that a client sends.

@@ -13,7 +13,7 @@ pub mod subscribe;
 pub use code::Code;
 pub use command::{
     Acks, Command, DefineQueue, Extend, LinkAction, Logon, Maintain, Publish, PublishBatch, Query, Selection,
-    Settle, SowDelete, Subject, Subscribe, SubscribeOptions, Unsubscribe,
+    Settle, SowDelete, Subject, Subscribe, SubscribeOptions, Unsubscribe, WaitingLogon,
 };
 pub use packed::{
     BatchItems, BegunMessages, Bookmarks, KEYS_MAX, Keys, SETTLE_BOOKMARKS_MAX, SubscriptionNumbers,

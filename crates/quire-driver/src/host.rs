@@ -20,6 +20,7 @@ use std::time::Duration;
 use crossbeam_channel::Sender;
 use quire_broker::{AdminCommand, AdminReply, Broker, BrokerConfig, ConnectionId, Event, Input, Output};
 use quire_journal::{Journal, JournalError, Reader, Recovery, RecoveryProgress};
+use quire_types::Secret;
 use quire_types::time::Now;
 
 use crate::clock::Clock;
@@ -58,6 +59,17 @@ pub enum Effect {
         destination: u32,
         /// `HOST:PORT`.
         address: String,
+    },
+    /// Check the password of a logon, and report the result to the broker.
+    Authenticate {
+        /// The connection.
+        connection: ConnectionId,
+        /// The client name of the logon.
+        client_name: String,
+        /// The user of the logon.
+        user: Option<String>,
+        /// The password of the logon.
+        password: Option<Secret<String>>,
     },
     /// Take no more bytes from it until further notice.
     PauseReading {
@@ -186,6 +198,9 @@ impl Host {
                 Output::SendShared { connection, bytes } => Effect::SendShared { connection, bytes },
                 Output::Close { connection } => Effect::Close { connection },
                 Output::OpenLink { destination, address } => Effect::OpenLink { destination, address },
+                Output::Authenticate { connection, client_name, user, password } => {
+                    Effect::Authenticate { connection, client_name, user, password }
+                }
                 Output::PauseReading { connection } => Effect::PauseReading { connection },
                 Output::ResumeReading { connection } => Effect::ResumeReading { connection },
                 Output::Log(event) => Effect::Log(event),

@@ -61,6 +61,7 @@ fn options(endpoint: Endpoint, name: &str) -> Options {
             incarnation: 1,
         },
         publish_store: None,
+        password: None,
         bookmark_store: BookmarkStore::in_memory(),
         is_in_background: false,
         connect_timeout: SOON,
@@ -157,6 +158,7 @@ fn an_engine_that_is_stopped_and_started_again_has_everything_and_the_client_goe
             incarnation: 1,
         },
         publish_store: None,
+        password: None,
         bookmark_store: BookmarkStore::in_memory(),
         connect_timeout: SOON,
         is_in_background: false,
@@ -457,7 +459,7 @@ fn a_client_that_may_not_wait_ends_although_nobody_reads_what_it_says() {
     // So much is to be said at the logon that the socket does not take it.
     let long = "x".repeat(4 << 20);
     let mut options = options(endpoint, "talker");
-    options.config.password = Some(long);
+    options.config.password = Some(quire_types::Secret(long));
     let client = Client::start(options).unwrap();
     client.begin_close();
     client.close(Duration::ZERO);

@@ -14,6 +14,7 @@ use super::journal_files::{MaintenanceDone, MaintenanceJob};
 use super::work::{ReadDone, ReadRequest};
 use quire_command::Code;
 use quire_queue::Reasons;
+use quire_types::Secret;
 
 pub use crate::ids::{ConnectionId, TransportId};
 
@@ -51,6 +52,20 @@ pub enum Input<'a> {
     Disconnected {
         /// Which.
         connection: ConnectionId,
+    },
+    /// [`Output::Authenticate`] was carried out.
+    Authenticated {
+        /// Which connection.
+        connection: ConnectionId,
+        /// The user of the connection, or the reason for the refusal, which the client receives.
+        user: Result<&'a str, &'a str>,
+    },
+    /// The user of a connection has changed: the connection ends.
+    Reset {
+        /// Which connection.
+        connection: ConnectionId,
+        /// The reason, which the client receives.
+        reason: &'a str,
     },
     /// The journal has persisted something, or failed.
     Flushed,
@@ -124,6 +139,18 @@ pub enum Output {
         destination: u32,
         /// `HOST:PORT`.
         address: String,
+    },
+    /// Check the password of a logon, on a thread that may block. Then hand in
+    /// [`Input::Authenticated`].
+    Authenticate {
+        /// The connection.
+        connection: ConnectionId,
+        /// The client name of the logon.
+        client_name: String,
+        /// The user of the logon.
+        user: Option<String>,
+        /// The password of the logon.
+        password: Option<Secret<String>>,
     },
     /// Read no more from the connection until [`Output::ResumeReading`].
     PauseReading {

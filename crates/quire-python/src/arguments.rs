@@ -13,9 +13,12 @@ use quire_client::{
     SubscriptionSpec,
 };
 use quire_command::SubscribeOptions;
+use quire_driver::client::PasswordSource;
 use quire_journal::{HeadersBuffer, Timestamp};
+use quire_types::Secret;
 
 use crate::headers;
+use crate::interpreter;
 
 /// The options of a subscription: `quire.client._spec.Spec`, member by member.
 #[derive(FromPyObject)]
@@ -169,11 +172,41 @@ impl<'py> FromPyObject<'_, 'py> for ItemArgument {
     }
 }
 
+/// `quire.client._credentials.Credentials`, member by member.
+#[derive(FromPyObject)]
+pub struct CredentialsArgument {
+    pub user: Option<String>,
+    pub password: Option<PasswordArgument>,
+}
+
+/// A password, or a function that returns it for each connection.
+#[derive(FromPyObject)]
+pub enum PasswordArgument {
+    Text(String),
+    Source(Py<PyAny>),
+}
+
+impl PasswordArgument {
+    /// The password, or where the client gets it.
+    pub fn into_parts(self) -> (Option<Secret<String>>, Option<PasswordSource>) {
+        match self {
+            PasswordArgument::Text(text) => (Some(Secret(text)), None),
+            PasswordArgument::Source(source) => {
+                let source = move || {
+                    let text = interpreter::text_of(&source);
+                    text.map(Secret)
+                        .map_err(|error| format!("the function for the password has failed: {error}"))
+                };
+                (None, Some(Box::new(source)))
+            }
+        }
+    }
+}
+
 /// The options of a client: `quire.client._options.ClientOptions`, member by member.
 #[derive(FromPyObject)]
 pub struct OptionsArgument {
-    pub user: Option<String>,
-    pub password: Option<String>,
+    pub credentials: CredentialsArgument,
     pub heartbeat: Option<Duration>,
     pub connect: String,
     pub connect_timeout: Duration,

@@ -27,8 +27,8 @@ use quire_journal::descriptor::Owned;
 use quire_journal::{Bookmark, HeadersBuffer};
 
 use crate::arguments::{
-    DelayArgument, ItemArgument, MessageArgument, OptionsArgument, QueryArgument, SpecArgument, delay_of,
-    sequence_of,
+    CredentialsArgument, DelayArgument, ItemArgument, MessageArgument, OptionsArgument, PasswordArgument,
+    QueryArgument, SpecArgument, delay_of, sequence_of,
 };
 use crate::arrow_rows::ArrowRows;
 use crate::embedded::LinkArgument;
@@ -92,10 +92,12 @@ impl Client {
         bookmark_store: Option<PyRef<'_, BookmarkStore>>,
         incarnation: u64,
     ) -> PyResult<Self> {
+        let CredentialsArgument { user, password } = options.credentials;
+        let (password, source) = password.map(PasswordArgument::into_parts).unwrap_or_default();
         let config = ClientConfig {
             name,
-            user: options.user,
-            password: options.password,
+            user,
+            password,
             heartbeat: options.heartbeat,
             ack_interval: Duration::ZERO,
             reconnect: options.reconnect.into_core(&options.server_chooser)?,
@@ -109,6 +111,7 @@ impl Client {
             endpoints: links.into_iter().map(Endpoint::from).collect(),
             config,
             publish_store: options.publish_store.path,
+            password: source,
             bookmark_store: bookmark_store.map_or_else(
                 || Ok(quire_driver::store::BookmarkStore::in_memory()),
                 |store| store.store(py).cloned(),

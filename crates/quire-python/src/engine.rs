@@ -69,6 +69,8 @@ pub struct Turn {
     resumes: Vec<u64>,
     /// Links to open: the number of the destination and its address.
     links: Vec<(u32, String)>,
+    /// Logons to check: connection, client name, user and password.
+    logons: Vec<(u64, String, Option<String>, Option<String>)>,
     /// Level (of `logging`) and text.
     logs: Vec<(u8, String)>,
     /// Seconds after which the next turn is due at the latest; `None` = when something happens.
@@ -102,6 +104,12 @@ impl Engine {
     const LINK_NOT_OPENED: u8 = 9;
     #[classattr]
     const LINK_ACCEPTED: u8 = 10;
+    #[classattr]
+    const AUTHENTICATED: u8 = 11;
+    #[classattr]
+    const NOT_AUTHENTICATED: u8 = 12;
+    #[classattr]
+    const RESET: u8 = 13;
 
     /// Opens, and recovers, the journal that the configuration names.
     /// `on_progress(done_bytes, total_bytes)` is called meanwhile.
@@ -170,6 +178,7 @@ impl Engine {
             pauses: vec![],
             resumes: vec![],
             links: vec![],
+            logons: vec![],
             logs: vec![],
             sleep,
             drained,
@@ -185,6 +194,9 @@ impl Engine {
                 Effect::SendShared { connection, bytes } => turn.send(connection, shared.object(py, bytes)),
                 Effect::Close { connection } => turn.closes.push(connection.0),
                 Effect::OpenLink { destination, address } => turn.links.push((destination, address)),
+                Effect::Authenticate { connection, client_name, user, password } => {
+                    turn.logons.push((connection.0, client_name, user, password.map(|password| password.0)));
+                }
                 Effect::PauseReading { connection } => turn.pauses.push(connection.0),
                 Effect::ResumeReading { connection } => turn.resumes.push(connection.0),
                 Effect::Log(event) => turn.logs.push((log_level(event.level()), event.to_string())),
@@ -373,6 +385,9 @@ fn hand_in(host: &mut Host, (event, connection, bytes): &(u8, u64, PyBackedBytes
         // The number of the event is that of the destination.
         Engine::LINK_NOT_OPENED => Input::LinkNotOpened { destination: connection.0 as u32, reason: text() },
         Engine::LINK_ACCEPTED => Input::LinkAccepted { connection, peer: text() },
+        Engine::AUTHENTICATED => Input::Authenticated { connection, user: Ok(text()) },
+        Engine::NOT_AUTHENTICATED => Input::Authenticated { connection, user: Err(text()) },
+        Engine::RESET => Input::Reset { connection, reason: text() },
         Engine::CONNECTED => connected(Access::Client),
         Engine::ADMINISTRATOR_CONNECTED => connected(Access::Administrator),
         Engine::DENIED_CONNECTED => connected(Access::Denied),

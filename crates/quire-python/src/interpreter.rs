@@ -65,3 +65,15 @@ pub fn with_progress<T: Send>(
 pub fn timeout(seconds: Option<f64>) -> Option<Duration> {
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok())
 }
+
+/// The text that a function returns, for a thread outside of the interpreter. The error is its own
+/// text.
+pub fn text_of(function: &Py<PyAny>) -> Result<String, String> {
+    let called = Python::try_attach(|py| {
+        let value = function.call0(py).map_err(|error| error.to_string())?;
+        // The value may be a secret, so its type says what is wrong with it.
+        let kind = || format!("it returned `{}`, and not text", value.bind(py).get_type());
+        value.extract::<String>(py).map_err(|_| kind())
+    });
+    called.unwrap_or_else(|| Err("the interpreter has ended".to_owned()))
+}

@@ -8,6 +8,7 @@ mod bookmark;
 mod delay;
 mod headers;
 mod maintenance;
+mod secret;
 pub mod time;
 mod timestamp;
 mod topic;
@@ -19,6 +20,7 @@ pub use headers::{
     HEADER_NAME_SIZE_MAX, HEADERS_MAX, HEADERS_SIZE_MAX, HeaderValue, Headers, HeadersBuffer, HeadersError,
 };
 pub use maintenance::{Action, Files};
+pub use secret::Secret;
 pub use timestamp::{Timestamp, TimestampError};
 pub use topic::{TOPIC_SIZE_MAX, TopicNameError, check_topic_name};
 pub use verdict::Verdict;

@@ -10,7 +10,7 @@ use quire_command::{
     KEY_SIZE_MAX, LinkAction, Logon, Maintain, Publish, PublishBatch, Query, Settle, SowDelete, Subject,
     Subscribe, SubscriptionNumbers, Unsubscribe, put_batch_item,
 };
-use quire_types::{Delay, Headers, TOPIC_SIZE_MAX, Timestamp};
+use quire_types::{Delay, Headers, Secret, TOPIC_SIZE_MAX, Timestamp};
 
 /// The first field of a logon. It identifies a peer of another protocol at once.
 pub const MAGIC: [u8; 4] = *b"QUIR";
@@ -327,7 +327,7 @@ impl Encode for Logon<'_> {
                 put_field(out, 4, user.as_bytes());
             }
             if let Some(password) = self.password {
-                put_field(out, 5, password.as_bytes());
+                put_field(out, 5, password.0.as_bytes());
             }
             put_field(out, 6, &self.heartbeat_ms.to_le_bytes());
             put_field(out, 7, &self.ack_interval_ms.to_le_bytes());
@@ -357,7 +357,7 @@ impl<'a> FromBody<'a> for Logon<'a> {
                 2 => logon.version = u16::from_le_bytes(fields.array(value, "version")?),
                 3 => logon.client_name = fields.text(value, "client name")?,
                 4 => logon.user = Some(fields.text(value, "user")?),
-                5 => logon.password = Some(fields.text(value, "password")?),
+                5 => logon.password = Some(Secret(fields.text(value, "password")?)),
                 6 => logon.heartbeat_ms = fields.u32(value, "heartbeat")?,
                 7 => logon.ack_interval_ms = fields.u32(value, "ack interval")?,
                 128 => logon.client_version = Some(fields.text(value, "client version")?),

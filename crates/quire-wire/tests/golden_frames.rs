@@ -5,7 +5,7 @@
 //! below, and its bytes, checked by hand against docs/protocol.md, into the file.
 
 use quire_command::*;
-use quire_types::{Action, Delay, Files, Headers, Timestamp, Verdict};
+use quire_types::{Action, Delay, Files, Headers, Secret, Timestamp, Verdict};
 use quire_wire::*;
 
 /// Keys in the file: `client/` or `server/`, the frame, and a variant after a dot.
@@ -74,7 +74,7 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
                 version: 1,
                 client_name: "loader-1",
                 user: Some("ada"),
-                password: Some("secret"),
+                password: Some(Secret("secret")),
                 heartbeat_ms: 30_000,
                 ack_interval_ms: 100,
                 client_version: Some("0.1.0"),

@@ -67,12 +67,16 @@ def _dispatch(arguments: list[str]) -> int:
     from quire._errors import ConfigError
     from quire.cli._app import app
     from quire.cli._mistakes import as_option, check_arguments, is_argument
+    from quire.cli._options import ServerOptions
 
     try:
         command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=True)
     except CycloptsError:
         return USER_MISTAKE  # cyclopts has printed the mistake
     check_arguments(command, bound)
+    for name, value in bound.arguments.items():
+        if isinstance(value, ServerOptions):
+            bound.arguments[name] = value.use()
     # Until here, Ctrl-C ends the process within the imports.
     if signal.getsignal(signal.SIGINT) is interrupted:
         signal.signal(signal.SIGINT, signal.default_int_handler)

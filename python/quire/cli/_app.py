@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from quire import __version__
 from quire.cli import default_url
 from quire.cli._mistakes import panel, refuse_empty
-from quire.cli._options import PublishOptions, ReplayOptions, SowOptions, SubscribeOptions
+from quire.cli._options import PublishOptions, ReplayOptions, SowOptions, SubscribeOptions, server_options
 
 app = App(
     name="quire",
@@ -48,25 +48,28 @@ app.command(
     help="Show the links of a server to other instances; downgrade, upgrade, pause and resume destinations.",
 )
 app.command("quire.cli._inspect:client_app", name="client", help="Show the clients of a server.")
+app.command("quire.cli._user:app", name="user", help="Add, change, show and remove the users of a server.")
 app.command(
     "quire.cli._generate:app",
     name="generate",
     help="Print a Dockerfile or a systemd unit for a server, or the completion of a shell.",
 )
 
-Url = Annotated[
-    str | None,
-    Parameter(
-        help="Server, file:DIRECTORY, local:DIRECTORY, or memory:NAME. Default: $QUIRE_URL, or quire://127.0.0.1:9007."
-    ),
-]
-Destination = Annotated[
-    str | None,
-    Parameter(
-        help="Server to publish to, or file:DIRECTORY. Required without --into. "
+_URL_HELP = (
+    "Server, file:DIRECTORY, local:DIRECTORY, or memory:NAME. Default: $QUIRE_URL, or quire://127.0.0.1:9007."
+)
+# A type checker sees the text that the functions get: `ServerOptions.use` returns it.
+if TYPE_CHECKING:
+    Url = str | None
+    UrlWithoutKey = str | None
+    Destination = str | None
+else:
+    Url = server_options(_URL_HELP)
+    UrlWithoutKey = server_options(_URL_HELP, has_key=False)
+    Destination = server_options(
+        "Server to publish to, or file:DIRECTORY. Required without --into. "
         "Default with --into: $QUIRE_URL, or quire://127.0.0.1:9007."
-    ),
-]
+    )
 Json = Annotated[bool, Parameter(negative="", help="Print JSON, one object per line.")]
 JsonFormat = Annotated[bool, Parameter(negative="", help="The same as --format json.")]
 
@@ -77,6 +80,7 @@ def serve(
     *,
     address: str | None = None,
     data_directory: Path | None = None,
+    insecure: Annotated[bool, Parameter(negative="")] = False,
     json: Json = False,
 ) -> int:
     """Run a server until Ctrl-C or SIGTERM.
@@ -97,10 +101,12 @@ def serve(
         Port 0 selects a free port.
     data_directory
         Directory for the data of the server, instead of the directory in the file.
+    insecure
+        Accept clients of other machines without authentication, or passwords without TLS.
     """
     from quire.cli._serve import serve as run
 
-    return run(config, address=address, data_directory=data_directory, as_json=json)
+    return run(config, address=address, data_directory=data_directory, insecure=insecure, as_json=json)
 
 
 @app.command
@@ -162,7 +168,7 @@ def publish(
     topic: str,
     file: Annotated[str, Parameter(allow_leading_hyphen=True)] = "-",
     *,
-    url: Url = None,
+    url: UrlWithoutKey = None,
     options: PublishOptions = PublishOptions(),
     json: Json = False,
 ) -> int:

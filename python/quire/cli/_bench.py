@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
@@ -17,6 +17,7 @@ import quire
 from quire._process import start_thread
 from quire._units import counted
 from quire.cli import default_url
+from quire.cli._options import server_options
 from quire.cli._output import print_json
 from quire.client._links import directory_of
 
@@ -31,10 +32,12 @@ _PATIENCE = 60.0
 #: Bytes of the file that the disk is measured with.
 _DISK_FILE_SIZE = 8 * 1024 * 1024
 
-Url = Annotated[
-    str | None,
-    Parameter(help="Server, or file:DIRECTORY, or memory:. Default: $QUIRE_URL, or quire://127.0.0.1:9007."),
-]
+if TYPE_CHECKING:
+    Url = str | None
+else:
+    Url = server_options(
+        "Server, or file:DIRECTORY, or memory:. Default: $QUIRE_URL, or quire://127.0.0.1:9007."
+    )
 Json = Annotated[bool, Parameter(negative="", help="Print one JSON object.")]
 Messages = Annotated[int, Parameter(help="Number of messages.")]
 Size = Annotated[int, Parameter(help="Size of each message in bytes.")]

@@ -87,6 +87,8 @@ def dockerfile(
     addresses = _addresses_in_container(settings)
     if len(settings.addresses) == 1 and settings.address.is_loopback:
         options = ["--address", str(addresses[0]), *options]
+        if not settings.has_users:
+            options = ["--insecure", *options]
     local = "".join(
         f"# Only programs in the container reach {address}.\n"
         for address in settings.addresses
@@ -94,7 +96,7 @@ def dockerfile(
     )
     print(
         f"""\
-# A quire server. Clients are not authenticated: publish the port only to networks that you trust.
+# A quire server.{"" if settings.has_users else " Clients are not authenticated: publish the port only to networks that you trust."}
 FROM python:{_word(python, "--python")}
 COPY {_word(wheel, "--wheel")} /tmp/wheels/
 RUN pip install --no-cache-dir /tmp/wheels/*.whl && rm -r /tmp/wheels \\
@@ -105,7 +107,7 @@ WORKDIR {directories[0]}
 VOLUME {_json(directories)}
 {local}EXPOSE {" ".join(f"{address.port}" for address in addresses)}
 # The first start may read a long journal.
-HEALTHCHECK --interval=30s --timeout=20s --start-period=5m CMD {_json(_health_check(addresses[0]))}
+HEALTHCHECK --interval=30s --timeout=20s --start-period=5m CMD {_json(_health_check(settings, addresses[0]))}
 # The server then persists every message that it has accepted, and marks a clean stop.
 STOPSIGNAL SIGTERM
 ENTRYPOINT {_json(command)}
@@ -240,8 +242,16 @@ def _addresses_in_container(config: Config) -> list[Address]:
     return reachable
 
 
-def _health_check(address: Address) -> list[str]:
-    """The command in the container that asks the server at an address."""
+def _health_check(config: Config, address: Address) -> list[str]:
+    """The command in the container that asks the server at an address, or as its administrator."""
+    if config.has_users or any(transport.tls is not None for transport in config.transport):
+        directory = config.journal_directory
+        return [
+            "quire",
+            "info",
+            "--url",
+            f"local:{directory if directory.is_absolute() else DATA_DIRECTORY / directory}",
+        ]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
     url = f"quire://{Address(host, address.port)}"
     return ["quire", "info", *([] if url == "quire://127.0.0.1:9007" else ["--url", url])]

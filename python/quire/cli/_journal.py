@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -17,7 +17,7 @@ import quire
 from quire._bookmarks import bookmark_to_core, one_message
 from quire._units import counted
 from quire.cli import FAILURE
-from quire.cli._options import Format
+from quire.cli._options import Format, server_options
 from quire.cli._output import (
     check_count,
     headers_of,
@@ -56,10 +56,12 @@ SizeMax = Annotated[
     str | None,
     Parameter(help='Instead of --age: the oldest files, until the rest has at most this size, as in "50GB".'),
 ]
-Url = Annotated[
-    str | None,
-    Parameter(help="Instead of DIR: URL of the server whose files to use, as in quire://127.0.0.1:9007."),
-]
+if TYPE_CHECKING:
+    Url = str | None
+else:
+    Url = server_options(
+        "Instead of DIR: URL of the server whose files to use, as in quire://127.0.0.1:9007."
+    )
 DryRun = Annotated[bool, Parameter(negative="", help="Only print the files that the command would process.")]
 Json = Annotated[bool, Parameter(negative="", help="Print JSON, one object per line.")]
 Topic = Annotated[

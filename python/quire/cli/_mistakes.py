@@ -121,6 +121,9 @@ def check_arguments(command: Callable[..., Any], bound: inspect.BoundArguments) 
 def as_option(error: ConfigError, bound: inspect.BoundArguments) -> ConfigError:
     """The mistake in an argument of a call of the library, named as the option of the command that set it."""
     key = error.key
+    if key is not None and key.startswith("ssl."):
+        # A member of `quire.TLS`.
+        return ConfigError(error._reason, code=error.code, key=f"--{key.removeprefix('ssl.')}")
     if key is None or error.file is not None or not _given(bound).get(key, (None, False))[1]:
         return error
     return ConfigError(error._reason, code=error.code, key=f"--{key.replace('_', '-')}")

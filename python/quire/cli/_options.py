@@ -5,9 +5,10 @@ A command takes its options as one object, checks them, and passes them on by na
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import os
+from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
@@ -34,6 +35,56 @@ Again = Annotated[
 
 #: Every option of the object is an option of the command.
 _of_command = Parameter(name="*")
+
+#: The options that say how to connect, with the environment variables that the client reads, and
+#: their help.
+_CONNECTING: Final = {
+    "user": (
+        "QUIRE_USER",
+        str,
+        "User, for a server with users. The password comes from $QUIRE_PASSWORD or $QUIRE_NETRC.",
+    ),
+    "ca": (
+        "QUIRE_CA",
+        Path,
+        "File with the authorities to trust, for quires://. Default: $QUIRE_CA, or those of the system.",
+    ),
+    "certificate": ("QUIRE_CERTIFICATE", Path, "File with the certificate of this client, for quires://."),
+    "key": (
+        "QUIRE_KEY",
+        Path,
+        "File with the private key of the certificate. Default: the file of --certificate.",
+    ),
+}
+
+
+class ServerOptions:
+    """How a command reaches a server: the members are those of `_CONNECTING`, and `url`."""
+
+    url: str | None
+
+    def use(self) -> str | None:
+        """Lets the clients of this process connect like this, and returns the URL."""
+        for name, (variable, _, _) in _CONNECTING.items():
+            if (value := getattr(self, name, None)) is not None:
+                os.environ[variable] = str(value)
+        return self.url
+
+
+def server_options(help: str, *, has_key: bool = True) -> Any:
+    """The option `--url` with this help, and those that say how to connect. For a command, it is the text of the URL.
+
+    - `has_key`: a command with another `--key` has none for the private key, which is in the file of `--certificate`
+    """
+    url = Annotated[str | None, Parameter(help=help)]
+    members: list[tuple[str, Any, Any]] = [("url", url, field(default=None))]
+    for name, (_, kind, text) in _CONNECTING.items():
+        if name != "key" or has_key:
+            text = text if has_key or name != "certificate" else f"{text} It also has the private key."
+            members.append((name, Annotated[kind | None, Parameter(help=text)], field(default=None)))
+    options = make_dataclass("ServerOptions", members, bases=(ServerOptions,), frozen=True, kw_only=True)
+    options.__module__ = __name__
+    return _of_command(options)
 
 
 def given(options: object) -> dict[str, Any]:

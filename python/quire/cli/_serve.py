@@ -18,7 +18,12 @@ from quire.server._server import Progress, Server
 
 
 def serve(
-    config_file: Path | None, *, address: str | None, data_directory: Path | None, as_json: bool
+    config_file: Path | None,
+    *,
+    address: str | None,
+    data_directory: Path | None,
+    insecure: bool,
+    as_json: bool,
 ) -> int:
     config = Config() if config_file is None else load(config_file)
     if address is not None:
@@ -26,7 +31,7 @@ def serve(
             Address.parse(address)
         except ValueError as error:
             raise ConfigError(str(error), key="--address") from None
-    config = config.replace(address=address, data_directory=data_directory)
+    config = config.replace(address=address, data_directory=data_directory, insecure=insecure)
     raise_open_files()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_LogFormatter("%(asctime)s %(levelname)s %(message)s"))

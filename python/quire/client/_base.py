@@ -240,7 +240,7 @@ class ClientBase(Generic[S]):
             return _quire.Client(
                 self._options.links(),
                 self.name,
-                self._options,
+                self._options.with_source(self._driver.source),
                 None if places is None else places._core,
                 int.from_bytes(os.urandom(8)),
             )

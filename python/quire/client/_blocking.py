@@ -197,8 +197,9 @@ class Client(ClientBase[Subscription]):
       file that survives the process (this requires `name`), or a `PublishStore`
     - `bookmark_store`: where the position of subscriptions is kept, for `MOST_RECENT`: `None` (in memory),
       the path of a file that survives the process, or a `BookmarkStore`
-    - `user`: only a client with the same user can take over the name. `password`: is sent to the server,
-      which has no list of users yet and checks neither
+    - `user`: only a client with the same user can take over the name. `password`: proves the user to a server with
+      users; text, or a function that returns it for each connection. Without both: `$QUIRE_USER` and
+      `$QUIRE_PASSWORD`, or the netrc file `$QUIRE_NETRC`. The user can also be in the URL: `quires://anna@host`
     - `heartbeat`: interval in which each side sends something. A peer that is silent for two intervals is
       disconnected. `None` switches heartbeats off
     - `connect`: `"wait"` returns when the client is logged on. `"background"` returns immediately and

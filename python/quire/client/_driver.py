@@ -93,6 +93,11 @@ class Driver(ABC):
         """Raises `TypeError` for a handler that this client cannot run."""
 
     @abstractmethod
+    def source(self, function: Callable[[], Awaitable[str] | str], timeout: float) -> Callable[[], str]:
+        """Returns a function for the thread of the client that returns what `function` returns, after `timeout`
+        seconds at most. Raises `TypeError` for a function that this client cannot run."""
+
+    @abstractmethod
     def check_background(self) -> None:
         """Raises `RuntimeError` where `run` cannot run a coroutine in the background."""
 

@@ -34,6 +34,16 @@ class SecuredHost:
     port: int
 
 
+def user_in(url: str) -> str | None:
+    """The user in the URL of a server, as `quire://anna@host` has it."""
+    from urllib.parse import unquote, urlsplit
+
+    if not url.startswith(("quire://", "quires://")):
+        return None
+    name = urlsplit(url).username
+    return None if name is None else unquote(name)
+
+
 def directory_of(url: str) -> Path:
     """The directory of `file:DIRECTORY`, as it was written, or of a `file://` URI as `Path.as_uri` makes it.
 
@@ -95,10 +105,11 @@ def parse_url(url: str) -> tuple[str, int] | SecuredHost | tuple[Path] | Place:
     if not parts.hostname:
         raise ConfigError(f"{shown} names no host, as quire://127.0.0.1:{DEFAULT_PORT} does", key="url")
     check_unicode(parts.hostname, "url")
-    if parts.username is not None or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise ConfigError(
-            f"{shown} has more than a host and a port; user and password are arguments", key="url"
-        )
+    if parts.password is not None:
+        reason = f"{shown} has a password, which would be shown in logs: use the argument `password`, or $QUIRE_PASSWORD"
+        raise ConfigError(reason, key="url")
+    if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username == "":
+        raise ConfigError(f"{shown} has more than a user, a host and a port", key="url")
     port = DEFAULT_PORT if port is None else port
     return SecuredHost(parts.hostname, port) if parts.scheme == "quires" else (parts.hostname, port)
 

@@ -12,9 +12,9 @@ import inspect
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from quire import _quire
 from quire.client._driver import Driver, Event, Running
@@ -137,6 +137,12 @@ class Loop(Driver):
 
     def check_handler(self, handler: Callable[..., object]) -> None:
         pass
+
+    def source(self, function: Callable[[], Awaitable[str] | str], timeout: float) -> Callable[[], str]:
+        if not inspect.iscoroutinefunction(function):
+            return cast("Callable[[], str]", function)
+        loop = asyncio.get_running_loop()
+        return lambda: asyncio.run_coroutine_threadsafe(function(), loop).result(timeout)
 
     def check_background(self) -> None:
         pass

@@ -6,12 +6,13 @@ import json
 import math
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from quire import _quire
 from quire._arguments import check_function, check_type, delta_of, delta_to_core, timeout_to_core
@@ -19,7 +20,8 @@ from quire._errors import CLASSES, ConfigError, DisconnectedError
 from quire._message import Encoder
 from quire._text import path_to_core
 from quire._units import Duration, Size, seconds, size
-from quire.client._links import Place, SecuredHost, is_loopback, parse_url
+from quire.client._credentials import Credentials, Password, credentials_of
+from quire.client._links import Place, SecuredHost, is_loopback, parse_url, user_in
 from quire.client._stores import BookmarkStore, PublishStore
 from quire.client._tls import TLS, SSLArgument, tls_of
 
@@ -79,7 +81,7 @@ class ClientOptions:
     config: Config | None = None
     name: str | None = None
     user: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: Password | None = field(default=None, repr=False)
     publish_store: str | os.PathLike[str] | PublishStore | None = None
     bookmark_store: str | os.PathLike[str] | BookmarkStore | None = None
     heartbeat: Duration | None = None
@@ -97,6 +99,8 @@ class ClientOptions:
     ssl: SSLArgument = None
     #: Where the URLs lead. Relative directories are those of the moment when the client was made.
     places: tuple[tuple[str, int] | SecuredHost | tuple[Path] | Place, ...] = field(init=False, repr=False)
+    #: The identity of the client.
+    credentials: Credentials = field(init=False, repr=False)
     #: The files for `quires://`; `None`: no URL is one.
     tls: TLS | None = field(init=False, repr=False)
 
@@ -136,7 +140,8 @@ class ClientOptions:
         places = tuple(map(parse_url, self.urls))
         for name, value in {
             "places": places,
-            "tls": self._tls(places),
+            "credentials": (credentials := self._credentials(places)),
+            "tls": self._tls(places, credentials),
             "publish_store": store,
             "reconnect": reconnect,
             "heartbeat": delta_to_core(self.heartbeat, "heartbeat"),
@@ -155,7 +160,16 @@ class ClientOptions:
         if self.receive_size_max == 0:
             raise ConfigError("expected at least 1 byte, got 0", key="receive_size_max")
 
-    def _tls(self, places: tuple[object, ...]) -> TLS | None:
+    def _credentials(self, places: tuple[object, ...]) -> Credentials:
+        """The identity of the client. Engines of this process, and the administrator of a directory, need no user."""
+        hosts = [place.host for place in places if isinstance(place, SecuredHost)]
+        hosts += [place[0] for place in places if isinstance(place, tuple) and len(place) == 2]
+        if not hosts:
+            return Credentials(self.user, self.password)
+        users = [user for url in self.urls if (user := user_in(url)) is not None]
+        return credentials_of(self.user, self.password, users, hosts)
+
+    def _tls(self, places: tuple[object, ...], credentials: Credentials) -> TLS | None:
         """The files for `quires://`. Raises `ConfigError` when the argument and the URLs do not go together."""
         if any(isinstance(place, SecuredHost) for place in places):
             return tls_of(self.ssl)
@@ -164,7 +178,7 @@ class ClientOptions:
             raise ConfigError(
                 "quire:// is not encrypted: TLS requires a URL that begins with quires://", key="ssl"
             )
-        if self.password is not None and self.ssl is not False:
+        if credentials.password is not None and self.ssl is not False:
             for host, _ in plain:
                 if not is_loopback(host):
                     reason = (
@@ -183,8 +197,10 @@ class ClientOptions:
             if not isinstance(each, str):
                 reason = f"expected text such as 'quire://127.0.0.1:9007', or a list of such texts, got `{type(each).__name__}`"
                 raise ConfigError(reason, key="url")
-        for key in ("name", "user", "password"):
+        for key in ("name", "user"):
             check_type(getattr(self, key), str, key, optional=True)
+        if not callable(self.password):
+            check_type(self.password, str, "password", optional=True)
         for key in ("wait", "auto_ack"):
             check_type(getattr(self, key), bool, key)
         check_type(self.ack_batch_size, int, "ack_batch_size")
@@ -218,6 +234,16 @@ class ClientOptions:
             return ""
         return ": the server waits for its disk or for a sync destination (see `quire replication ls`)"
 
+    def with_source(self, source: Callable[[Callable[[], Any], float], Callable[[], str]]) -> ClientOptions:
+        """These options, with a function for the password that the thread of the client can call. `source` makes it."""
+        given = self.credentials.password
+        if given is None or isinstance(given, str):
+            return self
+        options = copy(self)
+        credentials = Credentials(self.credentials.user, source(given, self.connect_seconds))
+        object.__setattr__(options, "credentials", credentials)
+        return options
+
     def links(self) -> list[tuple[str, int] | tuple[str, int, TLS] | tuple[Path] | _quire.Embedded]:
         """Where to connect. Starts the engines of this process that are not running."""
         return [self._link(place) for place in self.places]
@@ -237,6 +263,10 @@ class ClientOptions:
         says otherwise."""
         directory = None if place.directory is None else path_to_core(place.directory, "url")
         if self.config is not None:
+            if self.config.has_users:
+                raise ConfigError(
+                    "an engine in this process has no users: remove `authentication`", key="config"
+                )
             settings = json.loads(self.config.to_core())
             settings["transaction_log"]["journal_directory"] = directory
         else:

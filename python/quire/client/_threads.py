@@ -7,7 +7,7 @@ import inspect
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -84,6 +84,10 @@ class Threads(Driver):
             raise TypeError(
                 f"{handler!r} is a coroutine function: a blocking client has no loop to run it; use quire.AsyncClient"
             )
+
+    def source(self, function: Callable[[], Awaitable[str] | str], timeout: float) -> Callable[[], str]:
+        self.check_handler(function)
+        return cast("Callable[[], str]", function)
 
     def check_background(self) -> None:
         check_threads("a handler of a blocking client")

@@ -4,6 +4,7 @@ Every table may be given as a model or as a mapping with the same keys. `quire.c
 `[[queue]]`; the queue engine without a broker is `quire.Queue`.
 """
 
+from quire.config._authentication import Authentication
 from quire.config._last_values import SowTopic
 from quire.config._models import Config, Limits, Maintenance, Queue, RecordedTopic, TransactionLog, Transport
 from quire.config._replication import Destination, ReplicatedTopic, Replication
@@ -12,6 +13,7 @@ from quire.config._values import Address
 
 __all__ = [
     "Address",
+    "Authentication",
     "Config",
     "Destination",
     "Limits",

@@ -19,7 +19,15 @@ logon_timeout = "5s"
 # tls = { certificate = "server.pem", private_key = "server.key" } # relative to this file. More keys: client_ca = "ca.pem",
 #                                     # client_certificate = "required", "optional" or "none", min_version = "1.3"
 
+# authentication = { method = "none" } # instead of [authentication], for this transport
+insecure = false                      # true: clients of other machines need no password, or send it without TLS
+
 # Add another [[transport]] to listen on another address, with its own limits.
+
+[authentication]
+method = "none"                       # "users": a name and a password; required on addresses beyond loopback
+# users_file = "users.toml"           # relative to this file; `quire user add` makes it
+max_hashing = 2                       # passwords that are checked at the same time
 
 [limits]                              # for all connections together
 max_patterns = 8192

@@ -26,6 +26,7 @@ from quire._bookmarks import Bookmark, bookmark_to_core, is_as_in_core
 from quire._errors import BadBookmarkError, ConfigError
 from quire._filter import MessageType
 from quire._text import path_to_core
+from quire.config._authentication import Authentication
 from quire.config._last_values import TABLES_LATER, SowTopic, not_in_this_version
 from quire.config._locate import line_of, path_text, place_of
 from quire.config._mistakes import Mistakes, expected, got, refused, together
@@ -90,6 +91,10 @@ class Transport(Model):
     logon_timeout: Period = 5.0
     #: Connections over TLS only (docs/security.md).
     tls: ServerTLS | None = None
+    #: How clients prove their user. Default: the `authentication` of the configuration.
+    authentication: Authentication | None = None
+    #: Accepts clients beyond this machine without authentication, or passwords without TLS.
+    insecure: bool = False
 
     if TYPE_CHECKING:
 
@@ -105,6 +110,8 @@ class Transport(Model):
             max_client_backlog: SizeLike = ...,
             logon_timeout: DurationLike = ...,
             tls: ServerTLS | Table | None = ...,
+            authentication: Authentication | Table | None = ...,
+            insecure: bool = ...,
         ) -> None: ...
 
     @field_validator("address")
@@ -112,6 +119,29 @@ class Transport(Model):
     def _check_address(cls, value: str) -> str:
         Address.parse(value)
         return value
+
+    def below(self, directory: Path) -> Transport:
+        """Returns a copy whose relative files are below this directory."""
+        tables = {"tls": self.tls, "authentication": self.authentication}
+        placed = {key: table.below(directory) for key, table in tables.items() if table is not None}
+        return self.model_copy(update=placed)
+
+    def mistakes(self, authentication: Authentication) -> list[tuple[str, str]]:
+        """Returns the keys whose values are not safe, with the reasons. `authentication`: the table that applies."""
+        address = Address.parse(self.address)
+        if address.is_loopback or self.insecure:
+            return []
+        advice = "or set insecure = true in a network that you trust"
+        if authentication.method == "none":
+            reason = (
+                f"{address} can be reached from other machines, and every program there could publish, read and delete: set "
+                f"[authentication], {advice}"
+            )
+            return [("address", reason)]
+        if self.tls is None:
+            reason = f"clients would send their passwords to {address} without encryption: set tls, {advice}"
+            return [("address", reason)]
+        return []
 
 
 class Limits(Model):
@@ -439,6 +469,8 @@ class Config(Model):
     data_directory: Directory = Path("quire-data")
     #: The addresses for clients, each with separate limits.
     transport: Annotated[tuple[Transport, ...], Field(min_length=1, max_length=64)] = (Transport(),)
+    #: How clients prove their user, unless their transport says something else.
+    authentication: Authentication = Authentication()
     limits: Limits = Limits()
     transaction_log: TransactionLog = TransactionLog()
     #: Filters may hold patterns that only a backtracking engine runs (docs/filters.md section 5).
@@ -461,6 +493,7 @@ class Config(Model):
             group: str | None = ...,
             data_directory: DirectoryLike = ...,
             transport: Transport | Table | Sequence[Transport | Table] = ...,
+            authentication: Authentication | Table = ...,
             limits: Limits | Table = ...,
             transaction_log: TransactionLog | Table = ...,
             allow_backtracking_patterns: bool = ...,
@@ -586,17 +619,40 @@ class Config(Model):
         from quire import _quire
 
         mistakes, warnings = _quire.check_config(self.to_core())
-        if self._has_tls:
+        return mistakes + self._mistakes_of_access(), warnings
+
+    def authentication_of(self, transport: Transport) -> Authentication:
+        """Returns how clients of a transport prove their user."""
+        return self.authentication if transport.authentication is None else transport.authentication
+
+    @property
+    def has_users(self) -> bool:
+        """Whether clients of any transport prove their user."""
+        return any(self.authentication_of(transport).method != "none" for transport in self.transport)
+
+    def _mistakes_of_access(self) -> list[tuple[str, str]]:
+        """The keys about TLS and users that only a server reads, with what is wrong with them."""
+        mistakes = [
+            (f"transport[{number}].{key}", reason)
+            for number, transport in enumerate(self.transport)
+            for key, reason in transport.mistakes(self.authentication_of(transport))
+        ]
+        replication = self.replication
+        tables = [each.tls for each in self.transport] + [replication.tls]
+        if any(tables) or any(each.tls is not None for each in replication.destination):
             from quire.server._tls import mistakes_of
 
             mistakes += mistakes_of(self)
-        return mistakes, warnings
+        if self.has_users:
+            from quire.server._users import mistakes_of_users
 
-    @property
-    def _has_tls(self) -> bool:
-        replication = self.replication
-        tables = [each.tls for each in self.transport] + [replication.tls]
-        return any(tables) or any(each.tls is not None for each in replication.destination)
+            mistakes += mistakes_of_users(self)
+        return mistakes
+
+    def check_access(self) -> None:
+        """Checks what a server reads before it listens: TLS and users. Raises `ConfigError` with all mistakes."""
+        if mistakes := self._mistakes_of_access():
+            raise together([self._placed(key, reason) for key, reason in mistakes])
 
     def placed(self, error: ConfigError) -> ConfigError:
         """The error of an engine that does not start: with every mistake, and the place of each."""
@@ -619,9 +675,17 @@ class Config(Model):
         line = line_of(source.text, place)
         return ConfigError(reason, key=path_text(place) or None, file=source.file, line=line)
 
-    def replace(self, *, address: str | None = None, data_directory: str | Path | None = None) -> Config:
-        """Returns a copy with another data directory, or with this address as the only one."""
+    def replace(
+        self,
+        *,
+        address: str | None = None,
+        data_directory: str | Path | None = None,
+        insecure: bool = False,
+    ) -> Config:
+        """Returns a copy with another data directory, with this address as the only one, or with `insecure` transports."""
         transports = self.transport
+        if insecure:
+            transports = tuple(each.model_copy(update={"insecure": True}) for each in transports)
         if address is not None:
             transports = (transports[0].model_copy(update={"address": address}),)
         directory = self.data_directory if data_directory is None else Path(data_directory)
@@ -630,6 +694,7 @@ class Config(Model):
             group=self.group,
             data_directory=directory,
             transport=tuple(transport.model_dump() for transport in transports),
+            authentication=self.authentication,
             limits=self.limits,
             transaction_log=self.transaction_log,
             allow_backtracking_patterns=self.allow_backtracking_patterns,
@@ -643,11 +708,11 @@ class Config(Model):
 
     def _below(self, directory: Path) -> Config:
         """Returns a copy whose relative files are below this directory."""
-        transports = tuple(
-            each if each.tls is None else each.model_copy(update={"tls": each.tls.below(directory)})
-            for each in self.transport
-        )
-        update = {"transport": transports, "replication": self.replication.below(directory)}
+        update = {
+            "transport": tuple(transport.below(directory) for transport in self.transport),
+            "authentication": self.authentication.below(directory),
+            "replication": self.replication.below(directory),
+        }
         return self.model_copy(update=update)
 
     def to_core(self, *, in_memory: bool = False, max_connections: int | None = None) -> str:
@@ -692,6 +757,7 @@ class Config(Model):
                         "max_patterns_per_connection": transport.max_patterns_per_connection,
                         "max_client_backlog": transport.max_client_backlog,
                         "logon_timeout_ns": round(transport.logon_timeout * 1e9),
+                        "authenticates": self.authentication_of(transport).method != "none",
                     }
                     for transport in self.transport
                 ],

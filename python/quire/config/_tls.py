@@ -14,7 +14,7 @@ from quire.config._values import DirectoryLike, as_written
 File = Annotated[Path, AfterValidator(as_written)]
 
 
-class _Files(Model):
+class Files(Model):
     """A table that names files."""
 
     def below(self, directory: Path) -> Self:
@@ -23,7 +23,7 @@ class _Files(Model):
         return self.model_copy(update=files)
 
 
-class ServerTLS(_Files):
+class ServerTLS(Files):
     """How an address for clients, or for other instances, is secured."""
 
     #: The certificate of the server, and those that lead from it to an authority, as PEM.
@@ -63,7 +63,7 @@ class ServerTLS(_Files):
         return "none" if self.client_ca is None else "required"
 
 
-class LinkTLS(_Files):
+class LinkTLS(Files):
     """How the connection to a destination is secured."""
 
     #: The certificates of the authorities of the destination. Default: those of the system.

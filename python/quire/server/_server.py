@@ -27,6 +27,7 @@ from quire._quire import LINKS_ACCEPTED_MAX, Engine, tls_required
 from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
 from quire.config import Address, Config
 from quire.journal._journal import ServerJournal
+from quire.server._logons import Logons
 from quire.server._maintenance import listen_locally, user_of
 from quire.server._replication import ServerReplication
 from quire.server._tls import RELOAD_INTERVAL, Certificates, Secured
@@ -96,6 +97,8 @@ class Server:
         self._links_tls: Certificates | None = None
         self._destination_tls: list[Certificates | None] = []
         self._reload_timer: asyncio.TimerHandle | None = None
+        #: The logons whose passwords are checked.
+        self._logons: Logons | None = None
         #: Attempts to connect to other instances.
         self._links: set[asyncio.Task[None]] = set()
         self._replication_address: str | None = None
@@ -223,7 +226,9 @@ class Server:
             self._stop.set()
         # Before the server opens files: `SERVER_FILES` counts them.
         room = self._connections_max()
+        self.config.check_access()
         self._load_certificates()
+        self._logons = Logons(self.config, loop, self._event)
         async with contextlib.AsyncExitStack() as listening:
             # Before the journal is made: a server whose address is taken leaves nothing on the
             # disk.
@@ -254,7 +259,7 @@ class Server:
                     if local is not None:
                         await local.start_serving()
                     self._warn_if_open()
-                    self._follow_certificates()
+                    self._follow_files()
                     if started is not None:
                         started()
                     await self._stop.wait()
@@ -274,6 +279,7 @@ class Server:
                 self._listeners.clear()
                 if local is not None:
                     local.close()
+                self._logons.close()
                 # The loop may still report connections that were cut. These reports change nothing.
                 self._engine = None
                 # Waits for the disk, not for peers: nothing else is left to do on this loop.
@@ -360,37 +366,31 @@ class Server:
             raise
 
     def _load_certificates(self) -> None:
-        """Raises `ConfigError` with the key and the line of a file that cannot be used."""
         replication = self.config.replication
-        try:
-            self._transport_tls = [
-                None if each.tls is None else Certificates(each.tls, f"transport {each.name!r}")
-                for each in self.config.transport
-            ]
-            self._links_tls = (
-                None if replication.tls is None else Certificates(replication.tls, "replication")
-            )
-            self._destination_tls = [
-                None if each.tls is None else Certificates(each.tls, f"destination {each.name!r}")
-                for each in replication.destination
-            ]
-        except ConfigError:
-            # With every mistake, and the place of each.
-            self.config.check()
-            raise
+        self._transport_tls = [
+            None if each.tls is None else Certificates(each.tls, f"transport {each.name!r}")
+            for each in self.config.transport
+        ]
+        self._links_tls = None if replication.tls is None else Certificates(replication.tls, "replication")
+        self._destination_tls = [
+            None if each.tls is None else Certificates(each.tls, f"destination {each.name!r}")
+            for each in replication.destination
+        ]
 
-    def _follow_certificates(self) -> None:
-        """Uses new certificates for new connections a few seconds after their files have changed."""
+    def _follow_files(self) -> None:
+        """Uses new certificates for new connections, and new users, a few seconds after their files have changed."""
         certificates = [*self._transport_tls, self._links_tls, *self._destination_tls]
         secured = [each for each in certificates if each is not None]
-        if not secured:
-            return
         assert self._loop is not None
-        loop = self._loop
+        assert self._logons is not None
+        loop, logons = self._loop, self._logons
+        if not secured and not logons.has_users:
+            return
 
         def follow() -> None:
             for each in secured:
                 each.refresh()
+            logons.refresh()
             self._reload_timer = loop.call_later(RELOAD_INTERVAL, follow)
 
         self._reload_timer = loop.call_later(RELOAD_INTERVAL, follow)
@@ -407,19 +407,17 @@ class Server:
 
     def _warn_if_open(self) -> None:
         """Says that programs on other machines need no password."""
-        # A client that must have a certificate of the authority is known.
         open_ = [
-            address
-            for address, tls in zip(self.config.addresses, self._transport_tls, strict=True)
-            if tls is None or not tls.knows_clients
+            Address.parse(transport.address)
+            for transport in self.config.transport
+            if self.config.authentication_of(transport).method == "none"
         ]
         links, tls = self.config.replication.address, self._links_tls
         if links is not None and (tls is None or not tls.knows_clients):
             open_.append(Address.parse(links))
         if reached := [str(address) for address in open_ if not address.is_loopback]:
             _log.warning(
-                "listening on %s without authentication, which this version does not have: every program that reaches it can "
-                "publish, read and delete",
+                "listening on %s without authentication: every program that reaches it can publish, read and delete",
                 ", ".join(reached),
             )
 
@@ -517,6 +515,12 @@ class Server:
             link = self._loop.create_task(self._open_link(destination, address))
             self._links.add(link)
             link.add_done_callback(self._links.discard)
+        for number, client_name, user, password in turn.logons:
+            if (connection := self._connections.get(number)) is not None:
+                assert self._logons is not None
+                self._logons.check(
+                    number, connection.peer, connection.transport_number, client_name, user, password
+                )
         for number in turn.pauses:
             if (connection := self._connections.get(number)) is not None:
                 connection.set_paused(True)
@@ -545,6 +549,8 @@ class Server:
 
     def _disconnected(self, number: int) -> None:
         self._connections.pop(number, None)
+        if self._logons is not None:
+            self._logons.forget(number)
         self._event(Engine.DISCONNECTED, number)
 
 
@@ -556,7 +562,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, server: Server, transport: int, *, is_local: bool = False) -> None:
         self._server = server
         #: The transport, by its place in the configuration.
-        self._transport_number = transport
+        self.transport_number = transport
         self._is_local = is_local
         self._number = 0
         #: The core does not read from the peer.
@@ -575,7 +581,7 @@ class _Connection(asyncio.Protocol):
     def _introduce(self) -> None:
         """Tells the core of the connection."""
         event, name = self._who()
-        place = self._transport_number.to_bytes(2, "little")
+        place = self.transport_number.to_bytes(2, "little")
         self._server._event(event, self._number, place + name.encode())
 
     def _who(self) -> tuple[int, str]:
@@ -586,8 +592,13 @@ class _Connection(asyncio.Protocol):
                 Engine.ADMINISTRATOR_CONNECTED if is_administrator else Engine.DENIED_CONNECTED,
                 f"local user {user}",
             )
+        return Engine.CONNECTED, self.peer
+
+    @property
+    def peer(self) -> str:
+        """Where the connection comes from."""
         peer = self.transport.get_extra_info("peername")
-        return Engine.CONNECTED, f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "?"
+        return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "?"
 
     def data_received(self, data: bytes) -> None:
         server = self._server

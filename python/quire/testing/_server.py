@@ -34,13 +34,17 @@ class TestServer(Server):
 
     __test__ = False  # for pytest, to which the name says something else
 
-    def __init__(self, config: Config, tls: TLS | None) -> None:
+    def __init__(self, config: Config, tls: TLS | None, passwords: Mapping[str, str]) -> None:
         super().__init__(config)
         self._client_tls = tls
+        self._passwords = passwords
 
-    def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments of a client: `quire.Client(server.url, **server.options())`."""
-        return {} if self._client_tls is None else {"ssl": self._client_tls}
+    def options(self, user: str | None = None) -> dict[str, Any]:
+        """Returns the keyword arguments of a client, as this user: `quire.Client(server.url, **server.options("anna"))`."""
+        options: dict[str, Any] = {} if self._client_tls is None else {"ssl": self._client_tls}
+        if user is not None:
+            options |= {"user": user, "password": self._passwords[user]}
+        return options
 
 
 @contextmanager
@@ -48,6 +52,7 @@ def server(
     directory: str | os.PathLike[str] | None = None,
     *,
     tls: bool | Mapping[str, Any] = False,
+    users: Mapping[str, Mapping[str, Any]] | None = None,
     **settings: Any,
 ) -> Iterator[TestServer]:
     """Runs a server in this process on a free port of 127.0.0.1, as a context manager.
@@ -59,6 +64,8 @@ def server(
       at the end
     - `tls`: `True` makes an authority and a certificate in the directory. Or the `tls` of a transport, such as
       `quire.testing.certificates(…).server`
+    - `users`: the users, with their passwords: `{"anna": {"password": "…", "groups": ["desk"]}}`. Their hashes are
+      cheap, so that a test is fast
     - `settings`: as in `Config`
 
     `server.options()` are the arguments of a client: `quire.Client(server.url, **server.options())`.
@@ -73,8 +80,27 @@ def server(
             client_tls = None if (ca := tls.get("client_ca")) is None else TLS(ca=ca)
         if tls:
             settings = {**settings, "transport": {**settings.get("transport", {}), "tls": tls}}
-        with TestServer(Config(**_settings(place, 0, settings)), client_tls) as running:
+        passwords = {}
+        if users is not None:
+            passwords = {name: user["password"] for name, user in users.items() if "password" in user}
+            file = Path(place) / "users.toml"
+            write_users(file, users)
+            settings = {**settings, "authentication": {"method": "users", "users_file": str(file)}}
+        with TestServer(Config(**_settings(place, 0, settings)), client_tls, passwords) as running:
             yield running
+
+
+def write_users(path: Path, users: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes a file of users whose passwords are checked fast."""
+    from quire.server._users import User, Users, hash_of
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    entries = []
+    for name, user in users.items():
+        password = user.get("password")
+        phc = None if password is None else hash_of(password, memory=64, passes=1)
+        entries.append(User(name, phc, tuple(user.get("groups", ())), bool(user.get("disabled"))))
+    Users(entries).save(path)
 
 
 class ServerProcess:

@@ -110,7 +110,7 @@ impl Broker {
             return self.cx.end(id, refused.code, &refused.reason);
         }
         match (session.phase, command) {
-            (Phase::AwaitingLogon, Command::Logon(logon)) => self.publishers.log_on(&mut self.cx, id, logon),
+            (Phase::AwaitingLogon, Command::Logon(logon)) => self.log_on(id, logon),
             (Phase::AwaitingLogon, _) => {
                 self.cx.end(id, Code::LogonRequired, "the first frame is not a logon")
             }

@@ -33,6 +33,7 @@ macro_rules! consumers {
     };
 }
 
+mod authenticate;
 mod dispatch;
 mod intake;
 mod subscribe;
@@ -173,6 +174,12 @@ impl Broker {
                 self.links.opened(&mut self.cx, destination, Err(reason));
             }
             Input::LinkAccepted { connection, peer } => self.links.accepted(&mut self.cx, connection, peer),
+            Input::Authenticated { connection, user } => self.authenticated(connection, user),
+            Input::Reset { connection, reason } => {
+                if let Some(id) = self.cx.session_of(connection) {
+                    self.cx.end(id, Code::EntitlementReset, reason);
+                }
+            }
             Input::ReadDone(done) => self.job_done(done),
             Input::MaintenanceDone(done) => {
                 let consumers = consumers!(self);

@@ -2,6 +2,7 @@
 //! real journal below, virtual time.
 
 mod any_options;
+mod authenticating;
 mod beside_publishes;
 mod bookmarks;
 mod clock;

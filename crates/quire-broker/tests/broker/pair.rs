@@ -13,6 +13,7 @@ use quire_broker::{
 };
 use quire_command::*;
 use quire_journal::{Disk, Journal, MemoryDisk, Timestamp};
+use quire_types::Secret;
 use quire_types::time::{Instant, Now};
 use quire_wire::*;
 
@@ -107,6 +108,8 @@ pub struct Pair {
     pub jobs: VecDeque<MaintenanceJob>,
     /// Tickets of commands of the process, and their replies.
     pub replies: Vec<(u64, AdminReply)>,
+    /// Logons whose password the broker wants to be checked.
+    pub logons: Vec<(ConnectionId, Option<String>, Option<Secret<String>>)>,
     pub log: Vec<Event>,
     /// What the broker wants of its links.
     pub links: VecDeque<LinkOutput>,
@@ -153,6 +156,7 @@ impl Pair {
             reads: VecDeque::new(),
             jobs: VecDeque::new(),
             replies: Vec::new(),
+            logons: Vec::new(),
             log: Vec::new(),
             links: VecDeque::new(),
             now_ns: 0,
@@ -349,6 +353,9 @@ impl Pair {
                         let bytes = std::mem::take(&mut client.waiting);
                         self.broker.handle(now, Input::Received { connection, bytes: &bytes });
                     }
+                }
+                Output::Authenticate { connection, user, password, .. } => {
+                    self.logons.push((connection, user, password));
                 }
                 Output::Read(request) => self.reads.push_back(request),
                 Output::Maintenance(job) => self.jobs.push_back(job),

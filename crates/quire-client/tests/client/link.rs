@@ -299,6 +299,7 @@ impl Link {
                     broker.handle(now, Input::MaintenanceDone(job.run()));
                 }
                 Output::AdminReply { .. }
+                | Output::Authenticate { .. }
                 | Output::OpenLink { .. }
                 | Output::PauseReading { .. }
                 | Output::ResumeReading { .. }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use parking_lot::MutexGuard;
 use polling::Events;
-use quire_client::ConnectionState;
 use quire_client::drive::{Orders, Remaining, Sending};
+use quire_client::{ConnectionState, FailureCode};
 
 use super::server_load::Asker;
 use super::transport::{ConnectError, Endpoint};
@@ -286,6 +286,15 @@ fn connect<'a>(
     drop(inner);
     let endpoint = &endpoints[address % endpoints.len()];
     shared.inner.lock().address = endpoint.to_string();
+    if let Some(password) = &shared.password {
+        match password() {
+            Ok(password) => shared.inner.lock().core.set_password(password),
+            Err(reason) => {
+                disconnected(shared, FailureCode::Disconnected.name(), reason);
+                return None;
+            }
+        }
+    }
     let connected = endpoint.connect(shared.connect_timeout).and_then(|stream| {
         shared.watchers.add(&stream).map_err(ConnectError::Connect)?;
         Ok(stream)

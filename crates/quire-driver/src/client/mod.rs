@@ -35,6 +35,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::{Condvar, Mutex};
 use quire_client::drive::Drive;
 use quire_client::{ClientConfig, ClientCore, CommandId, ConnectionState, Failure, FailureCode};
+use quire_types::Secret;
 
 use crate::store::{BookmarkStore, PublishFile, StoreError};
 pub use log_range::{LogRange, Step};
@@ -61,6 +62,8 @@ pub struct Options {
     pub publish_store: Option<PathBuf>,
     /// The store for the positions of bookmark subscriptions.
     pub bookmark_store: BookmarkStore,
+    /// Returns the password for each connection; `None`: that of `config`.
+    pub password: Option<PasswordSource>,
     /// The timeout of one attempt to connect.
     pub connect_timeout: Duration,
     /// No caller waits for the first connection. The client logs that there is none.
@@ -69,6 +72,10 @@ pub struct Options {
     /// describes the behavior above it.
     pub receive_size_max: usize,
 }
+
+/// Returns the password for a connection, or the reason why there is none. The thread of the client
+/// calls it, and waits for it.
+pub type PasswordSource = Box<dyn Fn() -> Result<Secret<String>, String> + Send + Sync>;
 
 /// A client and its thread. Share it in an `Arc`; dropping the last one closes it without waiting.
 pub struct Client {
@@ -100,6 +107,7 @@ struct Shared {
     /// The wall's clock at `started`.
     started_at: SystemTime,
     on_ready: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
+    password: Option<PasswordSource>,
     connect_timeout: Duration,
     is_in_background: bool,
     endpoint_count: usize,
@@ -245,6 +253,7 @@ impl Client {
             started: Instant::now(),
             started_at: SystemTime::now(),
             on_ready: Mutex::new(None),
+            password: options.password,
             // The system refuses a timeout of zero.
             connect_timeout: options.connect_timeout.max(Duration::from_millis(1)),
             is_in_background: options.is_in_background,

@@ -192,6 +192,11 @@ impl Reactor {
                 let reason = "an embedded engine opens no links";
                 self.host.handle(Input::LinkNotOpened { destination, reason });
             }
+            // Its configuration has no users.
+            Effect::Authenticate { connection, .. } => {
+                let user = Err("an embedded engine has no users");
+                self.host.handle(Input::Authenticated { connection, user });
+            }
             Effect::PauseReading { connection } => self.set_reading(connection, false),
             Effect::ResumeReading { connection } => self.set_reading(connection, true),
             Effect::Log(event) => log::log!(target: "quire.engine", log_level(event.level()), "{event}"),

@@ -215,6 +215,8 @@ pub struct TransportConfig {
     pub max_client_backlog: u64,
     /// Time within which a connection must have logged on, in nanoseconds.
     pub logon_timeout_ns: u64,
+    /// The driver checks the password of each logon, except those of administrators.
+    pub authenticates: bool,
 }
 
 /// The limits on all connections together, and on the log (docs/protocol.md section 6).
@@ -661,6 +663,7 @@ impl Default for TransportConfig {
             max_patterns_per_connection: 1024,
             max_client_backlog: 64 << 20,
             logon_timeout_ns: 5_000_000_000,
+            authenticates: false,
         }
     }
 }

@@ -23,13 +23,14 @@ use crate::ids::{ConnectionId, TransportId};
 use crate::replay::ReplayId;
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
+use quire_command::WaitingLogon;
 use quire_expression::filter::ClientFacts;
 use quire_types::time::Instant;
 
 /// The life of a connection (protocol.md section 2).
 ///
 /// ```text
-/// AwaitingLogon --logon--> LoggingOn --persisted--> Open
+/// AwaitingLogon --logon, password checked--> LoggingOn --persisted--> Open
 /// Open --goodbye--> Closing --persisted--> Closed
 /// any of them --error--> Closed
 /// ```
@@ -52,6 +53,8 @@ pub enum Phase {
 /// buffered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stall {
+    /// Until the driver has checked the password of the logon.
+    Authenticating,
     /// Until the logon of the session is accepted.
     LoggingOn,
     /// Until the start of a subscription has been found.
@@ -110,6 +113,8 @@ pub struct Session {
     pub is_writable: bool,
     /// The session is in the list of sessions that are checked at the end of the turn.
     pub is_dirty: bool,
+    /// The logon whose password the driver checks.
+    pub waiting_logon: Option<Box<WaitingLogon>>,
     /// Name, user and publisher, after the logon.
     pub identity: Option<Identity>,
     pub heartbeat: Option<Duration>,
@@ -199,6 +204,7 @@ impl Session {
             is_writable: true,
             is_dirty: false,
             codec,
+            waiting_logon: None,
             identity: None,
             heartbeat: None,
             received_at: now,
