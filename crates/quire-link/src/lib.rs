@@ -20,6 +20,7 @@
 mod compress;
 pub mod decide;
 mod destination;
+mod members;
 mod record;
 pub mod replicated;
 mod source;
@@ -29,6 +30,9 @@ pub use compress::{Algorithm, compress};
 pub use destination::{
     Answer, Arrived, Conflict, Destination, DestinationEvent, DestinationFigures, DestinationOutput,
     Duplicate, Duplicates, Greeting, LinkRules, SourceInstance, Taken, hash_of,
+};
+pub use members::{
+    KeptMark, MemberInfo, Members, MembersEvent, MembersOutput, NamedInstance, NotHeard, SavedMembers,
 };
 pub use record::{SentRecord, for_frame};
 pub use source::{
