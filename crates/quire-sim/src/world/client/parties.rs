@@ -8,9 +8,9 @@
 //! nothing for the client, and the stream can have bytes when the socket has none. Now and then, a
 //! poller reports a socket that has nothing. Some sockets cannot be watched.
 //!
-//! Checked whenever no party can make a step: no byte is unread, no output is unsent, no timer is
-//! over, and no attempt to connect is due. The checks look at the socket and at the core, and not
-//! at [`Drive`].
+//! Checked after each step: at most one party has the connection. Checked whenever no party can
+//! make a step: no byte is unread, no output is unsent, no timer is over, and no attempt to connect
+//! is due. The checks look at the parties, the socket and the core, and not at [`Drive`].
 
 use quire_client::ConnectionState;
 use quire_client::drive::{Drive, Interest, LOAN_MAX, Orders, Registration, Remaining, Sending, Sleeper};
@@ -280,6 +280,16 @@ impl Parties {
         self.announce();
     }
 
+    /// The number of parties that have the connection.
+    fn holder_count(&self) -> usize {
+        let is_holder = |(number, party): &(usize, &Party)| match party.doing {
+            Doing::Working | Doing::Holding | Doing::Done => true,
+            Doing::Asleep(_) => CALLERS.contains(number),
+            Doing::Nothing | Doing::Asking(_) | Doing::Waiting => false,
+        };
+        self.all.iter().enumerate().filter(is_holder).count()
+    }
+
     fn is_over(&self, caller: usize, now: Now) -> bool {
         let Party { seen, until, .. } = self.all[caller];
         self.event_count > seen || until <= now.instant || self.has_ended
@@ -390,6 +400,10 @@ impl Client {
                     self.check(now, around.network).map(|()| step > 0)
                 };
             };
+            let count = self.parties.holder_count();
+            if count > 1 {
+                return Err(format!("{count} parties of {} have its connection", self.name));
+            }
             if !self.parties.is_prompt && self.parties.random.percent(1) {
                 self.parties.all[party].runs_at = ns + self.parties.random.below(LATE_NS);
             }
