@@ -437,8 +437,8 @@ impl Client {
         self.connection = None;
         let auditor = around.auditors.local[at.instance].as_mut();
         match (&self.program, auditor) {
-            (Program::Read(Reader { stream: Some(stream), .. }), Some(auditor))
-                if self.canary != Some(Canary::EarlyRemoval) =>
+            (Program::Read(Reader { stream: Some(stream), start, .. }), Some(auditor))
+                if self.canary != Some(Canary::EarlyRemoval) || *start == Start::Unrecorded =>
             {
                 auditor.reconnected(*stream);
             }
