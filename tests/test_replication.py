@@ -127,6 +127,32 @@ def test_the_command_line_pauses_and_resumes_a_destination(
         b.replication.pause("x")
 
 
+def test_the_command_line_compares_the_messages_of_two_servers(
+    pair: tuple[quire.Server, quire.Server],
+) -> None:
+    a, b = pair
+    servers = ("--url", a.url, "--url", b.url)
+    with quire.Client(a.url, name="p") as publisher:
+        publisher.publish_many("orders", ({"n": number} for number in range(3000)))
+        publisher.flush(PATIENCE)
+        shown = command_line.quire("replication", "verify", *servers)
+        assert (shown.stdout, shown.returncode) == (f"{a.url} and {b.url}: no message differs\n", 0), (
+            shown.stderr
+        )
+        a.replication.pause("b")
+        publisher.publish("orders", {"n": 3000})
+        with pytest.raises(TimeoutError):
+            publisher.flush(0.1)
+        shown = command_line.quire("replication", "verify", "--json", *servers)
+        bookmark = _all(a.url)[-1][0]
+        assert json.loads(shown.stdout) == {"bookmark": bookmark, "difference": "missing", "server": b.url}
+        assert shown.returncode == 1, shown.stderr
+        shown = command_line.quire("replication", "verify", "--url", a.url)
+        assert (shown.stderr, shown.returncode) == ("quire: --url: two servers or more are required\n", 2)
+        a.replication.resume("b")
+        publisher.flush(PATIENCE)
+
+
 def test_a_client_fails_over_and_nothing_is_lost_or_doubled(tmp_path: Path, ports: dict[str, int]) -> None:
     settings = []
     for own, other in (("a", "b"), ("b", "a")):

@@ -30,4 +30,5 @@ pub use quire_kernel::{
     TableExpiration, TableFigures, TopicStats, TransactionLogConfig, TransportConfig, TransportId, code_of,
     replay, scan,
 };
+pub use quire_link::summary;
 pub use tables::{MakePart, SnapshotPart, SnapshotParts, SnapshotSteps};

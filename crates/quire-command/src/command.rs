@@ -87,6 +87,11 @@ pub enum Subject<'a> {
     },
     /// Its links to other instances.
     Replication,
+    /// Its messages, for a comparison with those of another server.
+    Messages {
+        /// What is asked (docs/protocol.md, *Comparison of logs*).
+        question: &'a [u8],
+    },
 }
 
 /// The identity of the client, and its options for the connection.

@@ -49,6 +49,9 @@ pub enum AdminCommand {
     DropQueue(String),
     /// The links to other instances. The reply is [`AdminReply::Replication`].
     Replication,
+    /// A question about the messages of the log, as bytes (`quire_link::summary`). The reply is
+    /// [`AdminReply::Messages`].
+    Messages(Vec<u8>),
     /// Changes the link to a destination. The reply is [`AdminReply::Replication`].
     Link {
         /// The destination.
@@ -101,6 +104,9 @@ pub enum AdminReply {
     },
     /// The links to other instances.
     Replication(Box<ReplicationStats>),
+    /// The answer to a question about the messages of the log, as bytes (`quire_link::summary`) in
+    /// hexadecimal digits.
+    Messages(String),
     /// The command was not carried out.
     Refused {
         /// Why, for programs.
@@ -167,6 +173,7 @@ impl From<Subject<'_>> for AdminCommand {
             }
             Subject::Topics { after } => AdminCommand::Topics(after.to_owned()),
             Subject::Replication => AdminCommand::Replication,
+            Subject::Messages { question } => AdminCommand::Messages(question.to_owned()),
         }
     }
 }
@@ -215,6 +222,7 @@ impl Context {
             AdminReply::Queues(queues) => json!({ "queues": queues }).to_string(),
             AdminReply::Server(server) => json!({ "server": server }).to_string(),
             AdminReply::Replication(replication) => json!({ "replication": replication }).to_string(),
+            AdminReply::Messages(answer) => json!({ "messages": answer }).to_string(),
             AdminReply::Clients(page) => json_of_page("clients", &page),
             AdminReply::Subscriptions(page) => json_of_page("subscriptions", &page),
             AdminReply::Topics(page) => json_of_page("topics", &page),

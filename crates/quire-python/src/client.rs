@@ -533,6 +533,13 @@ impl Client {
         number_of(py, self.handle.client().inspect(subject))
     }
 
+    /// Asks the server about the messages of its log: a question of a `LogComparison`. Returns the
+    /// command.
+    fn inspect_messages(&self, py: Python<'_>, question: &[u8]) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        number_of(py, self.handle.client().inspect(Subject::Messages { question }))
+    }
+
     /// Downgrades, upgrades, pauses or resumes the link of the server to a destination. Returns the
     /// command.
     fn replicate(&self, py: Python<'_>, destination: &str, action: &str) -> PyResult<u32> {

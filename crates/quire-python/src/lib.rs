@@ -5,6 +5,7 @@ mod arrow;
 mod arrow_range;
 mod arrow_rows;
 mod client;
+mod comparison;
 mod embedded;
 mod engine;
 mod errors;
@@ -39,6 +40,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DOCUMENT_DEPTH_MAX", quire_expression::message_type::DOCUMENT_DEPTH_MAX)?;
     module.add("LINKS_ACCEPTED_MAX", quire_broker::LINKS_ACCEPTED_MAX)?;
     module.add_class::<client::Client>()?;
+    module.add_class::<comparison::LogComparison>()?;
     module.add_class::<receipt::Receipt>()?;
     module.add_class::<store::BookmarkStore>()?;
     module.add_class::<subscription::Subscription>()?;

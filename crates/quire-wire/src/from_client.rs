@@ -396,6 +396,10 @@ fn encode_inspect(out: &mut Vec<u8>, command: u32, subject: &Subject<'_>) {
                 put_field(out, 5, after.as_bytes());
             }
             Subject::Replication => put_field(out, 3, &[REPLICATION]),
+            Subject::Messages { question } => {
+                put_field(out, 3, &[MESSAGES]);
+                put_field(out, 7, question);
+            }
             Subject::Subscriptions { after_connection, after_subscription } => {
                 put_field(out, 3, &[SUBSCRIPTIONS]);
                 put_field(out, 4, &after_connection.to_le_bytes());
@@ -428,6 +432,7 @@ fn decode_replicate(body: &[u8]) -> Result<Command<'_>, WireError> {
 fn decode_inspect(body: &[u8]) -> Result<Command<'_>, WireError> {
     let mut fields = Fields::new("inspect", body);
     let (mut command, mut subject, mut connection, mut topic, mut subscription) = (0, 0, None, None, None);
+    let mut question = None;
     while let Some((tag, value)) = fields.next()? {
         match tag {
             1 => command = fields.u32(value, "command")?,
@@ -435,20 +440,22 @@ fn decode_inspect(body: &[u8]) -> Result<Command<'_>, WireError> {
             4 => connection = Some(fields.u64(value, "after_connection")?),
             5 => topic = Some(fields.text(value, "after_topic")?),
             6 => subscription = Some(fields.u32(value, "after_subscription")?),
+            7 => question = Some(value),
             tag => fields.unknown(tag)?,
         }
     }
     if command == 0 {
         return Err(fields.bad("command"));
     }
-    let subject = match (subject, connection, topic, subscription) {
-        (SERVER, None, None, None) => Subject::Server,
-        (CLIENTS, Some(after), None, None) => Subject::Clients { after },
-        (TOPICS, None, Some(after), None) => Subject::Topics { after },
-        (REPLICATION, None, None, None) => Subject::Replication,
-        (SUBSCRIPTIONS, Some(after_connection), None, Some(after_subscription)) => {
+    let subject = match (subject, connection, topic, subscription, question) {
+        (SERVER, None, None, None, None) => Subject::Server,
+        (CLIENTS, Some(after), None, None, None) => Subject::Clients { after },
+        (TOPICS, None, Some(after), None, None) => Subject::Topics { after },
+        (REPLICATION, None, None, None, None) => Subject::Replication,
+        (SUBSCRIPTIONS, Some(after_connection), None, Some(after_subscription), None) => {
             Subject::Subscriptions { after_connection, after_subscription }
         }
+        (MESSAGES, None, None, None, Some(question)) => Subject::Messages { question },
         _ => return Err(fields.bad("subject")),
     };
     Ok(Command::Inspect { command, subject })
@@ -460,6 +467,7 @@ const CLIENTS: u8 = 2;
 const TOPICS: u8 = 3;
 const REPLICATION: u8 = 4;
 const SUBSCRIPTIONS: u8 = 5;
+const MESSAGES: u8 = 6;
 
 const LINK_ACTIONS: [LinkAction; 4] =
     [LinkAction::Downgrade, LinkAction::Upgrade, LinkAction::Pause, LinkAction::Resume];

@@ -272,6 +272,7 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
         ("inspect.clients", Command::Inspect { command: 1, subject: Subject::Clients { after: 2 } }),
         ("inspect.topics", Command::Inspect { command: 1, subject: Subject::Topics { after: "orders" } }),
         ("inspect.replication", Command::Inspect { command: 1, subject: Subject::Replication }),
+        ("inspect.messages", Command::Inspect { command: 1, subject: Subject::Messages { question: &[1] } }),
         (
             "inspect.subscriptions",
             Command::Inspect {

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 import quire
+from quire import _quire
 from quire._arguments import LinkAction
+from quire._units import counted
 from quire.cli._app import Json, Url
 from quire.cli._connect import connect
-from quire.cli._output import print_json, print_table, say
+from quire.cli._output import note, print_json, print_table, say
 
 app = App(
     name="replication",
-    help="Show the links of a server to other instances; downgrade, upgrade, pause and resume destinations.",
+    help="Show the links of a server to other instances; downgrade, upgrade, pause and resume destinations; "
+    "compare servers.",
     help_format="plaintext",
 )
 
@@ -151,6 +154,72 @@ def resume(destination: str, *, url: Url = None) -> int:
     _act(destination, url, "resume")
     say(f"{destination}: resumed")
     return 0
+
+
+@app.command(name="verify")
+def verify(
+    *,
+    url: Annotated[list[str], Parameter(help="Server to compare: two or more.", negative="")],
+    limit: Annotated[int, Parameter(help="Differences that are listed, for each pair of servers.")] = 1000,
+    json: Json = False,
+) -> int:
+    """Compare the messages of servers, and list the ones that differ. Exits with 1 when some do.
+
+    The first server is compared with each other one.
+    Messages that are published or sent during the comparison can be listed. Repeat the command: lasting
+    differences are listed again.
+
+    For example:
+      quire replication verify --url quire://east-1:9007 --url quire://east-2:9007
+      quire replication verify --url quire://east-1:9007 --url quire://east-2:9007 --json | jq .bookmark
+    """
+    if len(url) < 2:
+        raise quire.ConfigError("two servers or more are required", key="--url")
+    if limit < 1:
+        raise quire.ConfigError("must be 1 or more", key="--limit")
+    first, *others = url
+    with connect(first) as one:
+        return max([_verify_pair(first, one, other, limit, json) for other in others])
+
+
+def _verify_pair(first: str, one: quire.Client, second: str, limit: int, json: bool) -> int:
+    """Compares two servers, and prints what differs. Returns 1 when something does."""
+    comparison = _quire.LogComparison(limit)
+    with connect(second) as two:
+        while (question := comparison.question()) is not None:
+            for client, url in ((one, first), (two, second)):
+                try:
+                    comparison.answer(client is one, client._messages_of(question))
+                except ValueError as error:
+                    raise quire.QuireError(f"{url}: {error}") from None
+    differences = comparison.differences()[:limit]
+    rows = [(bookmark, *_difference(first, second, here, there)) for bookmark, here, there in differences]
+    if json:
+        for bookmark, what, where in rows:
+            print_json(bookmark=bookmark, difference=what, server=where)
+    elif rows:
+        print_table(["bookmark", "difference", "server"], [list(row) for row in rows])
+    if not comparison.is_complete() or len(comparison.differences()) > limit:
+        note(f"{first} and {second}: more than {limit} messages differ; --limit lists more")
+    named = {bookmark.partition("|")[0] for bookmark, _, _ in comparison.differences()}
+    if unnamed := [publisher for publisher in comparison.publishers() if str(publisher) not in named]:
+        note(
+            f"{first} and {second}: {counted(len(unnamed), 'publisher')} had other messages in journal files that "
+            f"were removed or are of an older version, such as publisher {unnamed[0]}"
+        )
+    if not rows and not unnamed and comparison.is_complete():
+        say(f"{first} and {second}: no message differs")
+        return 0
+    return 1
+
+
+def _difference(first: str, second: str, here: int | None, there: int | None) -> tuple[str, str]:
+    """Returns the kind of the difference, and the server that it is about."""
+    if here is None:
+        return "missing", first
+    if there is None:
+        return "missing", second
+    return "another run", second
 
 
 def _act(destination: str, url: str | None, action: LinkAction) -> dict[str, Any]:

@@ -745,6 +745,13 @@ class ClientBase(Generic[S]):
         links: dict[str, Any] = told["replication"]
         return links
 
+    async def _messages(self, question: bytes) -> bytes:
+        """The answer of the server to a question of a `LogComparison`."""
+        core = await self._ready()
+        command = core.inspect_messages(question)
+        told = await self._told(core, command, None, "comparing the messages")
+        return bytes.fromhex(told["messages"])
+
     async def _change_link(self, destination: str, action: LinkAction) -> dict[str, Any]:
         """Downgrades, upgrades, pauses or resumes a link of the server. Gives its links."""
         core = await self._ready()

@@ -822,6 +822,10 @@ class Client(ClientBase[Subscription]):
         """Returns the links of the server."""
         return finish(self._links())
 
+    def _messages_of(self, question: bytes) -> bytes:
+        """Returns the answer of the server to a question of a `LogComparison`."""
+        return finish(self._messages(question))
+
     def _replicate(self, destination: str, action: LinkAction) -> dict[str, Any]:
         """Changes a link of the server, and returns its links."""
         return finish(self._change_link(destination, action))

@@ -198,6 +198,7 @@ impl Broker {
             AdminCommand::Server => AdminReply::Server(Box::new(self.server_stats())),
             AdminCommand::Clients(after) => AdminReply::Clients(self.connections_after(after)),
             AdminCommand::Replication => AdminReply::Replication(Box::new(self.links.stats(&self.cx))),
+            AdminCommand::Messages(question) => return self.links.answer(&mut self.cx, by, &question),
             AdminCommand::Link { destination, action } => {
                 match self.links.act(&mut self.cx, &destination, action) {
                     Ok(()) => AdminReply::Replication(Box::new(self.links.stats(&self.cx))),

@@ -14,6 +14,7 @@ mod incoming;
 mod outgoing;
 mod place;
 mod read;
+mod summary;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -32,6 +32,30 @@ fn the_server_tells_what_it_is() {
 }
 
 #[test]
+fn a_question_about_messages_is_answered_and_other_bytes_are_refused() {
+    let mut pair = Pair::new();
+    pair.client(1, "operator");
+    pair.publish(1, 1, "orders", "{}");
+    pair.turn();
+    pair.take(1);
+    // All publishers, and the messages of the first range of one.
+    let digests = ask(&mut pair, 1, Subject::Messages { question: &[1] })["messages"].take();
+    assert_eq!(digests.as_str().map(|digits| (digits.len(), &digits[..2])), Some((2 * (1 + 256 * 8), "01")));
+    let publisher = quire_journal::PublisherId::of_client_name("operator").get().to_le_bytes();
+    let question = [&[4][..], &publisher, &[0]].concat();
+    let messages = ask(&mut pair, 1, Subject::Messages { question: &question })["messages"].take();
+    // One entry of the run 0 with the sequence 1.
+    let digits: String = publisher.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(messages, json!(format!("0401{digits}000000000000000001")));
+    for question in [&[][..], &[9], &[1, 1], &[2; 10]] {
+        pair.send(1, &Command::Inspect { command: 8, subject: Subject::Messages { question } });
+        pair.turn();
+        let said = pair.take(1);
+        assert!(matches!(said[..], [Said::Ack { code: Code::BadOption, .. }]), "{said:?}");
+    }
+}
+
+#[test]
 fn every_connection_is_listed_once_in_order() {
     let mut config = config();
     config.transports[0].max_connections = 3000;
