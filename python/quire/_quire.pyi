@@ -636,6 +636,7 @@ class LogComparison:
     def publishers(self) -> list[int]: ...
     def is_complete(self) -> bool: ...
 
+@final
 class Pace:
     """The pace of messages that are read without a server, with the rates of `Client.subscribe`."""
 

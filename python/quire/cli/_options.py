@@ -61,23 +61,26 @@ _CONNECTING: Final = {
 class ServerOptions:
     """How a command reaches a server: the members are those of `_CONNECTING`, and `url`."""
 
-    url: str | None
+    url: str | list[str] | None
 
-    def use(self) -> str | None:
-        """Lets the clients of this process connect like this, and returns the URL."""
+    def use(self) -> str | list[str] | None:
+        """Lets the clients of this process connect like this, and returns the URL, or the list of them."""
         for name, (variable, _, _) in _CONNECTING.items():
             if (value := getattr(self, name, None)) is not None:
                 os.environ[variable] = str(value)
         return self.url
 
 
-def server_options(help: str, *, has_key: bool = True) -> Any:
+def server_options(help: str, *, has_key: bool = True, has_many: bool = False) -> Any:
     """The option `--url` with this help, and those that say how to connect. For a command, it is the text of the URL.
 
     - `has_key`: a command with another `--key` has none for the private key, which is in the file of `--certificate`
+    - `has_many`: the command requires `--url`, and takes several. For it, it is the list of them
     """
-    url = Annotated[str | None, Parameter(help=help)]
+    url: Any = Annotated[str | None, Parameter(help=help)]
     members: list[tuple[str, Any, Any]] = [("url", url, field(default=None))]
+    if has_many:
+        members = [("url", Annotated[list[str], Parameter(help=help, negative="")], field())]
     for name, (_, kind, text) in _CONNECTING.items():
         if name != "key" or has_key:
             text = text if has_key or name != "certificate" else f"{text} It also has the private key."

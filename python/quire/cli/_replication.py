@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -12,7 +12,13 @@ from quire._arguments import LinkAction
 from quire._units import counted
 from quire.cli._app import Json, Url
 from quire.cli._connect import connect
+from quire.cli._options import server_options
 from quire.cli._output import note, print_json, print_table, say
+
+if TYPE_CHECKING:
+    Urls = list[str]
+else:
+    Urls = server_options("Server to compare: two or more.", has_many=True)
 
 app = App(
     name="replication",
@@ -159,7 +165,7 @@ def resume(destination: str, *, url: Url = None) -> int:
 @app.command(name="verify")
 def verify(
     *,
-    url: Annotated[list[str], Parameter(help="Server to compare: two or more.", negative="")],
+    url: Urls,
     limit: Annotated[int, Parameter(help="Differences that are listed, for each pair of servers.")] = 1000,
     json: Json = False,
 ) -> int:
@@ -167,7 +173,7 @@ def verify(
 
     The first server is compared with each other one.
     Messages that are published or sent during the comparison can be listed. Repeat the command: lasting
-    differences are listed again.
+    differences are listed again. Messages that no link sends are listed as missing.
 
     For example:
       quire replication verify --url quire://east-1:9007 --url quire://east-2:9007
