@@ -26,7 +26,7 @@ fn answer(pair: &mut Pair, client: u64, user: Result<&str, &str>) {
     let now = pair.now();
     pair.broker.handle(now, Input::Authenticated { connection: ConnectionId(client), user });
     pair.turn();
-    // What was not read from the connection meanwhile arrived at the end of this turn.
+    // The bytes that were not read meanwhile arrived at the end of this turn.
     pair.turn();
 }
 
