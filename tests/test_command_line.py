@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import command_line_page
 import pytest
+import quire
+from quire.cli import run
 
 COMMANDS = {command.name: command for command in command_line_page.commands()}
 
@@ -29,3 +33,16 @@ def test_the_lines_of_a_help_text_are_whole_sentences() -> None:
         texts += [argument.parameter.help or "" for argument in command.arguments]
         for line in "\n".join(texts).splitlines():
             assert not line.strip() or line.rstrip().endswith("."), f"{name}: {line}"
+
+
+def test_a_command_needs_no_option_of_the_server_in_a_program_with_pydantic(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With pydantic in the process, cyclopts checks the values of options with it, the default ones too."""
+    import pydantic
+
+    assert pydantic.VERSION
+    with quire.Client(f"file:{tmp_path}") as client:
+        client.publish("orders", {"id": 1})
+    assert run(["journal", "remove", str(tmp_path), "--missing"]) == 0
+    assert capsys.readouterr().out == "no file is missing\n"

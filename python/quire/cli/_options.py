@@ -87,7 +87,8 @@ def server_options(help: str, *, has_key: bool = True, has_many: bool = False) -
             members.append((name, Annotated[kind | None, Parameter(help=text)], field(default=None)))
     options = make_dataclass("ServerOptions", members, bases=(ServerOptions,), frozen=True, kw_only=True)
     options.__module__ = __name__
-    return _of_command(options)
+    # A command with none of them has `None`.
+    return Annotated[options | None, _of_command]
 
 
 def given(options: object) -> dict[str, Any]:

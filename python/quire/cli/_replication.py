@@ -172,8 +172,9 @@ def verify(
     """Compare the messages of servers, and list the ones that differ. Exits with 1 when some do.
 
     The first server is compared with each other one.
-    Messages that are published or sent during the comparison can be listed. Repeat the command: lasting
-    differences are listed again. Messages that no link sends are listed as missing.
+    Messages that are published or sent during the comparison can be listed.
+    Repeat the command: lasting differences are listed again.
+    Messages that no link sends are listed as missing.
 
     For example:
       quire replication verify --url quire://east-1:9007 --url quire://east-2:9007
