@@ -96,12 +96,15 @@ def test_an_embedded_engine_takes_a_configuration(tmp_path: Path) -> None:
     ("url", "reason"),
     [
         ("file:", "'file:' names no directory, as file:./trades does"),
-        ("http://localhost", "'http://localhost' does not begin with quire://, file:, memory: or local:"),
+        (
+            "http://localhost",
+            "'http://localhost' does not begin with quire://, quires://, file:, memory: or local:",
+        ),
         (
             "tcp://h:9007",
-            "'tcp://h:9007' does not begin with quire://, file:, memory: or local:; did you mean quire://h:9007?",
+            "'tcp://h:9007' does not begin with quire://, quires://, file:, memory: or local:; did you mean quire://h:9007?",
         ),
-        ("trades", "'trades' does not begin with quire://, file:, memory: or local:"),
+        ("trades", "'trades' does not begin with quire://, quires://, file:, memory: or local:"),
         ("quire://", "'quire://' names no host, as quire://127.0.0.1:9007 does"),
     ],
 )
