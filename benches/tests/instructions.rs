@@ -33,7 +33,7 @@ struct Path {
 }
 
 const PATHS: [Path; 16] = [
-    Path { name: "take a publish of 512 B", run: publish, messages: 60, limit: 2_150 },
+    Path { name: "take a publish of 512 B", run: publish, messages: 60, limit: 2_200 },
     Path {
         name: "hand a message to one of 100 filtered subscriptions",
         run: fan_out,
