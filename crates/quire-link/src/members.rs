@@ -8,10 +8,10 @@
 //! **What it promises.** A filling instance counts a member as heard only after all records that
 //! the member had arrived, over whichever links. It has no clock, no socket and no log.
 //!
-//! **What the caller must do.** Tell it what other instances say
-//! ([`handle_told`](Members::handle_told), [`handle_mark`](Members::handle_mark)), who is connected
-//! ([`set_connected`](Members::set_connected)), and when the log lacks a record that a member knows
-//! to be there ([`handle_lost_record`](Members::handle_lost_record)). After each call,
+//! **What the caller must do.** Pass on what other instances say
+//! ([`handle_told`](Members::handle_told), [`handle_mark`](Members::handle_mark)). Say which members
+//! are connected ([`set_connected`](Members::set_connected)). Say when the log lacks a record that a
+//! member has seen there ([`handle_lost_record`](Members::handle_lost_record)). After each call,
 //! [`poll_output`](Members::poll_output) until it has nothing. When [`version`](Members::version)
 //! has changed, save [`saved`](Members::saved), and send [`told`](Members::told) on every
 //! connection. Each link sends the [`marks`](Members::marks) after the records before them.

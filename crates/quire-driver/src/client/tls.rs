@@ -423,7 +423,7 @@ impl Drop for TlsStream {
     }
 }
 
-/// The cause of a failure, for a person who has to repair it.
+/// The text of an error. It says what went wrong, and how to repair it.
 fn reason_of(error: &Error, is_handshaking: bool, identifies_itself: bool) -> String {
     match error {
         Error::InvalidMessage(_) if is_handshaking => {
