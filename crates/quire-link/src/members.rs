@@ -9,12 +9,13 @@
 //! the member had arrived, over whichever links. It has no clock, no socket and no log.
 //!
 //! **What the caller must do.** Pass on what other instances say
-//! ([`handle_told`](Members::handle_told), [`handle_mark`](Members::handle_mark)). Say which members
-//! are connected ([`set_connected`](Members::set_connected)). Say when the log lacks a record that a
-//! member has seen there ([`handle_lost_record`](Members::handle_lost_record)). After each call,
-//! [`poll_output`](Members::poll_output) until it has nothing. When [`version`](Members::version)
-//! has changed, save [`saved`](Members::saved), and send [`told`](Members::told) on every
-//! connection. Each link sends the [`marks`](Members::marks) after the records before them.
+//! ([`handle_told`](Members::handle_told), [`handle_mark`](Members::handle_mark)). Say which
+//! members are connected ([`set_connected`](Members::set_connected)). Say when the log lacks a
+//! record that a member has seen there ([`handle_lost_record`](Members::handle_lost_record)).
+//! After each call, [`poll_output`](Members::poll_output) until it has nothing. When
+//! [`version`](Members::version) has changed, save [`saved`](Members::saved), and send
+//! [`told`](Members::told) on every connection. Each link sends the [`marks`](Members::marks)
+//! after the records before them.
 //!
 //! **How it works.** The members are the instances that the configuration here names, and those
 //! that the configuration of a member names. Each log has a number. A log that lost records gets a
