@@ -4,11 +4,13 @@ the error names the limit to raise."""
 from __future__ import annotations
 
 import errno
+import math
 import os
 import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -17,6 +19,8 @@ from quire._errors import LimitExceededError
 #: Open files that a server reserves in addition to its connections: about 15 permanent ones, and
 #: files of the journal that are open for a short time while they are created, archived or read.
 SERVER_FILES: Final = 32
+#: Seconds after which a wait of the main thread looks whether a signal has come.
+SIGNAL_WAIT: Final = 0.2
 
 _T = TypeVar("_T")
 
@@ -27,6 +31,10 @@ class StopSignals:
     A handler runs in the main thread, between any two steps of it. `threading.Event.set` in a
     handler waits forever when the main thread is just inside `Event.wait`, which has the lock of
     the event. `SimpleQueue.put` may be called at any moment.
+
+    A signal does not always end a wait of the main thread: another thread may have received it, or
+    it came just before the wait. Its handler runs when the wait is over. So no wait is longer than
+    `SIGNAL_WAIT`.
     """
 
     def __init__(self, *numbers: signal.Signals) -> None:
@@ -41,13 +49,18 @@ class StopSignals:
     def wait(self, timeout: float | None = None) -> bool:
         """Waits for at most `timeout` seconds; `None` = without a limit. Returns whether the
         process is to stop."""
-        try:
-            self._came.get(timeout=timeout)
-        except queue.Empty:
-            return False
-        # The next call finds it, too.
-        self.stop()
-        return True
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                self._came.get(timeout=max(0.0, min(left, SIGNAL_WAIT)))
+            except queue.Empty:
+                if left <= SIGNAL_WAIT:
+                    return False
+            else:
+                # The next call finds it, too.
+                self.stop()
+                return True
 
 
 def check_threads(what: str) -> None:
@@ -89,6 +102,13 @@ def start_thread(thread: threading.Thread) -> None:
     """
     check_threads(f"the thread {thread.name!r}")
     with_threads(thread.name, thread.start)
+
+
+def join_thread(thread: threading.Thread) -> None:
+    """Waits until the thread has ended. In the main thread, handlers of signals run meanwhile:
+    `StopSignals` says why a wait without a limit is not enough."""
+    while thread.is_alive():
+        thread.join(SIGNAL_WAIT)
 
 
 def with_threads(what: str, start: Callable[[], _T]) -> _T:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from quire import _quire
-from quire._process import check_threads, start_thread
+from quire._process import check_threads, join_thread, start_thread
 from quire.client._driver import Driver, Event, Running
 
 T = TypeVar("T")
@@ -137,13 +137,13 @@ class Threads(Driver):
                 _start(thread, work)
                 started.append(thread)
             for thread in started:
-                thread.join()
+                join_thread(thread)
         finally:
             # After Ctrl-C here, or when a thread cannot be started, the running threads finish
             # their work.
             stop()
             for thread in started:
-                thread.join()
+                join_thread(thread)
             for work in works[len(started) :]:
                 work.close()
         if failures:
