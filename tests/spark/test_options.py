@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import quire
+import quire.testing
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
@@ -241,3 +242,21 @@ def test_a_user_and_the_file_of_a_password_are_handed_on(
             topic="t", stagingDirectory=str(tmp_path / "staging"), **options
         ).save()
         assert read().options(**options).load().count() == 3
+
+
+def test_a_read_and_a_write_connect_over_tls_as_a_user(
+    read: Any, spark: SparkSession, tmp_path: Path
+) -> None:
+    password = tmp_path / "password"
+    password.write_text("correct horse\n")
+    with quire.testing.server(tls=True, users={"anna": {"password": "correct horse"}}) as server:
+        tls = server.options("anna")["ssl"]
+        options = {"url": server.url, "user": "anna", "passwordFile": str(password), "caFile": str(tls.ca)}
+        frame = spark.range(3).select(f.lit("{}").alias("data"))
+        frame.write.format("quire").mode("append").options(
+            topic="t", stagingDirectory=str(tmp_path / "staging"), **options
+        ).save()
+        assert read().options(**options).load().count() == 3
+        del options["caFile"]
+        with pytest.raises(PySparkException, match="the authority of the server's certificate is unknown"):
+            read().options(**options).load().count()

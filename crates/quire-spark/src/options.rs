@@ -32,13 +32,16 @@ const BATCH_BYTES_MAX: u64 = 256 << 20;
 /// Times of the log are before 2554.
 const TIME_END_NS: i128 = 18_429_897_600_000_000_000;
 
-const READ: [&str; 32] = [
+const READ: [&str; 35] = [
     "path",
     "paths",
     "archiveDirectory",
     "url",
     "user",
     "passwordFile",
+    "caFile",
+    "certificateFile",
+    "keyFile",
     "topics",
     "topicPattern",
     "topicPrefix",
@@ -67,11 +70,14 @@ const READ: [&str; 32] = [
     "reader",
 ];
 
-const WRITE: [&str; 11] = [
+const WRITE: [&str; 14] = [
     "path",
     "url",
     "user",
     "passwordFile",
+    "caFile",
+    "certificateFile",
+    "keyFile",
     "topic",
     "publisher",
     "txnId",
@@ -155,6 +161,22 @@ impl From<Expiration> for Lifetimes {
     }
 }
 
+/// How a read or a write connects to a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Access {
+    /// The user, if the server requires one. The password is in the environment or a file.
+    pub user: Option<String>,
+    /// The file with the password.
+    pub password_file: Option<String>,
+    /// The file with the authorities of the server's certificate; `None`: those of the system.
+    pub ca: Option<String>,
+    /// The file with the certificate of the client.
+    pub certificate: Option<String>,
+    /// The file with its private key; `None`: it is in the file of the certificate.
+    pub key: Option<String>,
+}
+
 /// The options of `spark.read` and `spark.readStream`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -165,10 +187,8 @@ pub struct ReadOptions {
     pub archive: Option<String>,
     /// A running server instead of directories.
     pub url: Option<String>,
-    /// The user, if the server requires one. The password is in the environment or a file.
-    pub user: Option<String>,
-    /// The file with the password.
-    pub password_file: Option<String>,
+    /// How it connects to the server.
+    pub access: Access,
     /// The topics to read; `None` = all.
     pub topics: Option<Topics>,
     /// A content filter.
@@ -234,8 +254,8 @@ impl ReadOptions {
                 reason.into()
             }));
         }
-        if let Some(url) = url.filter(|url| !url.starts_with("quire://")) {
-            let reason = "is no quire://host:port; a directory goes into path";
+        if let Some(url) = url.filter(|url| !["quire://", "quires://"].iter().any(|it| url.starts_with(it))) {
+            let reason = "is no quire://host:port or quires://host:port; a directory goes into path";
             return Err(Failure::option(format!("url: {} {reason}", quoted(&without_password(url)))));
         }
         let archive = given.text("archiveDirectory");
@@ -261,8 +281,7 @@ impl ReadOptions {
         Ok(ReadOptions {
             archive: archive.map(|archive| local_path("archiveDirectory", archive)).transpose()?,
             url: url.map(Into::into),
-            user: given.text("user").map(Into::into),
-            password_file: given.text("passwordFile").map(Into::into),
+            access: given.access(url)?,
             topics: match last_values {
                 Some(topic) => Some(Topics::Names(vec![topic.to_owned()])),
                 None => given.topics()?,
@@ -327,10 +346,8 @@ impl ReadOptions {
 pub struct WriteOptions {
     /// A server, or `file:` and a directory.
     pub url: String,
-    /// The user, if the server requires one.
-    pub user: Option<String>,
-    /// The file with the password.
-    pub password_file: Option<String>,
+    /// How it connects to the server.
+    pub access: Access,
     /// The topic of all rows; otherwise the column `topic` has it.
     pub topic: Option<String>,
     /// The name of the sink, which is unique among those that write into this log.
@@ -364,9 +381,8 @@ impl WriteOptions {
         let local = |key: &str| given.text(key).map(|text| local_path(key, text)).transpose();
         let staging = local("stagingDirectory")?;
         Ok(WriteOptions {
+            access: given.access(Some(&url))?,
             url,
-            user: given.text("user").map(Into::into),
-            password_file: given.text("passwordFile").map(Into::into),
             topic: given.text("topic").map(Into::into),
             publisher: given.text("publisher").unwrap_or("spark").to_owned(),
             transaction: given.text("txnId").map(Into::into),
@@ -409,6 +425,24 @@ impl Given {
     /// An empty option counts as not set.
     fn text(&self, key: &str) -> Option<&str> {
         self.options.get(&key.to_lowercase()).map(String::as_str).filter(|text| !text.is_empty())
+    }
+
+    fn access(&self, url: Option<&str>) -> Outcome<Access> {
+        let own = |key: &str| self.text(key).map(Into::into);
+        let of_tls = ["caFile", "certificateFile", "keyFile"];
+        if let Some(key) = of_tls.into_iter().find(|key| self.text(key).is_some())
+            && !url.is_some_and(|url| url.starts_with("quires://"))
+        {
+            return Err(Failure::option(format!("{key}: it requires a url that begins with quires://")));
+        }
+        let file = |key: &str| self.text(key).map(|path| local_path(key, path)).transpose();
+        Ok(Access {
+            user: own("user"),
+            password_file: own("passwordFile"),
+            ca: file("caFile")?,
+            certificate: file("certificateFile")?,
+            key: file("keyFile")?,
+        })
     }
 
     fn flag(&self, key: &str, default: bool) -> Outcome<bool> {
@@ -680,13 +714,29 @@ mod tests {
 
     #[test]
     fn a_password_in_a_url_is_not_repeated() {
-        for url in ["http://u:geheim@h", "u:x@geheim/y@h", "quires://u:?geheim@h"] {
+        for url in ["http://u:geheim@h", "u:x@geheim/y@h", "quirez://u:?geheim@h"] {
             let given = BTreeMap::from([("url".to_owned(), url.to_owned())]);
             let failure = ReadOptions::new(&given).unwrap_err();
             assert!(failure.text.contains("u:***@h") && !failure.text.contains("geheim"), "{failure}");
         }
         let given = BTreeMap::from([("url".to_owned(), "quire://u:geheim@h".to_owned())]);
         assert_eq!(ReadOptions::new(&given).unwrap().places(), "quire://u:***@h");
+    }
+
+    #[test]
+    fn files_of_tls_require_a_url_with_tls() {
+        for key in ["caFile", "certificateFile", "keyFile"] {
+            let given = |url: &str| {
+                let given = [("url", url), (key, "/f.pem"), ("topic", "t")];
+                given.map(|(key, value)| (key.to_owned(), value.to_owned()))
+            };
+            let access = WriteOptions::new(&BTreeMap::from(given("quires://h"))).unwrap().access;
+            assert!([access.ca, access.certificate, access.key].contains(&Some("/f.pem".to_owned())));
+            for url in ["quire://h", "file:/j"] {
+                let failure = WriteOptions::new(&BTreeMap::from(given(url))).unwrap_err();
+                assert!(failure.text.starts_with(&format!("{key}: it requires a url that begins")), "{failure}");
+            }
+        }
     }
 
     #[test]

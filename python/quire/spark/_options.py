@@ -7,17 +7,51 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from quire._quire import spark_read_options, spark_write_options
+from quire.client._blocking import Client
 from quire.client._links import directory_of
+from quire.client._tls import TLS
 
 #: Where a read begins or ends, as the core writes it: `"earliest"`, `"latest"`, `{"back": 1000}`,
 #: `{"ago_ns": 1}`, `{"time_ns": 1}`, `{"bookmark": "1|2|"}`.
 Place = str | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a read or a write connects to a server."""
+
+    #: The user where the server asks for one; the password comes from the environment or a file.
+    user: str | None = None
+    password_file: str | None = None
+    #: Files of TLS: the authorities of the server, the certificate of the client and its key.
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+    def connect(self, url: str, **options: Any) -> Client:
+        """Returns a client with these options, too."""
+        tls = TLS(ca=self.ca, certificate=self.certificate, key=self.key)
+        return Client(
+            url,
+            user=self.user,
+            password=self._password(),
+            ssl=tls if url.startswith("quires:") else None,
+            wait=True,
+            **options,
+        )
+
+    def _password(self) -> str | None:
+        """The password from its file, else from the environment: an option would show it in plans and logs."""
+        if self.password_file is not None:
+            return Path(self.password_file).read_text(encoding="utf-8").strip()
+        # Without a user, the client looks for the user, too.
+        return None if self.user is None else os.environ.get("QUIRE_PASSWORD")
 
 
 @dataclass(frozen=True)
@@ -30,10 +64,7 @@ class ReadOptions:
     archive: str | None
     #: A running server instead of directories.
     url: str | None
-    #: Client name, and user where the server asks for one; the password comes from the environment
-    #: or a file.
-    user: str | None
-    password_file: str | None
+    access: Access
     #: `{"names": [...]}`, `{"pattern": ...}` or `{"prefix": ...}`.
     topics: Mapping[str, Any] | None
     filter: str | None
@@ -61,8 +92,7 @@ class WriteOptions:
 
     #: A server, or `file:` and a directory.
     url: str
-    user: str | None = None
-    password_file: str | None = None
+    access: Access = field(default_factory=Access)
     #: The topic of all rows; otherwise the column `topic` has it.
     topic: str | None = None
     #: The identity of the sink among those that write into this log.
@@ -99,6 +129,7 @@ def options_of(read: Mapping[str, Any]) -> ReadOptions:
     """The options in a frame."""
     known = {name: value for name, value in read.items() if name in ReadOptions.__dataclass_fields__}
     known["directories"] = tuple(read["directories"])
+    known["access"] = Access(**read["access"])
     known["max_trigger_delay"] = _duration(read["max_trigger_delay_ns"])
     return ReadOptions(**known)
 
@@ -109,20 +140,14 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     # distinguish them.
     own = {key: value for key, value in options.items() if key.lower() != "reader"}
     read = json.loads(spark_write_options(own))
-    return WriteOptions(flush_timeout=_duration(read.pop("flush_timeout_ns")), **read)
+    access = Access(**read.pop("access"))
+    return WriteOptions(access=access, flush_timeout=_duration(read.pop("flush_timeout_ns")), **read)
 
 
 def job_options(archive_directory: str | None, skip_lost: bool) -> dict[str, str]:
     """The options that every read of a job has."""
     archive = {} if archive_directory is None else {"archiveDirectory": archive_directory}
     return archive | ({"failOnDataLoss": "false"} if skip_lost else {})
-
-
-def password(file: str | None) -> str | None:
-    """The password from its file, else from the environment: an option would show it in plans and logs."""
-    if file is not None:
-        return Path(file).read_text(encoding="utf-8").strip()
-    return os.environ.get("QUIRE_PASSWORD")
 
 
 def _duration(ns: int) -> timedelta:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Self
 from quire._bookmarks import EPOCH, NOW, instant_to_core
 from quire._errors import BadBookmarkError, BadFilterError, ConfigError
 from quire._quire import ArrowRange
-from quire.client._blocking import Client, Subscription
+from quire.client._blocking import Subscription
 from quire.client._options import Reconnect
 from quire.client._spec import Spec
 from quire.journal._arrow import RecordBatches
 from quire.spark import _options
-from quire.spark._options import ReadOptions, password
+from quire.spark._options import ReadOptions
 from quire.spark._scan import in_filter
 
 if TYPE_CHECKING:
@@ -114,11 +114,8 @@ class Connection:
         assert options.url is not None
         self._url = options.url
         self._fails_on_loss = options.fail_on_data_loss
-        self._client = Client(
+        self._client = options.access.connect(
             options.url,
-            user=options.user,
-            password=password(options.password_file),
-            wait=True,
             reconnect=Reconnect(give_up_after=_AWAY_MAX),
             receive_size_max=_RECEIVE_BYTES_MAX,
         )

@@ -17,7 +17,7 @@ from quire._quire import check_headers, check_rows, check_topic
 from quire.client._base import left_until
 from quire.client._blocking import Client
 from quire.spark._failures import hiding_traceback
-from quire.spark._options import WriteOptions, password
+from quire.spark._options import WriteOptions
 from quire.spark._staging import Part, StagedBatch
 
 if TYPE_CHECKING:
@@ -228,9 +228,7 @@ def _publish(options: WriteOptions, sink: str, batch: StagedBatch, parts: Sequen
         batch.settle(parts)
         batch.finish(0)
         return
-    with Client(
-        options.url, name=sink, user=options.user, password=password(options.password_file), wait=True
-    ) as client:
+    with options.access.connect(options.url, name=sink) as client:
         if not was_settled:
             _check_beginning(client, sink, parts, first)
         deadline = monotonic() + options.flush_timeout.total_seconds()
